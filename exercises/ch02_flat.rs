@@ -1,0 +1,91 @@
+//! Chapter 2: a cache of one flat tensor a layer, grown by copying.
+//!
+//! Each layer keeps its keys and its values in two tensors that are exactly as long as the text. A tensor cannot grow
+//! in place, so making room means: take a new one, copy the old rows, let the old one go.
+//!
+//! ```text
+//!   before     [ t0 | t1 | t2 ]
+//!   extend(1)  [ t0 | t1 | t2 | 0  ]     a new tensor: 3 rows copied, the new row zero
+//!   write      [ t0 | t1 | t2 | t3 ]     the new row in its place
+//! ```
+//!
+//! This is `torch.cat` at every step, as the first caches of many libraries do it. Later chapters do away with the
+//! copying; here it is counted.
+//!
+//! Check your work with `cargo test --features solution --test ch02_flat`.
+
+use std::borrow::Cow;
+
+use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+
+/// A cache whose tensors are exactly as long as the text.
+pub struct FlatCache {
+    layout: KvLayout,
+    /// Tokens held.
+    len: usize,
+    layers: Vec<FlatLayer>,
+    rows_copied: u64,
+}
+
+/// The tensors of one layer.
+#[derive(Clone, Default)]
+struct FlatLayer {
+    /// `[len, kv_width]`, row-major.
+    k: Vec<f32>,
+    /// `[len, kv_width]`, row-major.
+    v: Vec<f32>,
+}
+
+impl FlatCache {
+    /// An empty cache.
+    pub fn new(layout: KvLayout) -> Self {
+        FlatCache { layout, len: 0, layers: vec![FlatLayer::default(); layout.n_layers], rows_copied: 0 }
+    }
+}
+
+/// A new tensor, exactly `extra` numbers longer than `old`: the old numbers, then zeros.
+///
+/// `grown(&[1.0, 2.0], 2)` → `[1.0, 2.0, 0.0, 0.0]`
+fn grown(old: &[f32], extra: usize) -> Vec<f32> {
+    todo!("ch02 task 1: copy into a new tensor that is exactly as long as it must be")
+}
+
+impl KvCache for FlatCache {
+    fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Replaces both tensors of every layer by ones that are `n` rows longer, and counts the rows that this copies.
+    ///
+    /// A token counts once, although its rows are copied in every layer: 3 tokens held, `extend(2)` → 3 rows copied.
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        todo!("ch02 task 1: make room for n tokens in every layer")
+    }
+
+    /// Puts the rows of the newest tokens into their places at the end of one layer's tensors.
+    ///
+    /// Held 5 tokens, `write` with 2 rows: they become rows 3 and 4.
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let rows = self.layout.rows(k, v);
+        todo!("ch02 task 2: store the new rows behind the older ones")
+    }
+
+    /// All rows of one layer: the tensors themselves, borrowed.
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        todo!("ch02 task 3: lend the keys and the values of the layer")
+    }
+
+    fn usage(&self) -> Usage {
+        let numbers: usize = self.layers.iter().map(|layer| layer.k.capacity() + layer.v.capacity()).sum();
+        Usage {
+            tokens: self.len,
+            slots: numbers / (2 * self.layout.n_layers * self.layout.kv_width()),
+            bytes: numbers * size_of::<f32>(),
+            rows_copied: self.rows_copied,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Chapter 3: a cache with all its room reserved at the start.
+//!
+//! One tensor holds the keys of all layers and one the values, each `[n_layers, capacity, kv_width]`. A new row has its
+//! place waiting, so nothing is ever copied; what the text does not fill stays empty, and nobody else can use it.
+//!
+//! ```text
+//!   capacity 8, 2 layers, 5 tokens held
+//!
+//!   layer 0  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]      the row of token 3 in layer 1 is row 8 + 3 = 11
+//!   layer 1  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]      of the tensor
+//!              0    1    2    3    4    5    6    7
+//! ```
+//!
+//! Check your work with `cargo test --features solution --test ch03_contiguous`.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+
+/// Bytes that a cache takes for `tokens` tokens, keys and values, in all layers.
+///
+/// `bytes_per_value`: 4 for `f32`, 2 for 16-bit floats.
+pub fn cache_bytes(layout: KvLayout, tokens: usize, bytes_per_value: usize) -> usize {
+    todo!("ch03 task 1: how many bytes is that?")
+}
+
+/// The share of all reserved slots that hold no token, from 0 to 1; 0 if nothing is reserved.
+///
+/// Two sequences of 3 and 5 tokens in reservations of 8 each: 8 of 16 slots are empty → `0.5`
+pub fn wasted_share(usages: &[Usage]) -> f64 {
+    todo!("ch03 task 4: what share of the slots is empty?")
+}
+
+/// A cache that reserves room for `capacity` tokens when it is made.
+pub struct ContiguousCache {
+    layout: KvLayout,
+    /// Tokens that it can hold.
+    capacity: usize,
+    /// Tokens held.
+    len: usize,
+    /// `[n_layers, capacity, kv_width]`, row-major.
+    k: Vec<f32>,
+    /// `[n_layers, capacity, kv_width]`, row-major.
+    v: Vec<f32>,
+}
+
+impl ContiguousCache {
+    /// An empty cache with room for `capacity` tokens.
+    pub fn new(layout: KvLayout, capacity: usize) -> Self {
+        let numbers = layout.n_layers * capacity * layout.kv_width();
+        ContiguousCache { layout, capacity, len: 0, k: vec![0.0; numbers], v: vec![0.0; numbers] }
+    }
+
+    /// Where the rows of some positions in one layer lie in `k` and in `v`.
+    ///
+    /// With `kv_width` 2 and `capacity` 8: layer 1, positions 3 to 5 (5 excluded) → numbers 22 to 26.
+    fn range(&self, layer: usize, positions: Range<usize>) -> Range<usize> {
+        todo!("ch03 task 3: find these rows in the tensor of all layers")
+    }
+}
+
+impl KvCache for ContiguousCache {
+    fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes the next `n` slots of the reservation.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfSlots`] if fewer than `n` are free; the cache is then as it was.
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        todo!("ch03 task 2: take n slots, or refuse and change nothing")
+    }
+
+    /// Puts the rows of the newest tokens into their slots of one layer.
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let rows = self.layout.rows(k, v);
+        todo!("ch03 task 3: store the new rows in the newest slots")
+    }
+
+    /// The rows of one layer, borrowed from the reservation: `[len, kv_width]`, the empty slots left out.
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        todo!("ch03 task 3: lend the filled part of the layer")
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            tokens: self.len,
+            slots: self.capacity,
+            bytes: (self.k.len() + self.v.len()) * size_of::<f32>(),
+            rows_copied: 0,
+        }
+    }
+}

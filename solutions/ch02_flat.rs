@@ -1,0 +1,109 @@
+//! Chapter 2: a cache of one flat tensor a layer, grown by copying.
+//!
+//! Each layer keeps its keys and its values in two tensors that are exactly as long as the text. A tensor cannot grow
+//! in place, so making room means: take a new one, copy the old rows, let the old one go.
+//!
+//! ```text
+//!   before     [ t0 | t1 | t2 ]
+//!   extend(1)  [ t0 | t1 | t2 | 0  ]     a new tensor: 3 rows copied, the new row zero
+//!   write      [ t0 | t1 | t2 | t3 ]     the new row in its place
+//! ```
+//!
+//! This is `torch.cat` at every step, as the first caches of many libraries do it. Later chapters do away with the
+//! copying; here it is counted.
+
+use std::borrow::Cow;
+
+use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+
+/// A cache whose tensors are exactly as long as the text.
+pub struct FlatCache {
+    layout: KvLayout,
+    /// Tokens held.
+    len: usize,
+    layers: Vec<FlatLayer>,
+    rows_copied: u64,
+}
+
+/// The tensors of one layer.
+#[derive(Clone, Default)]
+struct FlatLayer {
+    /// `[len, kv_width]`, row-major.
+    k: Vec<f32>,
+    /// `[len, kv_width]`, row-major.
+    v: Vec<f32>,
+}
+
+impl FlatCache {
+    /// An empty cache.
+    pub fn new(layout: KvLayout) -> Self {
+        FlatCache { layout, len: 0, layers: vec![FlatLayer::default(); layout.n_layers], rows_copied: 0 }
+    }
+}
+
+/// A new tensor, exactly `extra` numbers longer than `old`: the old numbers, then zeros.
+///
+/// `grown(&[1.0, 2.0], 2)` → `[1.0, 2.0, 0.0, 0.0]`
+// ANCHOR: grown
+fn grown(old: &[f32], extra: usize) -> Vec<f32> {
+    let mut new = vec![0.0; old.len() + extra];
+    new[..old.len()].copy_from_slice(old);
+    new
+}
+// ANCHOR_END: grown
+
+impl KvCache for FlatCache {
+    fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    // ANCHOR: extend
+    /// Replaces both tensors of every layer by ones that are `n` rows longer, and counts the rows that this copies.
+    ///
+    /// A token counts once, although its rows are copied in every layer: 3 tokens held, `extend(2)` → 3 rows copied.
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        let extra = n * self.layout.kv_width();
+        for layer in &mut self.layers {
+            layer.k = grown(&layer.k, extra);
+            layer.v = grown(&layer.v, extra);
+        }
+        self.rows_copied += self.len as u64;
+        self.len += n;
+        Ok(())
+    }
+    // ANCHOR_END: extend
+
+    // ANCHOR: write
+    /// Puts the rows of the newest tokens into their places at the end of one layer's tensors.
+    ///
+    /// Held 5 tokens, `write` with 2 rows: they become rows 3 and 4.
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let rows = self.layout.rows(k, v);
+        let first = (self.len - rows) * self.layout.kv_width();
+        self.layers[layer].k[first..].copy_from_slice(k);
+        self.layers[layer].v[first..].copy_from_slice(v);
+    }
+    // ANCHOR_END: write
+
+    // ANCHOR: gather
+    /// All rows of one layer: the tensors themselves, borrowed.
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        let layer = &self.layers[layer];
+        (Cow::Borrowed(&layer.k), Cow::Borrowed(&layer.v))
+    }
+    // ANCHOR_END: gather
+
+    fn usage(&self) -> Usage {
+        let numbers: usize = self.layers.iter().map(|layer| layer.k.capacity() + layer.v.capacity()).sum();
+        Usage {
+            tokens: self.len,
+            slots: numbers / (2 * self.layout.n_layers * self.layout.kv_width()),
+            bytes: numbers * size_of::<f32>(),
+            rows_copied: self.rows_copied,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Chapter 3: a cache with all its room reserved at the start.
+//!
+//! One tensor holds the keys of all layers and one the values, each `[n_layers, capacity, kv_width]`. A new row has its
+//! place waiting, so nothing is ever copied; what the text does not fill stays empty, and nobody else can use it.
+//!
+//! ```text
+//!   capacity 8, 2 layers, 5 tokens held
+//!
+//!   layer 0  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]      the row of token 3 in layer 1 is row 8 + 3 = 11
+//!   layer 1  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]      of the tensor
+//!              0    1    2    3    4    5    6    7
+//! ```
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+
+/// Bytes that a cache takes for `tokens` tokens, keys and values, in all layers.
+///
+/// `bytes_per_value`: 4 for `f32`, 2 for 16-bit floats.
+// ANCHOR: cache_bytes
+pub fn cache_bytes(layout: KvLayout, tokens: usize, bytes_per_value: usize) -> usize {
+    let rows = 2 * layout.n_layers * tokens;
+    rows * layout.kv_width() * bytes_per_value
+}
+// ANCHOR_END: cache_bytes
+
+/// The share of all reserved slots that hold no token, from 0 to 1; 0 if nothing is reserved.
+///
+/// Two sequences of 3 and 5 tokens in reservations of 8 each: 8 of 16 slots are empty → `0.5`
+// ANCHOR: wasted_share
+pub fn wasted_share(usages: &[Usage]) -> f64 {
+    let slots: usize = usages.iter().map(|usage| usage.slots).sum();
+    let wasted: usize = usages.iter().map(|usage| usage.wasted()).sum();
+    if slots == 0 { 0.0 } else { wasted as f64 / slots as f64 }
+}
+// ANCHOR_END: wasted_share
+
+/// A cache that reserves room for `capacity` tokens when it is made.
+pub struct ContiguousCache {
+    layout: KvLayout,
+    /// Tokens that it can hold.
+    capacity: usize,
+    /// Tokens held.
+    len: usize,
+    /// `[n_layers, capacity, kv_width]`, row-major.
+    k: Vec<f32>,
+    /// `[n_layers, capacity, kv_width]`, row-major.
+    v: Vec<f32>,
+}
+
+impl ContiguousCache {
+    /// An empty cache with room for `capacity` tokens.
+    pub fn new(layout: KvLayout, capacity: usize) -> Self {
+        let numbers = layout.n_layers * capacity * layout.kv_width();
+        ContiguousCache { layout, capacity, len: 0, k: vec![0.0; numbers], v: vec![0.0; numbers] }
+    }
+
+    // ANCHOR: range
+    /// Where the rows of some positions in one layer lie in `k` and in `v`.
+    ///
+    /// With `kv_width` 2 and `capacity` 8: layer 1, positions 3 to 5 (5 excluded) → numbers 22 to 26.
+    fn range(&self, layer: usize, positions: Range<usize>) -> Range<usize> {
+        let width = self.layout.kv_width();
+        let first_row = layer * self.capacity;
+        (first_row + positions.start) * width..(first_row + positions.end) * width
+    }
+    // ANCHOR_END: range
+}
+
+impl KvCache for ContiguousCache {
+    fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    // ANCHOR: extend
+    /// Takes the next `n` slots of the reservation.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfSlots`] if fewer than `n` are free; the cache is then as it was.
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        let free = self.capacity - self.len;
+        if n > free {
+            return Err(CacheError::OutOfSlots { needed: n, free, capacity: self.capacity });
+        }
+        self.len += n;
+        Ok(())
+    }
+    // ANCHOR_END: extend
+
+    // ANCHOR: write
+    /// Puts the rows of the newest tokens into their slots of one layer.
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let rows = self.layout.rows(k, v);
+        let range = self.range(layer, self.len - rows..self.len);
+        self.k[range.clone()].copy_from_slice(k);
+        self.v[range].copy_from_slice(v);
+    }
+    // ANCHOR_END: write
+
+    // ANCHOR: gather
+    /// The rows of one layer, borrowed from the reservation: `[len, kv_width]`, the empty slots left out.
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        let range = self.range(layer, 0..self.len);
+        (Cow::Borrowed(&self.k[range.clone()]), Cow::Borrowed(&self.v[range]))
+    }
+    // ANCHOR_END: gather
+
+    fn usage(&self) -> Usage {
+        Usage {
+            tokens: self.len,
+            slots: self.capacity,
+            bytes: (self.k.len() + self.v.len()) * size_of::<f32>(),
+            rows_copied: 0,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The contract between the model and its memory.
+//!
+//! When a token passes through a layer, attention needs the *keys* and *values* of every token before it. A
+//! [`KvCache`] keeps them. One token's keys in one layer are a **row** of [`KvLayout::kv_width`] numbers, and so are
+//! its values. With 2 key/value heads of 4 numbers each, after three tokens, one layer holds:
+//!
+//! ```text
+//!              head 0          head 1
+//!   token 0  k k k k         k k k k      v v v v   v v v v
+//!   token 1  k k k k         k k k k      v v v v   v v v v
+//!   token 2  k k k k         k k k k      v v v v   v v v v
+//!            └──── one row, kv_width = 8 ────┘
+//! ```
+//!
+//! A step of the model makes room once with [`KvCache::extend`], then, layer by layer, writes the new rows and gathers
+//! all of them. Making room comes first because it is the only part that can fail: a step that does not fit is refused
+//! before anything was computed or changed.
+//!
+//! A cache holds one sequence. The chapters implement the caches; this file only says what they must do.
+
+use std::borrow::Cow;
+
+/// The shape of what one token leaves in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Layers of the model; each has keys and values of its own.
+    pub n_layers: usize,
+    /// Key/value heads in a layer (several query heads may share one).
+    pub n_kv_heads: usize,
+    /// Numbers in one head.
+    pub head_dim: usize,
+}
+
+impl KvLayout {
+    /// Numbers in one row: the keys, or the values, of one token in one layer.
+    pub fn kv_width(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+
+    /// How many rows `k` and `v` hold, each `[rows, kv_width]`.
+    ///
+    /// # Panics
+    /// If they do not hold the same whole number of rows.
+    pub fn rows(&self, k: &[f32], v: &[f32]) -> usize {
+        let width = self.kv_width();
+        assert_eq!(k.len(), v.len(), "k and v hold the same rows");
+        assert!(k.len().is_multiple_of(width), "{} numbers are not whole rows of {width}", k.len());
+        k.len() / width
+    }
+}
+
+/// What a cache holds and what that costs.
+///
+/// Counters count tokens. Every layer keeps a key row and a value row for each token and treats them alike, so a token
+/// that is copied counts as one row copied, although the bytes move in every layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens held.
+    pub tokens: usize,
+    /// Tokens that the memory taken so far has room for; what is beyond `tokens` is wasted.
+    pub slots: usize,
+    /// Bytes taken for keys and values, over all layers.
+    pub bytes: usize,
+    /// Rows moved from one place in memory to another since the cache was made.
+    pub rows_copied: u64,
+}
+
+impl Usage {
+    /// Slots taken but not used.
+    pub fn wasted(&self) -> usize {
+        self.slots - self.tokens
+    }
+}
+
+/// The keys and values of one sequence, in every layer.
+pub trait KvCache {
+    /// The shape of a row.
+    fn layout(&self) -> KvLayout;
+
+    /// Tokens held.
+    fn len(&self) -> usize;
+
+    /// True before the first token.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes room for `n` more tokens in every layer; [`len`](Self::len) grows by `n`.
+    ///
+    /// # Errors
+    /// [`CacheError`] when there is no room. The cache is then as it was.
+    fn extend(&mut self, n: usize) -> Result<(), CacheError>;
+
+    /// Stores the rows of the newest `n` tokens in one layer, where `n` is `k.len() / kv_width`.
+    ///
+    /// `k` and `v`: `[n, kv_width]`, row-major, oldest token first. [`extend`](Self::extend) has made the room.
+    ///
+    /// # Panics
+    /// If `layer` is not a layer, or `k` and `v` are not the same whole number of rows, at most `len`.
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]);
+
+    /// All keys and all values of a layer, each `[len, kv_width]`, row-major, oldest token first.
+    ///
+    /// Borrowed where the rows lie side by side already, which is free; owned where they had to be copied together.
+    ///
+    /// # Panics
+    /// If `layer` is not a layer.
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>);
+
+    /// What the cache holds and what that costs.
+    fn usage(&self) -> Usage;
+}
+
+/// Why a cache refused. Whatever the reason, nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CacheError {
+    /// A fixed reservation has too few empty slots left.
+    #[error(
+        "the cache has no room for {needed} more tokens: {free} of its {capacity} slots are free; \
+         reserve more, or ask for fewer tokens"
+    )]
+    OutOfSlots {
+        /// Slots asked for.
+        needed: usize,
+        /// Slots still empty.
+        free: usize,
+        /// Slots reserved.
+        capacity: usize,
+    },
+}

@@ -1,0 +1,103 @@
+//! The course: one module a chapter, the reader's or the reference's.
+//!
+//! `build.rs` compares each stub in `exercises/` with its recorded hash. A chapter that the reader has started is taken
+//! from `exercises/`. One that is untouched comes from `solutions/` with `--features solution`; without the feature its
+//! stub is compiled, and its grader ignored.
+
+#[cfg_attr(reference = "ch01_recompute", path = "../solutions/ch01_recompute.rs")]
+#[cfg_attr(not(reference = "ch01_recompute"), path = "../exercises/ch01_recompute.rs")]
+#[cfg_attr(not(reference = "ch01_recompute"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch01_recompute;
+
+#[cfg_attr(reference = "ch02_flat", path = "../solutions/ch02_flat.rs")]
+#[cfg_attr(not(reference = "ch02_flat"), path = "../exercises/ch02_flat.rs")]
+#[cfg_attr(not(reference = "ch02_flat"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch02_flat;
+
+#[cfg_attr(reference = "ch03_contiguous", path = "../solutions/ch03_contiguous.rs")]
+#[cfg_attr(not(reference = "ch03_contiguous"), path = "../exercises/ch03_contiguous.rs")]
+#[cfg_attr(not(reference = "ch03_contiguous"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch03_contiguous;
+
+/// A chapter of the book.
+#[derive(Clone, Copy, Debug)]
+pub struct Chapter {
+    /// Its number in the book.
+    pub number: usize,
+    /// Its title in the book.
+    pub title: &'static str,
+    /// Its file name in `exercises/` and `solutions/`, without `.rs`.
+    pub name: &'static str,
+    /// Whose code was compiled.
+    pub source: Source,
+    /// The stub as it was when this was compiled.
+    exercise: &'static str,
+}
+
+/// Whose code a chapter runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The reader's, from `exercises/`.
+    Yours,
+    /// The reference, from `solutions/`.
+    Reference,
+    /// Nobody's: the untouched stub.
+    Unstarted,
+}
+
+impl Chapter {
+    /// The tasks that are still `todo!()` in the reader's file, in order: `task 2: gather …`.
+    pub fn tasks_left(&self) -> Vec<&'static str> {
+        let prefix = format!("todo!(\"ch{:02} ", self.number);
+        self.exercise
+            .split(prefix.as_str())
+            .skip(1)
+            .filter_map(|rest| rest.split_once('"').map(|(task, _)| task))
+            .collect()
+    }
+}
+
+const CHAPTERS: [Chapter; 3] = [
+    Chapter {
+        number: 1,
+        title: "Recompute everything",
+        name: "ch01_recompute",
+        source: source(cfg!(reference = "ch01_recompute"), cfg!(unstarted = "ch01_recompute")),
+        exercise: include_str!("../exercises/ch01_recompute.rs"),
+    },
+    Chapter {
+        number: 2,
+        title: "The flat cache",
+        name: "ch02_flat",
+        source: source(cfg!(reference = "ch02_flat"), cfg!(unstarted = "ch02_flat")),
+        exercise: include_str!("../exercises/ch02_flat.rs"),
+    },
+    Chapter {
+        number: 3,
+        title: "The contiguous cache",
+        name: "ch03_contiguous",
+        source: source(cfg!(reference = "ch03_contiguous"), cfg!(unstarted = "ch03_contiguous")),
+        exercise: include_str!("../exercises/ch03_contiguous.rs"),
+    },
+];
+
+const fn source(reference: bool, unstarted: bool) -> Source {
+    match (reference, unstarted) {
+        (true, _) => Source::Reference,
+        (false, true) => Source::Unstarted,
+        (false, false) => Source::Yours,
+    }
+}
+
+/// All chapters that have an exercise, in order.
+pub fn all() -> &'static [Chapter] {
+    &CHAPTERS
+}
+
+/// The chapter of this number.
+///
+/// # Panics
+/// If there is none.
+pub fn chapter(number: usize) -> &'static Chapter {
+    &CHAPTERS[number - 1]
+}

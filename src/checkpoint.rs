@@ -1,0 +1,300 @@
+//! A checkpoint folder: safetensors files, mapped and checked, never copied.
+//!
+//! A safetensors file is eight bytes with the length of a JSON header, the header (name, dtype, shape and place of each
+//! tensor), then the numbers. Mapping it lets the operating system read pages of it when they are first used, so a
+//! checkpoint of gigabytes opens in milliseconds. Large models are split into *shards*, with an index that says which
+//! file holds which tensor.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use safetensors::SafeTensors;
+
+use crate::kernels::{Dtype, Matrix};
+
+/// What is wrong with a checkpoint folder. Each message names the file, the numbers and the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// A file cannot be opened or read.
+    #[error("{}: {error}{}", path.display(), missing_file_hint(path, error))]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A JSON file is not JSON, or not of the expected form.
+    #[error("{}: not the JSON expected here: {error}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        error: serde_json::Error,
+    },
+    /// A file is not a whole safetensors file.
+    #[error("{}: {problem}; download the file again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What does not add up.
+        problem: String,
+    },
+    /// The config asks for something that this engine does not do.
+    #[error("{}: {problem}", path.display())]
+    Unsupported {
+        /// The config file.
+        path: PathBuf,
+        /// What, and what is supported instead.
+        problem: String,
+    },
+    /// The config contradicts itself.
+    #[error("{}: {problem}", path.display())]
+    Config {
+        /// The config file.
+        path: PathBuf,
+        /// Which fields, with their numbers.
+        problem: String,
+    },
+    /// No file holds a tensor that the config calls for.
+    #[error(
+        "{}: tensor {name} {shape:?} is missing; config.json and the checkpoint do not belong together", path.display()
+    )]
+    MissingTensor {
+        /// The checkpoint file, or the index of its shards.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The shape that the config calls for.
+        shape: Vec<usize>,
+    },
+    /// A tensor has another shape than the config calls for.
+    #[error(
+        "{}: tensor {name} is {found:?}, expected {expected:?}; config.json and the checkpoint do not belong together",
+        path.display()
+    )]
+    WrongShape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its shape in the file.
+        found: Vec<usize>,
+        /// The shape that the config calls for.
+        expected: Vec<usize>,
+    },
+    /// A tensor is stored in a type that the kernels do not read.
+    #[error(
+        "{}: tensor {name} is stored as {found}, supported: BF16, F16, F32; quantized checkpoints are not supported",
+        path.display()
+    )]
+    WrongDtype {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its type in the file.
+        found: String,
+    },
+}
+
+fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match error.kind() {
+        std::io::ErrorKind::NotFound if name == "config.json" => {
+            "; a model folder holds config.json, tokenizer.json and model.safetensors (or its shards and their index)"
+        }
+        std::io::ErrorKind::NotFound if name == "model.safetensors" => {
+            "; there is no model.safetensors.index.json either, so the folder holds no weights"
+        }
+        std::io::ErrorKind::NotFound if name.ends_with(".safetensors") => {
+            "; the index names it: download this shard too"
+        }
+        _ => "",
+    }
+}
+
+/// Reads a whole small file.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CheckpointError> {
+    std::fs::read(path).map_err(|error| CheckpointError::Unreadable { path: path.into(), error })
+}
+
+/// Reads and parses a JSON file.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
+    serde_json::from_slice(&read(path)?).map_err(|error| CheckpointError::Json { path: path.into(), error })
+}
+
+/// The tensors of a folder, by name.
+pub struct Checkpoint {
+    /// `model.safetensors`, or the index of the shards: the file that errors speak of.
+    source: PathBuf,
+    tensors: HashMap<String, Stored>,
+}
+
+/// A tensor as it lies in its file.
+#[derive(Clone)]
+struct Stored {
+    file: Arc<MappedFile>,
+    range: Range<usize>,
+    dtype: safetensors::Dtype,
+    shape: Vec<usize>,
+}
+
+struct MappedFile {
+    path: PathBuf,
+    map: Mmap,
+}
+
+#[derive(serde::Deserialize)]
+struct ShardIndex {
+    weight_map: HashMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Maps the checkpoint of a folder: `model.safetensors`, or the shards of `model.safetensors.index.json`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unreadable`], [`CheckpointError::Json`] and [`CheckpointError::Damaged`], by file.
+    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        let index = dir.join("model.safetensors.index.json");
+        let single = dir.join("model.safetensors");
+        if single.exists() || !index.exists() {
+            let tensors = map_file(&single)?;
+            return Ok(Checkpoint { source: single, tensors });
+        }
+        let weight_map = read_json::<ShardIndex>(&index)?.weight_map;
+        let mut shards: HashMap<&String, HashMap<String, Stored>> = HashMap::new();
+        let mut tensors = HashMap::new();
+        for (name, shard) in &weight_map {
+            if !shards.contains_key(shard) {
+                if Path::new(shard).file_name() != Some(shard.as_ref()) {
+                    let problem = format!("the index names the shard {shard:?}, which is not a plain file name");
+                    return Err(CheckpointError::Damaged { path: index, problem });
+                }
+                shards.insert(shard, map_file(&dir.join(shard))?);
+            }
+            let Some(stored) = shards[shard].get(name) else {
+                let problem = format!("the index places tensor {name} in {shard}, which does not hold it");
+                return Err(CheckpointError::Damaged { path: index, problem });
+            };
+            tensors.insert(name.clone(), stored.clone());
+        }
+        Ok(Checkpoint { source: index, tensors })
+    }
+
+    /// True if there is a tensor of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// A weight matrix, used where it lies.
+    ///
+    /// # Errors
+    /// [`CheckpointError::MissingTensor`], [`CheckpointError::WrongShape`], [`CheckpointError::WrongDtype`].
+    pub fn weight(&self, name: &str, rows: usize, cols: usize) -> Result<Weight, CheckpointError> {
+        let (stored, dtype) = self.find(name, &[rows, cols])?;
+        Ok(Weight { stored, dtype, rows, cols })
+    }
+
+    /// A vector (a norm, a bias), converted to `f32`.
+    ///
+    /// # Errors
+    /// As [`weight`](Self::weight).
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
+        let (stored, dtype) = self.find(name, &[len])?;
+        let mut vector = vec![0.0; len];
+        Matrix::new(stored.bytes(), dtype, 1, len).read_row(0, &mut vector);
+        Ok(vector)
+    }
+
+    fn find(&self, name: &str, shape: &[usize]) -> Result<(Stored, Dtype), CheckpointError> {
+        let Some(stored) = self.tensors.get(name) else {
+            let path = self.source.clone();
+            return Err(CheckpointError::MissingTensor { path, name: name.into(), shape: shape.into() });
+        };
+        let path = || stored.file.path.clone();
+        if stored.shape != shape {
+            let (found, expected) = (stored.shape.clone(), shape.into());
+            return Err(CheckpointError::WrongShape { path: path(), name: name.into(), found, expected });
+        }
+        let dtype = match stored.dtype {
+            safetensors::Dtype::F32 => Dtype::F32,
+            safetensors::Dtype::F16 => Dtype::F16,
+            safetensors::Dtype::BF16 => Dtype::Bf16,
+            other => {
+                let found = format!("{other:?}");
+                return Err(CheckpointError::WrongDtype { path: path(), name: name.into(), found });
+            }
+        };
+        Ok((stored.clone(), dtype))
+    }
+}
+
+impl Stored {
+    fn bytes(&self) -> &[u8] {
+        &self.file.map[self.range.clone()]
+    }
+}
+
+/// A weight matrix in a mapped file.
+pub struct Weight {
+    stored: Stored,
+    dtype: Dtype,
+    rows: usize,
+    cols: usize,
+}
+
+impl Weight {
+    /// The matrix, for the kernels.
+    pub fn matrix(&self) -> Matrix<'_> {
+        Matrix::new(self.bytes(), self.dtype, self.rows, self.cols)
+    }
+
+    /// The bytes as they lie in the file.
+    pub fn bytes(&self) -> &[u8] {
+        self.stored.bytes()
+    }
+}
+
+fn map_file(path: &Path) -> Result<HashMap<String, Stored>, CheckpointError> {
+    let unreadable = |error| CheckpointError::Unreadable { path: path.into(), error };
+    let file = File::open(path).map_err(unreadable)?;
+    // SAFETY: the map is read-only. If another program cuts the file short while it is mapped, the operating system
+    // stops this one with a bus error; a checkpoint in use is not rewritten in place.
+    let map = unsafe { Mmap::map(&file) }.map_err(unreadable)?;
+    let (header_len, metadata) = SafeTensors::read_metadata(&map)
+        .map_err(|error| CheckpointError::Damaged { path: path.into(), problem: what_is_damaged(&map, error) })?;
+    let data_start = 8 + header_len;
+    let file = Arc::new(MappedFile { path: path.into(), map });
+    Ok(metadata
+        .tensors()
+        .into_iter()
+        .map(|(name, info)| {
+            let (start, end) = info.data_offsets;
+            let range = data_start + start..data_start + end;
+            (name, Stored { file: file.clone(), range, dtype: info.dtype, shape: info.shape.clone() })
+        })
+        .collect())
+}
+
+/// Says in numbers what the parser has refused.
+fn what_is_damaged(bytes: &[u8], error: safetensors::SafeTensorError) -> String {
+    use safetensors::SafeTensorError::{HeaderTooLarge, InvalidHeaderLength, MetadataIncompleteBuffer};
+    let file_len = bytes.len();
+    let Some(header_len) = bytes.first_chunk().map(|b| u64::from_le_bytes(*b)) else {
+        return format!("a safetensors file has at least 8 bytes, this one has {file_len}");
+    };
+    match error {
+        HeaderTooLarge | InvalidHeaderLength => {
+            format!("its first 8 bytes announce a header of {header_len} bytes, but the file has {file_len} in all")
+        }
+        MetadataIncompleteBuffer => format!(
+            "its header describes tensors that do not end where the file ends, at byte {file_len}: it was cut short, \
+             or something was added"
+        ),
+        error => format!("not a safetensors file ({error})"),
+    }
+}

@@ -1,0 +1,2 @@
+//! Page by Page on the command line.
+fn main() {}

@@ -1,0 +1,235 @@
+//! `config.json` and `generation_config.json`, as transformers 4 and 5 write them.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::cache::KvLayout;
+use crate::checkpoint::{CheckpointError, read_json};
+use crate::kernels::Heads;
+
+/// The shape of a Qwen3 model and what else its config fixes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// Numbers in a row between the layers.
+    pub hidden_size: usize,
+    /// Numbers inside the feed-forward block.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub n_layers: usize,
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key/value heads.
+    pub n_kv_heads: usize,
+    /// Numbers in a head; independent of `hidden_size / n_heads`.
+    pub head_dim: usize,
+    /// Positions that the model was made for.
+    pub max_positions: usize,
+    /// Base of the rotary position angles.
+    pub rope_theta: f32,
+    /// Added under the root in every norm.
+    pub rms_norm_eps: f32,
+    /// True if the attention projections have biases.
+    pub attention_bias: bool,
+    /// True if the output uses the embedding matrix.
+    pub tie_word_embeddings: bool,
+    /// Tokens that end a text.
+    pub eos_token_ids: Vec<u32>,
+    /// How the model's makers would sample from it.
+    pub sampling: SamplingDefaults,
+}
+
+/// What `generation_config.json` says of sampling, where it is present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct SamplingDefaults {
+    /// See [`crate::sampler::Sampling`].
+    pub temperature: Option<f32>,
+    /// See [`crate::sampler::Sampling`].
+    pub top_k: Option<usize>,
+    /// See [`crate::sampler::Sampling`].
+    pub top_p: Option<f32>,
+}
+
+impl ModelConfig {
+    /// Reads and checks the config of a model folder.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unreadable`], [`CheckpointError::Json`]; [`CheckpointError::Unsupported`] for another
+    /// architecture, rope scaling, sliding windows or quantized weights; [`CheckpointError::Config`] for numbers that
+    /// cannot be.
+    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        let path = dir.join("config.json");
+        let json: ConfigJson = read_json(&path)?;
+        let generation_path = dir.join("generation_config.json");
+        let generation: GenerationJson =
+            if generation_path.exists() { read_json(&generation_path)? } else { GenerationJson::default() };
+
+        let config = ModelConfig {
+            vocab_size: json.vocab_size,
+            hidden_size: json.hidden_size,
+            intermediate_size: json.intermediate_size,
+            n_layers: json.num_hidden_layers,
+            n_heads: json.num_attention_heads,
+            n_kv_heads: json.num_key_value_heads,
+            head_dim: json.head_dim.unwrap_or(128),
+            max_positions: json.max_position_embeddings.unwrap_or(32_768),
+            rope_theta: json.rope_theta(),
+            rms_norm_eps: json.rms_norm_eps.unwrap_or(1e-6),
+            attention_bias: json.attention_bias.unwrap_or(false),
+            tie_word_embeddings: json.tie_word_embeddings.unwrap_or(false),
+            eos_token_ids: generation.eos_token_id.or(json.eos_token_id.clone()).map(Ids::into_vec).unwrap_or_default(),
+            sampling: generation.sampling,
+        };
+        if let Some(problem) = json.unsupported() {
+            return Err(CheckpointError::Unsupported { path, problem });
+        }
+        config.check(&path)?;
+        Ok(config)
+    }
+
+    fn check(&self, path: &Path) -> Result<(), CheckpointError> {
+        let wrong = |problem: String| Err(CheckpointError::Config { path: PathBuf::from(path), problem });
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_hidden_layers", self.n_layers),
+            ("num_attention_heads", self.n_heads),
+            ("num_key_value_heads", self.n_kv_heads),
+            ("head_dim", self.head_dim),
+            ("max_position_embeddings", self.max_positions),
+        ];
+        for (name, size) in sizes {
+            if size == 0 || size > 1 << 24 {
+                return wrong(format!("{name} is {size}, expected 1 to {}", 1 << 24));
+            }
+        }
+        if self.n_layers > 10_000 {
+            return wrong(format!("num_hidden_layers is {}, expected at most 10000", self.n_layers));
+        }
+        if !self.n_heads.is_multiple_of(self.n_kv_heads) {
+            let (q, kv) = (self.n_heads, self.n_kv_heads);
+            return wrong(format!("num_attention_heads ({q}) is not a multiple of num_key_value_heads ({kv})"));
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return wrong(format!(
+                "head_dim is {}, expected an even number (rotary positions turn pairs)",
+                self.head_dim
+            ));
+        }
+        if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
+            return wrong(format!("rope_theta is {}, expected a number above 0", self.rope_theta));
+        }
+        if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
+            return wrong(format!("rms_norm_eps is {}, expected 0 or more", self.rms_norm_eps));
+        }
+        Ok(())
+    }
+
+    /// What one token leaves in a cache.
+    pub fn kv_layout(&self) -> KvLayout {
+        KvLayout { n_layers: self.n_layers, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
+    }
+
+    /// How attention divides a row.
+    pub fn heads(&self) -> Heads {
+        Heads { n_heads: self.n_heads, n_kv_heads: self.n_kv_heads, head_dim: self.head_dim }
+    }
+}
+
+#[derive(Deserialize)]
+struct ConfigJson {
+    model_type: Option<String>,
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: usize,
+    head_dim: Option<usize>,
+    max_position_embeddings: Option<usize>,
+    rms_norm_eps: Option<f32>,
+    attention_bias: Option<bool>,
+    tie_word_embeddings: Option<bool>,
+    eos_token_id: Option<Ids>,
+    hidden_act: Option<String>,
+    use_sliding_window: Option<bool>,
+    layer_types: Option<Vec<String>>,
+    quantization_config: Option<serde_json::Value>,
+    /// transformers 4.
+    rope_theta: Option<f32>,
+    /// transformers 4.
+    rope_scaling: Option<serde_json::Value>,
+    /// transformers 5.
+    rope_parameters: Option<RopeJson>,
+}
+
+#[derive(Deserialize)]
+struct RopeJson {
+    rope_theta: Option<f32>,
+    rope_type: Option<String>,
+    partial_rotary_factor: Option<f32>,
+}
+
+#[derive(Default, Deserialize)]
+struct GenerationJson {
+    eos_token_id: Option<Ids>,
+    #[serde(flatten)]
+    sampling: SamplingDefaults,
+}
+
+/// One id or a list of them.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Ids {
+    fn into_vec(self) -> Vec<u32> {
+        match self {
+            Ids::One(id) => vec![id],
+            Ids::Many(ids) => ids,
+        }
+    }
+}
+
+impl ConfigJson {
+    fn rope_theta(&self) -> f32 {
+        self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta).unwrap_or(10_000.0)
+    }
+
+    /// Says what the config asks for that this engine does not do.
+    fn unsupported(&self) -> Option<String> {
+        let model_type = self.model_type.as_deref().unwrap_or("(none)");
+        if model_type != "qwen3" {
+            return Some(format!("the architecture {model_type:?} is not supported (supported: \"qwen3\")"));
+        }
+        if self.quantization_config.is_some() {
+            return Some("quantized weights are not supported (quantization_config); use the bf16 checkpoint".into());
+        }
+        let slides = |kind: &String| kind != "full_attention";
+        if self.use_sliding_window == Some(true) || self.layer_types.iter().flatten().any(slides) {
+            return Some("sliding-window attention is not supported (use_sliding_window, layer_types)".into());
+        }
+        if self.rope_scaling.as_ref().is_some_and(|scaling| !scaling.is_null()) {
+            return Some("rope scaling is not supported (rope_scaling); remove it to run without".into());
+        }
+        if let Some(rope) = &self.rope_parameters {
+            if let Some(kind) = rope.rope_type.as_ref().filter(|kind| *kind != "default") {
+                return Some(format!("rope scaling is not supported (rope_type {kind:?}, supported: \"default\")"));
+            }
+            if let Some(factor) = rope.partial_rotary_factor.filter(|factor| *factor != 1.0) {
+                return Some(format!("partial rotary positions are not supported (partial_rotary_factor {factor})"));
+            }
+        }
+        let activation = self.hidden_act.as_deref().unwrap_or("silu");
+        if activation != "silu" {
+            return Some(format!("the activation {activation:?} is not supported (supported: \"silu\")"));
+        }
+        None
+    }
+}

@@ -1,0 +1,364 @@
+//! Qwen3: tokens in, logits out.
+//!
+//! ```text
+//!   tokens ─ embedding ─┬─ layer 0 ─ … ─ layer L-1 ─ norm ─ output ─ logits [vocab_size]
+//!                       │
+//!     a layer:  x += attention(norm(x))      q, k, v projections; norm and rotate q, k; k, v go to the cache
+//!               x += feed_forward(norm(x))   silu(gate) * up, then down
+//! ```
+//!
+//! The rows of a step are independent except in attention, where a row meets the keys and values of the rows before it
+//! in its own sequence. So a step may carry any number of tokens of any number of sequences: a *prefill* carries a
+//! prompt, a *decode* step one token, a batch several of either. A row's result has the same bits in all of them.
+//!
+//! Architecture: [Qwen3 technical report, 2025](https://arxiv.org/abs/2505.09388); tensor names as Hugging Face
+//! publishes them.
+
+mod config;
+mod rope;
+
+use std::path::Path;
+
+use crate::cache::{CacheError, KvCache, KvLayout};
+use crate::checkpoint::{Checkpoint, CheckpointError, Weight};
+use crate::kernels::{attend, matmul, rms_norm, silu_times};
+
+pub use config::{ModelConfig, SamplingDefaults};
+use rope::Rotation;
+
+/// A Qwen3 model whose weights lie in mapped files.
+pub struct Model {
+    config: ModelConfig,
+    embedding: Weight,
+    layers: Vec<Layer>,
+    norm: Vec<f32>,
+    /// `None`: the embedding serves as output too.
+    output: Option<Weight>,
+}
+
+struct Layer {
+    attention_norm: Vec<f32>,
+    q: Projection,
+    k: Projection,
+    v: Projection,
+    o: Projection,
+    q_norm: Vec<f32>,
+    k_norm: Vec<f32>,
+    feed_forward_norm: Vec<f32>,
+    gate: Weight,
+    up: Weight,
+    down: Weight,
+}
+
+/// A weight with an optional bias.
+struct Projection {
+    weight: Weight,
+    bias: Option<Vec<f32>>,
+}
+
+impl Projection {
+    /// `x`: `[n, inputs]` → `[n, outputs]`.
+    fn apply(&self, x: &[f32]) -> Vec<f32> {
+        let mut out = product(x, &self.weight);
+        if let Some(bias) = &self.bias {
+            for row in out.chunks_exact_mut(bias.len()) {
+                add(row, bias);
+            }
+        }
+        out
+    }
+}
+
+fn product(x: &[f32], weight: &Weight) -> Vec<f32> {
+    let matrix = weight.matrix();
+    let mut out = vec![0.0; x.len() / matrix.cols() * matrix.rows()];
+    matmul(x, &matrix, &mut out);
+    out
+}
+
+fn add(x: &mut [f32], y: &[f32]) {
+    for (x, y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}
+
+/// Why a step was refused. Nothing has changed, in the cache or elsewhere.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StepError {
+    /// A step needs at least one token.
+    #[error("no tokens: a step needs at least one; give a prompt")]
+    NoTokens,
+    /// A token id outside the vocabulary.
+    #[error("token id {token} is outside the vocabulary: ids go from 0 to {}", vocab_size - 1)]
+    UnknownToken {
+        /// The id.
+        token: u32,
+        /// How many ids there are.
+        vocab_size: usize,
+    },
+    /// More tokens than the model has positions.
+    #[error(
+        "{len} tokens are more than the model's {max_positions} positions; shorten the prompt or ask for fewer tokens"
+    )]
+    TooLong {
+        /// Tokens in the sequence with this step.
+        len: usize,
+        /// What the model was made for.
+        max_positions: usize,
+    },
+    /// The cache was made for another model.
+    #[error("the cache holds rows of {found:?}, the model makes rows of {expected:?}")]
+    WrongLayout {
+        /// The cache's layout.
+        found: KvLayout,
+        /// The model's layout.
+        expected: KvLayout,
+    },
+    /// The cache has no room.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// Which rows of a chunk are turned into logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitRows {
+    /// None: a piece of a prompt that is not yet complete.
+    None,
+    /// The last: what follows the newest token.
+    Last,
+    /// Every row: what follows each token.
+    All,
+}
+
+/// The new tokens of one sequence, with room made for them in its cache.
+///
+/// [`Model::chunk`] makes it after checking everything that can be wrong, so that [`Model::forward`] cannot fail.
+pub struct Chunk<'a> {
+    tokens: &'a [u32],
+    /// Tokens before these.
+    start: usize,
+    /// `None`: the tokens are the whole sequence, and their keys and values are forgotten after the step.
+    cache: Option<&'a mut dyn KvCache>,
+    logits: LogitRows,
+}
+
+impl Model {
+    /// Opens a model folder, checks every tensor against the config, and reads no weights yet.
+    ///
+    /// # Errors
+    /// [`CheckpointError`], naming the file and what is wrong with it.
+    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        let config = ModelConfig::open(dir)?;
+        let checkpoint = Checkpoint::open(dir)?;
+        let hidden = config.hidden_size;
+        let q_width = config.n_heads * config.head_dim;
+        let kv_width = config.kv_layout().kv_width();
+
+        let embedding = checkpoint.weight("model.embed_tokens.weight", config.vocab_size, hidden)?;
+        let layers = (0..config.n_layers)
+            .map(|index| {
+                let weight = |name: &str, rows, cols| {
+                    checkpoint.weight(&format!("model.layers.{index}.{name}.weight"), rows, cols)
+                };
+                let vector = |name: &str, len| checkpoint.vector(&format!("model.layers.{index}.{name}.weight"), len);
+                let projection = |name: &str, rows, cols| -> Result<Projection, CheckpointError> {
+                    let bias = format!("model.layers.{index}.{name}.bias");
+                    Ok(Projection {
+                        weight: weight(name, rows, cols)?,
+                        bias: if config.attention_bias { Some(checkpoint.vector(&bias, rows)?) } else { None },
+                    })
+                };
+                Ok(Layer {
+                    attention_norm: vector("input_layernorm", hidden)?,
+                    q: projection("self_attn.q_proj", q_width, hidden)?,
+                    k: projection("self_attn.k_proj", kv_width, hidden)?,
+                    v: projection("self_attn.v_proj", kv_width, hidden)?,
+                    o: projection("self_attn.o_proj", hidden, q_width)?,
+                    q_norm: vector("self_attn.q_norm", config.head_dim)?,
+                    k_norm: vector("self_attn.k_norm", config.head_dim)?,
+                    feed_forward_norm: vector("post_attention_layernorm", hidden)?,
+                    gate: weight("mlp.gate_proj", config.intermediate_size, hidden)?,
+                    up: weight("mlp.up_proj", config.intermediate_size, hidden)?,
+                    down: weight("mlp.down_proj", hidden, config.intermediate_size)?,
+                })
+            })
+            .collect::<Result<Vec<_>, CheckpointError>>()?;
+        let norm = checkpoint.vector("model.norm.weight", hidden)?;
+        let output = if config.tie_word_embeddings {
+            None
+        } else {
+            Some(checkpoint.weight("lm_head.weight", config.vocab_size, hidden)?)
+        };
+        Ok(Model { config, embedding, layers, norm, output })
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The weights that a decode step reads from the first byte to the last, in the order in which it reads them.
+    pub fn weights(&self) -> impl Iterator<Item = &Weight> {
+        let layers = self
+            .layers
+            .iter()
+            .flat_map(|l| [&l.q.weight, &l.k.weight, &l.v.weight, &l.o.weight, &l.gate, &l.up, &l.down]);
+        layers.chain([self.output.as_ref().unwrap_or(&self.embedding)])
+    }
+
+    /// Checks the next tokens of a sequence and makes room for them in its cache.
+    ///
+    /// Without a cache, `tokens` is the whole sequence.
+    ///
+    /// # Errors
+    /// [`StepError`]; the cache is then as it was.
+    pub fn chunk<'a>(
+        &self,
+        tokens: &'a [u32],
+        mut cache: Option<&'a mut dyn KvCache>,
+        logits: LogitRows,
+    ) -> Result<Chunk<'a>, StepError> {
+        let start = cache.as_ref().map_or(0, |cache| cache.len());
+        self.check(tokens, start)?;
+        if let Some(cache) = &mut cache {
+            let (found, expected) = (cache.layout(), self.config.kv_layout());
+            if found != expected {
+                return Err(StepError::WrongLayout { found, expected });
+            }
+            cache.extend(tokens.len())?;
+        }
+        Ok(Chunk { tokens, start, cache, logits })
+    }
+
+    /// Checks that `tokens` can follow `start` tokens: in the vocabulary, and within the model's positions.
+    ///
+    /// # Errors
+    /// [`StepError::NoTokens`], [`StepError::UnknownToken`], [`StepError::TooLong`].
+    pub fn check(&self, tokens: &[u32], start: usize) -> Result<(), StepError> {
+        let (vocab_size, max_positions) = (self.config.vocab_size, self.config.max_positions);
+        if tokens.is_empty() {
+            return Err(StepError::NoTokens);
+        }
+        if let Some(&token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
+            return Err(StepError::UnknownToken { token, vocab_size });
+        }
+        let len = start + tokens.len();
+        if len > max_positions {
+            return Err(StepError::TooLong { len, max_positions });
+        }
+        Ok(())
+    }
+
+    /// Computes the next tokens of one sequence; returns the logits after the last of them, `[vocab_size]`.
+    ///
+    /// Without a cache, `tokens` is the whole sequence.
+    ///
+    /// # Errors
+    /// [`StepError`]; the cache is then as it was.
+    pub fn step(&self, tokens: &[u32], cache: Option<&mut dyn KvCache>) -> Result<Vec<f32>, StepError> {
+        // The caller's borrow is longer than the chunk's: hand on a shorter one.
+        match cache {
+            None => Ok(self.forward(vec![self.chunk(tokens, None, LogitRows::Last)?])),
+            Some(cache) => Ok(self.forward(vec![self.chunk(tokens, Some(&mut *cache), LogitRows::Last)?])),
+        }
+    }
+
+    /// Computes all rows of a batch and fills the caches.
+    ///
+    /// Returns the logits of the rows that the chunks ask for, chunk after chunk: `[rows, vocab_size]`.
+    pub fn forward(&self, mut batch: Vec<Chunk<'_>>) -> Vec<f32> {
+        let config = &self.config;
+        let (hidden, head_dim) = (config.hidden_size, config.head_dim);
+        let tokens: Vec<u32> = batch.iter().flat_map(|chunk| chunk.tokens).copied().collect();
+        let positions: Vec<usize> =
+            batch.iter().flat_map(|chunk| chunk.start..chunk.start + chunk.tokens.len()).collect();
+        let rotation = Rotation::new(&positions, head_dim, config.rope_theta);
+
+        let mut x = vec![0.0; tokens.len() * hidden];
+        for (token, row) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
+            self.embedding.matrix().read_row(*token as usize, row);
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            let normed = self.norm_rows(&x, &layer.attention_norm);
+            let mut q = layer.q.apply(&normed);
+            let mut k = layer.k.apply(&normed);
+            let v = layer.v.apply(&normed);
+            self.norm_and_turn(&mut q, &layer.q_norm, &rotation);
+            self.norm_and_turn(&mut k, &layer.k_norm, &rotation);
+            let attended = self.attend_chunks(index, &mut batch, &q, &k, &v);
+            add(&mut x, &layer.o.apply(&attended));
+
+            let normed = self.norm_rows(&x, &layer.feed_forward_norm);
+            let mut gate = product(&normed, &layer.gate);
+            let up = product(&normed, &layer.up);
+            silu_times(&mut gate, &up);
+            add(&mut x, &product(&gate, &layer.down));
+        }
+
+        let wanted = self.norm_rows(&wanted_rows(&batch, &x, hidden), &self.norm);
+        product(&wanted, self.output.as_ref().unwrap_or(&self.embedding))
+    }
+
+    fn norm_rows(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; x.len()];
+        for (out, x) in out.chunks_exact_mut(weight.len()).zip(x.chunks_exact(weight.len())) {
+            rms_norm(x, weight, self.config.rms_norm_eps, out);
+        }
+        out
+    }
+
+    /// Norms every head of every row and turns it to its token's position.
+    fn norm_and_turn(&self, x: &mut [f32], norm: &[f32], rotation: &Rotation) {
+        let head_dim = self.config.head_dim;
+        let tokens = rotation.tokens();
+        let heads_per_token = x.len() / head_dim / tokens;
+        let mut normed = vec![0.0; head_dim];
+        for (index, head) in x.chunks_exact_mut(head_dim).enumerate() {
+            rms_norm(head, norm, self.config.rms_norm_eps, &mut normed);
+            rotation.turn(index / heads_per_token, &mut normed);
+            head.copy_from_slice(&normed);
+        }
+    }
+
+    /// Attention of one layer, sequence by sequence: the only place where rows meet, and the only one that knows caches.
+    fn attend_chunks(&self, layer: usize, batch: &mut [Chunk<'_>], q: &[f32], k: &[f32], v: &[f32]) -> Vec<f32> {
+        let heads = self.config.heads();
+        let q_width = heads.n_heads * heads.head_dim;
+        let kv_width = heads.n_kv_heads * heads.head_dim;
+        let mut out = vec![0.0; q.len()];
+        let mut first = 0;
+        for chunk in batch {
+            let n = chunk.tokens.len();
+            let q = &q[first * q_width..][..n * q_width];
+            let k = &k[first * kv_width..][..n * kv_width];
+            let v = &v[first * kv_width..][..n * kv_width];
+            let out = &mut out[first * q_width..][..n * q_width];
+            match &mut chunk.cache {
+                None => attend(heads, q, k, v, out),
+                Some(cache) => {
+                    cache.write(layer, k, v);
+                    let (k, v) = cache.gather(layer);
+                    attend(heads, q, &k, &v, out);
+                }
+            }
+            first += n;
+        }
+        out
+    }
+}
+
+/// The rows that are to become logits.
+fn wanted_rows(batch: &[Chunk<'_>], x: &[f32], width: usize) -> Vec<f32> {
+    let mut rows = Vec::new();
+    let mut end = 0;
+    for chunk in batch {
+        let first = end;
+        end += chunk.tokens.len() * width;
+        match chunk.logits {
+            LogitRows::None => {}
+            LogitRows::Last => rows.extend_from_slice(&x[end - width..end]),
+            LogitRows::All => rows.extend_from_slice(&x[first..end]),
+        }
+    }
+    rows
+}

@@ -1,0 +1,157 @@
+//! From logits to the next token: greedy, or drawn by chance.
+//!
+//! The order of the filters is the usual one: temperature, then top-k, then top-p
+//! ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)). A seed fixes all draws, on every machine.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::chapters::ch01_recompute::argmax;
+use crate::kernels::softmax;
+
+/// How to choose among the tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Logits are divided by this: below 1 bolder, above 1 wilder. 0 is greedy: always the likeliest token.
+    pub temperature: f32,
+    /// Only the `top_k` likeliest tokens; 0 is no limit.
+    pub top_k: usize,
+    /// Only the likeliest tokens that together reach this probability; 1 is no limit.
+    pub top_p: f32,
+    /// Same seed, same draws.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// Always the likeliest token.
+    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+}
+
+/// Draws tokens.
+pub struct Sampler {
+    sampling: Sampling,
+    rng: ChaCha8Rng,
+}
+
+/// A token that may be drawn, with its weight (probability, not yet divided by the sum of those kept).
+type Candidate = (u32, f32);
+
+impl Sampler {
+    /// A sampler at the start of its seed's sequence of draws.
+    pub fn new(sampling: Sampling) -> Self {
+        Sampler { sampling, rng: ChaCha8Rng::seed_from_u64(sampling.seed) }
+    }
+
+    /// Chooses the next token. `logits`: `[vocab_size]`. Equal logits: the lower id is the likelier.
+    pub fn pick(&mut self, logits: &[f32]) -> u32 {
+        if self.sampling.temperature == 0.0 {
+            return argmax(logits);
+        }
+        let candidates = self.candidates(logits);
+        let total: f64 = candidates.iter().map(|(_, weight)| *weight as f64).sum();
+        // 53 random bits: uniform in [0, 1).
+        let mut left = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * total;
+        for (token, weight) in &candidates {
+            left -= *weight as f64;
+            if left < 0.0 {
+                return *token;
+            }
+        }
+        candidates[candidates.len() - 1].0
+    }
+
+    /// The tokens that pass the filters.
+    fn candidates(&self, logits: &[f32]) -> Vec<Candidate> {
+        let mut probabilities: Vec<f32> = logits.iter().map(|logit| logit / self.sampling.temperature).collect();
+        softmax(&mut probabilities);
+        let mut candidates: Vec<Candidate> = (0..).zip(probabilities).collect();
+        let Sampling { top_k, top_p, .. } = self.sampling;
+        if top_k > 0 {
+            keep_likeliest(&mut candidates, top_k);
+        }
+        if top_p < 1.0 {
+            keep_share(&mut candidates, top_p);
+        }
+        candidates
+    }
+}
+
+/// Keeps the `count` likeliest, likeliest first.
+fn keep_likeliest(candidates: &mut Vec<Candidate>, count: usize) {
+    let likelier = |a: &Candidate, b: &Candidate| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if count < candidates.len() {
+        candidates.select_nth_unstable_by(count, likelier);
+        candidates.truncate(count);
+    }
+    candidates.sort_unstable_by(likelier);
+}
+
+/// Keeps the likeliest that together reach `share` of the whole; at least one.
+fn keep_share(candidates: &mut Vec<Candidate>, share: f32) {
+    let enough = share as f64 * candidates.iter().map(|(_, weight)| *weight as f64).sum::<f64>();
+    // Few tokens carry most of the weight: sort a few first, more only if those do not reach.
+    let mut count = 64;
+    loop {
+        let mut likeliest = candidates.clone();
+        keep_likeliest(&mut likeliest, count);
+        let mut sum = 0.0;
+        let reached = likeliest.iter().position(|(_, weight)| {
+            sum += *weight as f64;
+            sum >= enough
+        });
+        if let Some(last) = reached {
+            likeliest.truncate(last + 1);
+        }
+        if reached.is_some() || likeliest.len() == candidates.len() {
+            *candidates = likeliest;
+            return;
+        }
+        count *= 8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, 3.0, -1.0];
+
+    fn kept(top_k: usize, top_p: f32) -> Vec<u32> {
+        let sampler = Sampler::new(Sampling { temperature: 1.0, top_k, top_p, seed: 1 });
+        sampler.candidates(&LOGITS).iter().map(|(token, _)| *token).collect()
+    }
+
+    #[test]
+    fn top_k_keeps_the_likeliest_and_the_lower_id_of_equals() {
+        assert_eq!(kept(1, 1.0), [1]);
+        assert_eq!(kept(3, 1.0), [1, 3, 2]);
+        assert_eq!(kept(99, 1.0).len(), 5);
+    }
+
+    #[test]
+    fn top_p_keeps_the_fewest_that_reach_it() {
+        // Probabilities: 0.055, 0.404, 0.149, 0.404, 0.007 by descending logit: ids 1, 3, 2, 0, 4.
+        assert_eq!(kept(0, 0.3), [1]);
+        assert_eq!(kept(0, 0.5), [1, 3]);
+        assert_eq!(kept(0, 0.9), [1, 3, 2]);
+        assert_eq!(kept(0, 1.0).len(), 5);
+    }
+
+    #[test]
+    fn top_p_reaches_far_into_a_flat_distribution() {
+        let sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: 0.5, seed: 1 });
+        assert_eq!(sampler.candidates(&[0.0; 2000]).len(), 1000);
+    }
+
+    #[test]
+    fn same_seed_same_draws_and_draws_follow_the_probabilities() {
+        let draws = |seed| {
+            let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed });
+            (0..4000).map(|_| sampler.pick(&LOGITS)).collect::<Vec<_>>()
+        };
+        assert_eq!(draws(7), draws(7));
+        assert_ne!(draws(7), draws(8));
+        let share = draws(7).iter().filter(|token| **token == 2).count() as f64 / 4000.0;
+        assert!((share - 0.1486).abs() < 0.02, "token 2 has probability 0.149, drawn {share}");
+    }
+}

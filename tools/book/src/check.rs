@@ -1,0 +1,241 @@
+//! The strict build: renders the book and holds every check against it. What mdBook forgives is a finding here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+use walkdir::WalkDir;
+
+use crate::contents::Contents;
+use crate::finding::{Findings, Place};
+use crate::names::Names;
+use crate::page::{Page, normalised};
+use crate::render::{Complaint, render};
+use crate::rendered::RenderedBook;
+use crate::{claims, markup};
+
+const SOURCE: &str = "book/src";
+const SUMMARY: &str = "book/src/SUMMARY.md";
+
+/// A rendered book and all that is wrong with it.
+pub struct Build {
+    pub folder: TempDir,
+    pub findings: Findings,
+}
+
+/// Renders the book in `root/book` into a temporary folder and checks it. It is an error only when there is no book to
+/// show.
+pub fn build(root: &Path) -> Result<Build> {
+    let folder = tempfile::tempdir().context("no temporary folder to render into")?;
+    let mut findings = Findings::default();
+    let listed = read_summary(root, &mut findings)?;
+    let is_whole = findings.is_empty();
+    let pages = read_pages(root, &listed, &mut findings);
+
+    let names = Names::read(root);
+    for (page, contents) in &pages {
+        claims::check(root, page, contents, &names, &mut findings);
+        markup::check(page, contents, &mut findings);
+    }
+    if !is_whole {
+        // mdBook stops at a page that is not there: say with it what else has been found.
+        bail!("{findings}");
+    }
+    let complaints = render(root, folder.path())?;
+    let rendered = RenderedBook::read(folder.path())?;
+    check_links(&pages, &rendered, &mut findings);
+    check_rendered(root, &pages, &rendered, &mut findings);
+    for complaint in complaints {
+        report(&complaint, &pages, &mut findings);
+    }
+    Ok(Build { folder, findings })
+}
+
+/// The pages of the book, from the repository root, in order.
+pub fn read_summary(root: &Path, findings: &mut Findings) -> Result<Vec<PathBuf>> {
+    let text = fs::read_to_string(root.join(SUMMARY))
+        .with_context(|| format!("{SUMMARY} lists the pages of the book; it cannot be read"))?;
+    let mut pages = Vec::new();
+    for (line, target) in Contents::read(&text).links {
+        if target.is_empty() {
+            continue;
+        }
+        let page = normalised(&Path::new(SOURCE).join(&target));
+        if root.join(&page).is_file() {
+            pages.push(page);
+        } else {
+            findings.add(
+                Place::new(SUMMARY, line),
+                format!("no page `{}`", page.display()),
+                "write the page, or take the line out",
+            );
+        }
+    }
+    Ok(pages)
+}
+
+pub fn read_pages(
+    root: &Path,
+    listed: &[PathBuf],
+    findings: &mut Findings,
+) -> Vec<(Page, Contents)> {
+    let pages: Vec<(Page, Contents)> = listed
+        .iter()
+        .filter_map(|file| Page::read(root, file, findings).ok())
+        .map(|page| {
+            let contents = Contents::read(&page.text);
+            (page, contents)
+        })
+        .collect();
+
+    for entry in WalkDir::new(root.join(SOURCE)).into_iter().flatten() {
+        let file = entry.path().strip_prefix(root).unwrap_or(entry.path());
+        let is_page = file.extension().is_some_and(|extension| extension == "md");
+        let is_known = file == Path::new(SUMMARY)
+            || file.ends_with("404.md")
+            || listed.iter().any(|page| page == file)
+            || pages
+                .iter()
+                .any(|(page, _)| page.includes.iter().any(|included| included == file));
+        if is_page && !is_known {
+            findings.add(
+                Place::new(file, 1),
+                "the page is not in the book",
+                format!("list it in {SUMMARY}, or take the file away"),
+            );
+        }
+    }
+    pages
+}
+
+fn check_links(pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
+    for (page, contents) in pages {
+        let from = rendered_name(page);
+        for (line, target) in &contents.links {
+            if let Err((problem, next_step)) = rendered.check_link(&from, target) {
+                findings.add(page.place_of_line(*line), problem, next_step);
+            }
+        }
+    }
+}
+
+fn check_rendered(
+    root: &Path,
+    pages: &[(Page, Contents)],
+    rendered: &RenderedBook,
+    findings: &mut Findings,
+) {
+    const NO_NETWORK: &str =
+        "the book must read the same without a network: put the file under book/ and name that";
+
+    for (page, _) in pages {
+        let Some(html) = rendered.pages.get(&rendered_name(page)) else {
+            continue;
+        };
+        for id in &html.repeated_ids {
+            findings.add(
+                place_of_repeated_id(page, id),
+                format!("the id `{id}` is used twice in this page"),
+                "give each its own; several headings with one text get a number by themselves",
+            );
+        }
+        for address in html
+            .remote
+            .iter()
+            .filter(|address| page.text.contains(address.as_str()))
+        {
+            findings.add(
+                page.find(address),
+                format!("the page fetches `{address}`"),
+                NO_NETWORK,
+            );
+        }
+    }
+
+    // What no page has written comes from the theme or the stylesheets.
+    let from_theme = (rendered.pages.values())
+        .flat_map(|html| &html.remote)
+        .filter(|address| {
+            !pages
+                .iter()
+                .any(|(page, _)| page.text.contains(address.as_str()))
+        });
+    let from_css = rendered.remote_in_css.iter().map(|(_, address)| address);
+    for address in from_theme.chain(from_css) {
+        let place = find_in_theme(root, address).unwrap_or_else(|| Place::new("book/book.toml", 1));
+        findings.add(place, format!("every page fetches `{address}`"), NO_NETWORK);
+    }
+}
+
+/// The last place where the id is written out; a heading that mdBook gave its id has none.
+fn place_of_repeated_id(page: &Page, id: &str) -> Place {
+    let spellings = [
+        format!("id=\"{id}\""),
+        format!("id='{id}'"),
+        format!("#{id}}}"),
+    ];
+    let last = spellings
+        .iter()
+        .filter_map(|spelling| page.text.rfind(spelling))
+        .max();
+    page.place(last.unwrap_or(0))
+}
+
+/// The line of the theme, stylesheets or configuration that holds `needle`.
+fn find_in_theme(root: &Path, needle: &str) -> Option<Place> {
+    let book = WalkDir::new(root.join("book"))
+        .sort_by_file_name()
+        .into_iter();
+    let own = book.filter_entry(|entry| entry.file_name() != "html" && entry.file_name() != "src");
+    own.flatten().find_map(|entry| {
+        let text = fs::read_to_string(entry.path()).ok()?;
+        let line = text.lines().position(|line| line.contains(needle))? + 1;
+        Some(Place::new(entry.path().strip_prefix(root).ok()?, line))
+    })
+}
+
+/// Adds a warning of mdBook's own, unless a check above has said the same with its line.
+fn report(complaint: &Complaint, pages: &[(Page, Contents)], findings: &mut Findings) {
+    let message = &complaint.message;
+    if complaint.from.ends_with("links") {
+        return;
+    }
+    let page = pages.iter().map(|(page, _)| page).find(|page| {
+        let name = page.file.strip_prefix(SOURCE).unwrap_or(&page.file);
+        message.contains(&format!("`{}`", name.display()))
+            || message.contains(&format!("in {} ", name.display()))
+    });
+    if message.contains("HTML") && page.is_some_and(|page| findings.mentions(&page.file)) {
+        return;
+    }
+    let mut lines = message.lines().map(str::trim);
+    let problem = lines.next().unwrap_or_default().to_string();
+    // The warning quotes a tag or a footnote: look for it in the page.
+    let quoted = problem
+        .split('`')
+        .nth(1)
+        .unwrap_or_default()
+        .trim_end_matches('>');
+    let place = match page {
+        Some(page) => page.find(quoted),
+        None => Place::new("book/book.toml", 1),
+    };
+    findings.add(
+        place,
+        format!("mdBook warns: {problem}"),
+        lines.collect::<Vec<_>>().join(" "),
+    );
+}
+
+/// `book/src/part1/ch02.md` → `part1/ch02.html`. mdBook makes a `README.md` the index of its folder.
+fn rendered_name(page: &Page) -> PathBuf {
+    let name = page.file.strip_prefix(SOURCE).unwrap_or(&page.file);
+    match name
+        .file_stem()
+        .is_some_and(|stem| stem.eq_ignore_ascii_case("readme"))
+    {
+        true => name.with_file_name("index.html"),
+        false => name.with_extension("html"),
+    }
+}

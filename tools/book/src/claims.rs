@@ -1,0 +1,242 @@
+//! Inline code makes claims: that a file exists, that a type has a method, that there is such a function. A reader who
+//! follows a task looks for exactly these names, so each must be true.
+
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use regex::Regex;
+use walkdir::WalkDir;
+
+use crate::contents::Contents;
+use crate::finding::{Findings, did_you_mean};
+use crate::names::Names;
+use crate::page::Page;
+
+static FILE: LazyLock<Regex> = LazyLock::new(|| {
+    let folders = "src|exercises|solutions|tests|tools|assets|book|benches";
+    Regex::new(&format!(r"^((?:{folders})/[^\s:]*)(?::\d+)?$")).expect("valid pattern")
+});
+static FUNCTION: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"^([a-z_][a-z0-9_]*)\((?:…|\.\.\.)?\)$").expect("valid pattern"));
+static MEMBER: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^((?:[A-Za-z_]\w*::)*)([A-Za-z_]\w*)::([A-Za-z_]\w*)(?:\(.*\))?$")
+        .expect("valid pattern")
+});
+
+/// Types of the standard library and of our dependencies that pages may name without a link.
+const FOREIGN_TYPES: &[&str] = &[
+    "Arc",
+    "Box",
+    "BTreeMap",
+    "BTreeSet",
+    "BinaryHeap",
+    "Cell",
+    "Clone",
+    "Cow",
+    "Default",
+    "Drop",
+    "Duration",
+    "File",
+    "HashMap",
+    "HashSet",
+    "Instant",
+    "Iterator",
+    "Mmap",
+    "Mutex",
+    "Option",
+    "Ordering",
+    "Path",
+    "PathBuf",
+    "Range",
+    "Rc",
+    "RefCell",
+    "Result",
+    "SafeTensors",
+    "Self",
+    "String",
+    "Vec",
+    "VecDeque",
+    "Weak",
+    "bf16",
+    "bool",
+    "char",
+    "f16",
+    "f32",
+    "f64",
+    "i32",
+    "i64",
+    "i8",
+    "slice",
+    "str",
+    "u16",
+    "u32",
+    "u64",
+    "u8",
+    "usize",
+];
+/// Crates whose items pages may name by a path.
+const FOREIGN_CRATES: &[&str] = &[
+    "alloc",
+    "anyhow",
+    "clap",
+    "core",
+    "half",
+    "insta",
+    "memmap2",
+    "proptest",
+    "rand_chacha",
+    "rayon",
+    "safetensors",
+    "serde",
+    "serde_json",
+    "std",
+    "thiserror",
+    "tokenizers",
+];
+/// Well-known functions that are not ours: of the standard library, of C.
+const FOREIGN_FUNCTIONS: &[&str] = &[
+    "clone", "collect", "drop", "expect", "free", "iter", "malloc", "mmap", "pop", "push", "unwrap",
+];
+/// Path segments that stand for the whole crate.
+const CRATE_ROOTS: &[&str] = &["chapters", "crate", "page_by_page", "self", "super"];
+
+const LINK_FOREIGN: &str = "write the name as the code has it; a name from another project goes into a link to that project";
+
+pub fn check(
+    root: &Path,
+    page: &Page,
+    contents: &Contents,
+    names: &Names,
+    findings: &mut Findings,
+) {
+    for (line, span) in &contents.code_spans {
+        let claim = if let Some(file) = FILE.captures(span) {
+            check_file(root, &file[1])
+        } else if let Some(function) = FUNCTION.captures(span) {
+            check_function(&function[1], names)
+        } else if let Some(member) = MEMBER.captures(span) {
+            check_member(&member[1], &member[2], &member[3], names)
+        } else {
+            continue;
+        };
+        if let Err((problem, next_step)) = claim {
+            findings.add(page.place_of_line(*line), problem, next_step);
+        }
+    }
+}
+
+/// Nothing, or what is wrong and what to do.
+type Claim = Result<(), (String, String)>;
+
+fn check_file(root: &Path, path: &str) -> Claim {
+    // The rendered book is made by the command that runs this check.
+    if path.starts_with("book/html") || matches_a_file(root, path) {
+        return Ok(());
+    }
+    let folder = root
+        .join(path)
+        .parent()
+        .map(Path::to_path_buf)
+        .unwrap_or_default();
+    let siblings: Vec<String> = (fs::read_dir(folder).into_iter().flatten().flatten())
+        .map(|entry| entry.path())
+        .filter_map(|sibling| {
+            Some(
+                sibling
+                    .strip_prefix(root)
+                    .ok()?
+                    .to_string_lossy()
+                    .into_owned(),
+            )
+        })
+        .collect();
+    let otherwise = "paths are counted from the repository root; `*` and `NN` (two digits) stand for several files";
+    Err((
+        format!("no file `{path}`"),
+        did_you_mean(path, siblings.iter().map(String::as_str), otherwise),
+    ))
+}
+
+/// Whether `path` exists, or some file does that it stands for: `tests/snapshots/*.snap`, `exercises/chNN_*.rs`.
+fn matches_a_file(root: &Path, path: &str) -> bool {
+    if !path.contains('*') && !path.contains("NN") {
+        return root.join(path).exists();
+    }
+    let pattern = regex::escape(path)
+        .replace(r"\*", "[^/]*")
+        .replace("NN", "[0-9][0-9]");
+    let pattern = Regex::new(&format!("^{pattern}$")).expect("escaped");
+    let folder = path.split('/').next().unwrap_or_default();
+    WalkDir::new(root.join(folder))
+        .into_iter()
+        .flatten()
+        .any(|entry| {
+            let file = entry.path().strip_prefix(root).unwrap_or(entry.path());
+            pattern.is_match(&file.to_string_lossy().replace('\\', "/"))
+        })
+}
+
+fn check_function(name: &str, names: &Names) -> Claim {
+    if FOREIGN_FUNCTIONS.contains(&name) || names.has_function(name) {
+        return Ok(());
+    }
+    Err((
+        format!("no function `{name}` in the crate, its exercises or its tests"),
+        did_you_mean(name, names.functions(), LINK_FOREIGN),
+    ))
+}
+
+/// `leading::owner::name`: a method of a type, or an item of a module.
+fn check_member(leading: &str, owner: &str, name: &str, names: &Names) -> Claim {
+    let first = leading.split("::").next().filter(|first| !first.is_empty());
+    if FOREIGN_CRATES.contains(&first.unwrap_or(owner)) {
+        return Ok(());
+    }
+    if names.has_type(owner) {
+        return match names.has_member(owner, name) {
+            true => Ok(()),
+            false => Err((
+                format!("`{owner}` has no `{name}`"),
+                did_you_mean(name, names.members_of(owner), LINK_FOREIGN),
+            )),
+        };
+    }
+    if FOREIGN_TYPES.contains(&owner) {
+        return Ok(());
+    }
+    if CRATE_ROOTS.contains(&owner) {
+        let known = names.modules().any(|module| {
+            module == name
+                || names
+                    .items_in(module)
+                    .into_iter()
+                    .flatten()
+                    .any(|item| item == name)
+        });
+        return match known {
+            true => Ok(()),
+            false => Err((
+                format!("nothing in the crate is named `{name}`"),
+                did_you_mean(name, names.modules(), LINK_FOREIGN),
+            )),
+        };
+    }
+    match names.items_in(owner) {
+        Some(mut items) => match items.any(|item| item == name) {
+            true => Ok(()),
+            false => Err((
+                format!("module `{owner}` has no `{name}`"),
+                did_you_mean(
+                    name,
+                    names.items_in(owner).into_iter().flatten(),
+                    LINK_FOREIGN,
+                ),
+            )),
+        },
+        None => Err((
+            format!("no type or module `{owner}`"),
+            did_you_mean(owner, names.types().chain(names.modules()), LINK_FOREIGN),
+        )),
+    }
+}

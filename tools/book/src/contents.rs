@@ -1,0 +1,169 @@
+//! What a page is made of: headings, links, pictures, code and hand-written HTML, each with its line. Markdown is read
+//! by mdBook's own parser, so that an example in a code block is never taken for the thing itself.
+
+use mdbook_markdown::pulldown_cmark::{CodeBlockKind, Event, LinkType, Tag, TagEnd};
+use mdbook_markdown::{MarkdownOptions, new_cmark_parser};
+
+use crate::html::{self, Piece};
+
+/// Lines are those of the text with includes expanded, counted from 1.
+#[derive(Default)]
+pub struct Contents {
+    pub headings: Vec<(usize, u8)>,
+    /// Inline code, but for code inside a link to another site: that is somebody else's.
+    pub code_spans: Vec<(usize, String)>,
+    pub code_blocks: Vec<CodeBlock>,
+    pub links: Vec<(usize, String)>,
+    /// Markdown images: line and alternative text.
+    pub images: Vec<(usize, String)>,
+    pub html: Vec<(usize, Piece)>,
+    /// For each line with HTML, which list item, quote, paragraph or cell it is in, by number.
+    containers: Vec<(usize, usize)>,
+}
+
+pub struct CodeBlock {
+    /// The line of the opening fence.
+    pub line: usize,
+    /// The words after the fence: `console,norun` is `["console", "norun"]`.
+    pub info: Vec<String>,
+    pub text: String,
+}
+
+impl Contents {
+    pub fn read(text: &str) -> Self {
+        let line_starts: Vec<usize> = std::iter::once(0)
+            .chain(text.match_indices('\n').map(|(at, _)| at + 1))
+            .collect();
+        let line_of = |offset: usize| line_starts.partition_point(|start| *start <= offset);
+
+        let mut contents = Self::default();
+        let mut only_html = blanked(text);
+        let mut in_foreign_link = false;
+        let mut block: Option<CodeBlock> = None;
+        let mut image: Option<(usize, String)> = None;
+
+        let mut open_containers = vec![0];
+        let mut containers = 0;
+
+        for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter()
+        {
+            let line = line_of(range.start);
+            match &event {
+                Event::Start(Tag::HtmlBlock) | Event::End(TagEnd::HtmlBlock) => {}
+                Event::Start(_) => {
+                    containers += 1;
+                    open_containers.push(containers);
+                }
+                Event::End(_) => drop(open_containers.pop()),
+                _ => {}
+            }
+            match event {
+                Event::Start(Tag::Heading { level, .. }) => {
+                    contents.headings.push((line, level as u8))
+                }
+                Event::Start(Tag::Link {
+                    dest_url,
+                    link_type,
+                    ..
+                }) if link_type != LinkType::Email => {
+                    in_foreign_link = is_web_address(&dest_url);
+                    contents.links.push((line, dest_url.to_string()));
+                }
+                Event::End(TagEnd::Link) => in_foreign_link = false,
+                Event::Start(Tag::Image { dest_url, .. }) => {
+                    contents.links.push((line, dest_url.to_string()));
+                    image = Some((line, String::new()));
+                }
+                Event::End(TagEnd::Image) => contents.images.extend(image.take()),
+                Event::Start(Tag::CodeBlock(kind)) => {
+                    let info = match &kind {
+                        CodeBlockKind::Fenced(info) => info,
+                        CodeBlockKind::Indented => "",
+                    };
+                    let words = info.split([' ', '\t', ',']).filter(|word| !word.is_empty());
+                    block = Some(CodeBlock {
+                        line,
+                        info: words.map(str::to_string).collect(),
+                        text: String::new(),
+                    });
+                }
+                Event::End(TagEnd::CodeBlock) => contents.code_blocks.extend(block.take()),
+                Event::Text(text) => {
+                    if let Some(block) = &mut block {
+                        block.text.push_str(&text);
+                    }
+                    if let Some((_, alt)) = &mut image {
+                        alt.push_str(&text);
+                    }
+                }
+                Event::Code(code) => {
+                    if let Some((_, alt)) = &mut image {
+                        alt.push_str(&code);
+                    } else if !in_foreign_link {
+                        contents.code_spans.push((line, code.to_string()));
+                    }
+                }
+                Event::Html(_) | Event::InlineHtml(_) => {
+                    let container = open_containers.last().copied().unwrap_or(0);
+                    contents.containers.push((line, container));
+                    only_html[range.clone()].copy_from_slice(&text.as_bytes()[range]);
+                }
+                _ => {}
+            }
+        }
+        let only_html =
+            String::from_utf8(only_html).expect("whole events replace whole characters");
+        contents.html = html::pieces(&only_html);
+        contents.read_html();
+        contents
+    }
+
+    /// The list item, quote, paragraph or cell that the HTML on `line` is in, by number.
+    pub fn container(&self, line: usize) -> usize {
+        let after = self.containers.partition_point(|(start, _)| *start <= line);
+        after
+            .checked_sub(1)
+            .map_or(0, |index| self.containers[index].1)
+    }
+
+    /// Adds what the hand-written HTML has in the way of headings, links and inline code.
+    fn read_html(&mut self) {
+        let mut in_code = false;
+        for (line, piece) in &self.html {
+            match piece {
+                Piece::Open(element) => {
+                    in_code = element.name == "code";
+                    if let [b'h', level @ b'1'..=b'6'] = element.name.as_bytes() {
+                        self.headings.push((*line, level - b'0'));
+                    }
+                    let target = match element.name.as_str() {
+                        "a" => element.attribute("href"),
+                        "img" | "source" | "video" | "audio" | "script" | "iframe" => {
+                            element.attribute("src")
+                        }
+                        _ => None,
+                    };
+                    let target =
+                        target.filter(|target| element.name == "a" || !target.starts_with("//"));
+                    self.links
+                        .extend(target.map(|target| (*line, target.to_string())));
+                }
+                Piece::Close(_) => in_code = false,
+                Piece::Text(text) if in_code => self.code_spans.push((*line, text.clone())),
+                Piece::Text(_) => {}
+            }
+        }
+        self.headings.sort_unstable();
+    }
+}
+
+/// As many bytes and lines as `text`, and nothing in them.
+fn blanked(text: &str) -> Vec<u8> {
+    text.bytes()
+        .map(|byte| if byte == b'\n' { b'\n' } else { b' ' })
+        .collect()
+}
+
+pub fn is_web_address(target: &str) -> bool {
+    target.starts_with("http://") || target.starts_with("https://")
+}

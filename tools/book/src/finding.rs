@@ -1,0 +1,96 @@
+//! What a check has to say: where, what is wrong, and what to do next. Every check collects findings instead of
+//! stopping at the first, so that one run shows them all.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A line of a file, the file named from the repository root.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub file: PathBuf,
+    pub line: usize,
+}
+
+impl Place {
+    pub fn new(file: impl AsRef<Path>, line: usize) -> Self {
+        Self {
+            file: file.as_ref().to_path_buf(),
+            line,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Forward slashes on every system: the same text in every terminal and log.
+        let file = self.file.to_string_lossy().replace('\\', "/");
+        write!(f, "{file}:{}", self.line)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    pub place: Place,
+    pub problem: String,
+    pub next_step: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.problem)?;
+        if !self.next_step.is_empty() {
+            write!(f, "\n    {}", self.next_step)?;
+        }
+        Ok(())
+    }
+}
+
+/// All findings of one run, in order of file and line, each said once.
+#[derive(Debug, Default)]
+pub struct Findings(BTreeSet<Finding>);
+
+impl Findings {
+    pub fn add(&mut self, place: Place, problem: impl Into<String>, next_step: impl Into<String>) {
+        self.0.insert(Finding {
+            place,
+            problem: problem.into(),
+            next_step: next_step.into(),
+        });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn mentions(&self, file: &Path) -> bool {
+        self.0.iter().any(|finding| finding.place.file == file)
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.0 {
+            writeln!(f, "{finding}")?;
+        }
+        match self.0.len() {
+            1 => write!(f, "1 problem in the book"),
+            n => write!(f, "{n} problems in the book"),
+        }
+    }
+}
+
+/// "did you mean …?" for the candidate most like `name`, or else `otherwise`.
+pub fn did_you_mean<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    otherwise: &str,
+) -> String {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.85)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| format!("did you mean `{candidate}`?"))
+        .unwrap_or_else(|| otherwise.to_string())
+}

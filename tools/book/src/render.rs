@@ -1,0 +1,75 @@
+//! Renders the book with mdBook's own library, so that the result is what stock `mdbook build book` makes, and keeps
+//! the warnings that mdBook would only log.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result};
+use mdbook_driver::MDBook;
+use tracing::field::{Field, Visit};
+use tracing::span;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// A warning or an error that mdBook logged and went on.
+pub struct Complaint {
+    /// The part of mdBook that complains: `mdbook_html::html::tree`.
+    pub from: String,
+    pub message: String,
+}
+
+/// Renders the book in `root/book` into the folder `to`.
+pub fn render(root: &Path, to: &Path) -> Result<Vec<Complaint>> {
+    let complaints = Complaints::default();
+    tracing::subscriber::with_default(complaints.clone(), || {
+        let mut book = MDBook::load(root.join("book")).context("mdBook cannot read the book")?;
+        book.config.build.build_dir = to.to_path_buf();
+        book.build().context("mdBook cannot render the book")
+    })?;
+    let mut complaints = complaints
+        .0
+        .lock()
+        .expect("no thread panics while it holds the lock");
+    Ok(std::mem::take(&mut complaints))
+}
+
+/// Collects what mdBook logs at level warn or error.
+#[derive(Clone, Default)]
+struct Complaints(Arc<Mutex<Vec<Complaint>>>);
+
+impl Subscriber for Complaints {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN && metadata.target().starts_with("mdbook")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Message(String::new());
+        event.record(&mut text);
+        let mut complaints = self
+            .0
+            .lock()
+            .expect("no thread panics while it holds the lock");
+        complaints.push(Complaint {
+            from: event.metadata().target().to_string(),
+            message: text.0,
+        });
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The rendered book: which pages and ids there are for links to point at, and that nothing in it needs a network.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::sync::LazyLock;
+
+use anyhow::{Context, Result};
+use percent_encoding::percent_decode_str;
+use regex::Regex;
+use walkdir::WalkDir;
+
+use crate::contents::is_web_address;
+use crate::finding::did_you_mean;
+use crate::html::{self, Piece};
+
+static REMOTE_IN_CSS: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"(?i)(?:url\(\s*['"]?|@import\s+['"])((?:https?:)?//[^'")\s]+)"#)
+        .expect("valid pattern")
+});
+
+pub struct RenderedBook {
+    folder: PathBuf,
+    /// By path in the rendered book: `part1/ch02.html`.
+    pub pages: BTreeMap<PathBuf, RenderedPage>,
+    /// Stylesheets that fetch something, and what.
+    pub remote_in_css: Vec<(PathBuf, String)>,
+}
+
+#[derive(Default)]
+pub struct RenderedPage {
+    pub ids: HashSet<String>,
+    pub repeated_ids: Vec<String>,
+    /// Addresses on other machines that the page fetches when it is shown.
+    pub remote: Vec<String>,
+}
+
+impl RenderedBook {
+    pub fn read(folder: &Path) -> Result<Self> {
+        let mut book = Self {
+            folder: folder.to_path_buf(),
+            pages: BTreeMap::new(),
+            remote_in_css: Vec::new(),
+        };
+        for entry in WalkDir::new(folder).sort_by_file_name() {
+            let entry = entry?;
+            let path = entry.path();
+            let name = path.strip_prefix(folder)?.to_path_buf();
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            let read =
+                || fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+            match extension {
+                Some("html") => {
+                    book.pages.insert(name, RenderedPage::read(&read()?));
+                }
+                Some("css") => {
+                    let text = read()?;
+                    let remote = remote_in_css(&text).map(|address| (name.clone(), address));
+                    book.remote_in_css.extend(remote);
+                }
+                _ => {}
+            }
+        }
+        Ok(book)
+    }
+
+    /// Nothing if `target`, as written in the page `from`, leads somewhere; or what is wrong and what to do.
+    pub fn check_link(&self, from: &Path, target: &str) -> Result<(), (String, String)> {
+        let fault = |problem: String, next_step: &str| Err((problem, next_step.to_string()));
+        if is_web_address(target) {
+            let host = target
+                .split("//")
+                .nth(1)
+                .and_then(|rest| rest.split(['/', '?', '#']).next());
+            let is_sound = host
+                .is_some_and(|host| host.contains('.') || host.starts_with("localhost"))
+                && !target.contains(char::is_whitespace);
+            return match is_sound {
+                true => Ok(()),
+                false => fault(
+                    format!("`{target}` is not a web address"),
+                    "write https://host/path",
+                ),
+            };
+        }
+        if target.starts_with("mailto:") || target.starts_with("data:") {
+            return Ok(());
+        }
+        if target.starts_with('/') || target.contains("://") || target.starts_with("file:") {
+            return fault(
+                format!(
+                    "the link `{target}` does not work from every place that the book is read from"
+                ),
+                "write it relative to the page, or as https://…",
+            );
+        }
+
+        let (path, fragment) = target.split_once('#').unwrap_or((target, ""));
+        let path = percent_decode_str(path.split('?').next().unwrap_or("")).decode_utf8_lossy();
+        let path = match path.strip_suffix(".md") {
+            Some(stem) => format!("{stem}.html"),
+            None => path.into_owned(),
+        };
+        let file = match path.as_str() {
+            "" => from.to_path_buf(),
+            path => crate::page::normalised(&from.parent().unwrap_or(Path::new("")).join(path)),
+        };
+        if matches!(file.components().next(), Some(Component::ParentDir)) {
+            return fault(
+                format!("the link `{target}` leaves the book"),
+                "who reads the rendered page has no such file: name it in backticks, from the repository root",
+            );
+        }
+        if !self.folder.join(&file).is_file() {
+            let pages = self
+                .pages
+                .keys()
+                .map(|page| page.to_string_lossy().replace(".html", ".md"));
+            let pages: Vec<String> = pages.collect();
+            let next_step = did_you_mean(
+                target,
+                pages.iter().map(String::as_str),
+                "a page must be listed in SUMMARY.md, another file must lie under book/src",
+            );
+            return Err((format!("the link `{target}` leads nowhere"), next_step));
+        }
+        let Some(page) = self.pages.get(&file) else {
+            return Ok(());
+        };
+        let fragment = percent_decode_str(fragment).decode_utf8_lossy();
+        if fragment.is_empty() || page.ids.contains(&*fragment) {
+            return Ok(());
+        }
+        let next_step = did_you_mean(
+            &fragment,
+            page.ids.iter().map(String::as_str),
+            "a heading's id is its text in lower case with hyphens; set your own with `## Heading {#id}`",
+        );
+        Err((
+            format!("`{}` has no heading or id `#{fragment}`", file.display()),
+            next_step,
+        ))
+    }
+}
+
+impl RenderedPage {
+    fn read(text: &str) -> Self {
+        let mut page = Self::default();
+        let mut in_style = false;
+        for (_, piece) in html::pieces(text) {
+            match piece {
+                Piece::Open(element) => {
+                    in_style = element.name == "style";
+                    if let Some(id) = element.attribute("id")
+                        && !page.ids.insert(id.to_string())
+                    {
+                        page.repeated_ids.push(id.to_string());
+                    }
+                    // A link that the reader may follow is no asset.
+                    let fetches: &[&str] = match element.name.as_str() {
+                        "a" | "base" => &[],
+                        _ => &["src", "srcset", "href", "xlink:href", "data", "poster"],
+                    };
+                    let fetched = fetches.iter().filter_map(|name| element.attribute(name));
+                    let remote =
+                        fetched.filter(|target| is_web_address(target) || target.starts_with("//"));
+                    page.remote.extend(remote.map(str::to_string));
+                    page.remote.extend(
+                        element
+                            .attribute("style")
+                            .into_iter()
+                            .flat_map(remote_in_css),
+                    );
+                }
+                Piece::Close(_) => in_style = false,
+                Piece::Text(text) if in_style => page.remote.extend(remote_in_css(&text)),
+                Piece::Text(_) => {}
+            }
+        }
+        page
+    }
+}
+
+fn remote_in_css(text: &str) -> impl Iterator<Item = String> {
+    REMOTE_IN_CSS
+        .captures_iter(text)
+        .map(|found| found[1].to_string())
+}

@@ -1,0 +1,227 @@
+//! Shows the book: serves it on this computer, opens the browser and follows the edits.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+use percent_encoding::percent_decode_str;
+use tiny_http::{Header, Method, Request, Response, Server};
+
+use crate::check;
+use crate::check::Build;
+use crate::publish::{BUILD_FOLDER, publish};
+use crate::watch::Watch;
+
+/// Browsers fetch the parts of a page side by side.
+const WORKERS: usize = 4;
+/// How many ports to try after the one asked for.
+const MORE_PORTS: u16 = 20;
+
+/// Where an open page asks whether there is a newer book.
+const EDITION: &str = "/.edition";
+/// Goes into each page as it is served, never into the rendered book.
+const RELOAD: &str = r#"<script>
+(() => {
+  let seen;
+  const ask = async () => {
+    try {
+      const edition = await (await fetch("/.edition")).text();
+      if (seen !== undefined && seen !== edition) location.reload();
+      seen = edition;
+    } catch { /* the server is gone or not back yet */ }
+    setTimeout(ask, 1000);
+  };
+  ask();
+})();
+</script>
+"#;
+
+/// Serves the book until the process is ended.
+pub fn serve(root: &Path, port: u16, open: bool) -> Result<Infallible> {
+    let site = root.join(BUILD_FOLDER);
+    let watch = Watch::start(root)?;
+    let first = check::build(root)?;
+    // Until the book has been in order once there is nothing better to show.
+    let mut was_good = first.findings.is_empty();
+    if !was_good {
+        eprintln!("{}; here it is as it stands", first.findings);
+    }
+    publish(first.folder.path(), &site)?;
+    drop(first);
+
+    let listener = listen(port)?;
+    let address = format!("http://{}/", listener.local_addr()?);
+    let server = Server::from_listener(listener, None).map_err(|error| anyhow!(error))?;
+    let edition = start(Arc::new(server), &site);
+    println!("Page by Page is at {address} (Ctrl-C stops)");
+    if open {
+        open_browser(&address);
+    }
+
+    watch.each_change(|changed| match rebuild(root, &site, &mut was_good) {
+        Ok(()) => {
+            edition.fetch_add(1, Ordering::Relaxed);
+            eprintln!("Rendered again: {changed}");
+        }
+        Err(error) => eprintln!("{error:#}\nThe pages stay as they were"),
+    })
+}
+
+/// Publishes the book as it is now; but not one with faults in place of one without.
+fn rebuild(root: &Path, site: &Path, was_good: &mut bool) -> Result<()> {
+    let Build { folder, findings } = check::build(root)?;
+    if *was_good && !findings.is_empty() {
+        bail!("{findings}");
+    }
+    if !findings.is_empty() {
+        eprintln!("{findings}");
+    }
+    *was_good = findings.is_empty();
+    publish(folder.path(), site)
+}
+
+/// A listener on `port` or, where that is taken, on the next free one.
+fn listen(port: u16) -> Result<TcpListener> {
+    for candidate in port..=port.saturating_add(MORE_PORTS) {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, candidate)) {
+            Ok(listener) => {
+                if candidate != port {
+                    eprintln!(
+                        "Port {port} is taken; using {}",
+                        listener.local_addr()?.port()
+                    );
+                }
+                return Ok(listener);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("cannot serve on port {candidate}; choose another with --port N")
+                });
+            }
+        }
+    }
+    Err(anyhow!(
+        "port {port} and the {MORE_PORTS} after it are taken; choose another with --port N"
+    ))
+}
+
+/// Starts answering requests; returns the number of the edition that pages compare to know when to reload.
+fn start(server: Arc<Server>, site: &Path) -> Arc<AtomicU64> {
+    // A page left open from an earlier run must see that this is another one.
+    let edition = Arc::new(AtomicU64::new(u64::from(std::process::id()) << 32));
+    for _ in 0..WORKERS {
+        let (server, site, edition) = (server.clone(), site.to_path_buf(), edition.clone());
+        thread::spawn(move || {
+            while let Ok(request) = server.recv() {
+                // A browser that hangs up early has nothing to be told.
+                let _ = respond(request, &site, edition.load(Ordering::Relaxed));
+            }
+        });
+    }
+    edition
+}
+
+fn respond(request: Request, site: &Path, edition: u64) -> io::Result<()> {
+    if !matches!(request.method(), Method::Get | Method::Head) {
+        return request.respond(Response::from_string("only GET and HEAD").with_status_code(405));
+    }
+    if request.url() == EDITION {
+        return request.respond(with_type(
+            Response::from_string(edition.to_string()),
+            "text/plain",
+        ));
+    }
+    let found = file_for(site, request.url()).and_then(|file| Some((fs::read(&file).ok()?, file)));
+    let (status, body, content_type) = match found {
+        Some((body, file)) => (200, body, content_type(&file)),
+        None => {
+            let page = fs::read(site.join("404.html")).unwrap_or_else(|_| b"no such page".to_vec());
+            (404, page, content_type(Path::new("404.html")))
+        }
+    };
+    let body = match content_type.starts_with("text/html") {
+        true => with_reload(body),
+        false => body,
+    };
+    request.respond(with_type(Response::from_data(body), content_type).with_status_code(status))
+}
+
+/// The file of the book that `url` names, if it names one.
+fn file_for(site: &Path, url: &str) -> Option<PathBuf> {
+    let path = url.split(['?', '#']).next()?.strip_prefix('/')?;
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    let path = Path::new(&*path);
+    // Nothing outside the book: no `..`, no second root, no drive letter.
+    let stays_inside = path.components().all(|part| match part {
+        Component::Normal(name) => !name.to_string_lossy().contains([':', '\\']),
+        _ => false,
+    });
+    if !stays_inside {
+        return None;
+    }
+    let file = site.join(path);
+    match file.is_dir() {
+        true => Some(file.join("index.html")),
+        false => Some(file),
+    }
+}
+
+fn content_type(file: &Path) -> &'static str {
+    match file.extension().and_then(|extension| extension.to_str()) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("json") => "application/json",
+        Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("webp") => "image/webp",
+        Some("ico") => "image/x-icon",
+        Some("woff2") => "font/woff2",
+        Some("woff") => "font/woff",
+        Some("txt" | "md" | "rs" | "toml") => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}
+
+fn with_type<R: io::Read>(response: Response<R>, content_type: &str) -> Response<R> {
+    let header = |name: &str, value: &str| {
+        Header::from_bytes(name, value).expect("names and types above are plain ASCII")
+    };
+    response
+        .with_header(header("Content-Type", content_type))
+        .with_header(header("X-Content-Type-Options", "nosniff"))
+        // The next edition has the same addresses.
+        .with_header(header("Cache-Control", "no-cache"))
+}
+
+fn with_reload(page: Vec<u8>) -> Vec<u8> {
+    match String::from_utf8(page) {
+        Ok(mut page) => {
+            if let Some(end) = page.rfind("</body>") {
+                page.insert_str(end, RELOAD);
+            }
+            page.into_bytes()
+        }
+        Err(error) => error.into_bytes(),
+    }
+}
+
+/// Opens the browser where there is a screen to open it on. The address is printed anyhow, so failing is no error.
+fn open_browser(address: &str) {
+    let has = |variable| std::env::var_os(variable).is_some();
+    let may_have_screen = cfg!(not(target_os = "linux"))
+        || has("DISPLAY")
+        || has("WAYLAND_DISPLAY")
+        || has("WSL_DISTRO_NAME");
+    if may_have_screen && let Err(error) = open::that_detached(address) {
+        eprintln!("No browser could be opened ({error}): open {address} yourself");
+    }
+}
