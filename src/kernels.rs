@@ -742,6 +742,29 @@ mod tests {
     }
 
     #[test]
+    fn every_processor_gives_the_same_bits() {
+        let (n, rows, cols) = (7, 37, 75);
+        let w = bytes(Dtype::Bf16, &numbers(rows * cols, 1));
+        let w = Matrix::new(&w, Dtype::Bf16, rows, cols);
+        let x = numbers(n * cols, 2);
+
+        // Without vector instructions, and with the tile of each kind of processor.
+        let [mut plain, mut small, mut large] = [(); 3].map(|_| vec![0.0; n * rows]);
+        for (x, out) in x.chunks_exact(cols).zip(plain.chunks_exact_mut(rows)) {
+            WeightStream { x, w: &w, first: 0, out }.run();
+        }
+        matmul_tiled::<3, 2>(&x, &w, &mut small);
+        matmul_tiled::<4, 4>(&x, &w, &mut large);
+        assert_eq!(plain, small);
+        assert_eq!(plain, large);
+
+        let (mut plain, mut vectors) = (numbers(99, 3), numbers(99, 3));
+        Softmax { scores: &mut plain }.run();
+        softmax(&mut vectors);
+        assert_eq!(plain, vectors);
+    }
+
+    #[test]
     fn matmul_is_the_sum_of_products() {
         let (n, rows, cols) = (5, 6, 45);
         let (x, values) = (numbers(n * cols, 3), numbers(rows * cols, 4));

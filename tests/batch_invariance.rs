@@ -1,0 +1,97 @@
+//! A row has the same bits in whatever company it is computed: the property on which all other tests rest.
+
+mod support;
+
+use page_by_page::cache::KvCache;
+use page_by_page::model::{Chunk, LogitRows, Model};
+use proptest::prelude::*;
+use support::dense::DenseCache;
+use support::story::assets;
+
+/// Logits after every token, all in one pass, without a cache.
+fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
+    model.forward(vec![model.chunk(tokens, None, LogitRows::All).unwrap()])
+}
+
+/// Cuts each sequence into pieces of its own sizes and computes them turn by turn: in each turn the next piece of every
+/// sequence that has one left, in one batch. Returns the logits of each sequence.
+fn in_turns(model: &Model, sequences: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
+    let vocab_size = model.config().vocab_size;
+    let mut caches: Vec<DenseCache> = sequences.iter().map(|_| DenseCache::new(model.config().kv_layout())).collect();
+    let mut logits: Vec<Vec<f32>> = vec![Vec::new(); sequences.len()];
+    for turn in 0.. {
+        let mut batch: Vec<Chunk<'_>> = Vec::new();
+        let mut rows = Vec::new();
+        for (index, ((tokens, sizes), cache)) in sequences.iter().zip(&mut caches).enumerate() {
+            let start = cache.len();
+            if start < tokens.len() {
+                let end = (start + sizes[turn % sizes.len()]).min(tokens.len());
+                rows.push((index, end - start));
+                batch.push(model.chunk(&tokens[start..end], Some(cache), LogitRows::All).unwrap());
+            }
+        }
+        if batch.is_empty() {
+            break;
+        }
+        let all = model.forward(batch);
+        let mut rest = all.as_slice();
+        for (index, rows) in rows {
+            let (own, others) = rest.split_at(rows * vocab_size);
+            logits[index].extend_from_slice(own);
+            rest = others;
+        }
+    }
+    logits
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+fn sequences(vocab_size: u32) -> impl Strategy<Value = Vec<(Vec<u32>, Vec<usize>)>> {
+    let sequence = (proptest::collection::vec(0..vocab_size, 1..40), proptest::collection::vec(1usize..12, 1..6));
+    proptest::collection::vec(sequence, 1..4)
+}
+
+fn check(model: &Model, sequences: &[(Vec<u32>, Vec<usize>)]) -> Result<(), TestCaseError> {
+    for ((tokens, sizes), found) in sequences.iter().zip(in_turns(model, sequences)) {
+        let expected = at_once(model, tokens);
+        prop_assert_eq!(bits(&found) == bits(&expected), true, "{} tokens in pieces of {:?}", tokens.len(), sizes);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_pieces_in_any_company_give_the_same_bits(sequences in sequences(4096)) {
+        let model = Model::open(&assets().join("storyteller-draft")).unwrap();
+        check(&model, &sequences)?;
+    }
+
+    #[test]
+    fn also_where_nothing_is_a_multiple_of_sixteen(sequences in sequences(17)) {
+        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
+        check(&Model::open(&golden).unwrap(), &sequences)?;
+    }
+}
+
+#[test]
+fn a_long_prompt_has_the_same_bits_token_by_token() {
+    let model = Model::open(&assets().join("storyteller")).unwrap();
+    let tokens: Vec<u32> = (0..300).map(|i| i * 37 % 4096).collect();
+    let one_by_one = in_turns(&model, &[(tokens.clone(), vec![1])]);
+    assert!(bits(&one_by_one[0]) == bits(&at_once(&model, &tokens)), "300 tokens, decoded one by one");
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let model = Model::open(&assets().join("storyteller")).unwrap();
+    let tokens: Vec<u32> = (0..120).map(|i| i * 31 % 4096).collect();
+    let expected = bits(&at_once(&model, &tokens));
+    for threads in [1, 2, 5] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        assert!(pool.install(|| bits(&at_once(&model, &tokens))) == expected, "{threads} threads");
+    }
+}

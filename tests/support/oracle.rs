@@ -1,0 +1,100 @@
+//! The oracle: what a cache must hold, as a plain list of tokens, and the comparison with what it does hold.
+
+use page_by_page::cache::{KvCache, KvLayout};
+
+use super::rows::{self, KINDS, Kind};
+
+/// A sequence whose rows are never moved, shared or freed: nothing can go wrong with it.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    /// The tokens held, by the number that their rows carry.
+    pub tokens: Vec<usize>,
+    /// What was done, for the failure message.
+    history: Vec<String>,
+}
+
+impl Oracle {
+    /// Extends the cache by `tokens` and writes their rows, layer by layer; takes note of it.
+    pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
+        self.history.push(format!("extend({}) and write", tokens.len()));
+        let len = cache.len();
+        if let Err(error) = cache.extend(tokens.len()) {
+            panic!("extend({}) on {len} tokens failed: {error}\n{}", tokens.len(), self.story());
+        }
+        self.tokens.extend_from_slice(tokens);
+        assert_eq!(cache.len(), self.tokens.len(), "tokens held after extend({})\n{}", tokens.len(), self.story());
+        write(cache, tokens);
+    }
+
+    /// Compares every row of every layer, bit for bit.
+    #[track_caller]
+    pub fn check(&self, cache: &dyn KvCache) {
+        let layout = cache.layout();
+        assert_eq!(cache.len(), self.tokens.len(), "tokens held\n{}", self.story());
+        for layer in 0..layout.n_layers {
+            let (k, v) = cache.gather(layer);
+            for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
+                self.check_rows(layout, layer, kind, found);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32]) {
+        let width = layout.kv_width();
+        let (len, numbers) = (self.tokens.len(), found.len());
+        assert_eq!(
+            numbers,
+            len * width,
+            "gather({layer}) gives {numbers} numbers of {kind}; {len} tokens of {width} each are {}\n{}",
+            len * width,
+            self.story()
+        );
+        for (position, (token, found)) in self.tokens.iter().zip(found.chunks_exact(width)).enumerate() {
+            let expected = rows::row(layout, *token, layer, kind);
+            assert!(
+                found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "layer {layer}, {kind}, row {position}: expected t{token}, found {}\n{}",
+                rows::name(layout, found, layer, kind),
+                self.story()
+            );
+        }
+    }
+
+    /// Notes a step that is not an append.
+    pub fn note(&mut self, step: String) {
+        self.history.push(step);
+    }
+
+    fn story(&self) -> String {
+        let first = self.history.len().saturating_sub(8);
+        let earlier = if first > 0 { format!("… after {first} earlier steps; ") } else { String::new() };
+        format!("the last steps: {earlier}{}", self.history[first..].join("; "))
+    }
+}
+
+/// Writes the rows of the newest tokens into every layer.
+pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
+    let layout = cache.layout();
+    for layer in 0..layout.n_layers {
+        let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
+        cache.write(layer, &k, &v);
+    }
+}
+
+/// A seeded generator of small numbers (xorshift), the same everywhere.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub fn roll(&mut self, low: usize, high: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        low + (self.0 >> 33) as usize % (high - low + 1)
+    }
+}

@@ -1,0 +1,67 @@
+//! The bundled story teller, and the story that it writes without any cache.
+
+use std::path::{Path, PathBuf};
+
+use page_by_page::model::Model;
+use page_by_page::sampler::{Sampler, Sampling};
+use page_by_page::tokenizer::Tokenizer;
+
+/// How the checks sample: not greedy, as so small a model then falls into loops. The seed fixes the story.
+pub const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 };
+
+pub const PROMPT: &str = "Once upon a time";
+
+pub struct Storyteller {
+    pub model: Model,
+    pub tokenizer: Tokenizer,
+}
+
+impl Storyteller {
+    pub fn open() -> Self {
+        let dir = assets().join("storyteller");
+        Storyteller {
+            model: Model::open(&dir).expect("the bundled model opens"),
+            tokenizer: Tokenizer::open(&dir).expect("the bundled tokenizer opens"),
+        }
+    }
+
+    pub fn prompt(&self) -> Vec<u32> {
+        self.tokenizer.encode(PROMPT).expect("the prompt is text")
+    }
+
+    /// The next `n` tokens when `logits_after` answers for the whole text so far, sampled with the fixed seed.
+    pub fn continue_with(&self, n: usize, mut logits_after: impl FnMut(&[u32]) -> Vec<f32>) -> Vec<u32> {
+        let prompt = self.prompt();
+        let mut sampler = Sampler::new(SAMPLING);
+        let mut text = prompt.clone();
+        for _ in 0..n {
+            let token = sampler.pick(&logits_after(&text));
+            text.push(token);
+        }
+        text.split_off(prompt.len())
+    }
+
+    /// The story as recomputing writes it.
+    pub fn recompute(&self, n: usize) -> Vec<u32> {
+        self.continue_with(n, |text| self.model.step(text, None).expect("a short text fits"))
+    }
+
+    /// Compares two stories; says where they part.
+    #[track_caller]
+    pub fn assert_same_story(&self, found: &[u32], expected: &[u32]) {
+        if found == expected {
+            return;
+        }
+        let same = found.iter().zip(expected).take_while(|(a, b)| a == b).count();
+        let text = |tokens: &[u32]| self.tokenizer.decode(tokens).unwrap_or_default();
+        panic!(
+            "the story parts from the recomputed one at new token {same}\n  recomputed: {}\n  yours:      {}",
+            text(expected),
+            text(found)
+        );
+    }
+}
+
+pub fn assets() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets")
+}

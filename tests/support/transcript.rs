@@ -1,0 +1,74 @@
+//! A transcript: one line for each operation, with what it did to the cache, held by a snapshot.
+
+use std::fmt::Write as _;
+
+use page_by_page::cache::KvCache;
+
+use super::oracle;
+use super::rows::{self, KINDS};
+
+/// The lines so far.
+#[derive(Default)]
+pub struct Transcript {
+    lines: String,
+}
+
+impl Transcript {
+    /// Adds a line.
+    pub fn line(&mut self, line: impl AsRef<str>) {
+        writeln!(self.lines, "{}", line.as_ref().trim_end()).unwrap();
+    }
+
+    /// Extends a cache and tells what it says of itself.
+    pub fn extend(&mut self, cache: &mut dyn KvCache, n: usize) {
+        let outcome = match cache.extend(n) {
+            Ok(()) => "ok".into(),
+            Err(error) => format!("{error:?}"),
+        };
+        let usage = cache.usage();
+        self.line(format!(
+            "{:<12} {outcome}: {} tokens in {} slots, {} rows copied",
+            format!("extend({n})"),
+            usage.tokens,
+            usage.slots,
+            usage.rows_copied
+        ));
+    }
+
+    /// Writes the rows of some tokens into every layer.
+    pub fn write(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
+        oracle::write(cache, tokens);
+        let names: Vec<String> = tokens.iter().map(|token| format!("t{token}")).collect();
+        self.line(format!("{:<12} {}", "write", names.join(" ")));
+    }
+
+    /// Gathers every layer and names each row.
+    pub fn gather(&mut self, cache: &dyn KvCache) {
+        let layout = cache.layout();
+        for layer in 0..layout.n_layers {
+            let (k, v) = cache.gather(layer);
+            for (kind, found) in KINDS.into_iter().zip([k, v]) {
+                let names: Vec<String> =
+                    found.chunks(layout.kv_width()).map(|row| rows::name(layout, row, layer, kind)).collect();
+                self.line(format!("{:<12} {kind:<7} {}", format!("gather({layer})"), names.join(" ")));
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Transcript {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.lines)
+    }
+}
+
+/// Compares a transcript with the snapshot of this name in `tests/snapshots/`.
+#[track_caller]
+pub fn assert_transcript(name: &str, transcript: &Transcript) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.set_description("In a difference, lines with - are expected and lines with + are what your code did.");
+    settings.bind(|| insta::assert_snapshot!(name, transcript.to_string()));
+}
