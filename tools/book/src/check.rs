@@ -75,11 +75,7 @@ pub fn read_summary(root: &Path, findings: &mut Findings) -> Result<Vec<PathBuf>
     Ok(pages)
 }
 
-pub fn read_pages(
-    root: &Path,
-    listed: &[PathBuf],
-    findings: &mut Findings,
-) -> Vec<(Page, Contents)> {
+pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> Vec<(Page, Contents)> {
     let pages: Vec<(Page, Contents)> = listed
         .iter()
         .filter_map(|file| Page::read(root, file, findings).ok())
@@ -95,9 +91,7 @@ pub fn read_pages(
         let is_known = file == Path::new(SUMMARY)
             || file.ends_with("404.md")
             || listed.iter().any(|page| page == file)
-            || pages
-                .iter()
-                .any(|(page, _)| page.includes.iter().any(|included| included == file));
+            || pages.iter().any(|(page, _)| page.includes.iter().any(|included| included == file));
         if is_page && !is_known {
             findings.add(
                 Place::new(file, 1),
@@ -120,14 +114,8 @@ fn check_links(pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &m
     }
 }
 
-fn check_rendered(
-    root: &Path,
-    pages: &[(Page, Contents)],
-    rendered: &RenderedBook,
-    findings: &mut Findings,
-) {
-    const NO_NETWORK: &str =
-        "the book must read the same without a network: put the file under book/ and name that";
+fn check_rendered(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
+    const NO_NETWORK: &str = "the book must read the same without a network: put the file under book/ and name that";
 
     for (page, _) in pages {
         let Some(html) = rendered.pages.get(&rendered_name(page)) else {
@@ -140,27 +128,15 @@ fn check_rendered(
                 "give each its own; several headings with one text get a number by themselves",
             );
         }
-        for address in html
-            .remote
-            .iter()
-            .filter(|address| page.text.contains(address.as_str()))
-        {
-            findings.add(
-                page.find(address),
-                format!("the page fetches `{address}`"),
-                NO_NETWORK,
-            );
+        for address in html.remote.iter().filter(|address| page.text.contains(address.as_str())) {
+            findings.add(page.find(address), format!("the page fetches `{address}`"), NO_NETWORK);
         }
     }
 
     // What no page has written comes from the theme or the stylesheets.
     let from_theme = (rendered.pages.values())
         .flat_map(|html| &html.remote)
-        .filter(|address| {
-            !pages
-                .iter()
-                .any(|(page, _)| page.text.contains(address.as_str()))
-        });
+        .filter(|address| !pages.iter().any(|(page, _)| page.text.contains(address.as_str())));
     let from_css = rendered.remote_in_css.iter().map(|(_, address)| address);
     for address in from_theme.chain(from_css) {
         let place = find_in_theme(root, address).unwrap_or_else(|| Place::new("book/book.toml", 1));
@@ -170,23 +146,14 @@ fn check_rendered(
 
 /// The last place where the id is written out; a heading that mdBook gave its id has none.
 fn place_of_repeated_id(page: &Page, id: &str) -> Place {
-    let spellings = [
-        format!("id=\"{id}\""),
-        format!("id='{id}'"),
-        format!("#{id}}}"),
-    ];
-    let last = spellings
-        .iter()
-        .filter_map(|spelling| page.text.rfind(spelling))
-        .max();
+    let spellings = [format!("id=\"{id}\""), format!("id='{id}'"), format!("#{id}}}")];
+    let last = spellings.iter().filter_map(|spelling| page.text.rfind(spelling)).max();
     page.place(last.unwrap_or(0))
 }
 
 /// The line of the theme, stylesheets or configuration that holds `needle`.
 fn find_in_theme(root: &Path, needle: &str) -> Option<Place> {
-    let book = WalkDir::new(root.join("book"))
-        .sort_by_file_name()
-        .into_iter();
+    let book = WalkDir::new(root.join("book")).sort_by_file_name().into_iter();
     let own = book.filter_entry(|entry| entry.file_name() != "html" && entry.file_name() != "src");
     own.flatten().find_map(|entry| {
         let text = fs::read_to_string(entry.path()).ok()?;
@@ -203,8 +170,7 @@ fn report(complaint: &Complaint, pages: &[(Page, Contents)], findings: &mut Find
     }
     let page = pages.iter().map(|(page, _)| page).find(|page| {
         let name = page.file.strip_prefix(SOURCE).unwrap_or(&page.file);
-        message.contains(&format!("`{}`", name.display()))
-            || message.contains(&format!("in {} ", name.display()))
+        message.contains(&format!("`{}`", name.display())) || message.contains(&format!("in {} ", name.display()))
     });
     if message.contains("HTML") && page.is_some_and(|page| findings.mentions(&page.file)) {
         return;
@@ -212,29 +178,18 @@ fn report(complaint: &Complaint, pages: &[(Page, Contents)], findings: &mut Find
     let mut lines = message.lines().map(str::trim);
     let problem = lines.next().unwrap_or_default().to_string();
     // The warning quotes a tag or a footnote: look for it in the page.
-    let quoted = problem
-        .split('`')
-        .nth(1)
-        .unwrap_or_default()
-        .trim_end_matches('>');
+    let quoted = problem.split('`').nth(1).unwrap_or_default().trim_end_matches('>');
     let place = match page {
         Some(page) => page.find(quoted),
         None => Place::new("book/book.toml", 1),
     };
-    findings.add(
-        place,
-        format!("mdBook warns: {problem}"),
-        lines.collect::<Vec<_>>().join(" "),
-    );
+    findings.add(place, format!("mdBook warns: {problem}"), lines.collect::<Vec<_>>().join(" "));
 }
 
 /// `book/src/part1/ch02.md` → `part1/ch02.html`. mdBook makes a `README.md` the index of its folder.
 fn rendered_name(page: &Page) -> PathBuf {
     let name = page.file.strip_prefix(SOURCE).unwrap_or(&page.file);
-    match name
-        .file_stem()
-        .is_some_and(|stem| stem.eq_ignore_ascii_case("readme"))
-    {
+    match name.file_stem().is_some_and(|stem| stem.eq_ignore_ascii_case("readme")) {
         true => name.with_file_name("index.html"),
         false => name.with_extension("html"),
     }

@@ -20,8 +20,7 @@ static FILE: LazyLock<Regex> = LazyLock::new(|| {
 static FUNCTION: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^([a-z_][a-z0-9_]*)\((?:…|\.\.\.)?\)$").expect("valid pattern"));
 static MEMBER: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"^((?:[A-Za-z_]\w*::)*)([A-Za-z_]\w*)::([A-Za-z_]\w*)(?:\(.*\))?$")
-        .expect("valid pattern")
+    Regex::new(r"^((?:[A-Za-z_]\w*::)*)([A-Za-z_]\w*)::([A-Za-z_]\w*)(?:\(.*\))?$").expect("valid pattern")
 });
 
 /// Types of the standard library and of our dependencies that pages may name without a link.
@@ -95,21 +94,15 @@ const FOREIGN_CRATES: &[&str] = &[
     "tokenizers",
 ];
 /// Well-known functions that are not ours: of the standard library, of C.
-const FOREIGN_FUNCTIONS: &[&str] = &[
-    "clone", "collect", "drop", "expect", "free", "iter", "malloc", "mmap", "pop", "push", "unwrap",
-];
+const FOREIGN_FUNCTIONS: &[&str] =
+    &["clone", "collect", "drop", "expect", "free", "iter", "malloc", "mmap", "pop", "push", "unwrap"];
 /// Path segments that stand for the whole crate.
 const CRATE_ROOTS: &[&str] = &["chapters", "crate", "page_by_page", "self", "super"];
 
-const LINK_FOREIGN: &str = "write the name as the code has it; a name from another project goes into a link to that project";
+const LINK_FOREIGN: &str =
+    "write the name as the code has it; a name from another project goes into a link to that project";
 
-pub fn check(
-    root: &Path,
-    page: &Page,
-    contents: &Contents,
-    names: &Names,
-    findings: &mut Findings,
-) {
+pub fn check(root: &Path, page: &Page, contents: &Contents, names: &Names, findings: &mut Findings) {
     for (line, span) in &contents.code_spans {
         let claim = if let Some(file) = FILE.captures(span) {
             check_file(root, &file[1])
@@ -134,28 +127,13 @@ fn check_file(root: &Path, path: &str) -> Claim {
     if path.starts_with("book/html") || matches_a_file(root, path) {
         return Ok(());
     }
-    let folder = root
-        .join(path)
-        .parent()
-        .map(Path::to_path_buf)
-        .unwrap_or_default();
+    let folder = root.join(path).parent().map(Path::to_path_buf).unwrap_or_default();
     let siblings: Vec<String> = (fs::read_dir(folder).into_iter().flatten().flatten())
         .map(|entry| entry.path())
-        .filter_map(|sibling| {
-            Some(
-                sibling
-                    .strip_prefix(root)
-                    .ok()?
-                    .to_string_lossy()
-                    .into_owned(),
-            )
-        })
+        .filter_map(|sibling| Some(sibling.strip_prefix(root).ok()?.to_string_lossy().into_owned()))
         .collect();
     let otherwise = "paths are counted from the repository root; `*` and `NN` (two digits) stand for several files";
-    Err((
-        format!("no file `{path}`"),
-        did_you_mean(path, siblings.iter().map(String::as_str), otherwise),
-    ))
+    Err((format!("no file `{path}`"), did_you_mean(path, siblings.iter().map(String::as_str), otherwise)))
 }
 
 /// Whether `path` exists, or some file does that it stands for: `tests/snapshots/*.snap`, `exercises/chNN_*.rs`.
@@ -163,18 +141,13 @@ fn matches_a_file(root: &Path, path: &str) -> bool {
     if !path.contains('*') && !path.contains("NN") {
         return root.join(path).exists();
     }
-    let pattern = regex::escape(path)
-        .replace(r"\*", "[^/]*")
-        .replace("NN", "[0-9][0-9]");
+    let pattern = regex::escape(path).replace(r"\*", "[^/]*").replace("NN", "[0-9][0-9]");
     let pattern = Regex::new(&format!("^{pattern}$")).expect("escaped");
     let folder = path.split('/').next().unwrap_or_default();
-    WalkDir::new(root.join(folder))
-        .into_iter()
-        .flatten()
-        .any(|entry| {
-            let file = entry.path().strip_prefix(root).unwrap_or(entry.path());
-            pattern.is_match(&file.to_string_lossy().replace('\\', "/"))
-        })
+    WalkDir::new(root.join(folder)).into_iter().flatten().any(|entry| {
+        let file = entry.path().strip_prefix(root).unwrap_or(entry.path());
+        pattern.is_match(&file.to_string_lossy().replace('\\', "/"))
+    })
 }
 
 fn check_function(name: &str, names: &Names) -> Claim {
@@ -196,24 +169,18 @@ fn check_member(leading: &str, owner: &str, name: &str, names: &Names) -> Claim 
     if names.has_type(owner) {
         return match names.has_member(owner, name) {
             true => Ok(()),
-            false => Err((
-                format!("`{owner}` has no `{name}`"),
-                did_you_mean(name, names.members_of(owner), LINK_FOREIGN),
-            )),
+            false => {
+                Err((format!("`{owner}` has no `{name}`"), did_you_mean(name, names.members_of(owner), LINK_FOREIGN)))
+            }
         };
     }
     if FOREIGN_TYPES.contains(&owner) {
         return Ok(());
     }
     if CRATE_ROOTS.contains(&owner) {
-        let known = names.modules().any(|module| {
-            module == name
-                || names
-                    .items_in(module)
-                    .into_iter()
-                    .flatten()
-                    .any(|item| item == name)
-        });
+        let known = names
+            .modules()
+            .any(|module| module == name || names.items_in(module).into_iter().flatten().any(|item| item == name));
         return match known {
             true => Ok(()),
             false => Err((
@@ -227,11 +194,7 @@ fn check_member(leading: &str, owner: &str, name: &str, names: &Names) -> Claim 
             true => Ok(()),
             false => Err((
                 format!("module `{owner}` has no `{name}`"),
-                did_you_mean(
-                    name,
-                    names.items_in(owner).into_iter().flatten(),
-                    LINK_FOREIGN,
-                ),
+                did_you_mean(name, names.items_in(owner).into_iter().flatten(), LINK_FOREIGN),
             )),
         },
         None => Err((

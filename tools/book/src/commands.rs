@@ -58,10 +58,7 @@ fn find(root: &Path, only_page: Option<&str>) -> Result<Vec<(String, Place)>> {
             continue;
         }
         for block in &contents.code_blocks {
-            let is_run = block
-                .info
-                .first()
-                .is_some_and(|language| language == "console")
+            let is_run = block.info.first().is_some_and(|language| language == "console")
                 && !block.info.iter().any(|word| word == "norun");
             if !is_run {
                 continue;
@@ -157,7 +154,5 @@ fn shell(command: &str) -> Command {
 #[cfg(windows)]
 fn stop(child: &mut Child) {
     let tree = child.id().to_string();
-    let _ = Command::new("taskkill")
-        .args(["/F", "/T", "/PID", &tree])
-        .status();
+    let _ = Command::new("taskkill").args(["/F", "/T", "/PID", &tree]).status();
 }

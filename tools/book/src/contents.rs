@@ -31,9 +31,8 @@ pub struct CodeBlock {
 
 impl Contents {
     pub fn read(text: &str) -> Self {
-        let line_starts: Vec<usize> = std::iter::once(0)
-            .chain(text.match_indices('\n').map(|(at, _)| at + 1))
-            .collect();
+        let line_starts: Vec<usize> =
+            std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         let line_of = |offset: usize| line_starts.partition_point(|start| *start <= offset);
 
         let mut contents = Self::default();
@@ -45,8 +44,7 @@ impl Contents {
         let mut open_containers = vec![0];
         let mut containers = 0;
 
-        for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter()
-        {
+        for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter() {
             let line = line_of(range.start);
             match &event {
                 Event::Start(Tag::HtmlBlock) | Event::End(TagEnd::HtmlBlock) => {}
@@ -58,14 +56,8 @@ impl Contents {
                 _ => {}
             }
             match event {
-                Event::Start(Tag::Heading { level, .. }) => {
-                    contents.headings.push((line, level as u8))
-                }
-                Event::Start(Tag::Link {
-                    dest_url,
-                    link_type,
-                    ..
-                }) if link_type != LinkType::Email => {
+                Event::Start(Tag::Heading { level, .. }) => contents.headings.push((line, level as u8)),
+                Event::Start(Tag::Link { dest_url, link_type, .. }) if link_type != LinkType::Email => {
                     in_foreign_link = is_web_address(&dest_url);
                     contents.links.push((line, dest_url.to_string()));
                 }
@@ -81,11 +73,7 @@ impl Contents {
                         CodeBlockKind::Indented => "",
                     };
                     let words = info.split([' ', '\t', ',']).filter(|word| !word.is_empty());
-                    block = Some(CodeBlock {
-                        line,
-                        info: words.map(str::to_string).collect(),
-                        text: String::new(),
-                    });
+                    block = Some(CodeBlock { line, info: words.map(str::to_string).collect(), text: String::new() });
                 }
                 Event::End(TagEnd::CodeBlock) => contents.code_blocks.extend(block.take()),
                 Event::Text(text) => {
@@ -111,8 +99,7 @@ impl Contents {
                 _ => {}
             }
         }
-        let only_html =
-            String::from_utf8(only_html).expect("whole events replace whole characters");
+        let only_html = String::from_utf8(only_html).expect("whole events replace whole characters");
         contents.html = html::pieces(&only_html);
         contents.read_html();
         contents
@@ -121,9 +108,7 @@ impl Contents {
     /// The list item, quote, paragraph or cell that the HTML on `line` is in, by number.
     pub fn container(&self, line: usize) -> usize {
         let after = self.containers.partition_point(|(start, _)| *start <= line);
-        after
-            .checked_sub(1)
-            .map_or(0, |index| self.containers[index].1)
+        after.checked_sub(1).map_or(0, |index| self.containers[index].1)
     }
 
     /// Adds what the hand-written HTML has in the way of headings, links and inline code.
@@ -138,15 +123,11 @@ impl Contents {
                     }
                     let target = match element.name.as_str() {
                         "a" => element.attribute("href"),
-                        "img" | "source" | "video" | "audio" | "script" | "iframe" => {
-                            element.attribute("src")
-                        }
+                        "img" | "source" | "video" | "audio" | "script" | "iframe" => element.attribute("src"),
                         _ => None,
                     };
-                    let target =
-                        target.filter(|target| element.name == "a" || !target.starts_with("//"));
-                    self.links
-                        .extend(target.map(|target| (*line, target.to_string())));
+                    let target = target.filter(|target| element.name == "a" || !target.starts_with("//"));
+                    self.links.extend(target.map(|target| (*line, target.to_string())));
                 }
                 Piece::Close(_) => in_code = false,
                 Piece::Text(text) if in_code => self.code_spans.push((*line, text.clone())),
@@ -159,9 +140,7 @@ impl Contents {
 
 /// As many bytes and lines as `text`, and nothing in them.
 fn blanked(text: &str) -> Vec<u8> {
-    text.bytes()
-        .map(|byte| if byte == b'\n' { b'\n' } else { b' ' })
-        .collect()
+    text.bytes().map(|byte| if byte == b'\n' { b'\n' } else { b' ' }).collect()
 }
 
 pub fn is_web_address(target: &str) -> bool {

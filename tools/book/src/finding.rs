@@ -14,10 +14,7 @@ pub struct Place {
 
 impl Place {
     pub fn new(file: impl AsRef<Path>, line: usize) -> Self {
-        Self {
-            file: file.as_ref().to_path_buf(),
-            line,
-        }
+        Self { file: file.as_ref().to_path_buf(), line }
     }
 }
 
@@ -52,11 +49,7 @@ pub struct Findings(BTreeSet<Finding>);
 
 impl Findings {
     pub fn add(&mut self, place: Place, problem: impl Into<String>, next_step: impl Into<String>) {
-        self.0.insert(Finding {
-            place,
-            problem: problem.into(),
-            next_step: next_step.into(),
-        });
+        self.0.insert(Finding { place, problem: problem.into(), next_step: next_step.into() });
     }
 
     pub fn is_empty(&self) -> bool {
@@ -81,11 +74,7 @@ impl fmt::Display for Findings {
 }
 
 /// "did you mean …?" for the candidate most like `name`, or else `otherwise`.
-pub fn did_you_mean<'a>(
-    name: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-    otherwise: &str,
-) -> String {
+pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, otherwise: &str) -> String {
     candidates
         .into_iter()
         .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))

@@ -4,9 +4,7 @@ use std::cell::RefCell;
 
 use html5ever::tendril::StrTendril;
 use html5ever::tokenizer::states::RawKind;
-use html5ever::tokenizer::{
-    BufferQueue, Tag, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer,
-};
+use html5ever::tokenizer::{BufferQueue, Tag, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer};
 
 pub struct Element {
     pub name: String,
@@ -17,15 +15,12 @@ pub struct Element {
 impl Element {
     pub fn attribute(&self, name: &str) -> Option<&str> {
         let mut attributes = self.attributes.iter();
-        attributes
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        attributes.find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// The attribute's value, unless it is missing or blank.
     pub fn says(&self, name: &str) -> Option<&str> {
-        self.attribute(name)
-            .filter(|value| !value.trim().is_empty())
+        self.attribute(name).filter(|value| !value.trim().is_empty())
     }
 
     pub fn attribute_values(&self) -> impl Iterator<Item = &str> {
@@ -35,8 +30,8 @@ impl Element {
     /// An element that never has content, such as `<br>`.
     pub fn is_void(&self) -> bool {
         const VOID: &[&str] = &[
-            "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param",
-            "source", "track", "wbr",
+            "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track",
+            "wbr",
         ];
         VOID.contains(&self.name.as_str())
     }
@@ -69,9 +64,7 @@ impl TokenSink for Collector {
     fn process_token(&self, token: Token, line: u64) -> TokenSinkResult<()> {
         let mut then = TokenSinkResult::Continue;
         let piece = match token {
-            Token::TagToken(tag) if tag.kind == TagKind::EndTag => {
-                Piece::Close(tag.name.to_string())
-            }
+            Token::TagToken(tag) if tag.kind == TagKind::EndTag => Piece::Close(tag.name.to_string()),
             Token::TagToken(tag) => {
                 // Inside these, `<` opens nothing.
                 match &*tag.name {
@@ -93,12 +86,7 @@ fn element(tag: Tag) -> Element {
     Element {
         name: tag.name.to_string(),
         attributes: (tag.attrs.into_iter())
-            .map(|attribute| {
-                (
-                    attribute.name.local.to_string(),
-                    attribute.value.to_string(),
-                )
-            })
+            .map(|attribute| (attribute.name.local.to_string(), attribute.value.to_string()))
             .collect(),
         self_closing: tag.self_closing,
     }

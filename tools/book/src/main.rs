@@ -103,13 +103,7 @@ fn build(root: &Path, to: Option<&Path>) -> Result<ExitCode> {
 /// The folder that holds `book/book.toml`: the current one or the nearest above it.
 fn repository_root() -> Result<PathBuf> {
     let here = std::env::current_dir().context("the current folder is gone")?;
-    let root = here
-        .ancestors()
-        .find(|folder| folder.join("book/book.toml").is_file());
-    root.map(Path::to_path_buf).with_context(|| {
-        format!(
-            "no book/book.toml in {} or above it: run this inside the repository",
-            here.display()
-        )
-    })
+    let root = here.ancestors().find(|folder| folder.join("book/book.toml").is_file());
+    root.map(Path::to_path_buf)
+        .with_context(|| format!("no book/book.toml in {} or above it: run this inside the repository", here.display()))
 }

@@ -10,8 +10,7 @@ use crate::finding::Findings;
 use crate::html::{Element, Piece};
 use crate::page::Page;
 
-static UNFINISHED: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"\b(TODO|FIXME)\b").expect("valid pattern"));
+static UNFINISHED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(TODO|FIXME)\b").expect("valid pattern"));
 
 pub fn check(page: &Page, contents: &Contents, findings: &mut Findings) {
     check_unfinished(page, findings);
@@ -43,11 +42,7 @@ fn check_unfinished(page: &Page, findings: &mut Findings) {
 fn check_headings(page: &Page, contents: &Contents, findings: &mut Findings) {
     let mut titles = contents.headings.iter().filter(|(_, level)| *level == 1);
     if titles.next().is_none() {
-        findings.add(
-            page.place_of_line(1),
-            "the page has no title",
-            "begin it with one `# Title`",
-        );
+        findings.add(page.place_of_line(1), "the page has no title", "begin it with one `# Title`");
     }
     for (line, _) in titles {
         findings.add(
@@ -70,6 +65,9 @@ fn check_headings(page: &Page, contents: &Contents, findings: &mut Findings) {
     }
 }
 
+/// Elements that hold whole passages. Their two tags must lie at one depth of lists and quotes.
+const BLOCKS: &[&str] = &["details", "div", "figure", "section", "svg", "table"];
+
 /// An element that is open while the HTML is read.
 struct Open<'a> {
     line: usize,
@@ -86,17 +84,10 @@ fn check_html(page: &Page, contents: &Contents, findings: &mut Findings) {
                 check_element(page, *line, element, &stack, findings);
                 if let Some(parent) = stack.last_mut() {
                     let (parent_name, name) = (parent.element.name.as_str(), element.name.as_str());
-                    parent.is_named |= matches!(
-                        (parent_name, name),
-                        ("details", "summary") | ("svg", "title")
-                    );
+                    parent.is_named |= matches!((parent_name, name), ("details", "summary") | ("svg", "title"));
                 }
                 if !element.is_void() && !element.self_closing {
-                    stack.push(Open {
-                        line: *line,
-                        element,
-                        is_named: false,
-                    });
+                    stack.push(Open { line: *line, element, is_named: false });
                 }
             }
             Piece::Close(name) => {
@@ -112,7 +103,7 @@ fn check_html(page: &Page, contents: &Contents, findings: &mut Findings) {
                     report_unclosed(page, &unclosed, findings);
                 }
                 if let Some(closed) = stack.pop() {
-                    if contents.container(closed.line) != contents.container(*line) {
+                    if BLOCKS.contains(&name.as_str()) && contents.container(closed.line) != contents.container(*line) {
                         findings.add(
                             page.place_of_line(closed.line),
                             format!("`<{name}>` and `</{name}>` lie at different depths"),
@@ -122,16 +113,10 @@ fn check_html(page: &Page, contents: &Contents, findings: &mut Findings) {
                             ),
                         );
                     }
-                    check_closed(
-                        page,
-                        &closed,
-                        *line,
-                        stack.is_empty() || !inside_svg(&stack),
-                        findings,
-                    );
+                    check_closed(page, &closed, *line, !inside_svg(&stack), findings);
                 }
             }
-            Piece::Text(_) => {}
+            Piece::Text(text) => check_text(page, *line, text, &stack, findings),
         }
     }
     for unclosed in &stack {
@@ -139,24 +124,27 @@ fn check_html(page: &Page, contents: &Contents, findings: &mut Findings) {
     }
 }
 
+/// Markdown does not look inside a block of HTML: what is written there is shown as it stands.
+fn check_text(page: &Page, line: usize, text: &str, stack: &[Open], findings: &mut Findings) {
+    let is_verbatim = |open: &Open| matches!(open.element.name.as_str(), "script" | "style" | "pre" | "code");
+    let looks_like_markdown = ["`", "**", "](", "\n- "].iter().any(|mark| text.contains(mark));
+    if looks_like_markdown && !stack.iter().any(is_verbatim) {
+        findings.add(
+            page.place_of_line(line),
+            "Markdown inside HTML is shown as it is written",
+            "leave a blank line between the tag and the text; in `<summary>` and `<figcaption>` write <code> and <em>",
+        );
+    }
+}
+
 fn inside_svg(stack: &[Open]) -> bool {
     stack.iter().any(|open| open.element.name == "svg")
 }
 
-fn check_element(
-    page: &Page,
-    line: usize,
-    element: &Element,
-    stack: &[Open],
-    findings: &mut Findings,
-) {
+fn check_element(page: &Page, line: usize, element: &Element, stack: &[Open], findings: &mut Findings) {
     let name = element.name.as_str();
     if name == "img" && element.says("alt").is_none() {
-        findings.add(
-            page.place_of_line(line),
-            "the image has no alternative text",
-            "say in `alt=\"…\"` what it shows",
-        );
+        findings.add(page.place_of_line(line), "the image has no alternative text", "say in `alt=\"…\"` what it shows");
     }
     if name == "svg" || inside_svg(stack) {
         let follows = |value: &str| value.contains("url(#");
@@ -203,12 +191,7 @@ fn check_closed(page: &Page, open: &Open, end: usize, outermost: bool, findings:
 fn report_unclosed(page: &Page, open: &Open, findings: &mut Findings) {
     let name = &open.element.name;
     // A blank line ends the HTML, as Markdown sees it: then the end tag is there but was not read as one.
-    let after: usize = page
-        .text
-        .split_inclusive('\n')
-        .take(open.line)
-        .map(str::len)
-        .sum();
+    let after: usize = page.text.split_inclusive('\n').take(open.line).map(str::len).sum();
     let end = page.text[after..].find(&format!("</{name}>"));
     if name == "svg"
         && let Some(end) = end
@@ -229,17 +212,11 @@ fn report_blank(page: &Page, blank: usize, start: usize, findings: &mut Findings
     findings.add(
         page.place_of_line(blank),
         "a blank line inside an inline `<svg>` ends it: the rest is shown as text",
-        format!(
-            "take the blank line out; the figure starts at {}",
-            page.place_of_line(start)
-        ),
+        format!("take the blank line out; the figure starts at {}", page.place_of_line(start)),
     );
 }
 
 fn blank_line(page: &Page, start: usize, end: usize) -> Option<usize> {
     let lines = (1..).zip(page.text.lines()).take(end).skip(start);
-    lines
-        .into_iter()
-        .find(|(_, text)| text.trim().is_empty())
-        .map(|(line, _)| line)
+    lines.into_iter().find(|(_, text)| text.trim().is_empty()).map(|(line, _)| line)
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-use syn::{Fields, ImplItem, Item, ItemImpl, TraitItem, Type};
+use syn::{Fields, ImplItem, Item, ItemImpl, TraitItem, Type, UseTree};
 use walkdir::WalkDir;
 
 const SOURCE_FOLDERS: &[&str] = &["src", "exercises", "solutions", "tests", "benches"];
@@ -29,11 +29,7 @@ impl Names {
         let mut names = Self::default();
         for derived in ["Clone", "Default"] {
             let method = derived.to_lowercase();
-            names
-                .members
-                .entry(derived.to_string())
-                .or_default()
-                .insert(method);
+            names.members.entry(derived.to_string()).or_default().insert(method);
         }
         for folder in SOURCE_FOLDERS {
             for entry in WalkDir::new(root.join(folder)).into_iter().flatten() {
@@ -43,9 +39,7 @@ impl Names {
                 }
                 // A reader's file may be half written: what does not parse names nothing, and the reference names
                 // the same things.
-                let parsed = fs::read_to_string(path)
-                    .ok()
-                    .and_then(|text| syn::parse_file(&text).ok());
+                let parsed = fs::read_to_string(path).ok().and_then(|text| syn::parse_file(&text).ok());
                 if let Some(file) = parsed {
                     names.read_items(&module_name(path), &file.items);
                 }
@@ -76,23 +70,12 @@ impl Names {
 
     /// The members of a type, with those of the traits that it implements.
     pub fn members_of<'a>(&'a self, of: &'a str) -> impl Iterator<Item = &'a str> {
-        let traits = self
-            .traits
-            .get(of)
-            .into_iter()
-            .flatten()
-            .map(String::as_str);
-        std::iter::once(of)
-            .chain(traits)
-            .filter_map(|owner| self.members.get(owner))
-            .flatten()
-            .map(String::as_str)
+        let traits = self.traits.get(of).into_iter().flatten().map(String::as_str);
+        std::iter::once(of).chain(traits).filter_map(|owner| self.members.get(owner)).flatten().map(String::as_str)
     }
 
     pub fn items_in(&self, module: &str) -> Option<impl Iterator<Item = &str>> {
-        self.modules
-            .get(module)
-            .map(|items| items.iter().map(String::as_str))
+        self.modules.get(module).map(|items| items.iter().map(String::as_str))
     }
 
     pub fn modules(&self) -> impl Iterator<Item = &str> {
@@ -115,14 +98,8 @@ impl Names {
                 }
                 Item::Enum(item) => {
                     let name = item.ident.to_string();
-                    let variants = item
-                        .variants
-                        .iter()
-                        .map(|variant| variant.ident.to_string());
-                    self.members
-                        .entry(name.clone())
-                        .or_default()
-                        .extend(variants);
+                    let variants = item.variants.iter().map(|variant| variant.ident.to_string());
+                    self.members.entry(name.clone()).or_default().extend(variants);
                     self.read_derives(&name, &item.attrs);
                     name
                 }
@@ -151,18 +128,17 @@ impl Names {
                 Item::Const(item) => item.ident.to_string(),
                 Item::Static(item) => item.ident.to_string(),
                 Item::Type(item) => item.ident.to_string(),
+                Item::Use(item) => {
+                    let known = self.modules.entry(module.to_string()).or_default();
+                    add_imported(&item.tree, known);
+                    continue;
+                }
                 _ => continue,
             };
-            if matches!(
-                item,
-                Item::Struct(_) | Item::Enum(_) | Item::Trait(_) | Item::Type(_)
-            ) {
+            if matches!(item, Item::Struct(_) | Item::Enum(_) | Item::Trait(_) | Item::Type(_)) {
                 self.types.insert(name.clone());
             }
-            self.modules
-                .entry(module.to_string())
-                .or_default()
-                .insert(name);
+            self.modules.entry(module.to_string()).or_default().insert(name);
         }
     }
 
@@ -170,15 +146,8 @@ impl Names {
         let Some(name) = type_name(&item.self_ty) else {
             return;
         };
-        if let Some(implemented) = item
-            .trait_
-            .as_ref()
-            .and_then(|(_, path, _)| path.segments.last())
-        {
-            self.traits
-                .entry(name.clone())
-                .or_default()
-                .insert(implemented.ident.to_string());
+        if let Some(implemented) = item.trait_.as_ref().and_then(|(_, path, _)| path.segments.last()) {
+            self.traits.entry(name.clone()).or_default().insert(implemented.ident.to_string());
         }
         let members = item.items.iter().filter_map(|member| match member {
             ImplItem::Fn(member) => Some((member.sig.ident.to_string(), true)),
@@ -206,17 +175,24 @@ impl Names {
     }
 
     fn read_derives(&mut self, of: &str, attributes: &[syn::Attribute]) {
-        for attribute in attributes
-            .iter()
-            .filter(|attribute| attribute.path().is_ident("derive"))
-        {
-            let derived = attribute.parse_args_with(
-                syn::punctuated::Punctuated::<syn::Path, syn::Token![,]>::parse_terminated,
-            );
+        for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("derive")) {
+            let derived =
+                attribute.parse_args_with(syn::punctuated::Punctuated::<syn::Path, syn::Token![,]>::parse_terminated);
             let names = derived.into_iter().flatten();
             let names = names.filter_map(|path| Some(path.segments.last()?.ident.to_string()));
             self.traits.entry(of.to_string()).or_default().extend(names);
         }
+    }
+}
+
+/// What a `use` brings into its module: most often it is there to be found there.
+fn add_imported(tree: &UseTree, names: &mut HashSet<String>) {
+    match tree {
+        UseTree::Path(path) => add_imported(&path.tree, names),
+        UseTree::Name(name) => drop(names.insert(name.ident.to_string())),
+        UseTree::Rename(rename) => drop(names.insert(rename.rename.to_string())),
+        UseTree::Group(group) => group.items.iter().for_each(|tree| add_imported(tree, names)),
+        UseTree::Glob(_) => {}
     }
 }
 
@@ -230,11 +206,7 @@ fn type_name(ty: &Type) -> Option<String> {
 
 /// `src/model/mod.rs` is module `model`; every other file is named after itself.
 fn module_name(path: &Path) -> String {
-    let named = if path.ends_with("mod.rs") {
-        path.parent()
-    } else {
-        Some(path)
-    };
+    let named = if path.ends_with("mod.rs") { path.parent() } else { Some(path) };
     let stem = named.and_then(Path::file_stem).unwrap_or_default();
     stem.to_string_lossy().into_owned()
 }

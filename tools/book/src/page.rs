@@ -13,11 +13,9 @@ use regex::Regex;
 use crate::finding::{Findings, Place, did_you_mean};
 
 // mdBook's own pattern for `{{#include …}}` and its relatives, escaped ones included.
-static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"\\\{\{\#.*\}\}|\{\{\s*\#([a-zA-Z0-9_]+)\s+([^}]+)\}\}").expect("valid pattern")
-});
-static ANCHOR: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"ANCHOR(_END)?:\s*([\w_-]+)").expect("valid pattern"));
+static DIRECTIVE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\\\{\{\#.*\}\}|\{\{\s*\#([a-zA-Z0-9_]+)\s+([^}]+)\}\}").expect("valid pattern"));
+static ANCHOR: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"ANCHOR(_END)?:\s*([\w_-]+)").expect("valid pattern"));
 
 const MAX_DEPTH: usize = 10;
 
@@ -34,17 +32,10 @@ pub struct Page {
 
 impl Page {
     pub fn read(root: &Path, file: &Path, findings: &mut Findings) -> std::io::Result<Self> {
-        let mut page = Self {
-            file: file.to_path_buf(),
-            text: String::new(),
-            origins: Vec::new(),
-            includes: Vec::new(),
-        };
+        let mut page =
+            Self { file: file.to_path_buf(), text: String::new(), origins: Vec::new(), includes: Vec::new() };
         let text = fs::read_to_string(root.join(file))?;
-        let lines = text
-            .split('\n')
-            .zip(1..)
-            .map(|(text, number)| (number, text));
+        let lines = text.split('\n').zip(1..).map(|(text, number)| (number, text));
         let whole = Excerpt::new(file, lines);
         page.expand(root, &whole, 0, findings);
         Ok(page)
@@ -86,18 +77,12 @@ impl Page {
                 "title" => {}
                 "include" | "rustdoc_include" if depth < MAX_DEPTH => {
                     let argument = argument.as_str().trim();
-                    if let Some(included) =
-                        self.included(root, &excerpt.file, argument, &place, findings)
-                    {
+                    if let Some(included) = self.included(root, &excerpt.file, argument, &place, findings) {
                         self.expand(root, &included, depth + 1, findings);
                     }
                 }
                 "include" | "rustdoc_include" => {
-                    findings.add(
-                        place,
-                        "includes go round in a circle",
-                        "include the inner file once",
-                    );
+                    findings.add(place, "includes go round in a circle", "include the inner file once");
                 }
                 other => findings.add(
                     place,
@@ -126,9 +111,7 @@ impl Page {
             findings.add(
                 place.clone(),
                 format!("the page includes `{shown}`, which the reader edits"),
-                format!(
-                    "include it from `solutions/`, or write the lines into the page: {argument}"
-                ),
+                format!("include it from `solutions/`, or write the lines into the page: {argument}"),
             );
             return None;
         }
@@ -183,11 +166,7 @@ struct Excerpt {
 impl Excerpt {
     fn new<'a>(file: &Path, lines: impl IntoIterator<Item = (usize, &'a str)>) -> Self {
         let (numbers, lines): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
-        Self {
-            file: file.to_path_buf(),
-            text: lines.join("\n"),
-            numbers,
-        }
+        Self { file: file.to_path_buf(), text: lines.join("\n"), numbers }
     }
 
     fn place(&self, offset: usize) -> Place {
@@ -225,10 +204,7 @@ fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// The lines between `ANCHOR: name` and `ANCHOR_END: name`, without the lines that carry anchors; or what is wrong and
 /// what to do.
-fn between_anchors<'a>(
-    text: &'a str,
-    anchor: &str,
-) -> Result<Vec<(usize, &'a str)>, (String, String)> {
+fn between_anchors<'a>(text: &'a str, anchor: &str) -> Result<Vec<(usize, &'a str)>, (String, String)> {
     let mut names = Vec::new();
     let mut inside = false;
     let mut lines = Vec::new();
@@ -239,10 +215,7 @@ fn between_anchors<'a>(
             }
             continue;
         };
-        let (is_end, name) = (
-            mark.get(1).is_some(),
-            mark.get(2).map_or("", |m| m.as_str()),
-        );
+        let (is_end, name) = (mark.get(1).is_some(), mark.get(2).map_or("", |m| m.as_str()));
         match (inside, is_end, name == anchor) {
             (true, true, true) => return Ok(lines),
             (false, false, true) => inside = true,
@@ -251,17 +224,10 @@ fn between_anchors<'a>(
         }
     }
     if inside {
-        return Err((
-            format!("anchor `{anchor}` is never closed"),
-            format!("add a line `// ANCHOR_END: {anchor}`"),
-        ));
+        return Err((format!("anchor `{anchor}` is never closed"), format!("add a line `// ANCHOR_END: {anchor}`")));
     }
-    let otherwise =
-        format!("mark the lines with `// ANCHOR: {anchor}` and `// ANCHOR_END: {anchor}`");
-    Err((
-        format!("no anchor `{anchor}`"),
-        did_you_mean(anchor, names, &otherwise),
-    ))
+    let otherwise = format!("mark the lines with `// ANCHOR: {anchor}` and `// ANCHOR_END: {anchor}`");
+    Err((format!("no anchor `{anchor}`"), did_you_mean(anchor, names, &otherwise)))
 }
 
 /// `book/src/../../solutions/x.rs` → `solutions/x.rs`, without asking the disk. A path that climbs out of the

@@ -24,12 +24,8 @@ pub fn publish(fresh: &Path, to: &Path) -> Result<()> {
         let entry = entry?;
         let is_stale = !fresh.join(entry.path().strip_prefix(to)?).exists();
         if is_stale {
-            if entry.file_type().is_dir() {
-                fs::remove_dir(entry.path())
-            } else {
-                fs::remove_file(entry.path())
-            }
-            .with_context(|| format!("removing {}", entry.path().display()))?;
+            if entry.file_type().is_dir() { fs::remove_dir(entry.path()) } else { fs::remove_file(entry.path()) }
+                .with_context(|| format!("removing {}", entry.path().display()))?;
         }
     }
     Ok(())

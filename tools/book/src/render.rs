@@ -26,10 +26,7 @@ pub fn render(root: &Path, to: &Path) -> Result<Vec<Complaint>> {
         book.config.build.build_dir = to.to_path_buf();
         book.build().context("mdBook cannot render the book")
     })?;
-    let mut complaints = complaints
-        .0
-        .lock()
-        .expect("no thread panics while it holds the lock");
+    let mut complaints = complaints.0.lock().expect("no thread panics while it holds the lock");
     Ok(std::mem::take(&mut complaints))
 }
 
@@ -45,14 +42,8 @@ impl Subscriber for Complaints {
     fn event(&self, event: &Event<'_>) {
         let mut text = Message(String::new());
         event.record(&mut text);
-        let mut complaints = self
-            .0
-            .lock()
-            .expect("no thread panics while it holds the lock");
-        complaints.push(Complaint {
-            from: event.metadata().target().to_string(),
-            message: text.0,
-        });
+        let mut complaints = self.0.lock().expect("no thread panics while it holds the lock");
+        complaints.push(Complaint { from: event.metadata().target().to_string(), message: text.0 });
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

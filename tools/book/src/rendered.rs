@@ -15,8 +15,7 @@ use crate::finding::did_you_mean;
 use crate::html::{self, Piece};
 
 static REMOTE_IN_CSS: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r#"(?i)(?:url\(\s*['"]?|@import\s+['"])((?:https?:)?//[^'")\s]+)"#)
-        .expect("valid pattern")
+    Regex::new(r#"(?i)(?:url\(\s*['"]?|@import\s+['"])((?:https?:)?//[^'")\s]+)"#).expect("valid pattern")
 });
 
 pub struct RenderedBook {
@@ -37,18 +36,13 @@ pub struct RenderedPage {
 
 impl RenderedBook {
     pub fn read(folder: &Path) -> Result<Self> {
-        let mut book = Self {
-            folder: folder.to_path_buf(),
-            pages: BTreeMap::new(),
-            remote_in_css: Vec::new(),
-        };
+        let mut book = Self { folder: folder.to_path_buf(), pages: BTreeMap::new(), remote_in_css: Vec::new() };
         for entry in WalkDir::new(folder).sort_by_file_name() {
             let entry = entry?;
             let path = entry.path();
             let name = path.strip_prefix(folder)?.to_path_buf();
             let extension = path.extension().and_then(|extension| extension.to_str());
-            let read =
-                || fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+            let read = || fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
             match extension {
                 Some("html") => {
                     book.pages.insert(name, RenderedPage::read(&read()?));
@@ -68,19 +62,12 @@ impl RenderedBook {
     pub fn check_link(&self, from: &Path, target: &str) -> Result<(), (String, String)> {
         let fault = |problem: String, next_step: &str| Err((problem, next_step.to_string()));
         if is_web_address(target) {
-            let host = target
-                .split("//")
-                .nth(1)
-                .and_then(|rest| rest.split(['/', '?', '#']).next());
-            let is_sound = host
-                .is_some_and(|host| host.contains('.') || host.starts_with("localhost"))
+            let host = target.split("//").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next());
+            let is_sound = host.is_some_and(|host| host.contains('.') || host.starts_with("localhost"))
                 && !target.contains(char::is_whitespace);
             return match is_sound {
                 true => Ok(()),
-                false => fault(
-                    format!("`{target}` is not a web address"),
-                    "write https://host/path",
-                ),
+                false => fault(format!("`{target}` is not a web address"), "write https://host/path"),
             };
         }
         if target.starts_with("mailto:") || target.starts_with("data:") {
@@ -88,9 +75,7 @@ impl RenderedBook {
         }
         if target.starts_with('/') || target.contains("://") || target.starts_with("file:") {
             return fault(
-                format!(
-                    "the link `{target}` does not work from every place that the book is read from"
-                ),
+                format!("the link `{target}` does not work from every place that the book is read from"),
                 "write it relative to the page, or as https://…",
             );
         }
@@ -112,10 +97,7 @@ impl RenderedBook {
             );
         }
         if !self.folder.join(&file).is_file() {
-            let pages = self
-                .pages
-                .keys()
-                .map(|page| page.to_string_lossy().replace(".html", ".md"));
+            let pages = self.pages.keys().map(|page| page.to_string_lossy().replace(".html", ".md"));
             let pages: Vec<String> = pages.collect();
             let next_step = did_you_mean(
                 target,
@@ -136,10 +118,7 @@ impl RenderedBook {
             page.ids.iter().map(String::as_str),
             "a heading's id is its text in lower case with hyphens; set your own with `## Heading {#id}`",
         );
-        Err((
-            format!("`{}` has no heading or id `#{fragment}`", file.display()),
-            next_step,
-        ))
+        Err((format!("`{}` has no heading or id `#{fragment}`", file.display()), next_step))
     }
 }
 
@@ -162,15 +141,9 @@ impl RenderedPage {
                         _ => &["src", "srcset", "href", "xlink:href", "data", "poster"],
                     };
                     let fetched = fetches.iter().filter_map(|name| element.attribute(name));
-                    let remote =
-                        fetched.filter(|target| is_web_address(target) || target.starts_with("//"));
+                    let remote = fetched.filter(|target| is_web_address(target) || target.starts_with("//"));
                     page.remote.extend(remote.map(str::to_string));
-                    page.remote.extend(
-                        element
-                            .attribute("style")
-                            .into_iter()
-                            .flat_map(remote_in_css),
-                    );
+                    page.remote.extend(element.attribute("style").into_iter().flat_map(remote_in_css));
                 }
                 Piece::Close(_) => in_style = false,
                 Piece::Text(text) if in_style => page.remote.extend(remote_in_css(&text)),
@@ -182,7 +155,5 @@ impl RenderedPage {
 }
 
 fn remote_in_css(text: &str) -> impl Iterator<Item = String> {
-    REMOTE_IN_CSS
-        .captures_iter(text)
-        .map(|found| found[1].to_string())
+    REMOTE_IN_CSS.captures_iter(text).map(|found| found[1].to_string())
 }

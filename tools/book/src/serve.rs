@@ -92,24 +92,18 @@ fn listen(port: u16) -> Result<TcpListener> {
         match TcpListener::bind((Ipv4Addr::LOCALHOST, candidate)) {
             Ok(listener) => {
                 if candidate != port {
-                    eprintln!(
-                        "Port {port} is taken; using {}",
-                        listener.local_addr()?.port()
-                    );
+                    eprintln!("Port {port} is taken; using {}", listener.local_addr()?.port());
                 }
                 return Ok(listener);
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => {
-                return Err(error).with_context(|| {
-                    format!("cannot serve on port {candidate}; choose another with --port N")
-                });
+                return Err(error)
+                    .with_context(|| format!("cannot serve on port {candidate}; choose another with --port N"));
             }
         }
     }
-    Err(anyhow!(
-        "port {port} and the {MORE_PORTS} after it are taken; choose another with --port N"
-    ))
+    Err(anyhow!("port {port} and the {MORE_PORTS} after it are taken; choose another with --port N"))
 }
 
 /// Starts answering requests; returns the number of the edition that pages compare to know when to reload.
@@ -133,10 +127,7 @@ fn respond(request: Request, site: &Path, edition: u64) -> io::Result<()> {
         return request.respond(Response::from_string("only GET and HEAD").with_status_code(405));
     }
     if request.url() == EDITION {
-        return request.respond(with_type(
-            Response::from_string(edition.to_string()),
-            "text/plain",
-        ));
+        return request.respond(with_type(Response::from_string(edition.to_string()), "text/plain"));
     }
     let found = file_for(site, request.url()).and_then(|file| Some((fs::read(&file).ok()?, file)));
     let (status, body, content_type) = match found {
@@ -192,9 +183,8 @@ fn content_type(file: &Path) -> &'static str {
 }
 
 fn with_type<R: io::Read>(response: Response<R>, content_type: &str) -> Response<R> {
-    let header = |name: &str, value: &str| {
-        Header::from_bytes(name, value).expect("names and types above are plain ASCII")
-    };
+    let header =
+        |name: &str, value: &str| Header::from_bytes(name, value).expect("names and types above are plain ASCII");
     response
         .with_header(header("Content-Type", content_type))
         .with_header(header("X-Content-Type-Options", "nosniff"))
@@ -217,10 +207,8 @@ fn with_reload(page: Vec<u8>) -> Vec<u8> {
 /// Opens the browser where there is a screen to open it on. The address is printed anyhow, so failing is no error.
 fn open_browser(address: &str) {
     let has = |variable| std::env::var_os(variable).is_some();
-    let may_have_screen = cfg!(not(target_os = "linux"))
-        || has("DISPLAY")
-        || has("WAYLAND_DISPLAY")
-        || has("WSL_DISTRO_NAME");
+    let may_have_screen =
+        cfg!(not(target_os = "linux")) || has("DISPLAY") || has("WAYLAND_DISPLAY") || has("WSL_DISTRO_NAME");
     if may_have_screen && let Err(error) = open::that_detached(address) {
         eprintln!("No browser could be opened ({error}): open {address} yourself");
     }

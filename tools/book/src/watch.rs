@@ -45,10 +45,7 @@ impl Watch {
         if let Err(error) = &watcher {
             eprintln!("Edits will not show by themselves ({error}): start again to see them");
         }
-        Ok(Self {
-            changes,
-            _watcher: watcher.ok(),
-        })
+        Ok(Self { changes, _watcher: watcher.ok() })
     }
 
     /// Calls `on_change` with the names of the changed files whenever some have changed.

@@ -1,0 +1,7 @@
+//! The whole tool from outside: every test runs the program on a small book of its own.
+
+mod check;
+mod commands;
+mod serve;
+mod style;
+mod support;
