@@ -6,6 +6,7 @@
 fn ch01_recompute() {}
 
 #[cfg(not(unstarted = "ch01_recompute"))]
+#[macro_use]
 mod support;
 
 #[cfg(not(unstarted = "ch01_recompute"))]
@@ -23,23 +24,23 @@ mod checks {
 
     #[test]
     fn task_1_the_highest_logit_wins() {
-        assert_eq!(argmax(&[0.5, 2.0, -1.0]), 1, "argmax([0.5, 2.0, -1.0])");
-        assert_eq!(argmax(&[3.0, 2.0, -1.0]), 0, "argmax([3.0, 2.0, -1.0])");
-        assert_eq!(argmax(&[0.0, 1.0, 4.0]), 2, "argmax([0.0, 1.0, 4.0])");
-        assert_eq!(argmax(&[42.0]), 0, "argmax([42.0])");
+        same!(argmax(&[0.5, 2.0, -1.0]), 1, "argmax([0.5, 2.0, -1.0])");
+        same!(argmax(&[3.0, 2.0, -1.0]), 0, "argmax([3.0, 2.0, -1.0])");
+        same!(argmax(&[0.0, 1.0, 4.0]), 2, "argmax([0.0, 1.0, 4.0])");
+        same!(argmax(&[42.0]), 0, "argmax([42.0])");
     }
 
     #[test]
     fn task_1_of_equal_logits_the_lowest_id_wins() {
-        assert_eq!(argmax(&[0.5, 2.0, -1.0, 2.0]), 1, "argmax([0.5, 2.0, -1.0, 2.0])");
-        assert_eq!(argmax(&[1.0, 1.0, 1.0]), 0, "argmax([1.0, 1.0, 1.0])");
+        same!(argmax(&[0.5, 2.0, -1.0, 2.0]), 1, "argmax([0.5, 2.0, -1.0, 2.0])");
+        same!(argmax(&[1.0, 1.0, 1.0]), 0, "argmax([1.0, 1.0, 1.0])");
     }
 
     #[test]
     fn task_1_all_logits_may_be_negative() {
-        assert_eq!(argmax(&[-3.0, -0.5, -2.0]), 1, "argmax([-3.0, -0.5, -2.0])");
+        same!(argmax(&[-3.0, -0.5, -2.0]), 1, "argmax([-3.0, -0.5, -2.0])");
         let low = f32::NEG_INFINITY;
-        assert_eq!(argmax(&[low, -1e30, low]), 1, "argmax([-inf, -1e30, -inf])");
+        same!(argmax(&[low, -1e30, low]), 1, "argmax([-inf, -1e30, -inf])");
     }
 
     #[test]
@@ -49,7 +50,7 @@ mod checks {
             let logits: Vec<f32> = (0..dice.roll(1, 40)).map(|_| dice.roll(0, 12) as f32 - 6.0).collect();
             let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let expected = logits.iter().position(|logit| *logit == highest).unwrap();
-            assert_eq!(argmax(&logits) as usize, expected, "case {case}: argmax({logits:?})");
+            same!(argmax(&logits) as usize, expected, "case {case}: argmax({logits:?})");
         }
     }
 
@@ -97,15 +98,15 @@ mod checks {
     #[test]
     fn task_2_each_new_token_is_asked_for_with_the_whole_text() {
         let run = run(Counting::default(), &[3, 4], 3, &[]);
-        assert_eq!(run.new_tokens, Ok(vec![5, 6, 7]), "new tokens after the prompt [3, 4]");
+        same!(run.new_tokens, Ok(vec![5, 6, 7]), "new tokens after the prompt [3, 4]");
         let expected: [&[u32]; 3] = [&[3, 4], &[3, 4, 5], &[3, 4, 5, 6]];
-        assert_eq!(run.asked, expected, "the texts that the model was asked about");
+        same!(run.asked, expected, "the texts that the model was asked about");
     }
 
     #[test]
     fn task_2_every_new_token_is_reported_as_it_comes() {
         let run = run(Counting::default(), &[3, 4], 3, &[]);
-        assert_eq!(run.reported, [5, 6, 7], "tokens given to on_token");
+        same!(run.reported, [5, 6, 7], "tokens given to on_token");
     }
 
     #[test]
@@ -113,31 +114,31 @@ mod checks {
         for budget in 0..5 {
             let run = run(Counting::default(), &[1, 2, 3], budget, &[]);
             let new_tokens = run.new_tokens.unwrap();
-            assert_eq!(new_tokens.len(), budget, "new tokens with max_new_tokens = {budget} and a prompt of 3");
+            same!(new_tokens.len(), budget, "new tokens with max_new_tokens = {budget} and a prompt of 3");
             let asked = run.asked.len();
-            assert_eq!(asked, budget, "questions asked for {budget} new tokens: logits that nobody uses cost as much");
+            same!(asked, budget, "questions asked for {budget} new tokens: logits that nobody uses cost as much");
         }
     }
 
     #[test]
     fn task_2_the_end_of_text_stops_the_loop_and_is_not_part_of_the_text() {
         let run = run(Counting::default(), &[3], 100, &[0, 6]);
-        assert_eq!(run.new_tokens, Ok(vec![4, 5]), "new tokens when 6 ends the text");
-        assert_eq!(run.reported, [4, 5], "tokens given to on_token when 6 ends the text");
-        assert_eq!(run.asked.len(), 3, "questions asked");
+        same!(run.new_tokens, Ok(vec![4, 5]), "new tokens when 6 ends the text");
+        same!(run.reported, [4, 5], "tokens given to on_token when 6 ends the text");
+        same!(run.asked.len(), 3, "questions asked");
     }
 
     #[test]
     fn task_2_an_end_of_text_in_the_prompt_does_not_stop_the_loop() {
         let run = run(Counting::default(), &[0, 3], 2, &[0]);
-        assert_eq!(run.new_tokens, Ok(vec![4, 5]), "new tokens after a prompt that holds the end-of-text token 0");
+        same!(run.new_tokens, Ok(vec![4, 5]), "new tokens after a prompt that holds the end-of-text token 0");
     }
 
     #[test]
     fn task_2_the_first_error_ends_the_loop() {
         let run = run(Counting { fails_at: Some(2), ..Counting::default() }, &[3, 4], 9, &[]);
-        assert_eq!(run.new_tokens, Err(StepError::TooLong { len: 4, max_positions: 3 }), "what generate returns");
-        assert_eq!(run.reported, [5, 6], "tokens reported before the error");
+        same!(run.new_tokens, Err(StepError::TooLong { len: 4, max_positions: 3 }), "what generate returns");
+        same!(run.reported, [5, 6], "tokens reported before the error");
     }
 
     #[test]
@@ -181,7 +182,7 @@ mod checks {
             let text: Vec<u32> = (1..=tokens).collect();
             model.next_logits(&text).unwrap();
             let rows = model.rows_projected();
-            assert_eq!(rows, expected, "rows after call {} with {tokens} tokens", call + 1);
+            same!(rows, expected, "rows after call {} with {tokens} tokens", call + 1);
         }
     }
 
@@ -200,9 +201,9 @@ mod checks {
         let storyteller = Storyteller::open();
         let mut model = Recompute::new(&storyteller.model);
         let error = model.next_logits(&[1, 2, 9999]).unwrap_err();
-        assert_eq!(error, StepError::UnknownToken { token: 9999, vocab_size: 4096 }, "token 9999 of 4096");
-        assert_eq!(model.next_logits(&[]).unwrap_err(), StepError::NoTokens, "an empty text");
-        assert_eq!(model.rows_projected(), 0, "rows after two refused calls");
+        same!(error, StepError::UnknownToken { token: 9999, vocab_size: 4096 }, "token 9999 of 4096");
+        same!(model.next_logits(&[]).unwrap_err(), StepError::NoTokens, "an empty text");
+        same!(model.rows_projected(), 0, "rows after two refused calls");
     }
 
     #[test]
@@ -213,7 +214,7 @@ mod checks {
             let limits = Limits { max_new_tokens: n as usize, end_of_text: &[] };
             generate(&mut model, &[0], limits, &mut |_| 1, &mut |_| {}).unwrap();
             let rows = model.rows_projected();
-            assert_eq!(rows, n * (n + 1) / 2, "rows projected for {n} new tokens after a prompt of 1: n(n+1)/2");
+            same!(rows, n * (n + 1) / 2, "rows projected for {n} new tokens after a prompt of 1: n(n+1)/2");
         }
     }
 

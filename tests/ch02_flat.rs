@@ -6,6 +6,7 @@
 fn ch02_flat() {}
 
 #[cfg(not(unstarted = "ch02_flat"))]
+#[macro_use]
 mod support;
 
 #[cfg(not(unstarted = "ch02_flat"))]
@@ -25,10 +26,10 @@ mod checks {
     #[test]
     fn task_1_extend_holds_more_tokens() {
         let mut cache = FlatCache::new(LAYOUT);
-        assert_eq!(cache.len(), 0, "tokens in a new cache");
+        same!(cache.len(), 0, "tokens in a new cache");
         for (n, expected) in [(3, 3), (1, 4), (0, 4), (2, 6)] {
             cache.extend(n).unwrap();
-            assert_eq!(cache.len(), expected, "tokens after extend({n})");
+            same!(cache.len(), expected, "tokens after extend({n})");
         }
     }
 
@@ -38,9 +39,9 @@ mod checks {
         for n in [1, 1, 1, 5, 1, 1] {
             cache.extend(n).unwrap();
             let (tokens, usage) = (cache.len(), cache.usage());
-            assert_eq!(usage.slots, tokens, "slots taken for {tokens} tokens after extend({n}): no more, no fewer");
+            same!(usage.slots, tokens, "slots taken for {tokens} tokens after extend({n}): no more, no fewer");
             let bytes = tokens * 2 * LAYOUT.n_layers * LAYOUT.kv_width() * 4;
-            assert_eq!(usage.bytes, bytes, "bytes for {tokens} tokens: keys and values, 2 layers, 4 numbers, 4 bytes");
+            same!(usage.bytes, bytes, "bytes for {tokens} tokens: keys and values, 2 layers, 4 numbers, 4 bytes");
         }
     }
 
@@ -51,7 +52,7 @@ mod checks {
             let held = cache.len();
             cache.extend(n).unwrap();
             let copied = cache.usage().rows_copied;
-            assert_eq!(copied, expected, "rows copied in all after extend({n}) on {held} tokens");
+            same!(copied, expected, "rows copied in all after extend({n}) on {held} tokens");
         }
     }
 
@@ -63,7 +64,7 @@ mod checks {
                 cache.extend(1).unwrap();
             }
             let copied = cache.usage().rows_copied;
-            assert_eq!(copied, n * (n - 1) / 2, "rows copied by {n} times extend(1): n(n-1)/2");
+            same!(copied, n * (n - 1) / 2, "rows copied by {n} times extend(1): n(n-1)/2");
         }
     }
 
@@ -84,9 +85,9 @@ mod checks {
         let mut cache = FlatCache::new(LAYOUT);
         cache.extend(1).unwrap();
         cache.write(1, &[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0]);
-        assert_eq!(*cache.gather(0).0, [0.0; 4], "keys of layer 0 after a write to layer 1 only");
-        assert_eq!(*cache.gather(1).0, [1.0, 2.0, 3.0, 4.0], "keys of layer 1");
-        assert_eq!(*cache.gather(1).1, [5.0, 6.0, 7.0, 8.0], "values of layer 1");
+        same!(*cache.gather(0).0, [0.0; 4], "keys of layer 0 after a write to layer 1 only");
+        same!(*cache.gather(1).0, [1.0, 2.0, 3.0, 4.0], "keys of layer 1");
+        same!(*cache.gather(1).1, [5.0, 6.0, 7.0, 8.0], "values of layer 1");
     }
 
     #[test]
@@ -107,7 +108,7 @@ mod checks {
         let cache = FlatCache::new(LAYOUT);
         for layer in 0..2 {
             let (k, v) = cache.gather(layer);
-            assert_eq!((k.len(), v.len()), (0, 0), "numbers of keys and values in layer {layer}");
+            same!((k.len(), v.len()), (0, 0), "numbers of keys and values in layer {layer}");
         }
     }
 
@@ -161,9 +162,9 @@ mod checks {
         storyteller.assert_same_story(&story, &storyteller.recompute(40));
 
         let prompt = storyteller.prompt().len() as u64;
-        assert_eq!(model.rows_projected(), prompt + 39, "rows projected: the prompt, then one for each new token");
+        same!(model.rows_projected(), prompt + 39, "rows projected: the prompt, then one for each new token");
         // The prompt is copied nowhere; then each new token copies all before it.
         let copied: u64 = (prompt..prompt + 39).sum();
-        assert_eq!(cache.usage().rows_copied, copied, "rows copied while 39 tokens were added to a prompt of {prompt}");
+        same!(cache.usage().rows_copied, copied, "rows copied while 39 tokens were added to a prompt of {prompt}");
     }
 }

@@ -1,7 +1,20 @@
 //! What the graders share: rows that can be recognised, an oracle, transcripts, stories.
 //!
 //! Nothing here uses a chapter's code, so that a grader never checks a chapter against itself.
-#![allow(dead_code)]
+#![allow(dead_code, unused_macros)]
+
+/// Like `assert_eq!(yours, expected, "what was asked")`, but the failure says which is which.
+macro_rules! same {
+    ($yours:expr, $expected:expr, $($what:tt)+) => {
+        match (&$yours, &$expected) {
+            (yours, expected) if yours == expected => {}
+            (yours, expected) => {
+                let what = format!($($what)+);
+                panic!("{what}\n  expected: {expected:?}\n  yours:    {yours:?}")
+            }
+        }
+    };
+}
 
 pub mod dense;
 pub mod oracle;

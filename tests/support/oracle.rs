@@ -22,7 +22,7 @@ impl Oracle {
             panic!("extend({}) on {len} tokens failed: {error}\n{}", tokens.len(), self.story());
         }
         self.tokens.extend_from_slice(tokens);
-        assert_eq!(cache.len(), self.tokens.len(), "tokens held after extend({})\n{}", tokens.len(), self.story());
+        same!(cache.len(), self.tokens.len(), "tokens held after extend({})\n{}", tokens.len(), self.story());
         write(cache, tokens);
     }
 
@@ -30,7 +30,7 @@ impl Oracle {
     #[track_caller]
     pub fn check(&self, cache: &dyn KvCache) {
         let layout = cache.layout();
-        assert_eq!(cache.len(), self.tokens.len(), "tokens held\n{}", self.story());
+        same!(cache.len(), self.tokens.len(), "tokens held\n{}", self.story());
         for layer in 0..layout.n_layers {
             let (k, v) = cache.gather(layer);
             for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
