@@ -320,6 +320,7 @@ impl Model {
         }
     }
 
+    // ANCHOR: attend_chunks
     /// Attention of one layer, sequence by sequence: the only place where rows meet, and the only one that knows caches.
     fn attend_chunks(&self, layer: usize, batch: &mut [Chunk<'_>], q: &[f32], k: &[f32], v: &[f32]) -> Vec<f32> {
         let heads = self.config.heads();
@@ -345,6 +346,7 @@ impl Model {
         }
         out
     }
+    // ANCHOR_END: attend_chunks
 }
 
 /// The rows that are to become logits.

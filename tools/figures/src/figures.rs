@@ -1,0 +1,145 @@
+//! The figures of the book, one file each: what to run, and how to draw what was seen.
+
+mod ch01_rows_chart;
+mod ch01_triangle;
+mod ch02_copies_chart;
+mod ch02_copy;
+mod ch03_layers;
+mod ch03_reservation;
+
+use anyhow::{Result, ensure};
+use page_by_page::chapters::{self, Source};
+use serde::Serialize;
+
+use crate::fragment::{Drawing, fragment};
+
+/// A recorded figure.
+pub struct Figure {
+    pub name: &'static str,
+    /// JSON on one line.
+    compact: String,
+    /// The same, for people.
+    pretty: String,
+    drawing: Drawing,
+}
+
+impl Figure {
+    fn new<T: Serialize>(name: &'static str, trace: &T, draw: fn(&T) -> Drawing) -> Result<Self> {
+        Ok(Figure {
+            name,
+            compact: serde_json::to_string(trace)?,
+            pretty: serde_json::to_string_pretty(trace)?,
+            drawing: draw(trace),
+        })
+    }
+
+    /// The trace as a file.
+    pub fn json(&self) -> String {
+        format!("{}\n", self.pretty)
+    }
+
+    /// The fragment that a page includes.
+    pub fn html(&self) -> String {
+        fragment(self.name, &self.drawing, &self.compact)
+    }
+}
+
+/// Runs the code of every figure.
+///
+/// # Errors
+/// When a chapter has been started: the book shows the reference at work, not an exercise half done.
+pub fn all() -> Result<Vec<Figure>> {
+    for chapter in chapters::all() {
+        ensure!(
+            chapter.source == Source::Reference,
+            "figures show the reference, but exercises/{0}.rs has been edited; set it aside with \
+             `git stash push exercises/{0}.rs`",
+            chapter.name
+        );
+    }
+    Ok(vec![
+        Figure::new("ch01_triangle", &ch01_triangle::record()?, ch01_triangle::draw)?,
+        Figure::new("ch01_rows_chart", &ch01_rows_chart::record()?, ch01_rows_chart::draw)?,
+        Figure::new("ch02_copy", &ch02_copy::record()?, ch02_copy::draw)?,
+        Figure::new("ch02_copies_chart", &ch02_copies_chart::record()?, ch02_copies_chart::draw)?,
+        Figure::new("ch03_reservation", &ch03_reservation::record()?, ch03_reservation::draw)?,
+        Figure::new("ch03_layers", &ch03_layers::record()?, ch03_layers::draw)?,
+    ])
+}
+
+/// The figures as recorded once for all tests.
+#[cfg(test)]
+pub fn recorded() -> &'static [Figure] {
+    static RECORDED: std::sync::LazyLock<Vec<Figure>> = std::sync::LazyLock::new(|| all().unwrap());
+    &RECORDED
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn fragments_are_whole_in_markdown_and_in_print() {
+        for figure in recorded() {
+            let (name, html) = (figure.name, figure.html());
+            assert!(html.lines().all(|line| !line.trim().is_empty()), "{name} has a blank line");
+            assert!(!html.contains(" id=") && !html.contains("url(#"), "{name} has an id or refers to one");
+            assert!(!html.contains("{{"), "{name} has a directive of mdBook");
+            for tag in ["figure", "svg", "figcaption", "details", "summary", "ol", "script", "g", "li", "text"] {
+                let open = html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
+                assert_eq!(open, html.matches(&format!("</{tag}>")).count(), "{name}: <{tag}> and </{tag}>");
+            }
+        }
+    }
+
+    #[test]
+    fn fragments_speak_to_those_who_cannot_see() {
+        for figure in recorded() {
+            let (name, html) = (figure.name, figure.html());
+            let svg = html.lines().find(|line| line.starts_with("<svg")).unwrap();
+            assert!(svg.contains("role=\"img\""), "{name} has no role");
+            let label = svg.split_once("aria-label=\"").unwrap().1.split_once('"').unwrap().0;
+            assert!(label.len() > 80, "{name} says too little: {label}");
+        }
+    }
+
+    #[test]
+    fn every_frame_of_the_trace_is_a_step_in_the_list_and_in_the_picture() {
+        for figure in recorded() {
+            let (name, html) = (figure.name, figure.html());
+            let trace: Value = serde_json::from_str(&figure.json()).unwrap();
+            let frames = trace["frames"].as_array().unwrap().len();
+            assert!(frames > 1, "{name}");
+            for step in 0..frames {
+                for element in ["li", "g"] {
+                    let open = format!("<{element} data-step=\"{step}\">");
+                    assert_eq!(html.matches(&open).count(), 1, "{name}: {open}");
+                }
+            }
+            assert!(!html.contains(&format!("data-step=\"{frames}\"")), "{name} shows a step that is no frame");
+        }
+    }
+
+    #[test]
+    fn the_embedded_trace_is_the_trace() {
+        for figure in recorded() {
+            let html = figure.html();
+            let embedded = html.split_once("application/json\">").unwrap().1.split_once("</script>").unwrap().0;
+            let [embedded, file] = [embedded, &figure.json()].map(|json| serde_json::from_str::<Value>(json).unwrap());
+            assert_eq!(embedded, file, "{}", figure.name);
+        }
+    }
+
+    #[test]
+    fn every_picture_keeps_to_its_frame_and_words_to_their_size() {
+        for figure in recorded() {
+            for line in figure.html().lines().filter(|line| line.starts_with("<text") || line.starts_with("<rect")) {
+                let x: f64 = line.split_once(" x=\"").unwrap().1.split_once('"').unwrap().0.parse().unwrap();
+                assert!((0.0..=crate::svg::WIDTH).contains(&x), "{}: {line}", figure.name);
+                assert!(!line.contains("font-size"), "{}: all words have the size of the picture: {line}", figure.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Pictures as text: cells, words and lines.
+//!
+//! A picture is 360 units wide, about the pixels that a phone has, so that words of 14 units can be read there. Colours
+//! are those of the book's stylesheet; the values written here serve only where it is missing.
+
+use std::fmt::Write as _;
+
+pub const WIDTH: f64 = 360.0;
+
+/// What a cell is. Colour, border and a word in the legend say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Made in this step.
+    New,
+    /// There already, and used.
+    Reused,
+    /// Work or memory that is good for nothing.
+    Wasted,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::New => "new",
+            Kind::Reused => "reused",
+            Kind::Wasted => "wasted",
+        }
+    }
+
+    fn fill(self) -> &'static str {
+        match self {
+            Kind::New => "#c8efd4",
+            Kind::Reused => "#cfe3fb",
+            Kind::Wasted => "#fde3c0",
+        }
+    }
+
+    fn ink(self) -> &'static str {
+        match self {
+            Kind::New => "#0b5a2a",
+            Kind::Reused => "#0b4a8a",
+            Kind::Wasted => "#7a4300",
+        }
+    }
+
+    /// The colour of words and lines of this kind.
+    pub fn ink_colour(self) -> String {
+        format!("var(--pbp-{}-ink, {})", self.name(), self.ink())
+    }
+}
+
+/// Which end of a text lies at its point.
+#[derive(Clone, Copy)]
+pub enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+impl Anchor {
+    fn name(self) -> &'static str {
+        match self {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        }
+    }
+}
+
+/// A place and a size: x, y of the upper left corner, width, height.
+#[derive(Clone, Copy)]
+pub struct Area {
+    pub x: f64,
+    pub y: f64,
+    pub width: f64,
+    pub height: f64,
+}
+
+/// A picture that is being drawn.
+pub struct Svg {
+    height: f64,
+    body: String,
+}
+
+impl Svg {
+    pub fn new(height: f64) -> Self {
+        Svg { height, body: String::new() }
+    }
+
+    /// What is drawn in `draw` belongs to this step.
+    pub fn step(&mut self, step: usize, draw: impl FnOnce(&mut Svg)) {
+        writeln!(self.body, "<g data-step=\"{step}\">").unwrap();
+        draw(self);
+        self.body.push_str("</g>\n");
+    }
+
+    /// A cell with a word in it. `key` names what it holds, the same wherever that is shown; empty: nothing.
+    pub fn cell(&mut self, kind: Kind, area: Area, key: &str, word: &str) {
+        let Area { x, y, width, height } = area;
+        let (name, fill, ink) = (kind.name(), kind.fill(), kind.ink_colour());
+        let key = if key.is_empty() { String::new() } else { format!(" data-key=\"{}\"", escaped(key)) };
+        writeln!(
+            self.body,
+            "<rect class=\"cell-{name}\"{key} x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" \
+             fill=\"var(--pbp-{name}, {fill})\" stroke=\"{ink}\"/>"
+        )
+        .unwrap();
+        if !word.is_empty() {
+            writeln!(
+                self.body,
+                "<text class=\"on-{name}\" x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"{ink}\">{}</text>",
+                x + width / 2.0,
+                y + height / 2.0 + 5.0,
+                escaped(word)
+            )
+            .unwrap();
+        }
+    }
+
+    /// A word of the legend after a small cell.
+    pub fn legend(&mut self, kind: Kind, x: f64, y: f64, word: &str) {
+        self.cell(kind, Area { x: x + 2.0, y, width: 16.0, height: 16.0 }, "", "");
+        self.text(x + 25.0, y + 13.0, Anchor::Start, word);
+    }
+
+    pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
+        self.words(x, y, anchor, "", text);
+    }
+
+    pub fn bold(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
+        self.words(x, y, anchor, " font-weight=\"700\"", text);
+    }
+
+    /// The name of a line, in its colour.
+    pub fn name(&mut self, x: f64, y: f64, kind: Kind, text: &str) {
+        let style = format!(" font-weight=\"700\" class=\"on-{}\" fill=\"{}\"", kind.name(), kind.ink_colour());
+        self.words(x, y, Anchor::End, &style, text);
+    }
+
+    fn words(&mut self, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
+        let (anchor, text) = (anchor.name(), escaped(text));
+        writeln!(self.body, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{style}>{text}</text>").unwrap();
+    }
+
+    /// A thin line along `path`, in SVG's notation.
+    pub fn line(&mut self, path: &str) {
+        writeln!(self.body, "<path class=\"line\" d=\"{path}\" fill=\"none\" stroke=\"var(--pbp-line, #5f6672)\"/>")
+            .unwrap();
+    }
+
+    /// A line with a head at its end.
+    pub fn arrow(&mut self, from: (f64, f64), to: (f64, f64)) {
+        let (dx, dy) = (to.0 - from.0, to.1 - from.1);
+        let length = dx.hypot(dy);
+        let (along, across) = ((dx / length * 5.0, dy / length * 5.0), (-dy / length * 3.5, dx / length * 3.5));
+        let back = (to.0 - along.0, to.1 - along.1);
+        self.line(&format!(
+            "M{:.1} {:.1}L{:.1} {:.1}M{:.1} {:.1}L{:.1} {:.1}L{:.1} {:.1}",
+            from.0,
+            from.1,
+            to.0,
+            to.1,
+            back.0 + across.0,
+            back.1 + across.1,
+            to.0,
+            to.1,
+            back.0 - across.0,
+            back.1 - across.1
+        ));
+    }
+
+    /// What the other methods do not draw. `markup` is whole elements, one a line.
+    pub fn raw(&mut self, markup: &str) {
+        self.body.push_str(markup);
+        self.body.push('\n');
+    }
+
+    /// The element. `label` is escaped already.
+    pub fn html(&self, label: &str) -> String {
+        format!(
+            "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{label}\" font-size=\"14\" \
+             fill=\"var(--pbp-ink, currentColor)\" style=\"min-width: 0; max-width: 50rem\">\n{}</svg>",
+            self.height, self.body
+        )
+    }
+}
+
+/// Text as it stands in HTML.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A number with its thousands apart: `32,896`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!([0, 999, 1000, 32_896, 1_234_567].map(grouped), ["0", "999", "1,000", "32,896", "1,234,567"]);
+    }
+}
