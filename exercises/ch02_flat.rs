@@ -46,7 +46,7 @@ impl FlatCache {
 /// A new tensor, exactly `extra` numbers longer than `old`: the old numbers, then zeros.
 ///
 /// `grown(&[1.0, 2.0], 2)` → `[1.0, 2.0, 0.0, 0.0]`
-fn grown(old: &[f32], extra: usize) -> Vec<f32> {
+pub fn grown(old: &[f32], extra: usize) -> Vec<f32> {
     todo!("ch02 task 1: copy into a new tensor that is exactly as long as it must be")
 }
 
@@ -61,22 +61,24 @@ impl KvCache for FlatCache {
 
     /// Replaces both tensors of every layer by ones that are `n` rows longer, and counts the rows that this copies.
     ///
-    /// A token counts once, although its rows are copied in every layer: 3 tokens held, `extend(2)` → 3 rows copied.
+    /// A token counts once, although its rows are copied in every layer: `extend(2)` on 3 tokens copies 3 rows, and
+    /// `len` is then 5.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch02 task 1: make room for n tokens in every layer")
     }
 
     /// Puts the rows of the newest tokens into their places at the end of one layer's tensors.
     ///
-    /// Held 5 tokens, `write` with 2 rows: they become rows 3 and 4.
+    /// Their room is made: after the `extend(2)` that brought `len` to 5, `write` with 2 rows fills rows 3 and 4. Written
+    /// again, the same rows change nothing.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
-        todo!("ch02 task 2: store the new rows behind the older ones")
+        todo!("ch02 task 3: store the new rows behind the older ones")
     }
 
     /// All rows of one layer: the tensors themselves, borrowed.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
-        todo!("ch02 task 3: lend the keys and the values of the layer")
+        todo!("ch02 task 2: lend the keys and the values of the layer")
     }
 
     fn usage(&self) -> Usage {

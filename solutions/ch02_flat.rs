@@ -45,7 +45,7 @@ impl FlatCache {
 ///
 /// `grown(&[1.0, 2.0], 2)` → `[1.0, 2.0, 0.0, 0.0]`
 // ANCHOR: grown
-fn grown(old: &[f32], extra: usize) -> Vec<f32> {
+pub fn grown(old: &[f32], extra: usize) -> Vec<f32> {
     let mut new = vec![0.0; old.len() + extra];
     new[..old.len()].copy_from_slice(old);
     new
@@ -64,7 +64,8 @@ impl KvCache for FlatCache {
     // ANCHOR: extend
     /// Replaces both tensors of every layer by ones that are `n` rows longer, and counts the rows that this copies.
     ///
-    /// A token counts once, although its rows are copied in every layer: 3 tokens held, `extend(2)` → 3 rows copied.
+    /// A token counts once, although its rows are copied in every layer: `extend(2)` on 3 tokens copies 3 rows, and
+    /// `len` is then 5.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         let extra = n * self.layout.kv_width();
         for layer in &mut self.layers {
@@ -80,7 +81,8 @@ impl KvCache for FlatCache {
     // ANCHOR: write
     /// Puts the rows of the newest tokens into their places at the end of one layer's tensors.
     ///
-    /// Held 5 tokens, `write` with 2 rows: they become rows 3 and 4.
+    /// Their room is made: after the `extend(2)` that brought `len` to 5, `write` with 2 rows fills rows 3 and 4. Written
+    /// again, the same rows change nothing.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         let first = (self.len - rows) * self.layout.kv_width();

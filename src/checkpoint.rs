@@ -104,6 +104,7 @@ pub enum CheckpointError {
 fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match error.kind() {
+        std::io::ErrorKind::NotADirectory => "; a model is a folder, not a file",
         std::io::ErrorKind::NotFound if name == "config.json" => {
             "; a model folder holds config.json, tokenizer.json and model.safetensors (or its shards and their index)"
         }

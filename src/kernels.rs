@@ -2,8 +2,8 @@
 //!
 //! **One order for every sum.** Floating-point addition depends on its order, so every sum here is taken in one fixed
 //! order, whatever the processor, the number of threads and the number of rows in the call. A dot product keeps
-//! [`LANES`] running sums: number `i` goes to lane `i % 16` by one fused multiply-add, and at the end the lanes are
-//! added in halves, 16 → 8 → 4 → 2 → 1:
+//! sixteen running sums, the *lanes*: number `i` goes to lane `i % 16` by one fused multiply-add, and at the end the
+//! lanes are added in halves, 16 → 8 → 4 → 2 → 1:
 //!
 //! ```text
 //!   a · b    lane 0: a[0]·b[0] + a[16]·b[16] + a[32]·b[32] + …  ┐
@@ -16,20 +16,18 @@
 //! Nondeterminism in LLM Inference", 2025](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/)
 //! shows what engines do without it.
 //!
-//! **SIMD without intrinsics.** The loops below are plain Rust over arrays of 16 numbers, in a shape that the compiler
-//! turns into vector instructions. [`vectorized`] compiles them once more for AVX2 and AVX-512 and picks at run time.
-//! On processors without fused multiply-add (before 2013) the results are the same and the speed is poor.
+//! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector.rs` says what those
+//! are on AVX-512, on AVX2, on Neon and elsewhere. [`vectorized`] picks at run time. On x86 processors without fused multiply-add
+//! (before 2013) the results are the same and the speed is poor.
+
+mod vector;
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-/// Running sums in a dot product.
-pub const LANES: usize = 16;
-
-/// Sixteen numbers side by side.
-type Lanes = [f32; LANES];
+use vector::{LANES, Lanes, Plain, Vector};
 
 /// Multiply-adds below which waking other threads costs more than it saves.
 const PARALLEL_WORK: usize = 1 << 20;
@@ -93,145 +91,175 @@ impl<'a> Matrix<'a> {
 
     /// Converts one row to `f32`. `out`: `[cols]`.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
-        let (chunks, rest) = out.as_chunks_mut::<LANES>();
         let size = LANES * self.dtype.size();
-        let bytes = self.row(row);
-        for (chunk, bytes) in chunks.iter_mut().zip(bytes.chunks_exact(size)) {
-            *chunk = decode(self.dtype, bytes);
+        for (out, bytes) in out.chunks_mut(LANES).zip(self.row(row).chunks(size)) {
+            out.copy_from_slice(&decode::<Plain>(self.dtype, bytes).lanes()[..out.len()]);
         }
-        let tail = decode(self.dtype, &bytes[chunks.len() * size..]);
-        rest.copy_from_slice(&tail[..rest.len()]);
     }
 }
 
 /// Up to sixteen stored numbers as `f32`; lanes beyond the bytes are zero.
 #[inline(always)]
-fn decode(dtype: Dtype, bytes: &[u8]) -> Lanes {
-    let mut lanes = [0.0; LANES];
+fn decode<V: Vector>(dtype: Dtype, bytes: &[u8]) -> V {
     match dtype {
-        Dtype::F32 => {
-            for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {
-                *lane = f32::from_le_bytes(*b);
-            }
-        }
-        Dtype::Bf16 => {
-            for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {
-                *lane = f32::from_bits((u16::from_le_bytes(*b) as u32) << 16);
-            }
-        }
-        Dtype::F16 => {
-            for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {
-                *lane = half::f16::from_le_bytes(*b).to_f32();
-            }
-        }
+        Dtype::F32 => V::load_f32(&whole(bytes)),
+        Dtype::F16 => V::load_f16(&whole(bytes)),
+        Dtype::Bf16 => V::load_bf16(&whole(bytes)),
     }
-    lanes
 }
 
-/// A loop worth compiling for wide vectors. `run` and all that it calls are `#[inline(always)]`, so that the compiler
-/// sees the loop whole inside each of the functions of [`vectorized`].
+/// The bytes, with zeros behind them where they are too few.
+#[inline(always)]
+fn whole<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    match bytes.first_chunk() {
+        Some(whole) => *whole,
+        None => {
+            let mut whole = [0; N];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            whole
+        }
+    }
+}
+
+/// The numbers, with zeros behind them where they do not fill sixteen lanes.
+#[inline(always)]
+fn padded(numbers: &[f32]) -> Lanes {
+    match numbers.first_chunk() {
+        Some(whole) => *whole,
+        None => {
+            let mut lanes = [0.0; LANES];
+            lanes[..numbers.len()].copy_from_slice(numbers);
+            lanes
+        }
+    }
+}
+
+/// The sum of each vector.
+#[inline(always)]
+fn lane_sums<V: Vector, const C: usize>(vectors: &[V; C]) -> [f32; C] {
+    let mut sums = [0.0; C];
+    let (four_sums, rest_sums) = sums.as_chunks_mut::<4>();
+    let (fours, rest) = vectors.as_chunks::<4>();
+    for (sums, four) in four_sums.iter_mut().zip(fours) {
+        *sums = V::sum_4(four);
+    }
+    for (sum, vector) in rest_sums.iter_mut().zip(rest) {
+        *sum = vector.sum();
+    }
+    sums
+}
+
+/// A loop over vectors. `run` and all that it calls are `#[inline(always)]`, so that the compiler sees the loop whole
+/// inside each of the functions of [`Registers::run`].
 trait Kernel {
     type Output;
-    fn run(self) -> Self::Output;
+    fn run<V: Vector>(self) -> Self::Output;
 }
 
-/// Runs a kernel, compiled for the widest vectors that this processor has.
+/// What a processor may have to hold sixteen numbers.
+#[derive(Clone, Copy, Debug)]
+enum Registers {
+    /// 32 of 512 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// 16 of 256 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// 32 of 128 bits.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// Whatever the compiler finds.
+    Any,
+}
+
+impl Registers {
+    /// Widest first.
+    const ALL: &[Registers] = &[
+        #[cfg(target_arch = "x86_64")]
+        Registers::Avx512,
+        #[cfg(target_arch = "x86_64")]
+        Registers::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Registers::Neon,
+        Registers::Any,
+    ];
+
+    fn exist(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx512 => {
+                Registers::Avx2.exist()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Registers::Neon => true,
+            Registers::Any => true,
+        }
+    }
+
+    /// Runs a kernel, compiled for these registers.
+    #[inline]
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+        fn avx512<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<vector::Avx512>()
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn avx2<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<vector::Avx2>()
+        }
+        assert!(self.exist(), "this processor has no {self:?}");
+        match self {
+            // SAFETY: the processor has just said that it has these instructions.
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx512 => unsafe { avx512(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx2 => unsafe { avx2(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            Registers::Neon => kernel.run::<vector::Neon>(),
+            Registers::Any => kernel.run::<Plain>(),
+        }
+    }
+}
+
+/// Runs a kernel with the widest registers that this processor has.
 #[inline]
 fn vectorized<K: Kernel>(kernel: K) -> K::Output {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma")]
-        fn avx512<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run()
-        }
-        #[target_feature(enable = "avx2,fma")]
-        fn avx2<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run()
-        }
-        if has_avx512() {
-            // SAFETY: the processor has just said that it has these instructions.
-            return unsafe { avx512(kernel) };
-        }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: as above.
-            return unsafe { avx2(kernel) };
-        }
-    }
-    kernel.run()
+    let widest = Registers::ALL.iter().find(|registers| registers.exist());
+    widest.unwrap_or(&Registers::Any).run(kernel)
 }
 
-/// True with 32 registers of 16 numbers each: room for a larger tile.
-fn has_avx512() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
+/// Runs `task` for every element, on several threads if the work (in multiply-adds) is worth it.
+fn for_each<T: Send>(items: impl Iterator<Item = T>, work: usize, task: impl Fn(T) + Sync + Send) {
+    if work < PARALLEL_WORK {
+        items.for_each(task);
+    } else {
+        items.collect::<Vec<_>>().into_par_iter().for_each(task);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        false
-    }
-}
-
-/// Adds the lanes in halves.
-#[inline(always)]
-fn sum_lanes(mut lanes: Lanes) -> f32 {
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
-        }
-    }
-    lanes[0]
-}
-
-#[inline(always)]
-fn add_products(sums: &mut Lanes, a: &Lanes, b: &Lanes) {
-    for i in 0..LANES {
-        sums[i] = a[i].mul_add(b[i], sums[i]);
-    }
-}
-
-/// The first numbers of a row that do not fill sixteen lanes, with zeros behind them.
-#[inline(always)]
-fn padded(rest: &[f32]) -> Lanes {
-    let mut lanes = [0.0; LANES];
-    lanes[..rest.len()].copy_from_slice(rest);
-    lanes
-}
-
-#[inline(always)]
-fn dot_lanes(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0; LANES];
-    let (a, a_rest) = a.as_chunks::<LANES>();
-    let (b, b_rest) = b.as_chunks::<LANES>();
-    for (a, b) in a.iter().zip(b) {
-        add_products(&mut sums, a, b);
-    }
-    if !a_rest.is_empty() {
-        add_products(&mut sums, &padded(a_rest), &padded(b_rest));
-    }
-    sum_lanes(sums)
 }
 
 /// The dot product of two equally long rows.
-pub fn dot(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len(), "dot product of unequal rows");
-    vectorized(Dot { a, b })
-}
-
-struct Dot<'a> {
-    a: &'a [f32],
-    b: &'a [f32],
-}
-
-impl Kernel for Dot<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn run(self) -> f32 {
-        dot_lanes(self.a, self.b)
+#[inline(always)]
+fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = V::splat(0.0);
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        sums = V::load(a).mul_add(V::load(b), sums);
     }
+    if !a_rest.is_empty() {
+        sums = V::load(&padded(a_rest)).mul_add(V::load(&padded(b_rest)), sums);
+    }
+    sums.sum()
 }
 
 /// `out[r] = x[r] · w[o]` for every row `r` of `x` and every row `o` of `w`.
@@ -244,21 +272,16 @@ pub fn matmul(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
     match n {
         0 => {}
         1 => matvec(x, w, out),
-        _ if has_avx512() => matmul_tiled::<4, 4>(x, w, out),
-        _ => matmul_tiled::<3, 2>(x, w, out),
+        _ => matmul_tiled(x, w, out),
     }
 }
 
-/// One input row: the weights stream past it, one row after the other, straight from memory.
+/// One input row: the weights stream past it, straight from memory.
 fn matvec(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    if w.rows * w.cols < PARALLEL_WORK {
-        vectorized(WeightStream { x, w, first: 0, out });
-    } else {
-        let rows_per_task = (1 << 17) / w.cols + 1;
-        out.par_chunks_mut(rows_per_task).enumerate().for_each(|(task, out)| {
-            vectorized(WeightStream { x, w, first: task * rows_per_task, out });
-        });
-    }
+    let rows_per_task = ((1 << 17) / w.cols / 4 + 1) * 4;
+    for_each(out.chunks_mut(rows_per_task).enumerate(), w.rows * w.cols, |(task, out)| {
+        vectorized(WeightStream { x, w, first: task * rows_per_task, out });
+    });
 }
 
 /// `out[i] = x · w[first + i]`.
@@ -273,138 +296,191 @@ impl Kernel for WeightStream<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<V: Vector>(self) {
         // The type of the weights is settled here, outside the loops.
         match self.w.dtype {
-            Dtype::F32 => self.run_as(Dtype::F32),
-            Dtype::F16 => self.run_as(Dtype::F16),
-            Dtype::Bf16 => self.run_as(Dtype::Bf16),
+            Dtype::F32 => self.run_as::<V>(Dtype::F32),
+            Dtype::F16 => self.run_as::<V>(Dtype::F16),
+            Dtype::Bf16 => self.run_as::<V>(Dtype::Bf16),
         }
     }
 }
 
 impl WeightStream<'_> {
+    /// Four weight rows at a time: a single one would wait for each sum before it can add the next product.
     #[inline(always)]
-    fn run_as(self, dtype: Dtype) {
-        let (x, x_rest) = self.x.as_chunks::<LANES>();
-        let size = LANES * dtype.size();
-        for (i, out) in self.out.iter_mut().enumerate() {
-            let bytes = self.w.row(self.first + i);
-            let mut sums = [0.0; LANES];
-            for (x, bytes) in x.iter().zip(bytes.chunks_exact(size)) {
-                add_products(&mut sums, x, &decode(dtype, bytes));
-            }
-            if !x_rest.is_empty() {
-                add_products(&mut sums, &padded(x_rest), &decode(dtype, &bytes[x.len() * size..]));
-            }
-            *out = sum_lanes(sums);
+    fn run_as<V: Vector>(self, dtype: Dtype) {
+        let (fours, rest) = self.out.as_chunks_mut::<4>();
+        let (x, w, first) = (self.x, self.w, self.first);
+        for (i, out) in fours.iter_mut().enumerate() {
+            let row = first + 4 * i;
+            *out = stream::<V, 4>(x, dtype, [w.row(row), w.row(row + 1), w.row(row + 2), w.row(row + 3)]);
+        }
+        for (i, out) in rest.iter_mut().enumerate() {
+            [*out] = stream::<V, 1>(x, dtype, [w.row(first + 4 * fours.len() + i)]);
         }
     }
 }
 
-/// Rows packed for the tile: `R` rows side by side, sixteen numbers of each in turn, zeros where a row is missing.
+/// The dot products of `x` with `C` weight rows, which follow one another in memory.
+///
+/// Several rows side by side are not a pattern that processors foresee, so the rows that come next are asked for.
+#[inline(always)]
+fn stream<V: Vector, const C: usize>(x: &[f32], dtype: Dtype, rows: [&[u8]; C]) -> [f32; C] {
+    let size = LANES * dtype.size();
+    let (x, x_rest) = x.as_chunks::<LANES>();
+    let mut sums = [V::splat(0.0); C];
+    let next = rows[C - 1].as_ptr_range().end;
+    for (k, x) in x.iter().enumerate() {
+        let x = V::load(x);
+        for line in (0..C * size).step_by(CACHE_LINE) {
+            prefetch(next.wrapping_add(k * C * size + line));
+        }
+        for c in 0..C {
+            sums[c] = x.mul_add(decode(dtype, &rows[c][k * size..][..size]), sums[c]);
+        }
+    }
+    if !x_rest.is_empty() {
+        let x_rest = V::load(&padded(x_rest));
+        for c in 0..C {
+            sums[c] = x_rest.mul_add(decode(dtype, &rows[c][x.len() * size..]), sums[c]);
+        }
+    }
+    lane_sums(&sums)
+}
+
+/// Bytes that come from memory together.
+const CACHE_LINE: usize = 64;
+
+/// Asks for bytes that will soon be read. Any address will do.
+#[inline(always)]
+fn prefetch(_address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(_address.cast());
+    }
+}
+
+/// Rows packed for the tile: `C` rows side by side, sixteen numbers of each in turn, zeros where a row is missing.
 ///
 /// ```text
-///   panel[0] = row 0 numbers 0..16, row 1 numbers 0..16, … row R-1 numbers 0..16
+///   panel[0] = row 0 numbers 0..16, row 1 numbers 0..16, … row C-1 numbers 0..16
 ///   panel[1] = row 0 numbers 16..32, …
 /// ```
-type Panel<const R: usize> = [[Lanes; R]];
+type Panel<const C: usize> = [[Lanes; C]];
 
-/// Puts `row` into place `at` of a panel.
+/// Adds `R * C` dot products to `sums` at once: every number loaded is used `R` or `C` times.
 #[inline(always)]
-fn pack_row<const R: usize>(row: &[f32], at: usize, panel: &mut Panel<R>) {
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    for (packed, chunk) in panel.iter_mut().zip(chunks) {
-        packed[at] = *chunk;
-    }
-    if !rest.is_empty() {
-        panel[chunks.len()][at] = padded(rest);
-    }
-}
-
-/// `R * C` dot products at once: every number loaded is used `R` or `C` times.
-#[inline(always)]
-fn tile<const R: usize, const C: usize>(a: &Panel<R>, b: &Panel<C>) -> [[f32; C]; R] {
-    let mut sums = [[[0.0; LANES]; C]; R];
-    for (a, b) in a.iter().zip(b) {
+fn tile<V: Vector, const R: usize, const C: usize>(a: [&[Lanes]; R], b: &Panel<C>, sums: &mut [[V; C]; R]) {
+    for k in 0..b.len() {
+        let mut columns = [V::splat(0.0); C];
+        for c in 0..C {
+            columns[c] = V::load(&b[k][c]);
+        }
         for r in 0..R {
+            let row = V::load(&a[r][k]);
             for c in 0..C {
-                add_products(&mut sums[r][c], &a[r], &b[c]);
+                sums[r][c] = row.mul_add(columns[c], sums[r][c]);
             }
         }
     }
-    let mut out = [[0.0; C]; R];
-    for r in 0..R {
-        for c in 0..C {
-            out[r][c] = sum_lanes(sums[r][c]);
-        }
-    }
-    out
 }
 
 /// Many input rows: a block of weights is converted once into a buffer that stays in the cache, then meets every row.
-fn matmul_tiled<const R: usize, const C: usize>(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+fn matmul_tiled(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
     let n = x.len() / w.cols;
-    let depth = w.cols.div_ceil(LANES);
-    let mut rows = vec![[[0.0; LANES]; R]; n.div_ceil(R) * depth];
-    for (r, row) in x.chunks_exact(w.cols).enumerate() {
-        pack_row(row, r % R, &mut rows[r / R * depth..][..depth]);
-    }
-
-    // About 256 KiB of converted weights at a time.
-    let width = ((1 << 12) / depth / C).max(1) * C;
+    // About 256 KiB of converted weights at a time, a multiple of the widest tile.
+    let width = ((1 << 16) / w.cols / 4).max(1) * 4;
     let out = &Columns::new(out, w.rows);
-    let task = |first: usize| {
+    for_each((0..w.rows).step_by(width), n * w.rows * w.cols, |first| {
         let columns = first..(first + width).min(w.rows);
-        vectorized(TileBlock::<R, C> { rows: &rows, n, w, columns, out });
-    };
-    let firsts = (0..w.rows).step_by(width);
-    if n * w.rows * w.cols < PARALLEL_WORK {
-        firsts.for_each(task);
-    } else {
-        firsts.collect::<Vec<_>>().into_par_iter().for_each(task);
-    }
+        vectorized(TileBlock { x, n, w, columns, out });
+    });
 }
 
 /// All input rows against some weight rows, which are output columns.
-struct TileBlock<'a, const R: usize, const C: usize> {
-    /// The input rows: panels one after the other.
-    rows: &'a Panel<R>,
+struct TileBlock<'a> {
+    x: &'a [f32],
     n: usize,
     w: &'a Matrix<'a>,
     columns: Range<usize>,
     out: &'a Columns<'a>,
 }
 
-impl<const R: usize, const C: usize> Kernel for TileBlock<'_, R, C> {
+impl Kernel for TileBlock<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<V: Vector>(self) {
+        if V::MANY_REGISTERS { self.run_columns::<V, 4>() } else { self.run_columns::<V, 2>() }
+    }
+}
+
+impl TileBlock<'_> {
+    #[inline(always)]
+    fn run_columns<V: Vector, const C: usize>(self) {
         let depth = self.w.cols.div_ceil(LANES);
         let mut weights = vec![[[0.0; LANES]; C]; self.columns.len().div_ceil(C) * depth];
         for (o, row) in self.columns.clone().enumerate() {
-            pack_weights(self.w, row, o % C, &mut weights[o / C * depth..][..depth]);
+            pack_weights::<V, C>(self.w, row, o % C, &mut weights[o / C * depth..][..depth]);
         }
-        for (p, a) in self.rows.chunks_exact(depth).enumerate() {
-            for (q, b) in weights.chunks_exact(depth).enumerate() {
-                let products = tile::<R, C>(a, b);
-                let first = self.columns.start + q * C;
-                let width = C.min(self.columns.end - first);
-                for (r, products) in products.iter().enumerate().take(self.n - p * R) {
-                    // SAFETY: these columns are this block's alone.
-                    unsafe { self.out.write(p * R + r, first, &products[..width]) };
+        let mut first = 0;
+        while first < self.n {
+            first += match self.n - first {
+                1 => self.run_rows::<V, 1, C>(first, &weights),
+                2 => self.run_rows::<V, 2, C>(first, &weights),
+                3 => self.run_rows::<V, 3, C>(first, &weights),
+                4 | 5 if V::MANY_REGISTERS => self.run_rows::<V, 4, C>(first, &weights),
+                _ if V::MANY_REGISTERS => self.run_rows::<V, 6, C>(first, &weights),
+                _ => self.run_rows::<V, 3, C>(first, &weights),
+            };
+        }
+    }
+
+    /// `R` input rows from `first` on; returns `R`.
+    #[inline(always)]
+    fn run_rows<V: Vector, const R: usize, const C: usize>(&self, first: usize, weights: &Panel<C>) -> usize {
+        let cols = self.w.cols;
+        let depth = cols.div_ceil(LANES);
+        let mut rows: [&[Lanes]; R] = [&[]; R];
+        let mut rests = [[0.0; LANES]; R];
+        for r in 0..R {
+            let (row, rest) = self.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
+            rows[r] = row;
+            rests[r] = padded(rest);
+        }
+        for (q, weights) in weights.chunks_exact(depth).enumerate() {
+            let (whole, rest) = weights.split_at(cols / LANES);
+            let mut sums = [[V::splat(0.0); C]; R];
+            tile(rows, whole, &mut sums);
+            if !rest.is_empty() {
+                tile(rests.each_ref().map(std::slice::from_ref), rest, &mut sums);
+            }
+            let column = self.columns.start + q * C;
+            let width = C.min(self.columns.end - column);
+            for (r, sums) in sums.iter().enumerate() {
+                let products = lane_sums(sums);
+                // SAFETY: these columns are this block's alone. A store of known length is one instruction.
+                unsafe {
+                    match width == C {
+                        true => self.out.write(first + r, column, &products),
+                        false => self.out.write(first + r, column, &products[..width]),
+                    }
                 }
             }
         }
+        R
     }
 }
 
 #[inline(always)]
-fn pack_weights<const C: usize>(w: &Matrix<'_>, row: usize, at: usize, panel: &mut Panel<C>) {
-    let size = LANES * w.dtype.size();
+fn pack_weights<V: Vector, const C: usize>(w: &Matrix<'_>, row: usize, at: usize, panel: &mut Panel<C>) {
+    let dtype = w.dtype;
+    let size = LANES * dtype.size();
     for (packed, bytes) in panel.iter_mut().zip(w.row(row).chunks(size)) {
-        packed[at] = decode(w.dtype, bytes);
+        packed[at] = decode::<V>(dtype, bytes).lanes();
     }
 }
 
@@ -459,22 +535,14 @@ pub fn attend(heads: Heads, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
     let len = k.len() / kv_width;
     assert!(n <= len && q.len() == n * q_width && out.len() == q.len() && v.len() == k.len());
 
-    const ROWS_PER_TASK: usize = 64;
+    const ROWS_PER_TASK: usize = 128;
     let out = &Columns::new(out, q_width);
-    let task = |(kv_head, first): (usize, usize)| {
+    let tasks = (0..n).step_by(ROWS_PER_TASK).flat_map(|first| (0..heads.n_kv_heads).map(move |h| (h, first)));
+    for_each(tasks, n * len * q_width, |(kv_head, first)| {
         let rows = first..(first + ROWS_PER_TASK).min(n);
         vectorized(Attention { heads, kv_head, rows, before: len - n, q, k, v, out });
-    };
-    let tasks = (0..n).step_by(ROWS_PER_TASK).flat_map(|first| (0..heads.n_kv_heads).map(move |h| (h, first)));
-    if n * len * q_width < PARALLEL_WORK {
-        tasks.for_each(task);
-    } else {
-        tasks.collect::<Vec<_>>().into_par_iter().for_each(task);
-    }
+    });
 }
-
-/// Queries that meet the keys together.
-const QUERIES: usize = 4;
 
 /// Attention of some rows in the query heads that share one key/value head.
 struct Attention<'a> {
@@ -515,82 +583,163 @@ impl Attention<'_> {
     fn head_of<'x>(&self, x: &'x [f32], position: usize) -> &'x [f32] {
         &x[(position * self.heads.n_kv_heads + self.kv_head) * self.heads.head_dim..][..self.heads.head_dim]
     }
+
+    fn write(&self, query: usize, sums: &[f32]) {
+        let (row, head) = self.row_and_head(query);
+        // SAFETY: these rows, in the heads of this group, are this task's alone.
+        unsafe { self.out.write(row, head * self.heads.head_dim, sums) };
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.heads.head_dim as f32).sqrt()
+    }
 }
 
 impl Kernel for Attention<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<V: Vector>(self) {
+        // Packing the keys and values pays when several rows meet them.
+        match self.rows.len() {
+            1 => self.run_one_row::<V>(),
+            _ if V::MANY_REGISTERS => self.run_rows::<V, 4>(),
+            _ => self.run_rows::<V, 2>(),
+        }
+    }
+}
+
+impl Attention<'_> {
+    /// Reads keys and values where they lie, each once for all queries of the row.
+    #[inline(always)]
+    fn run_one_row<V: Vector>(&self) {
+        let dim = self.heads.head_dim;
+        let group = self.group();
+        let seen = self.seen(0);
+        let mut scores = vec![0.0; group * seen];
+        for position in 0..seen {
+            let key = self.head_of(self.k, position);
+            for i in 0..group {
+                scores[i * seen + position] = dot::<V>(self.query(i), key);
+            }
+        }
+        for scores in scores.chunks_exact_mut(seen) {
+            softmax_scaled::<V>(scores, self.scale());
+        }
+        // Each output is one sum over the positions, in order.
+        let mut sums = vec![0.0; group * dim];
+        for position in 0..seen {
+            let value = self.head_of(self.v, position);
+            for (i, sums) in sums.chunks_exact_mut(dim).enumerate() {
+                add_scaled(sums, scores[i * seen + position], value);
+            }
+        }
+        for (i, sums) in sums.chunks_exact(dim).enumerate() {
+            self.write(i, sums);
+        }
+    }
+
+    /// `T` queries meet `T` keys at a time, then `T` vectors of the values.
+    #[inline(always)]
+    fn run_rows<V: Vector, const T: usize>(&self) {
         let dim = self.heads.head_dim;
         let depth = dim.div_ceil(LANES);
-        let scale = 1.0 / (dim as f32).sqrt();
         let queries = self.rows.len() * self.group();
         let longest = self.seen(queries - 1);
 
-        // Packing the keys pays when enough queries meet them.
-        let tiled = queries >= QUERIES;
-        let mut keys = vec![[[0.0; LANES]; QUERIES]; if tiled { longest.div_ceil(QUERIES) * depth } else { 0 }];
-        if tiled {
-            for position in 0..longest {
-                let panel = &mut keys[position / QUERIES * depth..][..depth];
-                pack_row(self.head_of(self.k, position), position % QUERIES, panel);
+        let mut keys = vec![[[0.0; LANES]; T]; longest.div_ceil(T) * depth];
+        let mut values = vec![[0.0; LANES]; longest * depth];
+        for position in 0..longest {
+            let panel = &mut keys[position / T * depth..][..depth];
+            for (packed, key) in panel.iter_mut().zip(self.head_of(self.k, position).chunks(LANES)) {
+                packed[position % T] = padded(key);
             }
+            pack(self.head_of(self.v, position), &mut values[position * depth..][..depth]);
         }
 
-        let mut panel = vec![[[0.0; LANES]; QUERIES]; depth];
-        let mut scores = vec![0.0; QUERIES * longest];
-        let mut sums = vec![0.0; QUERIES * dim];
-        for first in (0..queries).step_by(QUERIES) {
-            let count = QUERIES.min(queries - first);
-            if tiled {
-                for i in 0..count {
-                    pack_row(self.query(first + i), i, &mut panel);
-                }
-                let panels = self.seen(first + count - 1).div_ceil(QUERIES);
-                for (p, keys) in keys.chunks_exact(depth).take(panels).enumerate() {
-                    let products = tile::<QUERIES, QUERIES>(&panel, keys);
-                    let width = QUERIES.min(longest - p * QUERIES);
-                    for (i, products) in products.iter().enumerate() {
-                        scores[i * longest + p * QUERIES..][..width].copy_from_slice(&products[..width]);
-                    }
-                }
-            } else {
-                for i in 0..count {
-                    for position in 0..self.seen(first + i) {
-                        let key = self.head_of(self.k, position);
-                        scores[i * longest + position] = dot_lanes(self.query(first + i), key);
-                    }
+        let mut packed = vec![[0.0; LANES]; T * depth];
+        let mut scores = vec![0.0; T * longest.next_multiple_of(T)];
+        let mut sums = vec![[0.0; LANES]; T * depth];
+        let stride = longest.next_multiple_of(T);
+        for first in (0..queries).step_by(T) {
+            let count = T.min(queries - first);
+            for i in 0..count {
+                pack(self.query(first + i), &mut packed[i * depth..][..depth]);
+            }
+            let mut rows: [&[Lanes]; T] = [&[]; T];
+            for i in 0..T {
+                rows[i] = &packed[i * depth..][..depth];
+            }
+            let panels = self.seen(first + count - 1).div_ceil(T);
+            for (p, keys) in keys.chunks_exact(depth).take(panels).enumerate() {
+                let mut products = [[V::splat(0.0); T]; T];
+                tile(rows, keys, &mut products);
+                for (i, products) in products.iter().enumerate() {
+                    scores[i * stride + p * T..][..T].copy_from_slice(&lane_sums(products));
                 }
             }
             for i in 0..count {
-                let scores = &mut scores[i * longest..][..self.seen(first + i)];
-                for score in scores.iter_mut() {
-                    *score *= scale;
-                }
-                softmax_lanes(scores);
+                softmax_scaled::<V>(&mut scores[i * stride..][..self.seen(first + i)], self.scale());
             }
 
             // Each output is one sum over the positions, in order. What all queries see, they add together.
-            sums.fill(0.0);
             let shared = self.seen(first);
-            for position in 0..shared {
-                let value = self.head_of(self.v, position);
-                for i in 0..count {
-                    add_scaled(&mut sums[i * dim..][..dim], scores[i * longest + position], value);
-                }
+            let mut weights: [&[f32]; T] = [&[]; T];
+            for i in 0..T {
+                weights[i] = &scores[i * stride..][..shared];
+            }
+            let mut at = 0;
+            while at < depth {
+                at += match depth - at {
+                    1 => weighted_sum::<V, T, 1>(weights, &values, at, &mut sums),
+                    2 | 3 if T > 2 => weighted_sum::<V, T, 2>(weights, &values, at, &mut sums),
+                    _ => weighted_sum::<V, T, T>(weights, &values, at, &mut sums),
+                };
             }
             for i in 0..count {
+                let sums = sums[i * depth..][..depth].as_flattened_mut();
                 for position in shared..self.seen(first + i) {
-                    let value = self.head_of(self.v, position);
-                    add_scaled(&mut sums[i * dim..][..dim], scores[i * longest + position], value);
+                    add_scaled(&mut sums[..dim], scores[i * stride + position], self.head_of(self.v, position));
                 }
-                let (row, head) = self.row_and_head(first + i);
-                // SAFETY: these rows, in the heads of this group, are this task's alone.
-                unsafe { self.out.write(row, head * dim, &sums[i * dim..][..dim]) };
+                self.write(first + i, &sums[..dim]);
             }
         }
     }
+}
+
+/// Puts a row into whole vectors, zeros behind it.
+#[inline(always)]
+fn pack(row: &[f32], packed: &mut [Lanes]) {
+    for (packed, numbers) in packed.iter_mut().zip(row.chunks(LANES)) {
+        *packed = padded(numbers);
+    }
+}
+
+/// `C` vectors of the outputs of `R` queries, from vector `at` on: sums over the values, weighted. Returns `C`.
+#[inline(always)]
+fn weighted_sum<V: Vector, const R: usize, const C: usize>(
+    weights: [&[f32]; R],
+    values: &[Lanes],
+    at: usize,
+    sums: &mut [Lanes],
+) -> usize {
+    let depth = sums.len() / R;
+    let mut out = [[V::splat(0.0); C]; R];
+    for (position, value) in values.chunks_exact(depth).take(weights[0].len()).enumerate() {
+        let value = &value[at..at + C];
+        for r in 0..R {
+            let weight = V::splat(weights[r][position]);
+            for c in 0..C {
+                out[r][c] = weight.mul_add(V::load(&value[c]), out[r][c]);
+            }
+        }
+    }
+    for r in 0..R {
+        for c in 0..C {
+            sums[r * depth + at + c] = out[r][c].lanes();
+        }
+    }
+    C
 }
 
 /// `sums += weight * row`.
@@ -609,32 +758,41 @@ fn add_scaled(sums: &mut [f32], weight: f32, row: &[f32]) {
 fn exp(x: f32) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    let n = (x.clamp(-87.0, 88.0) * std::f32::consts::LOG2_E).round_ties_even();
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x.clamp(-87.0, 88.0)));
+    // Numbers of this size have no fraction: adding it rounds, and leaves the integer in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    let clamped = x.clamp(-87.0, 88.0);
+    let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, clamped));
     let mut p = 1.987_569_1e-4;
     for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5, 1.0, 1.0] {
         p = r.mul_add(p, c);
     }
-    let scale = f32::from_bits(((n as i32 + 127) as u32) << 23);
+    let scale = f32::from_bits((rounded.to_bits() << 23).wrapping_add(127 << 23));
     if x < -87.0 { 0.0 } else { p * scale }
 }
 
+/// The softmax of `scores * scale`.
 #[inline(always)]
-fn softmax_lanes(scores: &mut [f32]) {
-    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sums = [0.0; LANES];
-    let (chunks, rest) = scores.as_chunks_mut::<LANES>();
+fn softmax_scaled<V: Vector>(scores: &mut [f32], scale: f32) {
+    for score in scores.iter_mut() {
+        *score *= scale;
+    }
+    let (chunks, rest) = scores.as_chunks::<LANES>();
+    let mut most = V::splat(f32::NEG_INFINITY);
     for chunk in chunks {
-        for i in 0..LANES {
-            chunk[i] = exp(chunk[i] - max);
-            sums[i] += chunk[i];
-        }
+        most = V::load(chunk).max(most);
     }
-    for (score, sum) in rest.iter_mut().zip(&mut sums) {
+    let max = most.lanes().into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, f32::max);
+    for score in scores.iter_mut() {
         *score = exp(*score - max);
-        *sum += *score;
     }
-    let total = sum_lanes(sums);
+    let (chunks, rest) = scores.as_chunks::<LANES>();
+    let mut sums = V::splat(0.0);
+    for chunk in chunks {
+        sums = V::load(chunk).mul_add(V::splat(1.0), sums);
+    }
+    let total = V::load(&padded(rest)).mul_add(V::splat(1.0), sums).sum();
     for score in scores {
         *score /= total;
     }
@@ -653,14 +811,19 @@ impl Kernel for Softmax<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
-        softmax_lanes(self.scores);
+    fn run<V: Vector>(self) {
+        softmax_scaled::<V>(self.scores, 1.0);
     }
 }
 
 /// `gate[i] = silu(gate[i]) * up[i]`, where `silu(x) = x / (1 + e^-x)`.
 pub fn silu_times(gate: &mut [f32], up: &[f32]) {
-    vectorized(SiluTimes { gate, up });
+    const PER_TASK: usize = 1 << 14;
+    // An exponential and a division take as long as about 32 multiply-adds.
+    let work = 32 * gate.len();
+    for_each(gate.chunks_mut(PER_TASK).zip(up.chunks(PER_TASK)), work, |(gate, up)| {
+        vectorized(SiluTimes { gate, up });
+    });
 }
 
 struct SiluTimes<'a> {
@@ -672,18 +835,40 @@ impl Kernel for SiluTimes<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<V: Vector>(self) {
         for (g, u) in self.gate.iter_mut().zip(self.up) {
             *g = *g / (1.0 + exp(-*g)) * u;
         }
     }
 }
 
-/// `out = x / rms(x) * weight`, the root mean square taken over the row.
-pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let scale = 1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt();
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * scale * weight;
+/// `row = row / rms(row) * weight` for every row of `x`, `rms` being the root mean square of its numbers.
+///
+/// `x`: `[n, weight.len()]`.
+pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
+    let per_task = ((1 << 14) / weight.len() + 1) * weight.len();
+    // A row is read and written for few multiply-adds.
+    let work = 8 * x.len();
+    for_each(x.chunks_mut(per_task), work, |rows| vectorized(RmsNorm { rows, weight, eps }));
+}
+
+struct RmsNorm<'a> {
+    rows: &'a mut [f32],
+    weight: &'a [f32],
+    eps: f32,
+}
+
+impl Kernel for RmsNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        for row in self.rows.chunks_exact_mut(self.weight.len()) {
+            let scale = 1.0 / (dot::<V>(row, row) / row.len() as f32 + self.eps).sqrt();
+            for (x, weight) in row.iter_mut().zip(self.weight) {
+                *x = *x * scale * weight;
+            }
+        }
     }
 }
 
@@ -742,26 +927,40 @@ mod tests {
     }
 
     #[test]
-    fn every_processor_gives_the_same_bits() {
-        let (n, rows, cols) = (7, 37, 75);
-        let w = bytes(Dtype::Bf16, &numbers(rows * cols, 1));
-        let w = Matrix::new(&w, Dtype::Bf16, rows, cols);
+    fn all_registers_give_the_same_bits() {
+        let (n, rows, cols) = (13, 37, 75);
+        let heads = Heads { n_heads: 6, n_kv_heads: 2, head_dim: 20 };
+        let (q, k, v) = (numbers(n * 120, 4), numbers(n * 40, 5), numbers(n * 40, 6));
         let x = numbers(n * cols, 2);
-
-        // Without vector instructions, and with the tile of each kind of processor.
-        let [mut plain, mut small, mut large] = [(); 3].map(|_| vec![0.0; n * rows]);
-        for (x, out) in x.chunks_exact(cols).zip(plain.chunks_exact_mut(rows)) {
-            WeightStream { x, w: &w, first: 0, out }.run();
+        let results = |registers: Registers| {
+            let mut results = Vec::new();
+            for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+                let w = bytes(dtype, &numbers(rows * cols, 1));
+                let w = &Matrix::new(&w, dtype, rows, cols);
+                let mut out = vec![0.0; rows];
+                registers.run(WeightStream { x: &x[..cols], w, first: 0, out: &mut out });
+                results.push(out);
+                let mut out = vec![0.0; n * rows];
+                registers.run(TileBlock { x: &x, n, w, columns: 0..rows, out: &Columns::new(&mut out, rows) });
+                results.push(out);
+            }
+            for rows in [0..n, 3..4] {
+                let mut out = vec![0.0; n * 120];
+                let (q, k, v, kv_head, before) = (&q, &k, &v, 1, 0);
+                registers.run(Attention { heads, kv_head, rows, before, q, k, v, out: &Columns::new(&mut out, 120) });
+                results.push(out);
+            }
+            let mut scores = numbers(99, 3);
+            registers.run(Softmax { scores: &mut scores });
+            results.push(scores);
+            let mut gate = numbers(99, 7);
+            registers.run(SiluTimes { gate: &mut gate, up: &x[..99] });
+            results.push(gate);
+            results
+        };
+        for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
+            assert_eq!(results(*registers), results(Registers::Any), "{registers:?}");
         }
-        matmul_tiled::<3, 2>(&x, &w, &mut small);
-        matmul_tiled::<4, 4>(&x, &w, &mut large);
-        assert_eq!(plain, small);
-        assert_eq!(plain, large);
-
-        let (mut plain, mut vectors) = (numbers(99, 3), numbers(99, 3));
-        Softmax { scores: &mut plain }.run();
-        softmax(&mut vectors);
-        assert_eq!(plain, vectors);
     }
 
     #[test]

@@ -1,2 +1,7 @@
 //! Page by Page on the command line.
-fn main() {}
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

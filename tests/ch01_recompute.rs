@@ -34,6 +34,7 @@ mod checks {
     fn task_1_of_equal_logits_the_lowest_id_wins() {
         same!(argmax(&[0.5, 2.0, -1.0, 2.0]), 1, "argmax([0.5, 2.0, -1.0, 2.0])");
         same!(argmax(&[1.0, 1.0, 1.0]), 0, "argmax([1.0, 1.0, 1.0])");
+        same!(argmax(&[-0.0, 0.0]), 0, "argmax([-0.0, 0.0]), which are equal");
     }
 
     #[test]
@@ -105,8 +106,20 @@ mod checks {
 
     #[test]
     fn task_2_every_new_token_is_reported_as_it_comes() {
-        let run = run(Counting::default(), &[3, 4], 3, &[]);
-        same!(run.reported, [5, 6, 7], "tokens given to on_token");
+        struct Heard<'a>(Counting, &'a std::cell::Cell<usize>);
+        impl LanguageModel for Heard<'_> {
+            fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+                self.1.set(self.1.get() + 1);
+                self.0.next_logits(tokens)
+            }
+        }
+        let questions = std::cell::Cell::new(0);
+        let mut model = Heard(Counting::default(), &questions);
+        let mut reported = Vec::new();
+        let limits = Limits { max_new_tokens: 3, end_of_text: &[] };
+        let mut on_token = |token| reported.push((token, questions.get()));
+        generate(&mut model, &[3, 4], limits, &mut |logits| the_one(logits), &mut on_token).unwrap();
+        same!(reported, [(5, 1), (6, 2), (7, 3)], "(token given to on_token, questions asked by then)");
     }
 
     #[test]
@@ -214,12 +227,12 @@ mod checks {
             let limits = Limits { max_new_tokens: n as usize, end_of_text: &[] };
             generate(&mut model, &[0], limits, &mut |_| 1, &mut |_| {}).unwrap();
             let rows = model.rows_projected();
-            same!(rows, n * (n + 1) / 2, "rows projected for {n} new tokens after a prompt of 1: n(n+1)/2");
+            same!(rows, n * (n + 1) / 2, "rows projected after a prompt of 1, new tokens: {n}; n(n+1)/2");
         }
     }
 
     #[test]
-    fn story() {
+    fn whole_story() {
         let storyteller = Storyteller::open();
         let prompt = storyteller.prompt();
         let mut model = Recompute::new(&storyteller.model);

@@ -168,7 +168,7 @@ mod checks {
     // All tasks
 
     #[test]
-    fn transcript() {
+    fn whole_transcript() {
         let mut transcript = Transcript::default();
         let mut cache = ContiguousCache::new(LAYOUT, 6);
         for tokens in [vec![0, 1, 2], vec![3]] {
@@ -184,7 +184,7 @@ mod checks {
     }
 
     #[test]
-    fn oracle() {
+    fn whole_oracle() {
         let mut dice = Dice::new(3);
         for _ in 0..60 {
             let layout =
@@ -210,7 +210,7 @@ mod checks {
     }
 
     #[test]
-    fn story() {
+    fn whole_story() {
         let storyteller = Storyteller::open();
         let prompt = storyteller.prompt().len();
         let mut cache = ContiguousCache::new(storyteller.model.config().kv_layout(), prompt + 39);

@@ -57,23 +57,15 @@ struct Projection {
 }
 
 impl Projection {
-    /// `x`: `[n, inputs]` → `[n, outputs]`.
-    fn apply(&self, x: &[f32]) -> Vec<f32> {
-        let mut out = product(x, &self.weight);
+    /// `x`: `[n, inputs]`, `out`: `[n, outputs]`.
+    fn apply(&self, x: &[f32], out: &mut [f32]) {
+        matmul(x, &self.weight.matrix(), out);
         if let Some(bias) = &self.bias {
             for row in out.chunks_exact_mut(bias.len()) {
                 add(row, bias);
             }
         }
-        out
     }
-}
-
-fn product(x: &[f32], weight: &Weight) -> Vec<f32> {
-    let matrix = weight.matrix();
-    let mut out = vec![0.0; x.len() / matrix.cols() * matrix.rows()];
-    matmul(x, &matrix, &mut out);
-    out
 }
 
 fn add(x: &mut [f32], y: &[f32]) {
@@ -278,55 +270,61 @@ impl Model {
         for (token, row) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
             self.embedding.matrix().read_row(*token as usize, row);
         }
+        // What a layer computes on the way, used again by the next: fresh memory costs time too.
+        let zeros = |width| vec![0.0; tokens.len() * width];
+        let (q_width, kv_width) = (config.n_heads * head_dim, config.n_kv_heads * head_dim);
+        let (mut normed, mut change) = (zeros(hidden), zeros(hidden));
+        let (mut q, mut k, mut v) = (zeros(q_width), zeros(kv_width), zeros(kv_width));
+        let mut attended = zeros(q_width);
+        let (mut gate, mut up) = (zeros(config.intermediate_size), zeros(config.intermediate_size));
         for (index, layer) in self.layers.iter().enumerate() {
-            let normed = self.norm_rows(&x, &layer.attention_norm);
-            let mut q = layer.q.apply(&normed);
-            let mut k = layer.k.apply(&normed);
-            let v = layer.v.apply(&normed);
+            self.norm_rows(&x, &layer.attention_norm, &mut normed);
+            layer.q.apply(&normed, &mut q);
+            layer.k.apply(&normed, &mut k);
+            layer.v.apply(&normed, &mut v);
             self.norm_and_turn(&mut q, &layer.q_norm, &rotation);
             self.norm_and_turn(&mut k, &layer.k_norm, &rotation);
-            let attended = self.attend_chunks(index, &mut batch, &q, &k, &v);
-            add(&mut x, &layer.o.apply(&attended));
+            self.attend_chunks(index, &mut batch, &q, &k, &v, &mut attended);
+            layer.o.apply(&attended, &mut change);
+            add(&mut x, &change);
 
-            let normed = self.norm_rows(&x, &layer.feed_forward_norm);
-            let mut gate = product(&normed, &layer.gate);
-            let up = product(&normed, &layer.up);
+            self.norm_rows(&x, &layer.feed_forward_norm, &mut normed);
+            matmul(&normed, &layer.gate.matrix(), &mut gate);
+            matmul(&normed, &layer.up.matrix(), &mut up);
             silu_times(&mut gate, &up);
-            add(&mut x, &product(&gate, &layer.down));
+            matmul(&gate, &layer.down.matrix(), &mut change);
+            add(&mut x, &change);
         }
 
-        let wanted = self.norm_rows(&wanted_rows(&batch, &x, hidden), &self.norm);
-        product(&wanted, self.output.as_ref().unwrap_or(&self.embedding))
+        let mut wanted = wanted_rows(&batch, &x, hidden);
+        rms_norm(&mut wanted, &self.norm, config.rms_norm_eps);
+        let mut logits = vec![0.0; wanted.len() / hidden * config.vocab_size];
+        matmul(&wanted, &self.output.as_ref().unwrap_or(&self.embedding).matrix(), &mut logits);
+        logits
     }
 
-    fn norm_rows(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        let mut out = vec![0.0; x.len()];
-        for (out, x) in out.chunks_exact_mut(weight.len()).zip(x.chunks_exact(weight.len())) {
-            rms_norm(x, weight, self.config.rms_norm_eps, out);
-        }
-        out
+    fn norm_rows(&self, x: &[f32], weight: &[f32], out: &mut [f32]) {
+        out.copy_from_slice(x);
+        rms_norm(out, weight, self.config.rms_norm_eps);
     }
 
     /// Norms every head of every row and turns it to its token's position.
     fn norm_and_turn(&self, x: &mut [f32], norm: &[f32], rotation: &Rotation) {
-        let head_dim = self.config.head_dim;
-        let tokens = rotation.tokens();
-        let heads_per_token = x.len() / head_dim / tokens;
-        let mut normed = vec![0.0; head_dim];
-        for (index, head) in x.chunks_exact_mut(head_dim).enumerate() {
-            rms_norm(head, norm, self.config.rms_norm_eps, &mut normed);
-            rotation.turn(index / heads_per_token, &mut normed);
-            head.copy_from_slice(&normed);
+        rms_norm(x, norm, self.config.rms_norm_eps);
+        let row_len = x.len() / rotation.tokens();
+        for (token, row) in x.chunks_exact_mut(row_len).enumerate() {
+            for head in row.chunks_exact_mut(self.config.head_dim) {
+                rotation.turn(token, head);
+            }
         }
     }
 
     // ANCHOR: attend_chunks
     /// Attention of one layer, sequence by sequence: the only place where rows meet, and the only one that knows caches.
-    fn attend_chunks(&self, layer: usize, batch: &mut [Chunk<'_>], q: &[f32], k: &[f32], v: &[f32]) -> Vec<f32> {
+    fn attend_chunks(&self, layer: usize, batch: &mut [Chunk<'_>], q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
         let heads = self.config.heads();
         let q_width = heads.n_heads * heads.head_dim;
         let kv_width = heads.n_kv_heads * heads.head_dim;
-        let mut out = vec![0.0; q.len()];
         let mut first = 0;
         for chunk in batch {
             let n = chunk.tokens.len();
@@ -344,7 +342,6 @@ impl Model {
             }
             first += n;
         }
-        out
     }
     // ANCHOR_END: attend_chunks
 }

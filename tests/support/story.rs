@@ -55,7 +55,7 @@ impl Storyteller {
         let same = found.iter().zip(expected).take_while(|(a, b)| a == b).count();
         let text = |tokens: &[u32]| self.tokenizer.decode(tokens).unwrap_or_default();
         panic!(
-            "the story parts from the recomputed one at new token {same}\n  recomputed: {}\n  yours:      {}",
+            "the first {same} new tokens are right, then the story goes another way\n  expected: {}\n  yours:    {}",
             text(expected),
             text(found)
         );

@@ -1,1 +1,101 @@
-fn main() {}
+//! `cargo run -p course-tool`: checks the course as a course.
+//!
+//! A reader who is stuck must be able to trust what was handed out: that the stub asks for something that its checks
+//! ask for too, that the reference passes, that a wrong answer stays red. `check` reads the files, in a second; `grade`
+//! does what readers do, wrong answers included, in minutes; `record` tells the build which stubs are untouched.
+
+mod check;
+mod course;
+mod finding;
+mod grade;
+mod leak;
+mod listing;
+mod mutation;
+mod protection;
+mod record;
+mod surface;
+mod tasks;
+mod trial;
+mod workshop;
+
+#[cfg(test)]
+mod sample;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::course::Course;
+use crate::grade::{Order, Verdict};
+
+/// Check the course as a course: its stubs, its solutions, its graders.
+#[derive(Parser)]
+#[command(name = "course-tool", version)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+
+    /// The repository; otherwise the nearest folder, from here upwards, that holds exercises/untouched.txt
+    #[arg(long, global = true, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Write the hashes of all stubs to exercises/untouched.txt
+    ///
+    /// Refuses a file without any `todo!`: it is not a stub, but probably somebody's solution.
+    Record,
+    /// Read stubs, solutions, graders and snapshots, and say what does not fit together; exit with 1 if anything does not
+    Check,
+    /// Do what readers do, in a copy of the repository, and see that the right work is green and the wrong work red
+    ///
+    /// Takes minutes: each step compiles the crate with one more stub, solution or mistake in it. The copy and its
+    /// build stay in the target folder, so that the next run begins warm.
+    Grade {
+        /// Only this chapter; the steps about all chapters together are left out
+        #[arg(long, value_name = "N")]
+        chapter: Option<usize>,
+        /// Where the copy and its build go; otherwise target/course
+        #[arg(long, value_name = "DIR")]
+        target_dir: Option<PathBuf>,
+        /// Seconds after which the checks of one step, built and running, are ended and count as hung
+        #[arg(long, value_name = "S", default_value_t = 120)]
+        timeout: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
+    let course = Course::find(arguments.root)?;
+    match arguments.task {
+        Task::Record => {
+            println!("{}", record::record(&course)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Check => {
+            let report = check::check(&course)?;
+            println!("{report}");
+            Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Task::Grade { chapter, target_dir, timeout } => {
+            let order = Order { chapter, target_dir, timeout: Duration::from_secs(timeout) };
+            Ok(match grade::grade(&course, &order)? {
+                Verdict::Sound => ExitCode::SUCCESS,
+                Verdict::Problems => ExitCode::FAILURE,
+            })
+        }
+    }
+}

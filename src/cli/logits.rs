@@ -1,0 +1,53 @@
+//! `logits`: what the model thinks comes next, in full precision, so that anyone can compare it with another
+//! implementation.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use page_by_page::model::{LogitRows, Model};
+use serde::Serialize;
+
+use super::{model_dir, print};
+
+/// Print the logits after some tokens, as JSON
+///
+/// The numbers are 32-bit floats in the shortest form that reads back to the same bits. The model folder needs no
+/// tokenizer.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page logits --tokens 0,435,591 --model storyteller")]
+pub struct Logits {
+    /// Token ids, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    tokens: Vec<u32>,
+    /// Model folder, or a bundled model: storyteller, storyteller-draft
+    #[arg(long, value_name = "DIR", default_value = "storyteller")]
+    model: PathBuf,
+    /// One array for each position, not only the last
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Serialize)]
+struct Answer<L: Serialize> {
+    tokens: Vec<u32>,
+    logits: L,
+}
+
+impl Logits {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        let model = Model::open(&model_dir(&self.model))?;
+        let rows = if self.all { LogitRows::All } else { LogitRows::Last };
+        let logits = model.forward(vec![model.chunk(&self.tokens, None, rows)?]);
+        let json = if self.all {
+            let logits: Vec<&[f32]> = logits.chunks(model.config().vocab_size).collect();
+            serde_json::to_string(&Answer { tokens: self.tokens, logits })?
+        } else {
+            serde_json::to_string(&Answer { tokens: self.tokens, logits })?
+        };
+        print(&(json + "\n"))
+    }
+}

@@ -1,0 +1,118 @@
+//! The command line: what it understands, how it says that something went wrong.
+//!
+//! Results go to standard output, everything else to standard error, so that `generate > story.txt` holds a story.
+
+mod bench;
+mod generate;
+mod kv;
+mod logits;
+mod progress;
+mod report;
+mod status;
+mod synth;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::error::{Error as UsageError, ErrorKind};
+use clap::{Parser, Subcommand};
+
+/// Tell stories with a language model whose memory you build yourself
+#[derive(Parser)]
+#[command(name = "page-by-page", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, global = true, display_order = 100, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo run --release --features solution -- generate
+  cargo run --release --features solution -- generate \"The king had\" --kv flat
+  cargo run -- status
+
+The other examples leave out the `cargo run --release --features solution --` part.";
+
+#[derive(Subcommand)]
+enum Command {
+    Generate(generate::Generate),
+    Logits(logits::Logits),
+    Synth(synth::Synth),
+    Bench(bench::Bench),
+    Status(status::Status),
+}
+
+/// Runs the program: exit code 0 if all went well, 2 for a command that was not understood, 1 for the rest.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error),
+    };
+    match cli.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if reader_has_left(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Cli {
+    fn run(self) -> Result<()> {
+        let threads = self.threads.unwrap_or(0);
+        let pool =
+            rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build().context("cannot start threads")?;
+        // Inside the pool, work that is too small to share needs no other thread to be woken.
+        pool.install(|| match self.command {
+            Command::Generate(command) => command.run(),
+            Command::Logits(command) => command.run(),
+            Command::Synth(command) => command.run(),
+            Command::Bench(command) => command.run(),
+            Command::Status(command) => command.run(),
+        })
+    }
+}
+
+fn wrong_usage(error: &UsageError) -> ExitCode {
+    let cause = std::error::Error::source(error);
+    match cause.and_then(|cause| cause.downcast_ref::<kv::UnknownKv>()) {
+        Some(unknown) if error.kind() == ErrorKind::ValueValidation => say(&format!("error: {unknown}")),
+        // Help and version come this way too, and go to standard output. Nobody is left to hear of a failure.
+        _ => drop(error.print()),
+    }
+    ExitCode::from(error.exit_code() as u8)
+}
+
+/// True if standard output was closed early, as `head` does: that is no failure.
+fn reader_has_left(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Writes a line to standard error, if anybody reads it.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Writes text to standard output at once.
+fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => error.into(),
+        _ => anyhow::anyhow!("standard output: {error}"),
+    })
+}
+
+/// The folder that `--model` means: a folder, or the name of a bundled model.
+fn model_dir(model: &Path) -> PathBuf {
+    let bundled = ["storyteller", "storyteller-draft"].iter().any(|name| model.as_os_str() == *name);
+    if bundled && !model.exists() {
+        return Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(model);
+    }
+    model.into()
+}

@@ -1,0 +1,380 @@
+//! `synth`: a checkpoint of random weights in the shape of a real one, for benchmarks and tests without a download.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use half::{bf16, f16};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rayon::prelude::*;
+use safetensors::{Dtype, View};
+use serde_json::json;
+
+use super::progress::Progress;
+use super::report::{count, mib};
+use super::{model_dir, say};
+
+/// Write a checkpoint of random weights
+///
+/// It has the shape, the file format and the speed of the real model, and nothing to say. There is no tokenizer in it,
+/// so it serves `logits` and `bench engine`, not `generate`. The same seed writes the same bytes.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
+  page-by-page synth --shape tiny --out /tmp/tiny --dtype f32 --shards 3")]
+pub struct Synth {
+    /// The model whose shape it takes
+    #[arg(long)]
+    shape: Shape,
+    /// The folder to write, which must not exist yet or be empty
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Same seed, same weights
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// How the weights are stored
+    #[arg(long, default_value = "bf16")]
+    dtype: StoredAs,
+    /// Files to divide the weights among
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    shards: u16,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Shape {
+    #[value(name = "tiny")]
+    Tiny,
+    #[value(name = "storyteller-draft")]
+    StorytellerDraft,
+    #[value(name = "storyteller")]
+    Storyteller,
+    #[value(name = "qwen3-0.6b")]
+    Qwen3Small,
+    #[value(name = "qwen3-1.7b")]
+    Qwen3Medium,
+    #[value(name = "qwen3-4b")]
+    Qwen3Large,
+}
+
+/// The numbers that tell one Qwen3 model from another. All of these tie the output to the embedding.
+struct Sizes {
+    vocab: usize,
+    hidden: usize,
+    intermediate: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    positions: usize,
+    rope_theta: f64,
+    begin_of_text: u32,
+    end_of_text: u32,
+}
+
+impl Shape {
+    fn sizes(self) -> Sizes {
+        let qwen3 = Sizes {
+            vocab: 151_936,
+            hidden: 1024,
+            intermediate: 3072,
+            layers: 28,
+            heads: 16,
+            kv_heads: 8,
+            head_dim: 128,
+            positions: 40_960,
+            rope_theta: 1e6,
+            begin_of_text: 151_643,
+            end_of_text: 151_645,
+        };
+        let storyteller = Sizes {
+            vocab: 4096,
+            hidden: 192,
+            intermediate: 512,
+            layers: 6,
+            heads: 6,
+            kv_heads: 2,
+            head_dim: 32,
+            positions: 1024,
+            rope_theta: 1e4,
+            begin_of_text: 0,
+            end_of_text: 0,
+        };
+        match self {
+            Shape::Tiny => {
+                Sizes { vocab: 256, hidden: 64, intermediate: 128, layers: 2, heads: 4, head_dim: 16, ..storyteller }
+            }
+            Shape::StorytellerDraft => {
+                Sizes { hidden: 96, intermediate: 256, layers: 2, heads: 3, kv_heads: 1, ..storyteller }
+            }
+            Shape::Storyteller => storyteller,
+            Shape::Qwen3Small => qwen3,
+            Shape::Qwen3Medium => Sizes { hidden: 2048, intermediate: 6144, ..qwen3 },
+            Shape::Qwen3Large => Sizes { hidden: 2560, intermediate: 9728, layers: 36, heads: 32, ..qwen3 },
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StoredAs {
+    Bf16,
+    F16,
+    F32,
+}
+
+impl Synth {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        let out = &self.out;
+        if model_dir(out) != *out {
+            bail!("{} is the name of a bundled model; write ./{} to mean a folder", out.display(), out.display());
+        }
+        if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
+            bail!("{} is not empty; choose another folder, or empty this one", out.display());
+        }
+        if out.exists() && !out.is_dir() {
+            bail!("{} is a file; choose a folder", out.display());
+        }
+        let sizes = self.shape.sizes();
+        let tensors = sizes.tensors();
+        if usize::from(self.shards) > tensors.len() {
+            bail!("{} cannot be divided among {} files", count(tensors.len(), "tensor"), self.shards);
+        }
+
+        let partial = Partial::beside(out)?;
+        let numbers: usize = tensors.iter().map(|tensor| tensor.len()).sum();
+        let progress = Progress::new("writing", numbers as u64);
+        let weights = tensors.iter().map(|tensor| Random { tensor, command: &self, progress: &progress }).collect();
+        write_weights(&partial.dir, weights, self.shards.into())?;
+        let config = sizes.config(self.dtype);
+        fs::write(partial.dir.join("config.json"), format!("{config:#}\n"))
+            .and_then(|()| share_permissions(&partial.dir))
+            .with_context(|| format!("cannot write to {}", partial.dir.display()))?;
+        partial.rename_to(out)?;
+        drop(progress);
+        say(&format!(
+            "wrote {}: {} in {}, {}",
+            out.display(),
+            count(numbers, "weight"),
+            count(tensors.len(), "tensor"),
+            mib(numbers * self.dtype.size())
+        ));
+        Ok(())
+    }
+}
+
+/// A folder in the making. It gets its name when it is whole, and goes away if it never is.
+struct Partial {
+    dir: PathBuf,
+}
+
+impl Partial {
+    fn beside(out: &Path) -> Result<Self> {
+        let Some(name) = out.file_name() else {
+            bail!("{} is not a name for a new folder", out.display());
+        };
+        let name = format!(".{}.{}.partial", name.to_string_lossy(), std::process::id());
+        let dir = out.with_file_name(name);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
+        Ok(Partial { dir })
+    }
+
+    fn rename_to(&self, out: &Path) -> Result<()> {
+        // Removes only an empty folder; not all systems rename onto one.
+        let _ = fs::remove_dir(out);
+        fs::rename(&self.dir, out).with_context(|| format!("cannot rename {} to {}", self.dir.display(), out.display()))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Writes `model.safetensors`, or shards and their index.
+fn write_weights(dir: &Path, weights: Vec<Random<'_>>, shards: usize) -> Result<()> {
+    let tensors = weights.len();
+    let total: usize = weights.iter().map(|weight| weight.data_len()).sum();
+    let mut files: Vec<Vec<Random<'_>>> = vec![Vec::new(); shards];
+    for (place, weight) in weights.into_iter().enumerate() {
+        files[place * shards / tensors].push(weight);
+    }
+
+    let mut index = HashMap::new();
+    for (number, file) in files.into_iter().enumerate() {
+        let name = match shards {
+            1 => "model.safetensors".into(),
+            _ => format!("model-{:05}-of-{shards:05}.safetensors", number + 1),
+        };
+        index.extend(file.iter().map(|weight| (weight.tensor.name.clone(), name.clone())));
+        let path = dir.join(&name);
+        let tensors = file.into_iter().map(|weight| (weight.tensor.name.as_str(), weight));
+        let metadata = HashMap::from([("format".into(), "pt".into())]);
+        safetensors::serialize_to_file(tensors, Some(metadata), &path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if shards > 1 {
+        let path = dir.join("model.safetensors.index.json");
+        let index = json!({ "metadata": { "total_size": total }, "weight_map": index });
+        fs::write(&path, format!("{index:#}\n")).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Lets everyone read the weights who may read the config; the library writes files that only their owner can read.
+fn share_permissions(dir: &Path) -> std::io::Result<()> {
+    let permissions = fs::metadata(dir.join("config.json"))?.permissions();
+    for entry in fs::read_dir(dir)? {
+        fs::set_permissions(entry?.path(), permissions.clone())?;
+    }
+    Ok(())
+}
+
+/// A tensor of the model, by its published name.
+struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+    /// The mean of its numbers: 1 for a norm, which multiplies, 0 for the rest.
+    mean: f32,
+    /// Its place among the tensors: what tells its random numbers from those of the others.
+    index: usize,
+}
+
+impl Tensor {
+    fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+impl Sizes {
+    /// All tensors, in the order of the layers.
+    fn tensors(&self) -> Vec<Tensor> {
+        let (hidden, q_width, kv_width) = (self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let mut tensors = Vec::new();
+        let mut add = |name: String, shape: &[usize]| {
+            let mean = if shape.len() == 1 { 1.0 } else { 0.0 };
+            tensors.push(Tensor { name: name + ".weight", shape: shape.into(), mean, index: tensors.len() });
+        };
+        add("model.embed_tokens".into(), &[self.vocab, hidden]);
+        for layer in 0..self.layers {
+            let mut add = |name: &str, shape: &[usize]| add(format!("model.layers.{layer}.{name}"), shape);
+            add("input_layernorm", &[hidden]);
+            add("self_attn.q_proj", &[q_width, hidden]);
+            add("self_attn.k_proj", &[kv_width, hidden]);
+            add("self_attn.v_proj", &[kv_width, hidden]);
+            add("self_attn.o_proj", &[hidden, q_width]);
+            add("self_attn.q_norm", &[self.head_dim]);
+            add("self_attn.k_norm", &[self.head_dim]);
+            add("post_attention_layernorm", &[hidden]);
+            add("mlp.gate_proj", &[self.intermediate, hidden]);
+            add("mlp.up_proj", &[self.intermediate, hidden]);
+            add("mlp.down_proj", &[hidden, self.intermediate]);
+        }
+        add("model.norm".into(), &[hidden]);
+        tensors
+    }
+
+    /// `config.json` as transformers 5 writes it, with the names that transformers 4 reads beside them.
+    fn config(&self, dtype: StoredAs) -> serde_json::Value {
+        json!({
+            "architectures": ["Qwen3ForCausalLM"],
+            "attention_bias": false,
+            "attention_dropout": 0.0,
+            "bos_token_id": self.begin_of_text,
+            "dtype": dtype.name(),
+            "eos_token_id": self.end_of_text,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "hidden_size": self.hidden,
+            "initializer_range": 0.02,
+            "intermediate_size": self.intermediate,
+            "layer_types": vec!["full_attention"; self.layers],
+            "max_position_embeddings": self.positions,
+            "max_window_layers": self.layers,
+            "model_type": "qwen3",
+            "num_attention_heads": self.heads,
+            "num_hidden_layers": self.layers,
+            "num_key_value_heads": self.kv_heads,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": { "rope_theta": self.rope_theta, "rope_type": "default" },
+            "rope_scaling": null,
+            "rope_theta": self.rope_theta,
+            "sliding_window": null,
+            "tie_word_embeddings": true,
+            "torch_dtype": dtype.name(),
+            "use_cache": true,
+            "use_sliding_window": false,
+            "vocab_size": self.vocab,
+        })
+    }
+}
+
+impl StoredAs {
+    fn name(self) -> &'static str {
+        match self {
+            StoredAs::Bf16 => "bfloat16",
+            StoredAs::F16 => "float16",
+            StoredAs::F32 => "float32",
+        }
+    }
+
+    fn size(self) -> usize {
+        match self {
+            StoredAs::Bf16 | StoredAs::F16 => 2,
+            StoredAs::F32 => 4,
+        }
+    }
+}
+
+/// A tensor whose numbers are made when they are written, so that one tensor at a time is in memory.
+#[derive(Clone)]
+struct Random<'a> {
+    tensor: &'a Tensor,
+    command: &'a Synth,
+    progress: &'a Progress,
+}
+
+impl View for Random<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.command.dtype {
+            StoredAs::Bf16 => Dtype::BF16,
+            StoredAs::F16 => Dtype::F16,
+            StoredAs::F32 => Dtype::F32,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    /// Uniform numbers with a standard deviation of 0.02, as models are initialised.
+    fn data(&self) -> Cow<'_, [u8]> {
+        const NUMBERS_PER_STREAM: usize = 1 << 16;
+        let size = self.command.dtype.size();
+        let mut bytes = vec![0; self.data_len()];
+        bytes.par_chunks_mut(NUMBERS_PER_STREAM * size).enumerate().for_each(|(stream, bytes)| {
+            let mut rng = ChaCha8Rng::seed_from_u64(self.command.seed);
+            rng.set_stream((self.tensor.index << 32 | stream) as u64);
+            for bytes in bytes.chunks_exact_mut(size) {
+                let uniform = rng.next_u32() as f32 / u32::MAX as f32 * 2.0 - 1.0;
+                let number = self.tensor.mean + uniform * 0.02 * 3f32.sqrt();
+                match self.command.dtype {
+                    StoredAs::Bf16 => bytes.copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
+                    StoredAs::F16 => bytes.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
+                    StoredAs::F32 => bytes.copy_from_slice(&number.to_le_bytes()),
+                }
+            }
+            self.progress.advance((bytes.len() / size) as u64);
+        });
+        bytes.into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.len() * self.command.dtype.size()
+    }
+}

@@ -1,0 +1,381 @@
+//! Whatever is wrong with the input: one or two lines that say what, where and what to do; no panic, no huge
+//! allocation.
+
+#[path = "support/checkpoints.rs"]
+mod checkpoints;
+
+use std::process::Command;
+
+use checkpoints::Folder;
+use safetensors::Dtype;
+use serde_json::json;
+
+/// Runs the program with at most 1 GiB of address space, where the system can limit it.
+fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let program = env!("CARGO_BIN_EXE_page-by-page");
+    let mut command = if cfg!(target_os = "linux") {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -v 1048576; exec \"$0\" \"$@\"", program]);
+        shell
+    } else {
+        Command::new(program)
+    };
+    let output = command.args(arguments).args(["--threads", "1"]).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// The program fails with this exit code and says all of this, briefly.
+#[track_caller]
+fn fails(arguments: &[&str], code: i32, says: &[&str]) {
+    let (found, stderr) = run(arguments);
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(found, Some(code), "exit code of {arguments:?}:\n{stderr}");
+    assert!(stderr.starts_with("error: ") && (1..=2).contains(&lines.len()), "one or two lines:\n{stderr}");
+    assert!(!stderr.contains("panicked") && !stderr.contains("backtrace"), "no panic:\n{stderr}");
+    for word in says {
+        assert!(stderr.contains(word), "{word:?} is missing in:\n{stderr}");
+    }
+}
+
+/// `logits` of this folder fails and says all of this.
+#[track_caller]
+fn refused(folder: &Folder, says: &[&str]) {
+    fails(&["logits", "--tokens", "1,2", "--model", folder.path()], 1, says);
+}
+
+fn folder() -> Folder {
+    Folder::copy_of("bf16-gqa3")
+}
+
+#[test]
+fn an_undamaged_copy_is_fine() {
+    let (code, stderr) = run(&["logits", "--tokens", "1,2", "--model", folder().path()]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn no_such_folder() {
+    let says =
+        ["no/such/folder", "config.json: ", "a model folder holds config.json, tokenizer.json and model.safetensors"];
+    fails(&["logits", "--tokens", "1", "--model", "no/such/folder"], 1, &says);
+}
+
+#[test]
+fn a_folder_without_weights() {
+    let folder = folder();
+    std::fs::remove_file(folder.file("model.safetensors")).unwrap();
+    refused(&folder, &["model.safetensors: ", "no model.safetensors.index.json either"]);
+}
+
+#[test]
+fn a_file_where_a_folder_should_be() {
+    let folder = folder();
+    let file = folder.file("model.safetensors");
+    fails(&["logits", "--tokens", "1", "--model", file.to_str().unwrap()], 1, &["model.safetensors", "not a file"]);
+}
+
+#[test]
+fn a_truncated_file() {
+    let folder = folder();
+    let bytes = folder.read("model.safetensors");
+    for len in [bytes.len() - 1, bytes.len() / 2] {
+        folder.write("model.safetensors", &bytes[..len]);
+        refused(&folder, &["model.safetensors", &format!("{len}"), "cut short", "download the file again"]);
+    }
+}
+
+#[test]
+fn a_file_cut_inside_its_header() {
+    let folder = folder();
+    let bytes = folder.read("model.safetensors");
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    folder.write("model.safetensors", &bytes[..100]);
+    refused(&folder, &["model.safetensors", &format!("a header of {header} bytes"), "100 in all", "download"]);
+    for len in [0, 7] {
+        folder.write("model.safetensors", &bytes[..len]);
+        refused(&folder, &["model.safetensors", "at least 8 bytes", &format!("this one has {len}")]);
+    }
+}
+
+#[test]
+fn an_absurd_header_length() {
+    let folder = folder();
+    for header in [u64::MAX, u64::MAX - 8, 1 << 62, 1 << 40] {
+        let mut bytes = folder.read("model.safetensors");
+        bytes[..8].copy_from_slice(&header.to_le_bytes());
+        folder.write("model.safetensors", &bytes);
+        let len = bytes.len();
+        refused(&folder, &["model.safetensors", &format!("a header of {header} bytes"), &format!("{len} in all")]);
+    }
+}
+
+#[test]
+fn a_header_that_is_not_json() {
+    let folder = folder();
+    let mut bytes = folder.read("model.safetensors");
+    bytes[8..12].copy_from_slice(b"<htm");
+    folder.write("model.safetensors", &bytes);
+    refused(&folder, &["model.safetensors", "not a safetensors file", "JSON"]);
+}
+
+#[test]
+fn a_header_that_lies_about_its_tensors() {
+    let folder = folder();
+    let lies = [
+        r#"{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,16]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[4],"data_offsets":[16,0]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,18446744073709551615]}}"#,
+        r#"{"a":{"dtype":"F32","shape":[5],"data_offsets":[0,16]}}"#,
+        r#"{"a":{"dtype":"F31","shape":[4],"data_offsets":[0,16]}}"#,
+    ];
+    for header in lies {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.extend([0; 16]);
+        folder.write("model.safetensors", bytes);
+        refused(&folder, &["model.safetensors", "download the file again"]);
+    }
+}
+
+#[test]
+fn a_tensor_of_another_type() {
+    for (dtype, name) in [(Dtype::I32, "I32"), (Dtype::F64, "F64"), (Dtype::F8_E4M3, "F8_E4M3"), (Dtype::U8, "U8")] {
+        let folder = folder();
+        folder.change_tensor("model.layers.1.mlp.up_proj.weight", |tensor| {
+            let numbers: usize = tensor.shape.iter().product();
+            tensor.data = vec![0; numbers * dtype.bitsize() / 8];
+            tensor.dtype = dtype;
+        });
+        refused(&folder, &["model.safetensors: tensor model.layers.1.mlp.up_proj.weight", name, "BF16, F16, F32"]);
+    }
+}
+
+#[test]
+fn a_tensor_of_another_shape() {
+    let folder = folder();
+    folder.change_tensor("model.layers.0.self_attn.k_proj.weight", |tensor| tensor.shape.reverse());
+    let expected = "tensor model.layers.0.self_attn.k_proj.weight is [24, 16], expected [16, 24]";
+    refused(&folder, &["model.safetensors: ", expected, "config.json"]);
+
+    let folder = self::folder();
+    folder.change_tensor("model.norm.weight", |tensor| tensor.shape.push(1));
+    refused(&folder, &["tensor model.norm.weight is [24, 1], expected [24]"]);
+}
+
+#[test]
+fn a_missing_tensor() {
+    let folder = folder();
+    let mut tensors = folder.tensors();
+    tensors.remove("model.layers.1.self_attn.q_norm.weight");
+    folder.set_tensors(&tensors);
+    refused(&folder, &["model.safetensors: tensor model.layers.1.self_attn.q_norm.weight [8] is missing"]);
+}
+
+#[test]
+fn an_untied_model_needs_its_output() {
+    let folder = folder();
+    folder.set("config.json", "tie_word_embeddings", json!(false));
+    refused(&folder, &["tensor lm_head.weight [97, 24] is missing"]);
+}
+
+#[test]
+fn json_that_is_not() {
+    let folder = folder();
+    for text in ["", "{", "hello", "[]", "{\"vocab_size\": \"many\"}", "{\"vocab_size\": -1}", "\u{0}"] {
+        folder.write("config.json", text);
+        refused(&folder, &["config.json: not the JSON expected here", "line"]);
+    }
+    let folder = self::folder();
+    folder.write("generation_config.json", "{\"eos_token_id\": \"stop\"}");
+    refused(&folder, &["generation_config.json: not the JSON expected here"]);
+}
+
+#[test]
+fn numbers_that_cannot_be() {
+    let cases = [
+        ("vocab_size", json!(0), "vocab_size is 0"),
+        ("hidden_size", json!(1u64 << 40), "hidden_size is 1099511627776"),
+        ("num_hidden_layers", json!(16_000_000), "num_hidden_layers is 16000000"),
+        ("num_key_value_heads", json!(4), "num_attention_heads (6) is not a multiple of num_key_value_heads (4)"),
+        ("num_key_value_heads", json!(0), "num_key_value_heads is 0"),
+        ("head_dim", json!(7), "head_dim is 7, expected an even number"),
+        ("rms_norm_eps", json!(-1.0), "rms_norm_eps is -1"),
+    ];
+    for (field, value, says) in cases {
+        let folder = folder();
+        folder.set("config.json", field, value);
+        refused(&folder, &["config.json: ", says]);
+    }
+}
+
+#[test]
+fn a_model_larger_than_its_checkpoint() {
+    let folder = folder();
+    folder.set("config.json", "vocab_size", json!(1 << 24));
+    folder.set("config.json", "hidden_size", json!(1 << 24));
+    refused(&folder, &["tensor model.embed_tokens.weight is [97, 24], expected [16777216, 16777216]"]);
+}
+
+#[test]
+fn models_that_are_not_supported() {
+    let cases = [
+        ("model_type", json!("llama"), "the architecture \"llama\" is not supported (supported: \"qwen3\")"),
+        ("rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0 }), "rope scaling is not supported"),
+        ("rope_parameters", json!({ "rope_theta": 1e6, "rope_type": "yarn" }), "rope scaling is not supported"),
+        ("quantization_config", json!({ "quant_method": "awq" }), "quantized weights are not supported"),
+        ("use_sliding_window", json!(true), "sliding-window attention is not supported"),
+        ("layer_types", json!(["full_attention", "sliding_attention"]), "sliding-window attention is not supported"),
+        ("hidden_act", json!("gelu"), "the activation \"gelu\" is not supported"),
+    ];
+    for (field, value, says) in cases {
+        let folder = folder();
+        folder.set("config.json", field, value);
+        refused(&folder, &["config.json: ", says]);
+    }
+}
+
+#[test]
+fn an_index_that_names_what_is_not_there() {
+    let sharded = || Folder::copy_of("sharded");
+    let (code, _) = run(&["logits", "--tokens", "1,2", "--model", sharded().path()]);
+    assert_eq!(code, Some(0));
+
+    let folder = sharded();
+    std::fs::remove_file(folder.file("model-00002-of-00003.safetensors")).unwrap();
+    refused(&folder, &["model-00002-of-00003.safetensors: ", "the index names it: download this shard too"]);
+
+    let index = "model.safetensors.index.json";
+    for shard in ["../model-00001-of-00003.safetensors", "/etc/passwd", "..", ""] {
+        let folder = sharded();
+        folder.set(index, "weight_map", json!({ "model.norm.weight": shard }));
+        refused(&folder, &[index, &format!("{shard:?}"), "not a plain file name"]);
+    }
+
+    let folder = sharded();
+    folder.set(index, "weight_map", json!({ "no.such.tensor": "model-00001-of-00003.safetensors" }));
+    refused(
+        &folder,
+        &[index, "places tensor no.such.tensor in model-00001-of-00003.safetensors, which does not hold it"],
+    );
+
+    let folder = sharded();
+    folder.write(index, "{}");
+    refused(&folder, &[index, "not the JSON expected here", "weight_map"]);
+}
+
+#[test]
+fn tokens_outside_the_vocabulary_or_beyond_the_positions() {
+    let folder = folder();
+    let logits = |tokens: &str, code, says: &[&str]| {
+        fails(&["logits", "--tokens", tokens, "--model", folder.path()], code, says);
+    };
+    logits("1,97", 1, &["token id 97 is outside the vocabulary: ids go from 0 to 96"]);
+    logits("4294967295", 1, &["token id 4294967295"]);
+    let long = vec!["1"; 129].join(",");
+    logits(&long, 1, &["129 tokens are more than the model's 128 positions"]);
+}
+
+#[test]
+fn data_at_an_odd_address_is_read_all_the_same() {
+    let logits = |folder: &Folder| {
+        let arguments = ["logits", "--tokens", "1,2,3", "--model", folder.path()];
+        let output = Command::new(env!("CARGO_BIN_EXE_page-by-page")).args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for golden in ["bf16-gqa3", "f32-bias-gqa7"] {
+        let (whole, shifted) = (Folder::copy_of(golden), Folder::copy_of(golden));
+        let bytes = whole.read("model.safetensors");
+        let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let parts = [&(header as u64 + 1).to_le_bytes(), &bytes[8..8 + header], b" ", &bytes[8 + header..]];
+        shifted.write("model.safetensors", parts.concat());
+        assert_eq!(logits(&whole), logits(&shifted));
+        assert!(logits(&whole).starts_with("{\"tokens\":[1,2,3],\"logits\":["));
+    }
+}
+
+#[test]
+fn an_unknown_cache_names_the_known_ones() {
+    let says = "error: unknown kv cache \"pagd\" (supported: recompute, flat, contiguous)\n";
+    assert_eq!(run(&["generate", "--kv", "pagd"]), (Some(2), says.into()));
+}
+
+/// What `generate` says once the chapters that it needs are there.
+#[cfg(all(reference = "ch01_recompute", reference = "ch02_flat", reference = "ch03_contiguous"))]
+mod generate {
+    use super::*;
+
+    #[test]
+    fn an_empty_prompt() {
+        fails(&["generate", ""], 1, &["the prompt is empty", "Once upon a time"]);
+    }
+
+    #[test]
+    fn a_prompt_longer_than_the_positions() {
+        let folder = Folder::copy_of("storyteller-draft");
+        folder.set("config.json", "max_position_embeddings", json!(12));
+        let prompt = "the king ".repeat(20);
+        fails(&["generate", &prompt, "--model", folder.path()], 1, &["tokens", "12 positions", "shorten the prompt"]);
+    }
+
+    #[test]
+    fn a_folder_without_a_tokenizer() {
+        let says = ["tokenizer.json: ", "came with the model"];
+        fails(&["generate", "--model", folder().path()], 1, &says);
+    }
+
+    #[test]
+    fn a_tokenizer_that_is_none() {
+        let folder = Folder::copy_of("storyteller-draft");
+        folder.write("tokenizer.json", "{}");
+        fails(&["generate", "--model", folder.path()], 1, &["tokenizer.json: "]);
+    }
+
+    #[test]
+    fn a_tokenizer_of_another_model() {
+        let folder = folder();
+        folder.write("tokenizer.json", Folder::copy_of("storyteller").read("tokenizer.json"));
+        fails(
+            &["generate", "--model", folder.path()],
+            1,
+            &["token id ", "outside the vocabulary: ids go from 0 to 96"],
+        );
+    }
+
+    #[test]
+    fn a_reservation_larger_than_the_machine() {
+        for capacity in ["1000000000000", "18446744073709551615"] {
+            fails(&["generate", "--capacity", capacity], 1, &[capacity, "slots", "3072 bytes", "reserve fewer"]);
+        }
+        let waste = ["bench", "waste", "--capacity", "1000000000000", "--lengths", "1,1,1"];
+        fails(&waste, 1, &["3000000000000 slots"]);
+    }
+
+    #[test]
+    fn sampling_that_makes_no_sense() {
+        for (option, value) in [("--temperature", "-1"), ("--temperature", "NaN"), ("--temperature", "1e-30")] {
+            fails(&["generate", option, value], 1, &["the temperature is", "0 (greedy) or 0.001 to 1000"]);
+        }
+        for value in ["1.5", "-0.1", "nan"] {
+            fails(&["generate", "--top-p", value], 1, &["top-p is", "a probability from 0 to 1"]);
+        }
+    }
+
+    #[test]
+    fn a_text_longer_than_the_reservation() {
+        fails(
+            &["generate", "--max-new-tokens", "50", "--capacity", "20"],
+            1,
+            &["no room for 1 more", "0 of its 20 slots are free", "reserve more"],
+        );
+        fails(&["generate", "--capacity", "3"], 1, &["no room for 5 more tokens: 3 of its 3 slots are free"]);
+        fails(&["bench", "waste", "--capacity", "8", "--lengths", "9"], 1, &["a sequence of 9 tokens", "8 slots"]);
+    }
+}
+
+#[cfg(unstarted = "ch01_recompute")]
+#[test]
+fn a_chapter_that_is_not_started() {
+    let says =
+        ["chapter 1 (Recompute everything) is not started", "exercises/ch01_recompute.rs", "--features solution"];
+    fails(&["generate"], 1, &says);
+}

@@ -1,0 +1,230 @@
+//! A course of two chapters in a temporary folder, in order as it is made, for tests to break.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::check;
+use crate::course::Course;
+use crate::record;
+
+const STUB_1: &str = r#"//! Chapter 1: sums.
+//!
+//! Check your work with `cargo test`.
+
+/// Adds numbers → their sum.
+pub fn sum(numbers: &[u32]) -> u32 {
+    todo!("ch01 task 1: add the numbers")
+}
+
+/// Holds numbers.
+pub struct Total {
+    of: u32,
+}
+
+impl Total {
+    /// Of these numbers.
+    pub fn new(numbers: &[u32]) -> Self {
+        todo!("ch01 task 2: hold the total")
+    }
+
+    /// The total.
+    pub fn get(&self) -> u32 {
+        self.of
+    }
+}
+"#;
+
+const SOLUTION_1: &str = r#"//! Chapter 1: sums.
+
+/// Adds numbers → their sum.
+// ANCHOR: sum
+pub fn sum(numbers: &[u32]) -> u32 {
+    // In any order.
+
+    let mut total = 0;
+    for number in numbers.iter() {
+        total += number % 7;
+    }
+    total
+}
+// ANCHOR_END: sum
+
+/// Holds numbers.
+pub struct Total {
+    of: u32,
+}
+
+impl Total {
+    /// Of these numbers.
+    pub fn new(numbers: &[u32]) -> Self {
+        Total { of: sum(numbers) }
+    }
+
+    /// The total.
+    pub fn get(&self) -> u32 {
+        self.of
+    }
+}
+"#;
+
+const GRADER_1: &str = r#"//! Grader of chapter 1.
+
+#[cfg(unstarted = "ch01_sum")]
+#[test]
+#[ignore = "not started: edit exercises/ch01_sum.rs"]
+fn ch01_sum() {}
+
+#[cfg(not(unstarted = "ch01_sum"))]
+mod checks {
+    use sample::chapters::ch01_sum::{Total, sum};
+
+    #[test]
+    fn task_1_adds() {
+        assert_eq!(sum(&[1, 2]), 3);
+        assert_transcript("ch01_sums", "");
+    }
+
+    /// Task 2
+    #[test]
+    fn task_2_holds_the_total() {
+        assert_eq!(Total::new(&[1, 2]).get(), 3);
+    }
+}
+"#;
+
+const STUB_2: &str = r#"//! Chapter 2: twice.
+
+/// Twice a number.
+pub fn double(number: u32) -> u32 {
+    todo!("ch02 task 1: take it twice")
+}
+"#;
+
+const SOLUTION_2: &str = r#"//! Chapter 2: twice.
+
+/// Twice a number.
+pub fn double(number: u32) -> u32 {
+    number + number
+}
+"#;
+
+const GRADER_2: &str = r#"//! Grader of chapter 2.
+
+#[cfg(unstarted = "ch02_double")]
+#[test]
+#[ignore = "not started: edit exercises/ch02_double.rs"]
+fn ch02_double() {}
+
+#[test]
+fn task_1_doubles() {}
+"#;
+
+const CHAPTERS: &str = r#"//! The course.
+#[cfg_attr(reference = "ch01_sum", path = "../solutions/ch01_sum.rs")]
+#[cfg_attr(not(reference = "ch01_sum"), path = "../exercises/ch01_sum.rs")]
+#[cfg_attr(not(reference = "ch01_sum"), allow(unused_variables, dead_code))]
+pub mod ch01_sum;
+#[cfg_attr(reference = "ch02_double", path = "../solutions/ch02_double.rs")]
+#[cfg_attr(not(reference = "ch02_double"), path = "../exercises/ch02_double.rs")]
+#[cfg_attr(not(reference = "ch02_double"), allow(unused_variables, dead_code))] pub mod ch02_double;
+
+const CHAPTERS: [Chapter; 2] = [
+    Chapter {
+        number: 1,
+        title: "Sums",
+        name: "ch01_sum",
+        source: source(cfg!(reference = "ch01_sum"), cfg!(unstarted = "ch01_sum")),
+        exercise: include_str!("../exercises/ch01_sum.rs"),
+    },
+    // The next begins on line 19.
+    Chapter {
+        number: 2,
+        title: "Twice",
+        name: "ch02_double",
+        source: source(cfg!(reference = "ch02_double"), cfg!(unstarted = "ch02_double")),
+        exercise: include_str!("../exercises/ch02_double.rs"),
+    },
+];
+"#;
+
+pub struct Sample {
+    pub course: Course,
+    _folder: TempDir,
+}
+
+impl Sample {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sample = Sample { course: Course { root: folder.path().to_path_buf() }, _folder: folder };
+        let cargo = "[env]\nINSTA_UPDATE = { value = \"no\", force = true }\nINSTA_FORCE_PASS = { value = \"0\", force = true }\n";
+        let mistakes = |find: &str| -> String {
+            let one =
+                |n: usize| format!("[[mutation]]\nname = \"mistake {n}\"\nfind = \"{find}\"\nreplace = \"{n}\"\n");
+            (0..6).map(one).collect()
+        };
+        for (file, text) in [
+            ("exercises/ch01_sum.rs", STUB_1),
+            ("exercises/ch02_double.rs", STUB_2),
+            ("exercises/untouched.txt", ""),
+            ("solutions/ch01_sum.rs", SOLUTION_1),
+            ("solutions/ch02_double.rs", SOLUTION_2),
+            ("tests/ch01_sum.rs", GRADER_1),
+            ("tests/ch02_double.rs", GRADER_2),
+            ("tests/snapshots/ch01_sums.snap", "---\n---\n3\n"),
+            ("src/chapters.rs", CHAPTERS),
+            (".config/insta.yaml", "# Readers are graded.\nbehavior:\n  update: no\n"),
+            (".cargo/config.toml", cargo),
+            ("tools/course/mutations/ch01_sum.toml", &mistakes("number % 7")),
+            ("tools/course/mutations/ch02_double.toml", &mistakes("number + number")),
+        ] {
+            sample.write(file, text);
+        }
+        sample.record();
+        sample
+    }
+
+    pub fn write(&self, file: &str, text: &str) {
+        let path = self.course.root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub fn append(&self, file: &str, text: &str) {
+        self.write(file, &(self.course.read(file).unwrap() + text));
+    }
+
+    pub fn replace(&self, file: &str, find: &str, replace: &str) {
+        let text = self.course.read(file).unwrap();
+        assert!(text.contains(find), "{file} does not hold {find}");
+        self.write(file, &text.replace(find, replace));
+    }
+
+    pub fn remove(&self, file: &str) {
+        fs::remove_file(self.course.root.join(file)).unwrap();
+    }
+
+    /// Records the stubs as they are now.
+    pub fn record(&self) {
+        record::record(&self.course).unwrap();
+    }
+
+    /// The recorded hash of a chapter.
+    pub fn hash(&self, chapter: &str) -> String {
+        let record = self.course.read(record::FILE).unwrap();
+        record.lines().find(|line| line.ends_with(chapter)).unwrap()[..16].to_string()
+    }
+
+    #[track_caller]
+    pub fn expect(&self, problem: &str) {
+        let report = check::check(&self.course).unwrap();
+        let found = report.findings.iter().any(|finding| finding.to_string().contains(problem));
+        assert!(found, "not found: {problem}\n{report}");
+    }
+
+    #[track_caller]
+    pub fn expect_nothing(&self) {
+        let report = check::check(&self.course).unwrap();
+        assert!(report.findings.is_empty() && report.notes.is_empty(), "{report}");
+    }
+}
