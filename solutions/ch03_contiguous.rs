@@ -6,9 +6,11 @@
 //! ```text
 //!   capacity 8, 2 layers, 5 tokens held
 //!
-//!   layer 0  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]      the row of token 3 in layer 1 is row 8 + 3 = 11
-//!   layer 1  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]      of the tensor
-//!              0    1    2    3    4    5    6    7
+//!   row        0    1    2    3    4    5    6    7
+//!   layer 0  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]
+//!
+//!   row        8    9   10   11   12   13   14   15
+//!   layer 1  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]      token 3 in layer 1 is row 8 + 3 = 11 of the tensor
 //! ```
 
 use std::borrow::Cow;
@@ -18,24 +20,13 @@ use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 
 /// Bytes that a cache takes for `tokens` tokens, keys and values, in all layers.
 ///
-/// `bytes_per_value`: 4 for `f32`, 2 for 16-bit floats.
+/// `bytes_per_number`: 4 for `f32`, 2 for 16-bit floats.
 // ANCHOR: cache_bytes
-pub fn cache_bytes(layout: KvLayout, tokens: usize, bytes_per_value: usize) -> usize {
+pub fn cache_bytes(layout: KvLayout, tokens: usize, bytes_per_number: usize) -> usize {
     let rows = 2 * layout.n_layers * tokens;
-    rows * layout.kv_width() * bytes_per_value
+    rows * layout.kv_width() * bytes_per_number
 }
 // ANCHOR_END: cache_bytes
-
-/// The share of all reserved slots that hold no token, from 0 to 1; 0 if nothing is reserved.
-///
-/// Two sequences of 3 and 5 tokens in reservations of 8 each: 8 of 16 slots are empty → `0.5`
-// ANCHOR: wasted_share
-pub fn wasted_share(usages: &[Usage]) -> f64 {
-    let slots: usize = usages.iter().map(|usage| usage.slots).sum();
-    let wasted: usize = usages.iter().map(|usage| usage.wasted()).sum();
-    if slots == 0 { 0.0 } else { wasted as f64 / slots as f64 }
-}
-// ANCHOR_END: wasted_share
 
 /// A cache that reserves room for `capacity` tokens when it is made.
 pub struct ContiguousCache {
@@ -60,7 +51,7 @@ impl ContiguousCache {
     // ANCHOR: range
     /// Where the rows of some positions in one layer lie in `k` and in `v`.
     ///
-    /// With `kv_width` 2 and `capacity` 8: layer 1, positions 3 to 5 (5 excluded) → numbers 22 to 26.
+    /// With `kv_width` 2 and `capacity` 8: layer 1, positions `3..5` → numbers `22..26`.
     fn range(&self, layer: usize, positions: Range<usize>) -> Range<usize> {
         let width = self.layout.kv_width();
         let first_row = layer * self.capacity;
@@ -82,7 +73,8 @@ impl KvCache for ContiguousCache {
     /// Takes the next `n` slots of the reservation.
     ///
     /// # Errors
-    /// [`CacheError::OutOfSlots`] if fewer than `n` are free; the cache is then as it was.
+    /// [`CacheError::OutOfSlots`] if fewer than `n` are free; the cache is then as it was. `n` may be any number, even
+    /// `usize::MAX`.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         let free = self.capacity - self.len;
         if n > free {
@@ -120,3 +112,14 @@ impl KvCache for ContiguousCache {
         }
     }
 }
+
+/// The share of all reserved slots that hold no token, from 0 to 1; 0 if nothing is reserved.
+///
+/// No token in 10 slots and 30 tokens in 30: 10 of 40 slots are empty → `0.25`
+// ANCHOR: wasted_share
+pub fn wasted_share(usages: &[Usage]) -> f64 {
+    let slots: usize = usages.iter().map(|usage| usage.slots).sum();
+    let wasted: usize = usages.iter().map(|usage| usage.wasted()).sum();
+    if slots == 0 { 0.0 } else { wasted as f64 / slots as f64 }
+}
+// ANCHOR_END: wasted_share

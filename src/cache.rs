@@ -96,15 +96,13 @@ pub trait KvCache {
     /// `k` and `v`: `[n, kv_width]`, row-major, oldest token first. [`extend`](Self::extend) has made the room.
     ///
     /// # Panics
-    /// If `layer` is not a layer, or `k` and `v` are not the same whole number of rows, at most `len`.
+    /// If `k` and `v` are not the same whole number of rows, at most `len`. `layer` is one of the layout's.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]);
 
     /// All keys and all values of a layer, each `[len, kv_width]`, row-major, oldest token first.
     ///
     /// Borrowed where the rows lie side by side already, which is free; owned where they had to be copied together.
-    ///
-    /// # Panics
-    /// If `layer` is not a layer.
+    /// `layer` is one of the layout's.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>);
 
     /// What the cache holds and what that costs.

@@ -46,14 +46,13 @@ pub enum Source {
 }
 
 impl Chapter {
-    /// The tasks that are still `todo!()` in the reader's file, in order: `task 2: gather …`.
+    /// What is still `todo!()` in the reader's file, by the number of the task: `task 2: gather …`.
     pub fn tasks_left(&self) -> Vec<&'static str> {
         let prefix = format!("todo!(\"ch{:02} ", self.number);
-        self.exercise
-            .split(prefix.as_str())
-            .skip(1)
-            .filter_map(|rest| rest.split_once('"').map(|(task, _)| task))
-            .collect()
+        let messages = self.exercise.split(prefix.as_str()).skip(1);
+        let mut tasks: Vec<&str> = messages.filter_map(|rest| rest.split_once('"')).map(|(task, _)| task).collect();
+        tasks.sort_by_key(|task| task.split(':').next());
+        tasks
     }
 }
 

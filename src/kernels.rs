@@ -17,7 +17,7 @@
 //! shows what engines do without it.
 //!
 //! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector.rs` says what those
-//! are on AVX-512, on AVX2, on Neon and elsewhere. [`vectorized`] picks at run time. On x86 processors without fused multiply-add
+//! are on AVX-512, on AVX2, on Neon and elsewhere. `vectorized` picks at run time. On x86 processors without fused multiply-add
 //! (before 2013) the results are the same and the speed is poor.
 
 mod vector;

@@ -9,20 +9,20 @@
 //!                            │         └ keeps keys and values in: cache ◄── chapters
 //!                            └ the loop itself is chapter 1
 //! ```
+//!
+//! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here.
+//! - [`chapters`]: the course, one module a chapter, yours or the reference's.
+//! - [`engine`]: what the generation loop asks of a model, with a cache or without.
+//! - [`model`]: Qwen3, tokens in and logits out.
+//! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
+//! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
+//! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
 
-/// The contract between the model and its memory: [`cache::KvCache`], its shapes, its errors. Start here.
 pub mod cache;
-/// The course: one module a chapter, the reader's or the reference's.
 pub mod chapters;
-/// A model folder on disk: memory-mapped safetensors, checked before use, never copied.
 pub mod checkpoint;
-/// What the generation loop asks of a model, with a cache or without.
 pub mod engine;
-/// The arithmetic, in one fixed order per sum: the only place with SIMD.
 pub mod kernels;
-/// Qwen3: tokens in, logits out.
 pub mod model;
-/// From logits to the next token.
 pub mod sampler;
-/// Text to tokens and back, whole characters only.
 pub mod tokenizer;

@@ -68,8 +68,16 @@ mod checks {
         same!(cache.extend(3), expected, "extend(3) with 3 of 5 slots taken");
         let expected = Err(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 0 });
         same!(ContiguousCache::new(LAYOUT, 0).extend(1), expected, "extend(1) without any slot");
-        let expected = Err(CacheError::OutOfSlots { needed: usize::MAX, free: 2, capacity: 5 });
-        same!(cache.extend(usize::MAX), expected, "extend(usize::MAX) with 3 of 5 slots taken");
+    }
+
+    #[test]
+    fn task_2_any_number_can_be_asked_for() {
+        let mut cache = ContiguousCache::new(LAYOUT, 5);
+        cache.extend(3).unwrap();
+        for n in [usize::MAX, usize::MAX - 2] {
+            let expected = Err(CacheError::OutOfSlots { needed: n, free: 2, capacity: 5 });
+            same!(cache.extend(n), expected, "extend({n}) with 3 of 5 slots taken: mind the overflow");
+        }
     }
 
     #[test]
@@ -101,10 +109,12 @@ mod checks {
     #[test]
     fn task_3_layers_do_not_touch_each_other() {
         let layout = KvLayout { n_layers: 4, n_kv_heads: 1, head_dim: 2 };
-        let mut cache = ContiguousCache::new(layout, 3);
+        let mut cache = ContiguousCache::new(layout, 5);
         let mut oracle = Oracle::default();
-        oracle.append(&mut cache, &[1, 2, 3]);
-        oracle.check(&cache);
+        for tokens in [vec![1, 2], vec![3], vec![4, 5]] {
+            oracle.append(&mut cache, &tokens);
+            oracle.check(&cache);
+        }
     }
 
     #[test]
@@ -141,7 +151,7 @@ mod checks {
 
     fn of(capacity: usize, len: usize) -> Usage {
         let mut cache = ContiguousCache::new(LAYOUT, capacity);
-        cache.extend(len).unwrap();
+        same!(cache.extend(len), Ok(()), "extend({len}) on a reservation of {capacity}: task 2");
         cache.usage()
     }
 
@@ -176,6 +186,7 @@ mod checks {
             transcript.write(&mut cache, &tokens);
         }
         transcript.extend(&mut cache, 3);
+        transcript.gather(&cache);
         transcript.extend(&mut cache, 2);
         transcript.write(&mut cache, &[4, 5]);
         transcript.extend(&mut cache, 1);

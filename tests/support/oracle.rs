@@ -43,11 +43,10 @@ impl Oracle {
     fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32]) {
         let width = layout.kv_width();
         let (len, numbers) = (self.tokens.len(), found.len());
-        assert_eq!(
+        same!(
             numbers,
             len * width,
-            "gather({layer}) gives {numbers} numbers of {kind}; {len} tokens of {width} each are {}\n{}",
-            len * width,
+            "numbers of {kind} that gather({layer}) gives, for {len} tokens of {width} each\n{}",
             self.story()
         );
         for (position, (token, found)) in self.tokens.iter().zip(found.chunks_exact(width)).enumerate() {

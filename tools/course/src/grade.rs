@@ -230,10 +230,12 @@ impl Grading {
         };
         self.workshop.put(&chapter.stub(), &(wrong + STARTED))?;
         let trial = self.cargo.test(&graders(std::slice::from_ref(chapter), &REFERENCE), &[])?;
-        let red: Vec<String> = trial.red().into_iter().map(short_name).collect();
+        let mut red: Vec<String> = trial.red().into_iter().map(short_name).collect();
+        red.sort_by_key(|test| (tasks::of_test(test).is_none(), test.clone()));
         // The check that says most: one that explains, and of a task.
         let of_a_task = |failure: &Failure| tasks::of_test(&failure.test).is_some();
-        let telling = trial.failures().min_by_key(|failure| (!failure.is_explained(), !of_a_task(failure)));
+        let telling =
+            trial.failures().min_by_key(|failure| (!failure.is_explained(), !of_a_task(failure), &failure.test));
         let explained = telling.is_some_and(Failure::is_explained);
         let says = telling.map(Failure::says).unwrap_or_default();
 

@@ -49,9 +49,9 @@ enum Task {
     ///
     /// Refuses a file without any `todo!`: it is not a stub, but probably somebody's solution.
     Record,
-    /// Read stubs, solutions, graders and snapshots, and say what does not fit together; exit with 1 if anything does not
+    /// Read stubs, solutions, graders and snapshots, and say what does not fit together; if anything, exit with 1
     Check,
-    /// Do what readers do, in a copy of the repository, and see that the right work is green and the wrong work red
+    /// Do what readers do, in a copy of the repository: right work must be green, wrong work red; if not, exit with 1
     ///
     /// Takes minutes: each step compiles the crate with one more stub, solution or mistake in it. The copy and its
     /// build stay in the target folder, so that the next run begins warm.

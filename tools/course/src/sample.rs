@@ -157,7 +157,8 @@ impl Sample {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let sample = Sample { course: Course { root: folder.path().to_path_buf() }, _folder: folder };
-        let cargo = "[env]\nINSTA_UPDATE = { value = \"no\", force = true }\nINSTA_FORCE_PASS = { value = \"0\", force = true }\n";
+        let forced = |name: &str, value: &str| format!("{name} = {{ value = \"{value}\", force = true }}\n");
+        let cargo = format!("[env]\n{}{}", forced("INSTA_UPDATE", "no"), forced("INSTA_FORCE_PASS", "0"));
         let mistakes = |find: &str| -> String {
             let one =
                 |n: usize| format!("[[mutation]]\nname = \"mistake {n}\"\nfind = \"{find}\"\nreplace = \"{n}\"\n");
@@ -174,7 +175,7 @@ impl Sample {
             ("tests/snapshots/ch01_sums.snap", "---\n---\n3\n"),
             ("src/chapters.rs", CHAPTERS),
             (".config/insta.yaml", "# Readers are graded.\nbehavior:\n  update: no\n"),
-            (".cargo/config.toml", cargo),
+            (".cargo/config.toml", &cargo),
             ("tools/course/mutations/ch01_sum.toml", &mistakes("number % 7")),
             ("tools/course/mutations/ch02_double.toml", &mistakes("number + number")),
         ] {
