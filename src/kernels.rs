@@ -278,7 +278,7 @@ pub fn matmul(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
 
 /// One input row: the weights stream past it, straight from memory.
 fn matvec(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    let rows_per_task = ((1 << 17) / w.cols / 4 + 1) * 4;
+    let rows_per_task = (1 << 17) / w.cols + 1;
     for_each(out.chunks_mut(rows_per_task).enumerate(), w.rows * w.cols, |(task, out)| {
         vectorized(WeightStream { x, w, first: task * rows_per_task, out });
     });
@@ -307,50 +307,28 @@ impl Kernel for WeightStream<'_> {
 }
 
 impl WeightStream<'_> {
-    /// Four weight rows at a time: a single one would wait for each sum before it can add the next product.
+    /// One row after the other. Several at a time would share the loads of `x`, but memory is faster in order.
     #[inline(always)]
     fn run_as<V: Vector>(self, dtype: Dtype) {
-        let (fours, rest) = self.out.as_chunks_mut::<4>();
-        let (x, w, first) = (self.x, self.w, self.first);
-        for (i, out) in fours.iter_mut().enumerate() {
-            let row = first + 4 * i;
-            *out = stream::<V, 4>(x, dtype, [w.row(row), w.row(row + 1), w.row(row + 2), w.row(row + 3)]);
-        }
-        for (i, out) in rest.iter_mut().enumerate() {
-            [*out] = stream::<V, 1>(x, dtype, [w.row(first + 4 * fours.len() + i)]);
+        let size = LANES * dtype.size();
+        let (x, x_rest) = self.x.as_chunks::<LANES>();
+        for (i, out) in self.out.iter_mut().enumerate() {
+            let (row, row_rest) = self.w.row(self.first + i).split_at(x.len() * size);
+            let mut sums = V::splat(0.0);
+            for (x, bytes) in x.iter().zip(row.chunks_exact(size)) {
+                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
+                sums = V::load(x).mul_add(decode(dtype, bytes), sums);
+            }
+            if !x_rest.is_empty() {
+                sums = V::load(&padded(x_rest)).mul_add(decode(dtype, row_rest), sums);
+            }
+            *out = sums.sum();
         }
     }
 }
 
-/// The dot products of `x` with `C` weight rows, which follow one another in memory.
-///
-/// Several rows side by side are not a pattern that processors foresee, so the rows that come next are asked for.
-#[inline(always)]
-fn stream<V: Vector, const C: usize>(x: &[f32], dtype: Dtype, rows: [&[u8]; C]) -> [f32; C] {
-    let size = LANES * dtype.size();
-    let (x, x_rest) = x.as_chunks::<LANES>();
-    let mut sums = [V::splat(0.0); C];
-    let next = rows[C - 1].as_ptr_range().end;
-    for (k, x) in x.iter().enumerate() {
-        let x = V::load(x);
-        for line in (0..C * size).step_by(CACHE_LINE) {
-            prefetch(next.wrapping_add(k * C * size + line));
-        }
-        for c in 0..C {
-            sums[c] = x.mul_add(decode(dtype, &rows[c][k * size..][..size]), sums[c]);
-        }
-    }
-    if !x_rest.is_empty() {
-        let x_rest = V::load(&padded(x_rest));
-        for c in 0..C {
-            sums[c] = x_rest.mul_add(decode(dtype, &rows[c][x.len() * size..]), sums[c]);
-        }
-    }
-    lane_sums(&sums)
-}
-
-/// Bytes that come from memory together.
-const CACHE_LINE: usize = 64;
+/// Bytes between what is added and what is asked for: enough for memory to answer in time.
+const PREFETCH: usize = 8192;
 
 /// Asks for bytes that will soon be read. Any address will do.
 #[inline(always)]
