@@ -278,7 +278,7 @@ pub fn matmul(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
 
 /// One input row: the weights stream past it, straight from memory.
 fn matvec(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    let rows_per_task = (1 << 17) / w.cols + 1;
+    let rows_per_task = ((1 << 17) / w.cols / 4 + 1) * 4;
     for_each(out.chunks_mut(rows_per_task).enumerate(), w.rows * w.cols, |(task, out)| {
         vectorized(WeightStream { x, w, first: task * rows_per_task, out });
     });
@@ -307,24 +307,39 @@ impl Kernel for WeightStream<'_> {
 }
 
 impl WeightStream<'_> {
-    /// One row after the other. Several at a time would share the loads of `x`, but memory is faster in order.
     #[inline(always)]
     fn run_as<V: Vector>(self, dtype: Dtype) {
-        let size = LANES * dtype.size();
-        let (x, x_rest) = self.x.as_chunks::<LANES>();
-        for (i, out) in self.out.iter_mut().enumerate() {
-            let (row, row_rest) = self.w.row(self.first + i).split_at(x.len() * size);
-            let mut sums = V::splat(0.0);
-            for (x, bytes) in x.iter().zip(row.chunks_exact(size)) {
-                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
-                sums = V::load(x).mul_add(decode(dtype, bytes), sums);
+        let (fours, rest) = self.out.as_chunks_mut::<4>();
+        let rest_first = self.first + 4 * fours.len();
+        for (i, out) in fours.iter_mut().enumerate() {
+            let mut sums = [V::splat(0.0); 4];
+            // One row after the other: side by side they would share the loads of `x`, but memory is fastest in order.
+            for (c, sums) in sums.iter_mut().enumerate() {
+                *sums = add_row(self.x, dtype, self.w.row(self.first + 4 * i + c));
             }
-            if !x_rest.is_empty() {
-                sums = V::load(&padded(x_rest)).mul_add(decode(dtype, row_rest), sums);
-            }
-            *out = sums.sum();
+            *out = V::sum_4(&sums);
+        }
+        for (i, out) in rest.iter_mut().enumerate() {
+            *out = add_row::<V>(self.x, dtype, self.w.row(rest_first + i)).sum();
         }
     }
+}
+
+/// The running sums of a dot product at its end.
+#[inline(always)]
+fn add_row<V: Vector>(x: &[f32], dtype: Dtype, row: &[u8]) -> V {
+    let size = LANES * dtype.size();
+    let (x, x_rest) = x.as_chunks::<LANES>();
+    let (row, row_rest) = row.split_at(x.len() * size);
+    let mut sums = V::splat(0.0);
+    for (x, bytes) in x.iter().zip(row.chunks_exact(size)) {
+        prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
+        sums = V::load(x).mul_add(decode(dtype, bytes), sums);
+    }
+    if !x_rest.is_empty() {
+        sums = V::load(&padded(x_rest)).mul_add(decode(dtype, row_rest), sums);
+    }
+    sums
 }
 
 /// Bytes between what is added and what is asked for: enough for memory to answer in time.
