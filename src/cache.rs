@@ -109,7 +109,24 @@ pub trait KvCache {
     fn usage(&self) -> Usage;
 }
 
-/// Why a cache refused. Whatever the reason, nothing has changed.
+/// Names a page of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageId(pub u32);
+
+impl PageId {
+    /// The page's place among all pages of its pool, from 0.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl std::fmt::Display for PageId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why a cache, a page table or a page pool refused. Whatever the reason, nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
     /// A fixed reservation has too few empty slots left.
@@ -124,5 +141,41 @@ pub enum CacheError {
         free: usize,
         /// Slots reserved.
         capacity: usize,
+    },
+    /// The pool has too few free pages.
+    #[error("pages needed: {needed}, free: {free}; let other sequences end, or give the pool more pages")]
+    OutOfPages {
+        /// Pages asked for.
+        needed: usize,
+        /// Pages without an owner.
+        free: usize,
+    },
+    /// A page that has no owner was freed.
+    #[error("page {0} is free already: somebody freed it twice, or never had it")]
+    DoubleFree(PageId),
+    /// A page that has no owner was to be shared.
+    #[error("page {0} is free: only a page that has an owner can be shared")]
+    FreePage(PageId),
+    /// A page that the pool does not have.
+    #[error("page {page} is not of this pool: its pages go from 0 to {}", n_pages - 1)]
+    ForeignPage {
+        /// The page.
+        page: PageId,
+        /// Pages of the pool.
+        n_pages: usize,
+    },
+    /// A pool without pages.
+    #[error("a pool needs at least one page")]
+    NoPages,
+    /// Pages without slots.
+    #[error("a page needs at least one slot: the page size is 0")]
+    NoSlots,
+    /// A position at which no token is held.
+    #[error("there is no token at position {position}: {len} tokens are held")]
+    PastTheEnd {
+        /// The position.
+        position: usize,
+        /// Tokens held.
+        len: usize,
     },
 }

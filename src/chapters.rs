@@ -19,6 +19,21 @@ pub mod ch02_flat;
 #[cfg_attr(not(reference = "ch03_contiguous"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
 pub mod ch03_contiguous;
 
+#[cfg_attr(reference = "ch04_page_pool", path = "../solutions/ch04_page_pool.rs")]
+#[cfg_attr(not(reference = "ch04_page_pool"), path = "../exercises/ch04_page_pool.rs")]
+#[cfg_attr(not(reference = "ch04_page_pool"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch04_page_pool;
+
+#[cfg_attr(reference = "ch05_page_table", path = "../solutions/ch05_page_table.rs")]
+#[cfg_attr(not(reference = "ch05_page_table"), path = "../exercises/ch05_page_table.rs")]
+#[cfg_attr(not(reference = "ch05_page_table"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch05_page_table;
+
+#[cfg_attr(reference = "ch06_paged", path = "../solutions/ch06_paged.rs")]
+#[cfg_attr(not(reference = "ch06_paged"), path = "../exercises/ch06_paged.rs")]
+#[cfg_attr(not(reference = "ch06_paged"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch06_paged;
+
 /// A chapter of the book.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
@@ -56,7 +71,7 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 3] = [
+const CHAPTERS: [Chapter; 6] = [
     Chapter {
         number: 1,
         title: "Recompute everything",
@@ -77,6 +92,27 @@ const CHAPTERS: [Chapter; 3] = [
         name: "ch03_contiguous",
         source: source(cfg!(reference = "ch03_contiguous"), cfg!(unstarted = "ch03_contiguous")),
         exercise: include_str!("../exercises/ch03_contiguous.rs"),
+    },
+    Chapter {
+        number: 4,
+        title: "The page pool",
+        name: "ch04_page_pool",
+        source: source(cfg!(reference = "ch04_page_pool"), cfg!(unstarted = "ch04_page_pool")),
+        exercise: include_str!("../exercises/ch04_page_pool.rs"),
+    },
+    Chapter {
+        number: 5,
+        title: "The page table",
+        name: "ch05_page_table",
+        source: source(cfg!(reference = "ch05_page_table"), cfg!(unstarted = "ch05_page_table")),
+        exercise: include_str!("../exercises/ch05_page_table.rs"),
+    },
+    Chapter {
+        number: 6,
+        title: "The paged cache",
+        name: "ch06_paged",
+        source: source(cfg!(reference = "ch06_paged"), cfg!(unstarted = "ch06_paged")),
+        exercise: include_str!("../exercises/ch06_paged.rs"),
     },
 ];
 

@@ -16,6 +16,7 @@
 //! - [`model`]: Qwen3, tokens in and logits out.
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
+//! - [`regions`]: contiguous regions in one memory, first fit: what pages replace.
 //! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
 
 pub mod cache;
@@ -24,5 +25,6 @@ pub mod checkpoint;
 pub mod engine;
 pub mod kernels;
 pub mod model;
+pub mod regions;
 pub mod sampler;
 pub mod tokenizer;

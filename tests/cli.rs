@@ -196,13 +196,20 @@ fn synth_never_writes_over_anything() {
     assert_eq!(std::fs::read(Path::new(&out).join("model.safetensors")).unwrap(), before);
 }
 
-/// What needs the code of chapters 1 to 3. A reader's unfinished chapter fails its own checks, not these.
-#[cfg(all(reference = "ch01_recompute", reference = "ch02_flat", reference = "ch03_contiguous"))]
+/// What needs the code of chapters 1 to 6. A reader's unfinished chapter fails its own checks, not these.
+#[cfg(all(
+    reference = "ch01_recompute",
+    reference = "ch02_flat",
+    reference = "ch03_contiguous",
+    reference = "ch04_page_pool",
+    reference = "ch05_page_table",
+    reference = "ch06_paged"
+))]
 mod with_caches {
     use super::*;
     use checkpoints::Folder;
 
-    const CACHES: [&str; 3] = ["recompute", "flat", "contiguous"];
+    const CACHES: [&str; 4] = ["recompute", "flat", "contiguous", "paged"];
 
     fn generated(more: &[&str]) -> Value {
         json_of(&[&["generate", "--json", "--max-new-tokens", "30"], more].concat())
@@ -242,7 +249,10 @@ mod with_caches {
         assert!(line("decode").starts_with("29 tokens in ") && line("decode").ends_with(" tokens/s"));
         assert_eq!(line("projected"), "34 rows");
         assert_eq!(line("cache"), "flat: 34 tokens in 34 slots, 0 wasted, 0.10 MiB; 551 rows copied");
-        assert_eq!(line("chapters"), "1 reference, 2 reference, 3 not needed");
+        assert_eq!(
+            line("chapters"),
+            "1 reference, 2 reference, 3 not needed, 4 not needed, 5 not needed, 6 not needed"
+        );
     }
 
     #[test]
@@ -368,9 +378,45 @@ mod with_caches {
                 [&cost["tokens"], &cost["rows_projected"], &cost["rows_copied"]].map(|number| number.as_u64().unwrap())
             })
             .collect();
-        assert_eq!(rows, [[8, 36, 0], [8, 8, 28], [8, 8, 0], [16, 136, 0], [16, 16, 120], [16, 16, 0]]);
-        assert!(table.contains("× fastest") && table.lines().count() == 8, "{table}");
+        let of = |n, recomputed, copied| [[n, recomputed, 0], [n, n, copied], [n, n, 0], [n, n, 0]];
+        assert_eq!(rows, [of(8, 36, 28), of(16, 136, 120)].concat());
+        assert!(table.contains("× fastest") && table.lines().count() == 10, "{table}");
         assert_eq!(run(&["bench", "caches", "--tokens", "1024"]).code, Some(1));
+    }
+
+    #[test]
+    fn a_page_size_changes_no_token() {
+        let expected = generated(&["--kv", "recompute"])["tokens"].clone();
+        for page_size in ["1", "3", "16", "64"] {
+            let json = generated(&["--kv", "paged", "--page-size", page_size]);
+            assert_eq!(json["tokens"], expected, "--page-size {page_size}");
+            let (slots, size) = (json["counters"]["slots"].as_u64().unwrap(), page_size.parse::<u64>().unwrap());
+            assert_eq!(slots, 34u64.div_ceil(size) * size, "slots of the pages for 34 tokens");
+        }
+    }
+
+    #[test]
+    fn too_few_pages_end_the_text_with_an_error() {
+        let run = run(&["generate", "--kv", "paged", "--page-size", "4", "--pages", "2"]);
+        assert_eq!(run.code, Some(1));
+        assert!(run.stdout.starts_with("Once upon a time"), "what was written stays: {}", run.stdout);
+        assert!(run.stderr.contains("pages needed: 1, free: 0"), "{}", run.stderr);
+        for (flag, says) in [("--page-size", "the page size is 0"), ("--pages", "a pool needs at least one page")] {
+            let run = self::run(&["generate", "--kv", "paged", flag, "0"]);
+            assert_eq!(run.code, Some(1));
+            assert!(run.stderr.contains(says), "{}", run.stderr);
+        }
+    }
+
+    #[test]
+    fn pages_take_what_gaps_refuse() {
+        let shown = ok(&["bench", "fragmentation"]).stdout;
+        assert!(shown.contains("850 slots are free, in gaps of 200, 650"), "{shown}");
+        assert!(shown.contains("800 slots in a row are needed; 850 are free, but the longest gap has 650"), "{shown}");
+        assert!(shown.contains("800 tokens: 50 pages taken, 2 left"), "{shown}");
+        let waste = ok(&["bench", "waste", "--page-size", "16"]).stdout;
+        let last: Vec<&str> = waste.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last, ["all", "2,256", "2,248", "8", "0.4", "%"]);
     }
 
     #[test]

@@ -295,7 +295,7 @@ fn data_at_an_odd_address_is_read_all_the_same() {
 
 #[test]
 fn an_unknown_cache_names_the_known_ones() {
-    let says = "error: unknown kv cache \"pagd\" (supported: recompute, flat, contiguous)\n";
+    let says = "error: unknown kv cache \"pagd\" (supported: recompute, flat, contiguous, paged)\n";
     assert_eq!(run(&["generate", "--kv", "pagd"]), (Some(2), says.into()));
 }
 

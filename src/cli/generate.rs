@@ -13,7 +13,7 @@ use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
 
-use super::kv::{Kv, Writing, Written, require_chapters, require_memory};
+use super::kv::{Kv, Pages, Writing, Written, require_chapters, require_memory};
 use super::progress::Progress;
 use super::report::{count, mib, per_second, rate, thousands, time};
 use super::{model_dir, print, say};
@@ -32,7 +32,7 @@ pub struct Generate {
     /// How the text begins
     #[arg(default_value = "Once upon a time")]
     prompt: String,
-    /// Where keys and values are kept: recompute (nowhere), flat or contiguous
+    /// Where keys and values are kept: recompute (nowhere), flat, contiguous or paged
     #[arg(long, value_name = "CACHE", default_value = "contiguous")]
     kv: Kv,
     /// Model folder, or a bundled model: storyteller, storyteller-draft
@@ -56,6 +56,12 @@ pub struct Generate {
     /// Slots that the contiguous cache reserves [default: prompt and new tokens]
     #[arg(long, value_name = "N")]
     capacity: Option<usize>,
+    /// Slots in a page of the paged cache
+    #[arg(long, value_name = "P", default_value_t = 16)]
+    page_size: usize,
+    /// Pages that the paged cache may use [default: enough for prompt and new tokens]
+    #[arg(long, value_name = "N")]
+    pages: Option<usize>,
     /// Print one JSON object instead: text, token ids, counters, timings
     #[arg(long)]
     json: bool,
@@ -80,8 +86,13 @@ impl Generate {
         model.check(&prompt, 0)?;
         let max_new_tokens = self.new_tokens_that_fit(prompt.len(), model.config())?;
         let capacity = self.capacity.unwrap_or(prompt.len() + max_new_tokens);
-        if self.kv == Kv::Contiguous {
-            require_memory(model.config().kv_layout(), capacity)?;
+        ensure!(self.page_size > 0, "the page size is 0; a page needs at least one slot");
+        let n_pages = self.pages.unwrap_or((prompt.len() + max_new_tokens).div_ceil(self.page_size));
+        let pages = Pages { page_size: self.page_size, n_pages };
+        match self.kv {
+            Kv::Contiguous => require_memory(model.config().kv_layout(), capacity)?,
+            Kv::Paged => require_memory(model.config().kv_layout(), n_pages.saturating_mul(self.page_size))?,
+            Kv::Recompute | Kv::Flat => {}
         }
 
         let mut end_of_text = model.config().eos_token_ids.clone();
@@ -100,7 +111,7 @@ impl Generate {
                 if screen.borrow().failure.is_some() { STOP } else { sampler.pick(logits) }
             };
             let mut on_token = |token| screen.borrow_mut().push(token);
-            Writing { model: &model, prompt: &prompt, limits, capacity }.run(self.kv, &mut pick, &mut on_token)
+            Writing { model: &model, prompt: &prompt, limits, capacity, pages }.run(self.kv, &mut pick, &mut on_token)
         };
         clock.stop();
         screen.finish();

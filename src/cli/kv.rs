@@ -8,6 +8,7 @@ use page_by_page::cache::{KvCache, KvLayout, Usage};
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::{Source, chapter};
 use page_by_page::engine::{Cached, Limits};
 use page_by_page::model::{Model, StepError};
@@ -21,11 +22,13 @@ pub enum Kv {
     Flat,
     /// One reservation for the whole text.
     Contiguous,
+    /// Pages of a shared slab.
+    Paged,
 }
 
 /// A name that is none of the caches.
 #[derive(Debug, thiserror::Error)]
-#[error("unknown kv cache {0:?} (supported: recompute, flat, contiguous)")]
+#[error("unknown kv cache {0:?} (supported: recompute, flat, contiguous, paged)")]
 pub struct UnknownKv(String);
 
 impl FromStr for Kv {
@@ -36,6 +39,7 @@ impl FromStr for Kv {
             "recompute" => Ok(Kv::Recompute),
             "flat" | "basic" => Ok(Kv::Flat),
             "contiguous" => Ok(Kv::Contiguous),
+            "paged" => Ok(Kv::Paged),
             _ => Err(UnknownKv(name.into())),
         }
     }
@@ -47,13 +51,14 @@ impl fmt::Display for Kv {
             Kv::Recompute => "recompute",
             Kv::Flat => "flat",
             Kv::Contiguous => "contiguous",
+            Kv::Paged => "paged",
         })
     }
 }
 
 impl Kv {
     /// All of them, in the order of the book.
-    pub const ALL: [Kv; 3] = [Kv::Recompute, Kv::Flat, Kv::Contiguous];
+    pub const ALL: [Kv; 4] = [Kv::Recompute, Kv::Flat, Kv::Contiguous, Kv::Paged];
 
     /// The chapters whose code it runs.
     pub fn chapters(self) -> &'static [usize] {
@@ -61,6 +66,7 @@ impl Kv {
             Kv::Recompute => &[1],
             Kv::Flat => &[1, 2],
             Kv::Contiguous => &[1, 3],
+            Kv::Paged => &[1, 4, 5, 6],
         }
     }
 }
@@ -114,6 +120,17 @@ pub struct Writing<'a> {
     pub limits: Limits<'a>,
     /// Slots to reserve, where a cache reserves.
     pub capacity: usize,
+    /// The memory of a paged cache.
+    pub pages: Pages,
+}
+
+/// How much memory a paged cache may use, and in what pieces.
+#[derive(Clone, Copy)]
+pub struct Pages {
+    /// Slots in a page.
+    pub page_size: usize,
+    /// Pages in all.
+    pub n_pages: usize,
 }
 
 impl Writing<'_> {
@@ -133,6 +150,10 @@ impl Writing<'_> {
             }
             Kv::Flat => self.run_cached(&mut FlatCache::new(layout), pick, on_token),
             Kv::Contiguous => self.run_cached(&mut ContiguousCache::new(layout, self.capacity), pick, on_token),
+            Kv::Paged => {
+                let slab = PageSlab::new(layout, self.pages.page_size, self.pages.n_pages)?;
+                self.run_cached(&mut PagedCache::new(&slab)?, pick, on_token)
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use page_by_page::sampler::{Sampler, Sampling};
 use serde::Serialize;
 
 use super::Output;
-use crate::cli::kv::{Kv, Writing, Written, require_chapters};
+use crate::cli::kv::{Kv, Pages, Writing, Written, require_chapters};
 use crate::cli::progress::Progress;
 use crate::cli::report::{Table, thousands};
 use crate::cli::{model_dir, print};
@@ -50,7 +50,7 @@ struct Cost {
 impl Caches {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(&[1, 2, 3])?;
+        require_chapters(&[1, 2, 3, 4, 5, 6])?;
         let model = Model::open(&model_dir("storyteller".as_ref()))?;
         let positions = model.config().max_positions;
         for tokens in &self.tokens {
@@ -69,6 +69,9 @@ impl Caches {
         self.output.write(&costs)
     }
 }
+
+/// Slots in a page: the default of `generate`.
+const PAGE_SIZE: usize = 16;
 
 /// Writes a text with each cache, in turns.
 fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
@@ -112,7 +115,8 @@ fn write(model: &Model, kv: Kv, tokens: usize) -> Result<Written> {
     let prompt = &config.eos_token_ids[..1];
     let limits = Limits { max_new_tokens: tokens, end_of_text: &[] };
     let mut sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
-    let writing = Writing { model, prompt, limits, capacity: config.max_positions };
+    let pages = Pages { page_size: PAGE_SIZE, n_pages: config.max_positions.div_ceil(PAGE_SIZE) };
+    let writing = Writing { model, prompt, limits, capacity: config.max_positions, pages };
     Ok(writing.run(kv, &mut |logits| sampler.pick(logits), &mut |_| {})?)
 }
 

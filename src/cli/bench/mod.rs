@@ -2,6 +2,7 @@
 
 mod caches;
 mod engine;
+mod fragmentation;
 mod waste;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ enum What {
     Engine(engine::Engine),
     Caches(caches::Caches),
     Waste(waste::Waste),
+    Fragmentation(fragmentation::Fragmentation),
 }
 
 #[derive(Args)]
@@ -40,6 +42,7 @@ impl Bench {
             What::Engine(command) => command.run(),
             What::Caches(command) => command.run(),
             What::Waste(command) => command.run(),
+            What::Fragmentation(command) => command.run(),
         }
     }
 }

@@ -1,0 +1,85 @@
+//! Chapter 4: a pool of pages, known by their numbers.
+//!
+//! A page is room for a few tokens. The pool owns no bytes: it only knows who has which page. Each page has a count of
+//! its owners; a page without owners is on the *free list*, a stack from which the next one is taken.
+//!
+//! ```text
+//!   pool of 4        owners 0 0 0 0    free list, next one first: 0 1 2 3
+//!   alloc → 0        owners 1 0 0 0    1 2 3
+//!   alloc → 1        owners 1 1 0 0    2 3
+//!   share(0)         owners 2 1 0 0    2 3
+//!   free(1)          owners 2 0 0 0    1 2 3        page 1 has no owner: it is back, on top
+//!   free(0)          owners 1 0 0 0    1 2 3        page 0 still has one
+//! ```
+//!
+//! Check your work with `cargo test --features solution --test ch04_page_pool`.
+
+use crate::cache::{CacheError, PageId};
+
+/// Hands out pages, lets owners share them, takes them back from the last.
+pub struct PagePool {
+    /// How many owners each page has.
+    owners: Vec<u32>,
+    /// The pages without an owner; the next one to hand out is the last.
+    free: Vec<PageId>,
+}
+
+impl PagePool {
+    /// A pool of pages `0..n_pages`, all free. They are handed out in this order.
+    ///
+    /// # Errors
+    /// [`CacheError::NoPages`] if `n_pages` is 0.
+    pub fn new(n_pages: usize) -> Result<Self, CacheError> {
+        todo!("ch04 task 1: all pages free, page 0 handed out first")
+    }
+
+    /// Pages in all.
+    pub fn n_pages(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// Pages without an owner.
+    pub fn n_free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes the next free page; it then has one owner.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`] if there is none.
+    pub fn alloc(&mut self) -> Result<PageId, CacheError> {
+        todo!("ch04 task 1: take the next free page, with one owner")
+    }
+
+    /// Takes `n` pages, or none.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`] if fewer than `n` are free; the pool is then as it was.
+    pub fn alloc_n(&mut self, n: usize) -> Result<Vec<PageId>, CacheError> {
+        todo!("ch04 task 2: take n pages, or refuse and change nothing")
+    }
+
+    /// How many owners a page has; 0 if it is free.
+    ///
+    /// # Errors
+    /// [`CacheError::ForeignPage`] if the pool has no such page.
+    pub fn owners(&self, page: PageId) -> Result<u32, CacheError> {
+        todo!("ch04 task 3: how many owners has this page, if the pool has it at all?")
+    }
+
+    /// Adds an owner to a page that has one already.
+    ///
+    /// # Errors
+    /// [`CacheError::ForeignPage`]; [`CacheError::FreePage`] if the page has no owner who could share it.
+    pub fn share(&mut self, page: PageId) -> Result<(), CacheError> {
+        todo!("ch04 task 3: one more owner, for a page that has one")
+    }
+
+    /// Lets one owner go. The page returns to the free list when the last one goes.
+    ///
+    /// # Errors
+    /// [`CacheError::ForeignPage`]; [`CacheError::DoubleFree`] if the page has no owner.
+    pub fn free(&mut self, page: PageId) -> Result<(), CacheError> {
+        todo!("ch04 task 3: one owner less; the last one brings the page back")
+    }
+}

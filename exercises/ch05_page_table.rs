@@ -1,0 +1,104 @@
+//! Chapter 5: a page table, from a token's position to its page and slot.
+//!
+//! A sequence keeps the list of its pages, in the order of its tokens. Every page but the last is full.
+//!
+//! ```text
+//!   page size 4, pages 12, 5, 3, ten tokens
+//!
+//!   position   0  1  2  3 | 4  5  6  7 | 8  9  .  .
+//!   page          12      |      5     |     3
+//!   slot       0  1  2  3 | 0  1  2  3 | 0  1  2  3
+//! ```
+//!
+//! Position 6 is slot 2 of page 5. Two more tokens fit into page 3; the thirteenth needs a new page.
+//!
+//! Check your work with `cargo test --features solution --test ch05_page_table`.
+
+use crate::cache::{CacheError, PageId};
+use crate::chapters::ch04_page_pool::PagePool;
+
+/// A place for one token: a page, and where in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The page.
+    pub page: PageId,
+    /// From 0 to `page_size - 1`.
+    pub slot: usize,
+}
+
+/// The pages of one sequence, in the order of its tokens.
+pub struct PageTable {
+    page_size: usize,
+    pages: Vec<PageId>,
+    /// Tokens held.
+    len: usize,
+}
+
+impl PageTable {
+    /// An empty table over pages of `page_size` slots.
+    ///
+    /// # Errors
+    /// [`CacheError::NoSlots`] if `page_size` is 0.
+    pub fn new(page_size: usize) -> Result<Self, CacheError> {
+        if page_size == 0 {
+            return Err(CacheError::NoSlots);
+        }
+        Ok(PageTable { page_size, pages: Vec::new(), len: 0 })
+    }
+
+    /// Slots in a page.
+    pub fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// The pages, in the order of the tokens.
+    pub fn pages(&self) -> &[PageId] {
+        &self.pages
+    }
+
+    /// Tokens held.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True before the first token.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Slots in all pages of the table.
+    pub fn slots(&self) -> usize {
+        self.pages.len() * self.page_size
+    }
+
+    /// Where the token at `position` lies.
+    ///
+    /// # Errors
+    /// [`CacheError::PastTheEnd`] if no token is held there.
+    pub fn locate(&self, position: usize) -> Result<Slot, CacheError> {
+        todo!("ch05 task 1: from a position to its page and slot")
+    }
+
+    /// Pages that `n` more tokens need beyond those that the table has.
+    ///
+    /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
+    pub fn pages_needed(&self, n: usize) -> usize {
+        todo!("ch05 task 2: what does not fit into the last page needs new ones")
+    }
+
+    /// Makes room for `n` more tokens with exactly the pages that they need.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they were.
+    pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
+        todo!("ch05 task 2: take exactly the pages needed, or refuse and change nothing")
+    }
+
+    /// Lets go of all pages; the table is then empty and can be used again.
+    ///
+    /// # Errors
+    /// The pool's, if a page is not the table's to free.
+    pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
+        todo!("ch05 task 3: free every page once and forget the tokens")
+    }
+}

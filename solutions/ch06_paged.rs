@@ -1,0 +1,166 @@
+//! Chapter 6: the paged cache. Many sequences, one slab of pages.
+//!
+//! The *slab* is the memory: one tensor of all keys and one of all values, `[n_pages, n_layers, page_size, kv_width]`.
+//! A page holds a few tokens of one sequence in all layers, so one page table serves every layer. Two sequences that
+//! grow by turns, page size 4:
+//!
+//! ```text
+//!   slab     page 0        page 1        page 2        page 3
+//!            a0 a1 a2 a3   b0 b1 b2 ..   a4 a5 .. ..   (free)
+//!
+//!   table of a: 0, 2       gather of a: a0 a1 a2 a3 a4 a5
+//!   table of b: 1          gather of b: b0 b1 b2
+//! ```
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use crate::cache::{CacheError, KvCache, KvLayout, PageId, Usage};
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::PageTable;
+
+/// The memory of all pages and the pool that knows who has them.
+pub struct PageSlab {
+    layout: KvLayout,
+    page_size: usize,
+    pool: PagePool,
+    /// `[n_pages, n_layers, page_size, kv_width]`, row-major.
+    k: Vec<f32>,
+    /// `[n_pages, n_layers, page_size, kv_width]`, row-major.
+    v: Vec<f32>,
+}
+
+impl PageSlab {
+    /// Memory for `n_pages` pages of `page_size` tokens each, to be shared by many caches.
+    ///
+    /// # Errors
+    /// [`CacheError::NoPages`] or [`CacheError::NoSlots`] if either is 0.
+    pub fn new(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<SharedSlab, CacheError> {
+        if page_size == 0 {
+            return Err(CacheError::NoSlots);
+        }
+        let pool = PagePool::new(n_pages)?;
+        let numbers = n_pages * layout.n_layers * page_size * layout.kv_width();
+        let slab = PageSlab { layout, page_size, pool, k: vec![0.0; numbers], v: vec![0.0; numbers] };
+        Ok(Rc::new(RefCell::new(slab)))
+    }
+
+    /// The pool of the pages.
+    pub fn pool(&self) -> &PagePool {
+        &self.pool
+    }
+
+    // ANCHOR: range
+    /// Where the rows of some slots of a page lie in `k` and in `v`, in one layer.
+    fn range(&self, page: PageId, layer: usize, slots: Range<usize>) -> Range<usize> {
+        let width = self.layout.kv_width();
+        let first_row = (page.index() * self.layout.n_layers + layer) * self.page_size;
+        (first_row + slots.start) * width..(first_row + slots.end) * width
+    }
+    // ANCHOR_END: range
+}
+
+/// A slab that many caches use.
+pub type SharedSlab = Rc<RefCell<PageSlab>>;
+
+/// The cache of one sequence: a page table over a shared slab. Dropping it lets its pages go.
+pub struct PagedCache {
+    slab: SharedSlab,
+    table: PageTable,
+}
+
+impl PagedCache {
+    /// An empty cache, without pages.
+    ///
+    /// # Errors
+    /// Never for a slab made by [`PageSlab::new`]; the error is the page table's.
+    pub fn new(slab: &SharedSlab) -> Result<Self, CacheError> {
+        let table = PageTable::new(slab.borrow().page_size)?;
+        Ok(PagedCache { slab: slab.clone(), table })
+    }
+
+    // ANCHOR: release
+    /// Gives all pages back to the pool; the cache is then empty and can be used again.
+    pub fn release(&mut self) {
+        let released = self.table.release(&mut self.slab.borrow_mut().pool);
+        debug_assert_eq!(released, Ok(()), "a cache frees each of its pages once");
+    }
+    // ANCHOR_END: release
+
+    /// The pages of this sequence.
+    pub fn table(&self) -> &PageTable {
+        &self.table
+    }
+}
+
+impl KvCache for PagedCache {
+    fn layout(&self) -> KvLayout {
+        self.slab.borrow().layout
+    }
+
+    fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    // ANCHOR: extend
+    /// Makes room for `n` more tokens with pages of the pool: one table for all layers.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`]; nothing has changed then.
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        self.table.grow(n, &mut self.slab.borrow_mut().pool)
+    }
+    // ANCHOR_END: extend
+
+    // ANCHOR: write
+    /// Scatters the rows of the newest tokens to their slots in one layer.
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let slab = &mut *self.slab.borrow_mut();
+        let width = slab.layout.kv_width();
+        let rows = slab.layout.rows(k, v);
+        let first = self.table.len() - rows;
+        for row in 0..rows {
+            let place = self.table.locate(first + row).expect("extend has made the room");
+            let to = slab.range(place.page, layer, place.slot..place.slot + 1);
+            let from = row * width..(row + 1) * width;
+            slab.k[to.clone()].copy_from_slice(&k[from.clone()]);
+            slab.v[to].copy_from_slice(&v[from]);
+        }
+    }
+    // ANCHOR_END: write
+
+    // ANCHOR: gather
+    /// Copies the filled slots of one layer together, page by page in table order: `[len, kv_width]`.
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        let slab = self.slab.borrow();
+        let mut left = self.table.len();
+        let (mut k, mut v) = (Vec::new(), Vec::new());
+        for page in self.table.pages() {
+            let filled = left.min(slab.page_size);
+            let range = slab.range(*page, layer, 0..filled);
+            k.extend_from_slice(&slab.k[range.clone()]);
+            v.extend_from_slice(&slab.v[range]);
+            left -= filled;
+        }
+        (Cow::Owned(k), Cow::Owned(v))
+    }
+    // ANCHOR_END: gather
+
+    fn usage(&self) -> Usage {
+        let slab = self.slab.borrow();
+        let slots = self.table.slots();
+        let numbers = 2 * slots * slab.layout.n_layers * slab.layout.kv_width();
+        Usage { tokens: self.table.len(), slots, bytes: numbers * size_of::<f32>(), rows_copied: 0 }
+    }
+}
+
+impl Drop for PagedCache {
+    /// Lets the pages go, unless a panic is under way: that is then the one thing to report.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.release();
+        }
+    }
+}
