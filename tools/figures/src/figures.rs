@@ -6,6 +6,12 @@ mod ch02_copies_chart;
 mod ch02_copy;
 mod ch03_layers;
 mod ch03_reservation;
+mod ch04_fragmentation;
+mod ch04_free_list;
+mod ch05_locate;
+mod ch05_table;
+mod ch06_gather;
+mod ch06_interleaved;
 
 use anyhow::{Result, ensure};
 use page_by_page::chapters::{self, Source};
@@ -64,6 +70,12 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch02_copies_chart", &ch02_copies_chart::record()?, ch02_copies_chart::draw)?,
         Figure::new("ch03_reservation", &ch03_reservation::record()?, ch03_reservation::draw)?,
         Figure::new("ch03_layers", &ch03_layers::record()?, ch03_layers::draw)?,
+        Figure::new("ch04_fragmentation", &ch04_fragmentation::record()?, ch04_fragmentation::draw)?,
+        Figure::new("ch04_free_list", &ch04_free_list::record()?, ch04_free_list::draw)?,
+        Figure::new("ch05_table", &ch05_table::record()?, ch05_table::draw)?,
+        Figure::new("ch05_locate", &ch05_locate::record()?, ch05_locate::draw)?,
+        Figure::new("ch06_interleaved", &ch06_interleaved::record()?, ch06_interleaved::draw)?,
+        Figure::new("ch06_gather", &ch06_gather::record()?, ch06_gather::draw)?,
     ])
 }
 

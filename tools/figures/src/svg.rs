@@ -14,8 +14,12 @@ pub enum Kind {
     New,
     /// There already, and used.
     Reused,
+    /// Has more than one owner.
+    Shared,
     /// Work or memory that is good for nothing.
     Wasted,
+    /// Left behind by somebody who has gone.
+    Stale,
 }
 
 impl Kind {
@@ -23,7 +27,9 @@ impl Kind {
         match self {
             Kind::New => "new",
             Kind::Reused => "reused",
+            Kind::Shared => "shared",
             Kind::Wasted => "wasted",
+            Kind::Stale => "stale",
         }
     }
 
@@ -31,7 +37,9 @@ impl Kind {
         match self {
             Kind::New => "#c8efd4",
             Kind::Reused => "#cfe3fb",
+            Kind::Shared => "#e6d8fa",
             Kind::Wasted => "#fde3c0",
+            Kind::Stale => "#e4e4e4",
         }
     }
 
@@ -39,7 +47,9 @@ impl Kind {
         match self {
             Kind::New => "#0b5a2a",
             Kind::Reused => "#0b4a8a",
+            Kind::Shared => "#5b1f9c",
             Kind::Wasted => "#7a4300",
+            Kind::Stale => "#505050",
         }
     }
 
@@ -76,6 +86,18 @@ pub struct Area {
     pub height: f64,
 }
 
+impl Area {
+    fn rounded(self) -> Self {
+        let [x, y, width, height] = [self.x, self.y, self.width, self.height].map(rounded);
+        Area { x, y, width, height }
+    }
+}
+
+/// To hundredths, so that the picture has no digits that nobody sees.
+pub fn rounded(x: f64) -> f64 {
+    (x * 100.0).round() / 100.0
+}
+
 /// A picture that is being drawn.
 pub struct Svg {
     height: f64,
@@ -96,12 +118,20 @@ impl Svg {
 
     /// A cell with a word in it. `key` names what it holds, the same wherever that is shown; empty: nothing.
     pub fn cell(&mut self, kind: Kind, area: Area, key: &str, word: &str) {
-        let Area { x, y, width, height } = area;
-        let (name, fill, ink) = (kind.name(), kind.fill(), kind.ink_colour());
-        let key = if key.is_empty() { String::new() } else { format!(" data-key=\"{}\"", escaped(key)) };
+        self.rect(kind, "", area, key, word);
+    }
+
+    /// A cell that the figure points at.
+    pub fn lit(&mut self, kind: Kind, area: Area, key: &str, word: &str) {
+        self.rect(kind, " lit", area, key, word);
+    }
+
+    fn rect(&mut self, kind: Kind, lit: &str, area: Area, key: &str, word: &str) {
+        let Area { x, y, width, height } = area.rounded();
+        let (name, fill, ink, key) = (kind.name(), kind.fill(), kind.ink_colour(), data_key(key));
         writeln!(
             self.body,
-            "<rect class=\"cell-{name}\"{key} x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" \
+            "<rect class=\"cell-{name}{lit}\"{key} x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" \
              fill=\"var(--pbp-{name}, {fill})\" stroke=\"{ink}\"/>"
         )
         .unwrap();
@@ -109,17 +139,37 @@ impl Svg {
             writeln!(
                 self.body,
                 "<text class=\"on-{name}\" x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"{ink}\">{}</text>",
-                x + width / 2.0,
-                y + height / 2.0 + 5.0,
+                rounded(x + width / 2.0),
+                rounded(y + height / 2.0 + 5.0),
                 escaped(word)
             )
             .unwrap();
         }
     }
 
+    /// Memory that is free: an outline without a colour.
+    pub fn free(&mut self, area: Area, key: &str, word: &str) {
+        let (Area { x, y, width, height }, key) = (area.rounded(), data_key(key));
+        writeln!(
+            self.body,
+            "<rect class=\"line\"{key} x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
+             stroke=\"var(--pbp-line, #5f6672)\"/>"
+        )
+        .unwrap();
+        if !word.is_empty() {
+            self.text(x + width / 2.0, y + height / 2.0 + 5.0, Anchor::Middle, word);
+        }
+    }
+
     /// A word of the legend after a small cell.
     pub fn legend(&mut self, kind: Kind, x: f64, y: f64, word: &str) {
-        self.cell(kind, Area { x: x + 2.0, y, width: 16.0, height: 16.0 }, "", "");
+        self.cell(kind, legend_cell(x, y), "", "");
+        self.text(x + 25.0, y + 13.0, Anchor::Start, word);
+    }
+
+    /// The legend's word for what [`free`](Self::free) draws.
+    pub fn legend_free(&mut self, x: f64, y: f64, word: &str) {
+        self.free(legend_cell(x, y), "", "");
         self.text(x + 25.0, y + 13.0, Anchor::Start, word);
     }
 
@@ -138,7 +188,7 @@ impl Svg {
     }
 
     fn words(&mut self, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
-        let (anchor, text) = (anchor.name(), escaped(text));
+        let (x, y, anchor, text) = (rounded(x), rounded(y), anchor.name(), escaped(text));
         writeln!(self.body, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{style}>{text}</text>").unwrap();
     }
 
@@ -185,9 +235,26 @@ impl Svg {
     }
 }
 
+fn legend_cell(x: f64, y: f64) -> Area {
+    Area { x: x + 2.0, y, width: 16.0, height: 16.0 }
+}
+
+fn data_key(key: &str) -> String {
+    if key.is_empty() { String::new() } else { format!(" data-key=\"{}\"", escaped(key)) }
+}
+
 /// Text as it stands in HTML.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// `16, 11, 5 and 3`
+pub fn listed<T: ToString>(items: &[T]) -> String {
+    let items: Vec<String> = items.iter().map(T::to_string).collect();
+    match &items[..] {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => items.join(""),
+    }
 }
 
 /// A number with its thousands apart: `32,896`.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::fragment::Drawing;
 use crate::runs::Told;
-use crate::svg::{Anchor, Area, Kind, Svg, grouped};
+use crate::svg::{Anchor, Area, Kind, Svg, grouped, listed};
 
 const CAPACITY: usize = 16;
 const LENGTHS: [usize; 4] = [16, 11, 5, 3];
@@ -164,12 +164,4 @@ fn step_text(frame: &Frame) -> String {
 
 fn percent(share: f64) -> String {
     format!("{:.0}\u{a0}%", share * 100.0)
-}
-
-/// `16, 11, 5 and 3`
-fn listed(items: &[String]) -> String {
-    match items {
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        _ => items.join(""),
-    }
 }
