@@ -33,7 +33,7 @@ pub struct ContiguousCache {
     /// Tokens that it can hold.
     capacity: usize,
     /// Tokens held.
-    len: usize,
+    pub(super) len: usize,
     /// `[n_layers, capacity, kv_width]`, row-major.
     k: Vec<f32>,
     /// `[n_layers, capacity, kv_width]`, row-major.

@@ -29,9 +29,9 @@ pub struct Slot {
 /// The pages of one sequence, in the order of its tokens.
 pub struct PageTable {
     page_size: usize,
-    pages: Vec<PageId>,
+    pub(super) pages: Vec<PageId>,
     /// Tokens held.
-    len: usize,
+    pub(super) len: usize,
 }
 
 impl PageTable {

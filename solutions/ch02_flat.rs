@@ -20,18 +20,18 @@ use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 pub struct FlatCache {
     layout: KvLayout,
     /// Tokens held.
-    len: usize,
-    layers: Vec<FlatLayer>,
+    pub(super) len: usize,
+    pub(super) layers: Vec<FlatLayer>,
     rows_copied: u64,
 }
 
 /// The tensors of one layer.
 #[derive(Clone, Default)]
-struct FlatLayer {
+pub(super) struct FlatLayer {
     /// `[len, kv_width]`, row-major.
-    k: Vec<f32>,
+    pub(super) k: Vec<f32>,
     /// `[len, kv_width]`, row-major.
-    v: Vec<f32>,
+    pub(super) v: Vec<f32>,
 }
 
 impl FlatCache {

@@ -25,7 +25,7 @@ use crate::chapters::ch05_page_table::PageTable;
 pub struct PageSlab {
     layout: KvLayout,
     page_size: usize,
-    pool: PagePool,
+    pub(super) pool: PagePool,
     /// `[n_pages, n_layers, page_size, kv_width]`, row-major.
     k: Vec<f32>,
     /// `[n_pages, n_layers, page_size, kv_width]`, row-major.
@@ -67,8 +67,8 @@ pub type SharedSlab = Rc<RefCell<PageSlab>>;
 
 /// The cache of one sequence: a page table over a shared slab. Dropping it lets its pages go.
 pub struct PagedCache {
-    slab: SharedSlab,
-    table: PageTable,
+    pub(super) slab: SharedSlab,
+    pub(super) table: PageTable,
 }
 
 impl PagedCache {

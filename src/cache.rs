@@ -109,6 +109,17 @@ pub trait KvCache {
     fn usage(&self) -> Usage;
 }
 
+/// A cache that can forget its newest tokens.
+pub trait Rewind: KvCache {
+    /// Forgets the newest `n` tokens in every layer; [`len`](KvCache::len) shrinks by `n`.
+    ///
+    /// The rows of the tokens that stay keep their bits. Pages that hold no token any more go back to their pool.
+    ///
+    /// # Errors
+    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held. The cache is then as it was.
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
+}
+
 /// Names a page of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageId(pub u32);
@@ -175,6 +186,14 @@ pub enum CacheError {
     PastTheEnd {
         /// The position.
         position: usize,
+        /// Tokens held.
+        len: usize,
+    },
+    /// More tokens were to be forgotten than are held.
+    #[error("cannot rewind {n} tokens: only {len} are held; rewind {len} to forget them all")]
+    PastTheStart {
+        /// Tokens to forget.
+        n: usize,
         /// Tokens held.
         len: usize,
     },

@@ -34,6 +34,11 @@ pub mod ch05_page_table;
 #[cfg_attr(not(reference = "ch06_paged"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
 pub mod ch06_paged;
 
+#[cfg_attr(reference = "ch07_rewind", path = "../solutions/ch07_rewind.rs")]
+#[cfg_attr(not(reference = "ch07_rewind"), path = "../exercises/ch07_rewind.rs")]
+#[cfg_attr(not(reference = "ch07_rewind"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch07_rewind;
+
 /// A chapter of the book.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
@@ -71,7 +76,7 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 6] = [
+const CHAPTERS: [Chapter; 7] = [
     Chapter {
         number: 1,
         title: "Recompute everything",
@@ -113,6 +118,13 @@ const CHAPTERS: [Chapter; 6] = [
         name: "ch06_paged",
         source: source(cfg!(reference = "ch06_paged"), cfg!(unstarted = "ch06_paged")),
         exercise: include_str!("../exercises/ch06_paged.rs"),
+    },
+    Chapter {
+        number: 7,
+        title: "Rewind",
+        name: "ch07_rewind",
+        source: source(cfg!(reference = "ch07_rewind"), cfg!(unstarted = "ch07_rewind")),
+        exercise: include_str!("../exercises/ch07_rewind.rs"),
     },
 ];
 

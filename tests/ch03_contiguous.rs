@@ -17,7 +17,7 @@ mod checks {
     use page_by_page::chapters::ch03_contiguous::{ContiguousCache, cache_bytes, wasted_share};
     use page_by_page::engine::{Cached, LanguageModel};
 
-    use crate::support::oracle::{Dice, Oracle};
+    use crate::support::oracle::{Dice, Oracle, seeds};
     use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript};
 

@@ -14,7 +14,7 @@ mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
 
-    use crate::support::oracle::Dice;
+    use crate::support::oracle::{Dice, seeds};
     use crate::support::transcript::{Transcript, assert_transcript};
 
     fn pool(n_pages: usize) -> PagePool {
@@ -200,7 +200,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in 0..40 {
+        for seed in seeds(40) {
             let mut dice = Dice::new(seed);
             let n_pages = dice.roll(1, 12);
             let mut pool = pool(n_pages);

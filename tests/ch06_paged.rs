@@ -15,7 +15,7 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::engine::{Cached, LanguageModel};
 
-    use crate::support::oracle::{Dice, Oracle};
+    use crate::support::oracle::{Dice, Oracle, seeds};
     use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript};
 
@@ -237,7 +237,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in 0..40 {
+        for seed in seeds(40) {
             let mut dice = Dice::new(seed);
             let layout =
                 KvLayout { n_layers: dice.roll(1, 3), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 3) };

@@ -1,6 +1,6 @@
 //! The oracle: what a cache must hold, as a plain list of tokens, and the comparison with what it does hold.
 
-use page_by_page::cache::{KvCache, KvLayout};
+use page_by_page::cache::{KvCache, KvLayout, Rewind};
 
 use super::rows::{self, KINDS, Kind};
 
@@ -24,6 +24,17 @@ impl Oracle {
         self.tokens.extend_from_slice(tokens);
         same!(cache.len(), self.tokens.len(), "tokens held after extend({})\n{}", tokens.len(), self.story());
         write(cache, tokens);
+    }
+
+    /// Rewinds the cache by `n` tokens; takes note of it.
+    pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
+        self.history.push(format!("rewind({n})"));
+        let len = self.tokens.len();
+        if let Err(error) = cache.rewind(n) {
+            panic!("rewind({n}) on {len} tokens failed: {error}\n{}", self.story());
+        }
+        self.tokens.truncate(len - n);
+        same!(cache.len(), self.tokens.len(), "tokens held after rewind({n})\n{}", self.story());
     }
 
     /// Compares every row of every layer, bit for bit.
@@ -79,6 +90,12 @@ pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
         cache.write(layer, &k, &v);
     }
+}
+
+/// The seeds that an oracle runs: `few`, or as many as `PAGE_BY_PAGE_SEEDS` asks for.
+pub fn seeds(few: u64) -> std::ops::Range<u64> {
+    let asked = std::env::var("PAGE_BY_PAGE_SEEDS").ok();
+    0..asked.map_or(few, |text| text.parse().expect("PAGE_BY_PAGE_SEEDS is a number of runs"))
 }
 
 /// A seeded generator of small numbers (xorshift), the same everywhere.

@@ -1,0 +1,89 @@
+//! Chapter 7: rewind. The newest tokens are forgotten, in all three caches.
+//!
+//! What was guessed may be wrong: a cache must be able to go back. Nothing is erased. The length shrinks, pages without a
+//! token go back to the pool, and the rows that stay behind in the slots are *stale*: nobody reads them, and the next
+//! tokens are written over them.
+//!
+//! ```text
+//!   page size 4, nine tokens in pages 0, 1, 2        filled 4 4 1
+//!
+//!   before     | t0 t1 t2 t3 | t4 t5 t6 t7 | t8 .. .. .. |
+//!   rewind(3)  | t0 t1 t2 t3 | t4 t5 ×6 ×7 |   page 2 is free      filled 4 2, × is stale
+//!   extend(1)  | t0 t1 t2 t3 | t4 t5 n6 ×7 |                       the new token 6 in the old one's slot
+//! ```
+
+use crate::cache::{CacheError, KvCache, Rewind};
+use crate::chapters::ch02_flat::FlatCache;
+use crate::chapters::ch03_contiguous::ContiguousCache;
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch06_paged::PagedCache;
+
+// ANCHOR: tokens_left
+/// How many of `len` tokens are left when the newest `n` are forgotten.
+///
+/// `tokens_left(9, 3)` → `6`
+///
+/// # Errors
+/// [`CacheError::PastTheStart`] if `n` is more than `len`; both may be any number.
+fn tokens_left(len: usize, n: usize) -> Result<usize, CacheError> {
+    len.checked_sub(n).ok_or(CacheError::PastTheStart { n, len })
+}
+// ANCHOR_END: tokens_left
+
+impl Rewind for FlatCache {
+    // ANCHOR: flat
+    /// Cuts both tensors of every layer to the rows that stay. Nothing is copied.
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        let left = tokens_left(self.len, n)?;
+        let numbers = left * self.layout().kv_width();
+        for layer in &mut self.layers {
+            layer.k.truncate(numbers);
+            layer.v.truncate(numbers);
+        }
+        self.len = left;
+        Ok(())
+    }
+    // ANCHOR_END: flat
+}
+
+impl Rewind for ContiguousCache {
+    // ANCHOR: contiguous
+    /// Moves the end of the text back; the slots behind it are free again.
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.len = tokens_left(self.len, n)?;
+        Ok(())
+    }
+    // ANCHOR_END: contiguous
+}
+
+impl PageTable {
+    // ANCHOR: table
+    /// Forgets the newest `n` tokens and lets go of the pages that hold no token any more, the newest page first.
+    ///
+    /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages 12 and 5.
+    ///
+    /// # Errors
+    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held; table and pool are then as they were. The pool's,
+    /// if a page is not the table's to free.
+    pub fn rewind(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
+        let left = tokens_left(self.len, n)?;
+        let pages_kept = left.div_ceil(self.page_size());
+        let dropped = self.pages.split_off(pages_kept);
+        self.len = left;
+        for page in dropped.into_iter().rev() {
+            pool.free(page)?;
+        }
+        Ok(())
+    }
+    // ANCHOR_END: table
+}
+
+impl Rewind for PagedCache {
+    // ANCHOR: paged
+    /// Rewinds the table; the pages that this empties go back to the slab's pool.
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.table.rewind(n, &mut self.slab.borrow_mut().pool)
+    }
+    // ANCHOR_END: paged
+}
