@@ -45,8 +45,8 @@ pub fn generate(
 
 /// A model that forgets: every answer computes the whole text again.
 pub struct Recompute<'m> {
-    model: &'m Model,
-    rows_projected: u64,
+    pub(crate) model: &'m Model,
+    pub(crate) rows_projected: u64,
 }
 
 impl<'m> Recompute<'m> {

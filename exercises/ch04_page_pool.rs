@@ -29,7 +29,11 @@ impl PagePool {
     ///
     /// # Errors
     /// [`CacheError::NoPages`] if `n_pages` is 0.
+    ///
+    /// # Panics
+    /// If there are more pages than a `u32` can number.
     pub fn new(n_pages: usize) -> Result<Self, CacheError> {
+        let end = u32::try_from(n_pages).expect("a page's number is a u32");
         todo!("ch04 task 1: all pages free, page 0 handed out first")
     }
 
@@ -43,7 +47,7 @@ impl PagePool {
         self.free.len()
     }
 
-    /// Takes the next free page; it then has one owner.
+    /// Takes the next free page; it then has one owner. What came back last goes out first.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if there is none.
@@ -51,7 +55,9 @@ impl PagePool {
         todo!("ch04 task 1: take the next free page, with one owner")
     }
 
-    /// Takes `n` pages, or none.
+    /// Takes `n` pages, or none, in the order in which [`alloc`](Self::alloc) would hand them out.
+    ///
+    /// 0 pages can always be had, even if none is free.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if fewer than `n` are free; the pool is then as it was.
@@ -62,7 +68,8 @@ impl PagePool {
     /// How many owners a page has; 0 if it is free.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] if the pool has no such page.
+    /// [`CacheError::ForeignPage`] if the pool has no page of this number. A page of another pool whose number this
+    /// pool has too cannot be told from its own.
     pub fn owners(&self, page: PageId) -> Result<u32, CacheError> {
         todo!("ch04 task 3: how many owners has this page, if the pool has it at all?")
     }
@@ -75,7 +82,7 @@ impl PagePool {
         todo!("ch04 task 3: one more owner, for a page that has one")
     }
 
-    /// Lets one owner go. The page returns to the free list when the last one goes.
+    /// Lets one owner go. The page returns to the free list when the last one goes; it is then the next to be handed out.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`]; [`CacheError::DoubleFree`] if the page has no owner.

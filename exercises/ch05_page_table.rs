@@ -71,34 +71,36 @@ impl PageTable {
         self.pages.len() * self.page_size
     }
 
+    /// Pages that `n` more tokens need beyond those that the table has. `n` may be any number, even `usize::MAX`.
+    ///
+    /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
+    pub fn pages_needed(&self, n: usize) -> usize {
+        todo!("ch05 task 1: what does not fit into the last page needs new ones")
+    }
+
+    /// Makes room for `n` more tokens with exactly the pages that they need, behind those that the table has.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they were.
+    pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
+        todo!("ch05 task 1: take exactly the pages needed, or refuse and change nothing")
+    }
+
     /// Where the token at `position` lies.
     ///
     /// # Errors
     /// [`CacheError::PastTheEnd`] if no token is held there.
     pub fn locate(&self, position: usize) -> Result<Slot, CacheError> {
-        todo!("ch05 task 1: from a position to its page and slot")
-    }
-
-    /// Pages that `n` more tokens need beyond those that the table has.
-    ///
-    /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
-    pub fn pages_needed(&self, n: usize) -> usize {
-        todo!("ch05 task 2: what does not fit into the last page needs new ones")
-    }
-
-    /// Makes room for `n` more tokens with exactly the pages that they need.
-    ///
-    /// # Errors
-    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they were.
-    pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
-        todo!("ch05 task 2: take exactly the pages needed, or refuse and change nothing")
+        todo!("ch05 task 2: from a position to its page and slot")
     }
 
     /// Lets go of all pages; the table is then empty and can be used again.
     ///
     /// # Errors
-    /// The pool's, if a page is not the table's to free.
+    /// If one of the pages is not the table's to free, because this is another pool than it came from:
+    /// [`CacheError::ForeignPage`] if the pool has no such page, [`CacheError::DoubleFree`] if it has no owner there. Table
+    /// and pool are then as they were. A pool in which all these pages have owners cannot tell.
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
-        todo!("ch05 task 3: free every page once and forget the tokens")
+        todo!("ch05 task 3: free every page once and forget the tokens, or refuse and change nothing")
     }
 }

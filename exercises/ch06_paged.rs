@@ -54,13 +54,26 @@ impl PageSlab {
         &self.pool
     }
 
+    /// All keys: `[n_pages, n_layers, page_size, kv_width]`, row-major.
+    pub fn keys(&self) -> &[f32] {
+        &self.k
+    }
+
+    /// All values, laid out like the keys.
+    pub fn values(&self) -> &[f32] {
+        &self.v
+    }
+
     /// Where the rows of some slots of a page lie in `k` and in `v`, in one layer.
+    ///
+    /// With 2 layers, `page_size` 4 and `kv_width` 2: page 2, layer 1, slots `1..3` → numbers `42..46`.
     fn range(&self, page: PageId, layer: usize, slots: Range<usize>) -> Range<usize> {
-        todo!("ch06 task 1: where do these slots of the page lie?")
+        todo!("ch06 task 2: where do these slots of the page lie?")
     }
 }
 
-/// A slab that many caches use.
+/// A slab that many caches use. `Rc` keeps it as long as one of them needs it; `RefCell` lends it to one writer at a time,
+/// or to several readers, and panics otherwise.
 pub type SharedSlab = Rc<RefCell<PageSlab>>;
 
 /// The cache of one sequence: a page table over a shared slab. Dropping it lets its pages go.
@@ -80,8 +93,11 @@ impl PagedCache {
     }
 
     /// Gives all pages back to the pool; the cache is then empty and can be used again.
+    ///
+    /// The table's pages all come from this slab's pool, so its `release` cannot fail: an error would be our own mistake:
+    /// something to assert, not to pass on.
     pub fn release(&mut self) {
-        todo!("ch06 task 4: give every page back")
+        todo!("ch06 task 1: give every page back")
     }
 
     /// The pages of this sequence.

@@ -28,11 +28,15 @@ impl PagePool {
     ///
     /// # Errors
     /// [`CacheError::NoPages`] if `n_pages` is 0.
+    ///
+    /// # Panics
+    /// If there are more pages than a `u32` can number.
     pub fn new(n_pages: usize) -> Result<Self, CacheError> {
+        let end = u32::try_from(n_pages).expect("a page's number is a u32");
         if n_pages == 0 {
             return Err(CacheError::NoPages);
         }
-        let free = (0..n_pages as u32).rev().map(PageId).collect();
+        let free = (0..end).rev().map(PageId).collect();
         Ok(PagePool { owners: vec![0; n_pages], free })
     }
     // ANCHOR_END: new
@@ -48,7 +52,7 @@ impl PagePool {
     }
 
     // ANCHOR: alloc
-    /// Takes the next free page; it then has one owner.
+    /// Takes the next free page; it then has one owner. What came back last goes out first.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if there is none.
@@ -60,7 +64,9 @@ impl PagePool {
     // ANCHOR_END: alloc
 
     // ANCHOR: alloc_n
-    /// Takes `n` pages, or none.
+    /// Takes `n` pages, or none, in the order in which [`alloc`](Self::alloc) would hand them out.
+    ///
+    /// 0 pages can always be had, even if none is free.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if fewer than `n` are free; the pool is then as it was.
@@ -76,7 +82,8 @@ impl PagePool {
     /// How many owners a page has; 0 if it is free.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] if the pool has no such page.
+    /// [`CacheError::ForeignPage`] if the pool has no page of this number. A page of another pool whose number this
+    /// pool has too cannot be told from its own.
     pub fn owners(&self, page: PageId) -> Result<u32, CacheError> {
         let n_pages = self.n_pages();
         self.owners.get(page.index()).copied().ok_or(CacheError::ForeignPage { page, n_pages })
@@ -98,7 +105,7 @@ impl PagePool {
     // ANCHOR_END: share
 
     // ANCHOR: free
-    /// Lets one owner go. The page returns to the free list when the last one goes.
+    /// Lets one owner go. The page returns to the free list when the last one goes; it is then the next to be handed out.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`]; [`CacheError::DoubleFree`] if the page has no owner.

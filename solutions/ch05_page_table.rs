@@ -69,6 +69,29 @@ impl PageTable {
         self.pages.len() * self.page_size
     }
 
+    // ANCHOR: pages_needed
+    /// Pages that `n` more tokens need beyond those that the table has. `n` may be any number, even `usize::MAX`.
+    ///
+    /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
+    pub fn pages_needed(&self, n: usize) -> usize {
+        let left_in_last_page = self.slots() - self.len;
+        n.saturating_sub(left_in_last_page).div_ceil(self.page_size)
+    }
+    // ANCHOR_END: pages_needed
+
+    // ANCHOR: grow
+    /// Makes room for `n` more tokens with exactly the pages that they need, behind those that the table has.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they were.
+    pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
+        let new_pages = pool.alloc_n(self.pages_needed(n))?;
+        self.pages.extend(new_pages);
+        self.len += n;
+        Ok(())
+    }
+    // ANCHOR_END: grow
+
     // ANCHOR: locate
     /// Where the token at `position` lies.
     ///
@@ -82,39 +105,23 @@ impl PageTable {
     }
     // ANCHOR_END: locate
 
-    // ANCHOR: pages_needed
-    /// Pages that `n` more tokens need beyond those that the table has.
-    ///
-    /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
-    pub fn pages_needed(&self, n: usize) -> usize {
-        let left_in_last_page = self.slots() - self.len;
-        n.saturating_sub(left_in_last_page).div_ceil(self.page_size)
-    }
-    // ANCHOR_END: pages_needed
-
-    // ANCHOR: grow
-    /// Makes room for `n` more tokens with exactly the pages that they need.
-    ///
-    /// # Errors
-    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they were.
-    pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
-        let new_pages = pool.alloc_n(self.pages_needed(n))?;
-        self.pages.extend(new_pages);
-        self.len += n;
-        Ok(())
-    }
-    // ANCHOR_END: grow
-
     // ANCHOR: release
     /// Lets go of all pages; the table is then empty and can be used again.
     ///
     /// # Errors
-    /// The pool's, if a page is not the table's to free.
+    /// If one of the pages is not the table's to free, because this is another pool than it came from:
+    /// [`CacheError::ForeignPage`] if the pool has no such page, [`CacheError::DoubleFree`] if it has no owner there. Table
+    /// and pool are then as they were. A pool in which all these pages have owners cannot tell.
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
-        self.len = 0;
+        for page in &self.pages {
+            if pool.owners(*page)? == 0 {
+                return Err(CacheError::DoubleFree(*page));
+            }
+        }
         for page in self.pages.drain(..) {
             pool.free(page)?;
         }
+        self.len = 0;
         Ok(())
     }
     // ANCHOR_END: release

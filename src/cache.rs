@@ -61,7 +61,7 @@ pub struct Usage {
     pub slots: usize,
     /// Bytes taken for keys and values, over all layers.
     pub bytes: usize,
-    /// Rows moved from one place in memory to another since the cache was made.
+    /// Rows moved from one place in memory to another since the cache was made. What `gather` copies out is not counted.
     pub rows_copied: u64,
 }
 

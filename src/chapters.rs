@@ -39,6 +39,11 @@ pub mod ch06_paged;
 #[cfg_attr(not(reference = "ch07_rewind"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
 pub mod ch07_rewind;
 
+#[cfg_attr(reference = "ch08_speculative", path = "../solutions/ch08_speculative.rs")]
+#[cfg_attr(not(reference = "ch08_speculative"), path = "../exercises/ch08_speculative.rs")]
+#[cfg_attr(not(reference = "ch08_speculative"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch08_speculative;
+
 /// A chapter of the book.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
@@ -76,7 +81,7 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 7] = [
+const CHAPTERS: [Chapter; 8] = [
     Chapter {
         number: 1,
         title: "Recompute everything",
@@ -125,6 +130,13 @@ const CHAPTERS: [Chapter; 7] = [
         name: "ch07_rewind",
         source: source(cfg!(reference = "ch07_rewind"), cfg!(unstarted = "ch07_rewind")),
         exercise: include_str!("../exercises/ch07_rewind.rs"),
+    },
+    Chapter {
+        number: 8,
+        title: "Speculative decoding",
+        name: "ch08_speculative",
+        source: source(cfg!(reference = "ch08_speculative"), cfg!(unstarted = "ch08_speculative")),
+        exercise: include_str!("../exercises/ch08_speculative.rs"),
     },
 ];
 

@@ -254,6 +254,11 @@ impl Weight {
         Matrix::new(self.bytes(), self.dtype, self.rows, self.cols)
     }
 
+    /// The type of its numbers.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
     /// The bytes as they lie in the file.
     pub fn bytes(&self) -> &[u8] {
         self.stored.bytes()
@@ -282,7 +287,7 @@ fn map_file(path: &Path) -> Result<HashMap<String, Stored>, CheckpointError> {
 }
 
 /// Says in numbers what the parser has refused.
-fn what_is_damaged(bytes: &[u8], error: safetensors::SafeTensorError) -> String {
+pub(crate) fn what_is_damaged(bytes: &[u8], error: safetensors::SafeTensorError) -> String {
     use safetensors::SafeTensorError::{HeaderTooLarge, InvalidHeaderLength, MetadataIncompleteBuffer};
     let file_len = bytes.len();
     let Some(header_len) = bytes.first_chunk().map(|b| u64::from_le_bytes(*b)) else {

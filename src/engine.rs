@@ -1,7 +1,8 @@
 //! What the generation loop asks of a model, and the same with a cache.
 
-use crate::cache::KvCache;
-use crate::model::{Model, StepError};
+use crate::cache::{CacheError, Rewind};
+use crate::chapters::ch01_recompute::Recompute;
+use crate::model::{LogitRows, Model, StepError};
 
 /// Says what may come after a text: all that the loop of chapter 1 asks of a model.
 pub trait LanguageModel {
@@ -24,13 +25,13 @@ pub struct Limits<'a> {
 /// A model that remembers: it computes only the tokens that its cache does not hold.
 pub struct Cached<'a> {
     model: &'a Model,
-    cache: &'a mut dyn KvCache,
+    cache: &'a mut dyn Rewind,
     rows_projected: u64,
 }
 
 impl<'a> Cached<'a> {
     /// A model with the memory of one sequence.
-    pub fn new(model: &'a Model, cache: &'a mut dyn KvCache) -> Self {
+    pub fn new(model: &'a Model, cache: &'a mut dyn Rewind) -> Self {
         Cached { model, cache, rows_projected: 0 }
     }
 
@@ -50,3 +51,98 @@ impl LanguageModel for Cached<'_> {
     }
 }
 // ANCHOR_END: cached
+
+/// A language model that answers for several tokens at once and can forget: what speculation asks of a model.
+pub trait RewindableModel: LanguageModel {
+    /// Tokens that it remembers: so many tokens of the text, from the first.
+    fn remembered(&self) -> usize;
+
+    /// Reads the tokens of a text that it does not remember yet, in one pass; returns the logits after each of the last
+    /// `n` of them, oldest first: `n` rows of `[vocab_size]`.
+    ///
+    /// `tokens` is the whole text so far. At least `n` of its tokens are not remembered yet.
+    ///
+    /// # Errors
+    /// [`StepError`] when the text cannot be computed; nothing has changed.
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError>;
+
+    /// Forgets the newest `n` tokens that it remembers.
+    ///
+    /// # Errors
+    /// [`CacheError::PastTheStart`] if it remembers fewer; nothing has changed.
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
+}
+
+// ANCHOR: rewindable
+impl RewindableModel for Cached<'_> {
+    fn remembered(&self) -> usize {
+        self.cache.len()
+    }
+
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+        let new_tokens = &tokens[self.cache.len()..];
+        debug_assert!(n <= new_tokens.len(), "{n} rows asked for, {} tokens are new", new_tokens.len());
+        let chunk = self.model.chunk(new_tokens, Some(&mut *self.cache), LogitRows::Newest(n))?;
+        let logits = self.model.forward(vec![chunk]);
+        self.rows_projected += new_tokens.len() as u64;
+        Ok(rows(&logits, self.model))
+    }
+
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.cache.rewind(n)
+    }
+}
+// ANCHOR_END: rewindable
+
+/// A model that forgets everything at once can take part too: it computes the whole text for every question.
+impl RewindableModel for Recompute<'_> {
+    fn remembered(&self) -> usize {
+        0
+    }
+
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+        if n == 0 {
+            return Ok(Vec::new());
+        }
+        let logits = self.model.forward(vec![self.model.chunk(tokens, None, LogitRows::Newest(n))?]);
+        self.rows_projected += tokens.len() as u64;
+        Ok(rows(&logits, self.model))
+    }
+
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        if n > 0 { Err(CacheError::PastTheStart { n, len: 0 }) } else { Ok(()) }
+    }
+}
+
+fn rows(logits: &[f32], model: &Model) -> Vec<Vec<f32>> {
+    logits.chunks_exact(model.config().vocab_size).map(<[f32]>::to_vec).collect()
+}
+
+/// Guessed tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Draft {
+    /// The tokens, in the order of the text.
+    pub tokens: Vec<u32>,
+    /// What each token was drawn from: a row of `[vocab_size]` for each, every row 1 in sum. A drafter that did not
+    /// draw gives its token all of it.
+    pub probabilities: Vec<Vec<f32>>,
+}
+
+/// Judges a draft by the target's rows, `[vocab_size]` each and one more than drafted tokens: returns the new tokens, at
+/// least one.
+pub type Accept<'a> = dyn FnMut(&Draft, &[Vec<f32>]) -> Vec<u32> + 'a;
+
+/// Guesses how a text goes on.
+pub trait Drafter {
+    /// Guesses at most `k` tokens that follow `text`, the whole text so far.
+    ///
+    /// # Errors
+    /// [`StepError`] when the text cannot be computed.
+    fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError>;
+
+    /// Hears what became of its guesses: `text` is all that it should remember now, no more and no less.
+    ///
+    /// # Errors
+    /// [`StepError`] when the text cannot be computed.
+    fn settle(&mut self, text: &[u32]) -> Result<(), StepError>;
+}

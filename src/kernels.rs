@@ -272,6 +272,7 @@ pub fn matmul(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
     match n {
         0 => {}
         1 => matvec(x, w, out),
+        2..=FEW => matmul_few(x, w, out),
         _ => matmul_tiled(x, w, out),
     }
 }
@@ -353,6 +354,98 @@ fn prefetch(_address: *const u8) {
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(_address.cast());
+    }
+}
+
+/// Input rows up to which converting the weights into a buffer costs more than it saves.
+const FEW: usize = 8;
+
+/// A few input rows: the weights stream past them, straight from memory, and each number that is converted meets all.
+fn matmul_few(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+    let n = x.len() / w.cols;
+    let width = (1 << 16) / w.cols + 1;
+    let out = &Columns::new(out, w.rows);
+    for_each((0..w.rows).step_by(width), n * w.rows * w.cols, |first| {
+        let columns = first..(first + width).min(w.rows);
+        vectorized(FewRows { x, n, w, columns, out });
+    });
+}
+
+/// A few input rows against some weight rows, which are output columns.
+struct FewRows<'a> {
+    x: &'a [f32],
+    n: usize,
+    w: &'a Matrix<'a>,
+    columns: Range<usize>,
+    out: &'a Columns<'a>,
+}
+
+impl Kernel for FewRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        match self.w.dtype {
+            Dtype::F32 => self.run_as::<V>(Dtype::F32),
+            Dtype::F16 => self.run_as::<V>(Dtype::F16),
+            Dtype::Bf16 => self.run_as::<V>(Dtype::Bf16),
+        }
+    }
+}
+
+impl FewRows<'_> {
+    #[inline(always)]
+    fn run_as<V: Vector>(self, dtype: Dtype) {
+        let mut first = 0;
+        while first < self.n {
+            first += match self.n - first {
+                1 => self.run_rows::<V, 1>(dtype, first),
+                2 => self.run_rows::<V, 2>(dtype, first),
+                3 => self.run_rows::<V, 3>(dtype, first),
+                4 => self.run_rows::<V, 4>(dtype, first),
+                5 if V::MANY_REGISTERS => self.run_rows::<V, 5>(dtype, first),
+                6 if V::MANY_REGISTERS => self.run_rows::<V, 6>(dtype, first),
+                7 if V::MANY_REGISTERS => self.run_rows::<V, 7>(dtype, first),
+                _ if V::MANY_REGISTERS => self.run_rows::<V, 8>(dtype, first),
+                _ => self.run_rows::<V, 4>(dtype, first),
+            };
+        }
+    }
+
+    /// `R` input rows from `first` on; returns `R`.
+    #[inline(always)]
+    fn run_rows<V: Vector, const R: usize>(&self, dtype: Dtype, first: usize) -> usize {
+        let cols = self.w.cols;
+        let size = LANES * dtype.size();
+        let mut rows: [&[Lanes]; R] = [&[]; R];
+        let mut rests = [[0.0; LANES]; R];
+        for r in 0..R {
+            let (row, rest) = self.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
+            rows[r] = row;
+            rests[r] = padded(rest);
+        }
+        for column in self.columns.clone() {
+            let (whole, rest) = self.w.row(column).split_at(cols / LANES * size);
+            let mut sums = [V::splat(0.0); R];
+            for (k, bytes) in whole.chunks_exact(size).enumerate() {
+                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
+                let weights: V = decode(dtype, bytes);
+                for r in 0..R {
+                    sums[r] = V::load(&rows[r][k]).mul_add(weights, sums[r]);
+                }
+            }
+            if !rest.is_empty() {
+                let weights: V = decode(dtype, rest);
+                for r in 0..R {
+                    sums[r] = V::load(&rests[r]).mul_add(weights, sums[r]);
+                }
+            }
+            for (r, product) in lane_sums(&sums).iter().enumerate() {
+                // SAFETY: this column is this block's alone.
+                unsafe { self.out.write(first + r, column, std::slice::from_ref(product)) };
+            }
+        }
+        R
     }
 }
 
@@ -904,7 +997,17 @@ mod tests {
     #[test]
     fn a_row_has_the_same_bits_alone_and_among_others() {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            for (n, rows, cols) in [(7, 5, 33), (9, 130, 64), (2, 3, 7), (13, 1100, 200)] {
+            for (n, rows, cols) in [
+                (2, 3, 7),
+                (3, 70, 48),
+                (4, 6, 40),
+                (5, 9, 17),
+                (6, 4, 16),
+                (7, 5, 33),
+                (8, 300, 250),
+                (9, 130, 64),
+                (13, 1100, 200),
+            ] {
                 let w = bytes(dtype, &numbers(rows * cols, 1));
                 let w = Matrix::new(&w, dtype, rows, cols);
                 let x = numbers(n * cols, 2);
@@ -933,6 +1036,11 @@ mod tests {
                 let mut out = vec![0.0; rows];
                 registers.run(WeightStream { x: &x[..cols], w, first: 0, out: &mut out });
                 results.push(out);
+                for n in 1..=FEW {
+                    let mut out = vec![0.0; n * rows];
+                    registers.run(FewRows { x: &x, n, w, columns: 0..rows, out: &Columns::new(&mut out, rows) });
+                    results.push(out);
+                }
                 let mut out = vec![0.0; n * rows];
                 registers.run(TileBlock { x: &x, n, w, columns: 0..rows, out: &Columns::new(&mut out, rows) });
                 results.push(out);

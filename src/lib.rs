@@ -16,7 +16,9 @@
 //! - [`model`]: Qwen3, tokens in and logits out.
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
+//! - [`snapshot`]: a cache as a file, for any cache to go on from.
 //! - [`regions`]: contiguous regions in one memory, first fit: what pages replace.
+//! - [`lookup`]: drafts for speculation without a second model.
 //! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
 
 pub mod cache;
@@ -24,7 +26,9 @@ pub mod chapters;
 pub mod checkpoint;
 pub mod engine;
 pub mod kernels;
+pub mod lookup;
 pub mod model;
 pub mod regions;
 pub mod sampler;
+pub mod snapshot;
 pub mod tokenizer;

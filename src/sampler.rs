@@ -48,16 +48,30 @@ impl Sampler {
             return argmax(logits);
         }
         let candidates = self.candidates(logits);
-        let total: f64 = candidates.iter().map(|(_, weight)| *weight as f64).sum();
-        // 53 random bits: uniform in [0, 1).
-        let mut left = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * total;
-        for (token, weight) in &candidates {
-            left -= *weight as f64;
-            if left < 0.0 {
-                return *token;
-            }
+        drawn(&candidates, self.uniform())
+    }
+
+    /// A random number from 0 to 1, 1 excluded.
+    pub fn uniform(&mut self) -> f64 {
+        // 53 random bits.
+        (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// How likely [`pick`](Self::pick) chooses each token: `[vocab_size]`, 0 for those that the filters drop, 1 in sum.
+    ///
+    /// `logits`: `[vocab_size]`. Greedy: 1 for the likeliest token and 0 for all others.
+    pub fn probabilities(&self, logits: &[f32]) -> Vec<f32> {
+        let mut probabilities = vec![0.0; logits.len()];
+        if self.sampling.temperature == 0.0 {
+            probabilities[argmax(logits) as usize] = 1.0;
+            return probabilities;
         }
-        candidates[candidates.len() - 1].0
+        let candidates = self.candidates(logits);
+        let total = total(&candidates);
+        for (token, weight) in candidates {
+            probabilities[token as usize] = (weight as f64 / total) as f32;
+        }
+        probabilities
     }
 
     /// The tokens that pass the filters.
@@ -74,6 +88,32 @@ impl Sampler {
         }
         candidates
     }
+}
+
+/// The token into whose share of `weights` the number `uniform`, from 0 to 1 (excluded), falls.
+///
+/// `weights`: `[vocab_size]`, none below 0, at least one above; they need not add up to 1. A token of weight 0 is never
+/// drawn.
+///
+/// `draw(&[0.5, 0.0, 1.5], 0.3)` → `2`, as 0.3 of 2.0 is 0.6, which lies in the share of token 2: from 0.5 to 2.0.
+pub fn draw(weights: &[f32], uniform: f64) -> u32 {
+    let candidates: Vec<Candidate> = (0..).zip(weights.iter().copied()).filter(|(_, weight)| *weight > 0.0).collect();
+    drawn(&candidates, uniform)
+}
+
+fn drawn(candidates: &[Candidate], uniform: f64) -> u32 {
+    let mut left = uniform * total(candidates);
+    for (token, weight) in candidates {
+        left -= *weight as f64;
+        if left < 0.0 {
+            return *token;
+        }
+    }
+    candidates[candidates.len() - 1].0
+}
+
+fn total(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|(_, weight)| *weight as f64).sum()
 }
 
 /// Keeps the `count` likeliest, likeliest first.
@@ -153,5 +193,28 @@ mod tests {
         assert_ne!(draws(7), draws(8));
         let share = draws(7).iter().filter(|token| **token == 2).count() as f64 / 4000.0;
         assert!((share - 0.1486).abs() < 0.02, "token 2 has probability 0.149, drawn {share}");
+    }
+
+    #[test]
+    fn probabilities_are_those_of_pick() {
+        for (top_k, top_p) in [(0, 1.0), (3, 1.0), (0, 0.5), (3, 0.9)] {
+            let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k, top_p, seed: 3 });
+            let probabilities = sampler.probabilities(&LOGITS);
+            let sum: f32 = probabilities.iter().sum();
+            assert!((sum - 1.0).abs() < 1e-6, "sum {sum}");
+            let mut drawn = [0.0; 5];
+            (0..4000).for_each(|_| drawn[sampler.pick(&LOGITS) as usize] += 1.0 / 4000.0);
+            for (token, (expected, found)) in probabilities.iter().zip(drawn).enumerate() {
+                assert!((expected - found).abs() < 0.03, "token {token}: probability {expected}, drawn {found}");
+                assert!(*expected > 0.0 || found == 0.0, "token {token} has probability 0 and was drawn");
+            }
+        }
+        assert_eq!(Sampler::new(Sampling::GREEDY).probabilities(&LOGITS), [0.0, 1.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn draw_divides_the_line_from_0_to_1_by_the_weights() {
+        let weights = [0.5, 0.0, 1.5];
+        assert_eq!([0.0, 0.24, 0.26, 0.3, 0.999].map(|uniform| draw(&weights, uniform)), [0, 0, 2, 2, 2]);
     }
 }

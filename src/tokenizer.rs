@@ -53,6 +53,14 @@ impl Tokenizer {
         self.inner.decode(tokens, true).map_err(|error| TokenizerError::Refused(error.to_string()))
     }
 
+    /// The first id, in order, that stands for another token in `other` or is missing in one of the two; `None` if both have
+    /// the same vocabulary.
+    pub fn first_difference(&self, other: &Tokenizer) -> Option<u32> {
+        let (ours, theirs) = (self.inner.get_vocab_size(true), other.inner.get_vocab_size(true));
+        let ids = 0..ours.max(theirs) as u32;
+        ids.into_iter().find(|id| self.inner.id_to_token(*id) != other.inner.id_to_token(*id))
+    }
+
     /// The text of tokens that come one at a time.
     pub fn stream(&self) -> TextStream<'_> {
         TextStream { tokenizer: self, tokens: Vec::new(), shown: 0, text: String::new() }

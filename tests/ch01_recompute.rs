@@ -16,7 +16,7 @@ mod checks {
     use page_by_page::model::StepError;
     use page_by_page::sampler::Sampler;
 
-    use crate::support::oracle::{Dice, seeds};
+    use crate::support::oracle::Dice;
     use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript};
 

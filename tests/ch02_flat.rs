@@ -15,7 +15,7 @@ mod checks {
     use page_by_page::chapters::ch02_flat::{FlatCache, grown};
     use page_by_page::engine::{Cached, LanguageModel};
 
-    use crate::support::oracle::{Dice, Oracle, write};
+    use crate::support::oracle::{Dice, Oracle, seeds, write};
     use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript};
 
@@ -152,8 +152,8 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        let mut dice = Dice::new(2);
-        for _ in 0..60 {
+        for seed in seeds(60) {
+            let mut dice = Dice::new(seed);
             let layout =
                 KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) };
             let mut cache = FlatCache::new(layout);

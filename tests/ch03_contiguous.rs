@@ -196,8 +196,8 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        let mut dice = Dice::new(3);
-        for _ in 0..60 {
+        for seed in seeds(60) {
+            let mut dice = Dice::new(seed);
             let layout =
                 KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) };
             let capacity = dice.roll(1, 40);

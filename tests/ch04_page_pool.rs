@@ -15,19 +15,35 @@ mod checks {
     use page_by_page::chapters::ch04_page_pool::PagePool;
 
     use crate::support::oracle::{Dice, seeds};
-    use crate::support::transcript::{Transcript, assert_transcript};
+    use crate::support::transcript::{Transcript, assert_transcript, numbers, told};
 
     fn pool(n_pages: usize) -> PagePool {
         PagePool::new(n_pages).expect("a pool with pages can be made")
     }
 
-    /// Takes all pages, so that none is free.
-    fn full(n_pages: usize) -> PagePool {
-        let mut pool = pool(n_pages);
-        for _ in 0..n_pages {
-            pool.alloc().expect("the pool has pages left");
+    /// A pool whose pages are all taken, each by one owner.
+    fn full(n_pages: u32) -> PagePool {
+        let mut pool = pool(n_pages as usize);
+        for page in 0..n_pages {
+            same!(pool.alloc(), Ok(PageId(page)), "alloc number {page} on a new pool of {n_pages}");
         }
         pool
+    }
+
+    /// Frees a page that has an owner.
+    #[track_caller]
+    fn free(pool: &mut PagePool, page: u32) {
+        same!(pool.free(PageId(page)), Ok(()), "free of page {page}, which has an owner");
+    }
+
+    /// Shares a page that has an owner.
+    #[track_caller]
+    fn share(pool: &mut PagePool, page: u32) {
+        same!(pool.share(PageId(page)), Ok(()), "share of page {page}, which has an owner");
+    }
+
+    fn ids(pages: impl IntoIterator<Item = u32>) -> Vec<PageId> {
+        pages.into_iter().map(PageId).collect()
     }
 
     // Task 1
@@ -61,14 +77,22 @@ mod checks {
         same!(PagePool::new(0).err(), Some(CacheError::NoPages), "PagePool::new(0)");
     }
 
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    #[should_panic(expected = "a page's number is a u32")]
+    fn task_1_more_pages_than_numbers_are_no_pool() {
+        let _ = PagePool::new(1 << 32);
+    }
+
     // Task 2
 
     #[test]
     fn task_2_several_pages_come_in_order() {
         let mut pool = pool(5);
-        same!(pool.alloc_n(3), Ok(vec![PageId(0), PageId(1), PageId(2)]), "alloc_n(3) on a new pool");
+        same!(pool.alloc_n(3), Ok(ids(0..3)), "alloc_n(3) on a new pool");
         same!(pool.n_free(), 2, "free pages after alloc_n(3) on a pool of 5");
-        same!(pool.alloc_n(2), Ok(vec![PageId(3), PageId(4)]), "alloc_n(2), the last pages");
+        same!(pool.alloc_n(2), Ok(ids(3..5)), "alloc_n(2), the last pages");
+        same!(pool.n_free(), 0, "free pages after alloc_n(3) and alloc_n(2) on a pool of 5");
     }
 
     #[test]
@@ -80,14 +104,12 @@ mod checks {
     #[test]
     fn task_2_one_too_many_takes_none() {
         let mut pool = pool(4);
-        pool.alloc().unwrap();
-        let expected = Err(CacheError::OutOfPages { needed: 4, free: 3 });
-        same!(pool.alloc_n(4), expected, "alloc_n(4) with 3 pages free");
-        same!(pool.n_free(), 3, "free pages after the refusal");
-        for page in 1..4 {
-            same!(pool.owners(PageId(page)), Ok(0), "owners of page {page} after the refusal");
-        }
-        same!(pool.alloc_n(3), Ok(vec![PageId(1), PageId(2), PageId(3)]), "alloc_n(3) after the refusal");
+        same!(pool.alloc(), Ok(PageId(0)), "alloc on a new pool of 4");
+        let refused = pool.alloc_n(4);
+        assert!(refused.is_err(), "alloc_n(4) with 3 pages free was not refused: {refused:?}");
+        same!(pool.n_free(), 3, "free pages after alloc_n(4) was refused with 3 free: a refusal takes none");
+        same!(refused, Err(CacheError::OutOfPages { needed: 4, free: 3 }), "alloc_n(4) with 3 pages free");
+        same!(pool.alloc_n(3), Ok(ids(1..4)), "alloc_n(3) after the refusal");
         let expected = Err(CacheError::OutOfPages { needed: usize::MAX, free: 0 });
         same!(pool.alloc_n(usize::MAX), expected, "alloc_n(usize::MAX)");
     }
@@ -97,47 +119,65 @@ mod checks {
     #[test]
     fn task_3_a_page_counts_its_owners() {
         let mut pool = pool(2);
-        let page = pool.alloc().unwrap();
-        same!(pool.owners(page), Ok(1), "owners after alloc");
-        pool.share(page).unwrap();
-        pool.share(page).unwrap();
-        same!(pool.owners(page), Ok(3), "owners after alloc and share twice");
+        same!(pool.alloc(), Ok(PageId(0)), "alloc on a new pool of 2");
+        same!(pool.owners(PageId(0)), Ok(1), "owners of page 0 after alloc");
+        share(&mut pool, 0);
+        share(&mut pool, 0);
+        same!(pool.owners(PageId(0)), Ok(3), "owners of page 0 after alloc and share twice");
         same!(pool.owners(PageId(1)), Ok(0), "owners of page 1, which nobody took");
+        same!(pool.n_free(), 1, "free pages: sharing takes none");
+    }
+
+    #[test]
+    fn task_3_pages_taken_together_have_one_owner_each() {
+        let mut pool = pool(4);
+        same!(pool.alloc_n(3), Ok(ids(0..3)), "alloc_n(3) on a new pool of 4");
+        for (page, owners) in [(0, 1), (1, 1), (2, 1), (3, 0)] {
+            same!(pool.owners(PageId(page)), Ok(owners), "owners of page {page} when alloc_n(3) has taken 0, 1 and 2");
+        }
+        assert!(pool.alloc_n(2).is_err(), "alloc_n(2) with one page free was not refused");
+        same!(pool.owners(PageId(3)), Ok(0), "owners of page 3 when alloc_n(2) was refused");
     }
 
     #[test]
     fn task_3_the_last_owner_brings_the_page_back() {
         let mut pool = full(3);
-        let page = PageId(1);
-        pool.share(page).unwrap();
-        pool.free(page).unwrap();
+        share(&mut pool, 1);
+        free(&mut pool, 1);
         same!(pool.n_free(), 0, "free pages when one of two owners of page 1 has let go");
-        same!(pool.owners(page), Ok(1), "owners of page 1 when one of two has let go");
-        pool.free(page).unwrap();
+        same!(pool.owners(PageId(1)), Ok(1), "owners of page 1 when one of two has let go");
+        free(&mut pool, 1);
         same!(pool.n_free(), 1, "free pages when both owners of page 1 have let go");
-        same!(pool.alloc(), Ok(page), "the next page handed out");
-        same!(pool.owners(page), Ok(1), "owners of page 1 when it was handed out again");
+        same!(pool.owners(PageId(1)), Ok(0), "owners of page 1 when both have let go");
+        same!(pool.alloc(), Ok(PageId(1)), "the next page handed out");
+        same!(pool.owners(PageId(1)), Ok(1), "owners of page 1 when it was handed out again");
     }
 
     #[test]
     fn task_3_the_page_that_came_back_last_goes_out_first() {
         let mut pool = full(4);
         for page in [2, 0, 3] {
-            pool.free(PageId(page)).unwrap();
+            free(&mut pool, page);
         }
-        let next: Vec<_> = (0..3).map(|_| pool.alloc().unwrap()).collect();
-        same!(next, [PageId(3), PageId(0), PageId(2)], "pages handed out after 2, 0, 3 came back");
+        same!(pool.n_free(), 3, "free pages when 2, 0, 3 came back");
+        let next: Vec<_> = (0..3).map(|_| pool.alloc()).collect();
+        same!(next, [3, 0, 2].map(|page| Ok(PageId(page))), "pages handed out when 2, 0, 3 came back");
     }
 
     #[test]
     fn task_3_a_double_free_is_refused() {
         let mut pool = full(2);
-        pool.free(PageId(0)).unwrap();
+        free(&mut pool, 0);
+        same!(pool.n_free(), 1, "free pages when page 0 of a full pool of 2 came back");
         same!(pool.free(PageId(0)), Err(CacheError::DoubleFree(PageId(0))), "free of page 0 for the second time");
-        same!(pool.n_free(), 1, "free pages after the double free: page 0 must not be on the list twice");
-        let mut pool = PagePool::new(2).unwrap();
-        same!(pool.free(PageId(1)), Err(CacheError::DoubleFree(PageId(1))), "free of a page that nobody took");
-        same!(pool.n_free(), 2, "free pages after that");
+        same!(pool.n_free(), 1, "free pages after the second free: page 0 stands on the free list once");
+    }
+
+    #[test]
+    fn task_3_a_page_that_nobody_took_cannot_be_freed() {
+        let mut pool = pool(2);
+        same!(pool.free(PageId(1)), Err(CacheError::DoubleFree(PageId(1))), "free of page 1, which nobody took");
+        same!(pool.n_free(), 2, "free pages of 2 after that");
     }
 
     #[test]
@@ -155,7 +195,7 @@ mod checks {
     #[test]
     fn task_3_a_free_page_cannot_be_shared() {
         let mut pool = full(2);
-        pool.free(PageId(1)).unwrap();
+        free(&mut pool, 1);
         same!(pool.share(PageId(1)), Err(CacheError::FreePage(PageId(1))), "share of page 1, which is free");
         same!(pool.owners(PageId(1)), Ok(0), "owners of page 1 after the refusal");
     }
@@ -166,11 +206,7 @@ mod checks {
     fn whole_transcript() {
         let mut transcript = Transcript::default();
         let mut pool = pool(4);
-        let tell = |transcript: &mut Transcript, pool: &PagePool, did: &str, outcome: String| {
-            let owners: Vec<String> = (0..4).map(|page| pool.owners(PageId(page)).unwrap().to_string()).collect();
-            transcript.line(format!("{did:<11} {outcome:<36} owners {}   {} free", owners.join(" "), pool.n_free()));
-        };
-        for (verb, page) in [
+        for (verb, number) in [
             ("alloc", 0),
             ("alloc", 0),
             ("share", 0),
@@ -184,20 +220,29 @@ mod checks {
             ("alloc_n", 2),
             ("free", 4),
         ] {
-            let outcome = match verb {
-                "alloc" => format!("{:?}", pool.alloc().map(|page| page.0)),
+            let page = PageId(number);
+            let (did, outcome) = match verb {
+                "alloc" => ("alloc".into(), pool.alloc().map(|page| format!("page {page}"))),
                 "alloc_n" => {
-                    format!("{:?}", pool.alloc_n(page).map(|pages| pages.iter().map(|p| p.0).collect::<Vec<_>>()))
+                    let taken = pool.alloc_n(number as usize);
+                    (format!("alloc_n({number})"), taken.map(|pages| format!("pages {}", numbers(&pages))))
                 }
-                "share" => format!("{:?}", pool.share(PageId(page as u32))),
-                _ => format!("{:?}", pool.free(PageId(page as u32))),
+                "share" => (format!("share({number})"), pool.share(page).map(|()| "done".into())),
+                _ => (format!("free({number})"), pool.free(page).map(|()| "done".into())),
             };
-            let did = if verb == "alloc" { "alloc".into() } else { format!("{verb}({page})") };
-            tell(&mut transcript, &pool, &did, outcome);
+            let outcome = outcome.unwrap_or_else(|error| told(&error));
+            let owners: Vec<String> = (0..4)
+                .map(|page| match pool.owners(PageId(page)) {
+                    Ok(owners) => owners.to_string(),
+                    Err(error) => told(&error),
+                })
+                .collect();
+            transcript.line(format!("{did:<12}{outcome:<31}owners {}   {} free", owners.join(" "), pool.n_free()));
         }
         assert_transcript("ch04_owners", &transcript);
     }
 
+    /// Counts and a free list of its own say what each call must give.
     #[test]
     fn whole_oracle() {
         for seed in seeds(40) {
@@ -205,50 +250,66 @@ mod checks {
             let n_pages = dice.roll(1, 12);
             let mut pool = pool(n_pages);
             let mut owners = vec![0; n_pages];
+            let mut free: Vec<PageId> = ids((0..n_pages as u32).rev());
             for step in 0..80 {
-                let free = owners.iter().filter(|owners| **owners == 0).count();
-                let page = dice.roll(0, n_pages - 1);
-                let id = PageId(page as u32);
-                match dice.roll(0, 3) {
-                    0 => match pool.alloc_n(dice.roll(0, 4)) {
-                        Ok(pages) => {
-                            for id in pages {
-                                same!(
-                                    owners[id.index()],
-                                    0,
-                                    "seed {seed}, step {step}: {id:?} was handed out, its owners"
-                                );
-                                owners[id.index()] = 1;
-                            }
+                let at = format!("seed {seed}, step {step}, a pool of {n_pages}");
+                // One more than there are pages: the last one is foreign.
+                let page = PageId(dice.roll(0, n_pages) as u32);
+                let held = owners.get(page.index()).copied();
+                let foreign = CacheError::ForeignPage { page, n_pages };
+                let at = match dice.roll(0, 3) {
+                    0 => {
+                        let n = dice.roll(0, 4);
+                        let at = format!("{at}, {} free: alloc_n({n})", free.len());
+                        let expected = match free.len().checked_sub(n) {
+                            Some(left) => Ok(free.split_off(left).into_iter().rev().collect()),
+                            None => Err(CacheError::OutOfPages { needed: n, free: free.len() }),
+                        };
+                        same!(pool.alloc_n(n), expected, "{at}");
+                        expected.iter().flatten().for_each(|page| owners[page.index()] = 1);
+                        at
+                    }
+                    1 => {
+                        let at = format!("{at}, {} free: alloc", free.len());
+                        let expected = free.pop().ok_or(CacheError::OutOfPages { needed: 1, free: 0 });
+                        same!(pool.alloc(), expected, "{at}");
+                        expected.iter().for_each(|page| owners[page.index()] = 1);
+                        at
+                    }
+                    2 => {
+                        let at = format!("{at}: share of page {page}, its owners: {held:?}");
+                        let expected = match held {
+                            None => Err(foreign),
+                            Some(0) => Err(CacheError::FreePage(page)),
+                            Some(_) => Ok(()),
+                        };
+                        same!(pool.share(page), expected, "{at}");
+                        if expected.is_ok() {
+                            owners[page.index()] += 1;
                         }
-                        Err(error) => {
-                            let CacheError::OutOfPages { needed, free: said } = error else { panic!("{error:?}") };
-                            same!(said, free, "seed {seed}, step {step}: free pages in the error");
-                            assert!(needed > free, "seed {seed}, step {step}: {needed} pages refused with {free} free");
+                        at
+                    }
+                    _ => {
+                        let at = format!("{at}: free of page {page}, its owners: {held:?}");
+                        let expected = match held {
+                            None => Err(foreign),
+                            Some(0) => Err(CacheError::DoubleFree(page)),
+                            Some(_) => Ok(()),
+                        };
+                        same!(pool.free(page), expected, "{at}");
+                        if expected.is_ok() {
+                            owners[page.index()] -= 1;
                         }
-                    },
-                    1 if owners[page] > 0 => {
-                        same!(pool.share(id), Ok(()), "seed {seed}, step {step}: share({id:?})");
-                        owners[page] += 1;
+                        if held == Some(1) {
+                            free.push(page);
+                        }
+                        at
                     }
-                    2 if owners[page] > 0 => {
-                        same!(pool.free(id), Ok(()), "seed {seed}, step {step}: free({id:?})");
-                        owners[page] -= 1;
-                    }
-                    _ if owners[page] == 0 => {
-                        same!(pool.free(id), Err(CacheError::DoubleFree(id)), "seed {seed}, step {step}: free({id:?})");
-                    }
-                    _ => {}
+                };
+                for (page, owners) in (0..).zip(&owners) {
+                    same!(pool.owners(PageId(page)), Ok(*owners), "{at}, owners of page {page} after that");
                 }
-                for (page, owners) in owners.iter().enumerate() {
-                    same!(
-                        pool.owners(PageId(page as u32)),
-                        Ok(*owners),
-                        "seed {seed}, step {step}: owners of page {page}"
-                    );
-                }
-                let free = owners.iter().filter(|owners| **owners == 0).count();
-                same!(pool.n_free(), free, "seed {seed}, step {step}: free pages");
+                same!(pool.n_free(), free.len(), "{at}, free pages after that");
             }
         }
     }

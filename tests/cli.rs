@@ -49,7 +49,7 @@ fn new_folder(parent: &tempfile::TempDir) -> String {
 
 #[test]
 fn help_has_an_example_and_every_option_a_word() {
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 12] = [
         &[],
         &["generate"],
         &["logits"],
@@ -59,6 +59,9 @@ fn help_has_an_example_and_every_option_a_word() {
         &["bench", "engine"],
         &["bench", "caches"],
         &["bench", "waste"],
+        &["bench", "append"],
+        &["bench", "rewind"],
+        &["bench", "speculation"],
     ];
     for command in commands {
         let help = ok(&[command, &["--help"]].concat()).stdout;
@@ -73,6 +76,28 @@ fn help_has_an_example_and_every_option_a_word() {
     for option in ["--kv", "--model", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--capacity"]
     {
         assert!(ok(&["generate", "--help"]).stdout.contains(option));
+    }
+}
+
+#[test]
+fn nothing_can_be_saved_or_loaded_where_nothing_is_kept() {
+    for option in ["--save-cache", "--load-cache"] {
+        let run = run(&["generate", "--kv", "recompute", option, "no/such/file"]);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+        let says = "error: --kv recompute keeps nothing that could be saved or loaded; use flat, contiguous or paged\n";
+        assert_eq!(run.stderr, says);
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused_before_anything_is_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    for file in [folder, &format!("{folder}/no/such/folder")] {
+        let run = run(&["generate", "--save-cache", file]);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+        let hint = "to save a cache, name a file in a folder that exists and may be written to\n";
+        assert!(run.stderr.starts_with(&format!("error: {file}: ")) && run.stderr.ends_with(hint), "{}", run.stderr);
     }
 }
 
@@ -249,10 +274,12 @@ mod with_caches {
         assert!(line("decode").starts_with("29 tokens in ") && line("decode").ends_with(" tokens/s"));
         assert_eq!(line("projected"), "34 rows");
         assert_eq!(line("cache"), "flat: 34 tokens in 34 slots, 0 wasted, 0.10 MiB; 551 rows copied");
-        assert_eq!(
-            line("chapters"),
-            "1 reference, 2 reference, 3 not needed, 4 not needed, 5 not needed, 6 not needed"
-        );
+        let whose = |number| if number <= 2 { "reference" } else { "not needed" };
+        let chapters: Vec<String> = page_by_page::chapters::all()
+            .iter()
+            .map(|chapter| format!("{} {}", chapter.number, whose(chapter.number)))
+            .collect();
+        assert_eq!(line("chapters"), chapters.join(", "));
     }
 
     #[test]
@@ -413,7 +440,10 @@ mod with_caches {
         let shown = ok(&["bench", "fragmentation"]).stdout;
         assert!(shown.contains("850 slots are free, in gaps of 200, 650"), "{shown}");
         assert!(shown.contains("800 slots in a row are needed; 850 are free, but the longest gap has 650"), "{shown}");
-        assert!(shown.contains("800 tokens: 50 pages taken, 2 left"), "{shown}");
+        let shown = ok(&["bench", "fragmentation", "--page-size", "16"]).stdout;
+        assert!(shown.contains("52 pages are free\n800 tokens: 50 pages taken, 2 left"), "{shown}");
+        let shown = ok(&["bench", "fragmentation", "--page-size", "16", "--request", "840"]).stdout;
+        assert!(shown.contains("840 tokens: pages needed: 53, free: 52"), "{shown}");
         let waste = ok(&["bench", "waste", "--page-size", "16"]).stdout;
         let last: Vec<&str> = waste.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(last, ["all", "2,256", "2,248", "8", "0.4", "%"]);
@@ -433,5 +463,361 @@ mod with_caches {
         let gigabytes = median("decode_tokens_per_second") * 1_179_648.0 / 1e9;
         assert!((median("decode_gb_per_second") / gigabytes - 1.0).abs() < 1e-9);
         assert_eq!((json["prefill_tokens"].as_u64(), json["prefills"].as_u64()), (Some(512), Some(3)));
+    }
+}
+
+/// What needs the code of chapter 7 too.
+#[cfg(all(
+    reference = "ch01_recompute",
+    reference = "ch02_flat",
+    reference = "ch03_contiguous",
+    reference = "ch04_page_pool",
+    reference = "ch05_page_table",
+    reference = "ch06_paged",
+    reference = "ch07_rewind"
+))]
+mod with_rewind {
+    use super::*;
+    use checkpoints::Folder;
+
+    const KEEPING: [&str; 3] = ["flat", "contiguous", "paged"];
+
+    /// A folder with one file to come.
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> Self {
+            Place(tempfile::tempdir().unwrap())
+        }
+
+        fn file(&self) -> String {
+            self.0.path().join("story.cache").to_str().unwrap().into()
+        }
+    }
+
+    fn generated(more: &[&str]) -> Value {
+        json_of(&[&["generate", "--json", "--max-new-tokens", "30"], more].concat())
+    }
+
+    #[test]
+    fn a_loaded_cache_changes_no_token_and_saves_rows() {
+        let whole = generated(&[]);
+        for from in KEEPING {
+            let place = Place::new();
+            let first = generated(&["--kv", from, "--save-cache", &place.file()]);
+            // The prompt has 5 tokens; the newest of the 30 new ones has not gone through the model.
+            assert_eq!(first["saved"], json!({ "file": place.file(), "tokens": 34 }));
+            assert_eq!((&first["tokens"], first.get("restored")), (&whole["tokens"], None));
+            for to in KEEPING {
+                let again = generated(&["--kv", to, "--load-cache", &place.file()]);
+                assert_eq!((&again["text"], &again["tokens"]), (&whole["text"], &whole["tokens"]), "{from} to {to}");
+                assert_eq!(again["restored"], json!({ "saved": 34, "kept": 4 }), "{from} to {to}");
+                // Without the 4 that were restored.
+                assert_eq!(again["counters"]["rows_projected"], 34 - 4, "{from} to {to}");
+                assert_eq!(again["counters"]["tokens"], 34, "{from} to {to}");
+                assert_eq!(again.get("saved"), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_story_is_continued_where_it_was_left() {
+        let place = Place::new();
+        let start = generated(&["--temperature", "0", "--kv", "paged", "--save-cache", &place.file()]);
+        let text = format!("Once upon a time{}", start["text"].as_str().unwrap());
+        let long = json_of(&["generate", "--json", "--temperature", "0", "--max-new-tokens", "45"]);
+        for kv in KEEPING {
+            // A text is not always cut into tokens as it was written.
+            let more = ["--temperature", "0", "--kv", kv, "--max-new-tokens", "15"];
+            let plain = json_of(&[&["generate", &text, "--json"], &more[..]].concat());
+            let continued =
+                json_of(&[&["generate", &text, "--json", "--load-cache", &place.file()], &more[..]].concat());
+            assert_eq!((&continued["text"], &continued["tokens"]), (&plain["text"], &plain["tokens"]), "{kv}");
+            assert_eq!(
+                format!("{}{}", start["text"].as_str().unwrap(), continued["text"].as_str().unwrap()),
+                long["text"]
+            );
+            assert_eq!(plain["tokens"]["prompt"].as_array().unwrap().len(), 35);
+            assert_eq!(continued["restored"], json!({ "saved": 34, "kept": 34 }), "{kv}");
+            assert_eq!(plain["counters"]["rows_projected"], 49, "{kv}");
+            assert_eq!(continued["counters"]["rows_projected"], 49 - 34, "{kv}");
+        }
+    }
+
+    #[test]
+    fn another_text_keeps_what_begins_all_texts_and_one_file_serves_both_options() {
+        let place = Place::new();
+        generated(&["--save-cache", &place.file()]);
+        let both = ["--load-cache", &place.file(), "--save-cache", &place.file(), "--kv", "paged"];
+        let other = json_of(&[&["generate", "The king had", "--json", "--max-new-tokens", "3"], &both[..]].concat());
+        let plain = json_of(&["generate", "The king had", "--json", "--max-new-tokens", "3"]);
+        assert_eq!((&other["tokens"], &other["restored"]["kept"]), (&plain["tokens"], &json!(1)));
+        let prompt = plain["tokens"]["prompt"].as_array().unwrap().len();
+        assert_eq!(other["saved"]["tokens"], prompt + 2);
+        let again = json_of(&["generate", "The king had", "--json", "--load-cache", &place.file()]);
+        assert_eq!(again["restored"], json!({ "saved": prompt + 2, "kept": prompt - 1 }));
+    }
+
+    #[test]
+    fn the_report_tells_what_was_saved_and_restored() {
+        let place = Place::new();
+        let short = ["generate", "--max-new-tokens", "30"];
+        let saving = ok(&[&short[..], &["--save-cache", &place.file()]].concat());
+        assert!(saving.stderr.contains(&format!("\nsaved      34 tokens to {}\n", place.file())), "{}", saving.stderr);
+        assert!(!saving.stderr.contains("restored"), "{}", saving.stderr);
+        let loading = ok(&[&short[..], &["--load-cache", &place.file()]].concat());
+        assert_eq!(loading.stdout, saving.stdout);
+        let report = loading.stderr;
+        assert!(report.contains("\nrestored   4 of 34 saved tokens\nprefill    1 token in "), "{report}");
+        assert!(report.contains("\nprojected  30 rows\n") && report.contains("7 reference"), "{report}");
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_used_is_refused_before_the_text_begins() {
+        let place = Place::new();
+        let file = place.file();
+        generated(&["--save-cache", &file]);
+        let refused = |more: &[&str], says: &str| {
+            let run = run(&[&["generate", "--load-cache", &file], more].concat());
+            assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{says}");
+            assert!(run.stderr.starts_with("error: ") && run.stderr.contains(says), "{says}:\n{}", run.stderr);
+        };
+        refused(&["--model", "storyteller-draft"], "rows of KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 }");
+        refused(&["--capacity", "20"], "the saved cache holds 34 tokens: the cache has no room for 34 more tokens");
+        refused(&["--kv", "paged", "--pages", "2"], "the saved cache holds 34 tokens: pages needed: 3, free: 2");
+
+        let other = Folder::copy_of("storyteller");
+        other.change_tensor("model.layers.3.self_attn.k_proj.weight", |tensor| tensor.data[100] ^= 1);
+        refused(&["--model", other.path()], "the rows were made by another model: its fingerprint is ");
+
+        let whole = std::fs::read(&file).unwrap();
+        let mut damaged = whole.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        std::fs::write(&file, damaged).unwrap();
+        refused(&[], "story.cache: the saved cache is damaged: its bytes have the checksum ");
+        std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+        refused(&[], "story.cache: the saved cache is damaged: its header describes tensors that do not end");
+        std::fs::write(&file, "Once upon a time").unwrap();
+        refused(&[], "story.cache: not a saved cache: ");
+        std::fs::remove_file(&file).unwrap();
+        refused(&[], "story.cache: ");
+    }
+
+    #[test]
+    fn a_saved_text_may_be_longer_than_the_next() {
+        let place = Place::new();
+        generated(&["--save-cache", &place.file()]);
+        for kv in KEEPING {
+            let short = ["generate", "--json", "--max-new-tokens", "2", "--kv", kv];
+            let loaded = json_of(&[&short[..], &["--load-cache", &place.file()]].concat());
+            assert_eq!(loaded["tokens"], json_of(&short)["tokens"], "{kv}");
+            assert_eq!(loaded["counters"]["tokens"], 6, "{kv}");
+        }
+    }
+
+    /// The numbers of a benchmark, and the table that it printed.
+    fn measured(arguments: &[&str]) -> (Value, String) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let table = ok(&[&["bench"], arguments, &["--json", file.path().to_str().unwrap()]].concat()).stdout;
+        (serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap(), table)
+    }
+
+    fn numbers(costs: &Value, names: &[&str]) -> Vec<Vec<Value>> {
+        let costs = costs.as_array().unwrap().iter();
+        costs.map(|cost| names.iter().map(|name| cost.pointer(name).unwrap().clone()).collect()).collect()
+    }
+
+    #[test]
+    fn appending_to_a_long_text_is_compared_with_a_short_one() {
+        let (costs, table) = measured(&["append", "--tokens", "64,256", "--page-size", "4"]);
+        let found = numbers(&costs, &["/kv", "/tokens", "/tokens_appended", "/rows_copied", "/pages_taken"]);
+        // Each of 16 appends copies all rows before it.
+        let copied = |tokens: u64| (tokens..tokens + 16).sum::<u64>();
+        let expected = [
+            json!(["flat", 64, 16, copied(64), null]),
+            json!(["flat", 256, 16, copied(256), null]),
+            json!(["contiguous", 64, 16, 0, null]),
+            json!(["contiguous", 256, 16, 0, null]),
+            json!(["paged", 64, 16, 0, 4]),
+            json!(["paged", 256, 16, 0, 4]),
+        ];
+        assert_eq!(json!(found), json!(expected));
+        for pair in costs.as_array().unwrap().chunks(2) {
+            let number = |cost: &Value, name: &str| cost[name].as_f64().unwrap();
+            let ratio = number(&pair[1], "seconds_per_token") / number(&pair[0], "seconds_per_token");
+            assert!((number(&pair[1], "times_the_first") / ratio - 1.0).abs() < 1e-9, "{pair:?}");
+            assert_eq!(pair[0]["times_the_first"], 1.0);
+        }
+        assert!(table.contains("× first") && table.lines().count() == 9, "{table}");
+    }
+
+    #[test]
+    fn rewinding_is_compared_with_copying() {
+        let (costs, table) = measured(&["rewind", "--tokens", "32,64"]);
+        let names =
+            ["/kv", "/tokens", "/tokens_forgotten", "/rewind/rows_copied", "/pages_returned", "/copy/rows_copied"];
+        let expected = [
+            json!(["flat", 32, 4, 0, null, 28]),
+            json!(["flat", 32, 16, 0, null, 16]),
+            json!(["contiguous", 32, 4, 0, null, 28]),
+            json!(["contiguous", 32, 16, 0, null, 16]),
+            json!(["paged", 32, 4, 0, 0, 28]),
+            json!(["paged", 32, 16, 0, 1, 16]),
+        ];
+        let found = numbers(&costs, &names);
+        assert_eq!(json!(found[..6]), json!(expected));
+        assert_eq!(json!(found[11]), json!(["paged", 64, 32, 0, 2, 32]));
+        assert!(table.contains("× rewind") && table.lines().count() == 14, "{table}");
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_measured_are_refused() {
+        for (arguments, says) in [
+            (
+                ["append", "--tokens", "1000000"],
+                "1,000,016 slots of 3,072 bytes are needed at once, 2,930 MiB of at most",
+            ),
+            (["rewind", "--tokens", "1000000"], "2,000,000 slots of 3,072 bytes are needed at once"),
+            (["rewind", "--tokens", "3"], "a text of 3 tokens: expected at least 4"),
+            (["append", "--page-size", "0"], "the page size is 0"),
+            (["rewind", "--page-size", "0"], "the page size is 0"),
+        ] {
+            let run = run(&[&["bench"], &arguments[..]].concat());
+            assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{arguments:?}");
+            assert!(run.stderr.contains(says), "{}", run.stderr);
+        }
+    }
+}
+
+#[cfg(all(
+    reference = "ch01_recompute",
+    reference = "ch02_flat",
+    reference = "ch03_contiguous",
+    reference = "ch04_page_pool",
+    reference = "ch05_page_table",
+    reference = "ch06_paged",
+    reference = "ch07_rewind",
+    reference = "ch08_speculative"
+))]
+mod with_drafts {
+    use super::*;
+    use checkpoints::Folder;
+
+    const SHORT: [&str; 4] = ["generate", "--max-new-tokens", "40", "--json"];
+    const DRAFT: [&str; 2] = ["--draft", "storyteller-draft"];
+
+    #[test]
+    fn one_story_with_every_cache_and_every_drafter() {
+        for sampling in [&[][..], &["--temperature", "0"]] {
+            let alone = json_of(&[&SHORT, sampling].concat());
+            assert!(alone.get("draft").is_none());
+            for (kv, k, drafter) in [
+                ("recompute", "3", "storyteller-draft"),
+                ("flat", "8", "storyteller-draft"),
+                ("contiguous", "0", "storyteller-draft"),
+                ("contiguous", "8", "prompt-lookup"),
+                ("paged", "4", "storyteller-draft"),
+            ] {
+                let more = ["--kv", kv, "--draft-len", k, "--draft", drafter];
+                let ahead = json_of(&[&SHORT, sampling, &more].concat());
+                assert_eq!(ahead["text"], alone["text"], "{sampling:?} {more:?}");
+                assert_eq!(ahead["tokens"], alone["tokens"]);
+            }
+        }
+    }
+
+    #[test]
+    fn guesses_are_counted() {
+        let story = json_of(&[&SHORT[..], &DRAFT, &["--temperature", "0"]].concat());
+        let draft = &story["draft"];
+        let number = |name: &str| draft[name].as_u64().unwrap();
+        assert_eq!(draft["model"], "storyteller-draft");
+        assert_eq!((number("draft_len"), number("new_tokens")), (4, 40));
+        assert_eq!(number("accepted") + number("target_passes"), 40, "each pass adds the accepted tokens and one more");
+        assert!(number("accepted") > 0 && number("accepted") < number("drafted"), "{draft}");
+        let rate = number("accepted") as f64 / number("drafted") as f64;
+        assert_eq!(draft["acceptance_rate"].as_f64(), Some(rate));
+        assert_eq!(draft["target_passes_per_token"].as_f64(), Some(number("target_passes") as f64 / 40.0));
+        // A pass over the prompt, and then over the newest token, and with each the guesses.
+        let prompt = story["tokens"]["prompt"].as_array().unwrap().len() as u64;
+        let projected = prompt + number("target_passes") - 1 + number("drafted");
+        assert_eq!(story["counters"]["rows_projected"].as_u64(), Some(projected));
+
+        let told = ok(&[&["generate", "--max-new-tokens", "40", "--temperature", "0"], &DRAFT[..]].concat()).stderr;
+        let line = told.lines().find(|line| line.starts_with("draft ")).expect("a line about guesses");
+        let start = format!("{} of {} tokens accepted", number("accepted"), number("drafted"));
+        assert!(line.contains(&start) && line.contains("passes of the model for 40 tokens"), "{line}");
+    }
+
+    #[test]
+    fn sampled_guesses_are_accepted_by_chance() {
+        let run = |seed: &str| json_of(&[&SHORT[..], &DRAFT, &["--accept", "sample", "--seed", seed]].concat());
+        assert_eq!(run("5")["text"], run("5")["text"], "the same seed draws the same");
+        assert_ne!(run("5")["text"], run("6")["text"]);
+        assert_eq!(run("5")["draft"]["accept"], "sample");
+        let greedy = [&SHORT[..], &["--temperature", "0"]].concat();
+        let sampled = json_of(&[&greedy[..], &DRAFT, &["--accept", "sample"]].concat());
+        assert_eq!(sampled["text"], json_of(&greedy)["text"], "greedy leaves nothing to chance");
+    }
+
+    #[test]
+    fn a_draft_model_that_cannot_draft_is_refused_before_anything_is_written() {
+        let other_words = Folder::copy_of("storyteller-draft");
+        let tokenizer = String::from_utf8(other_words.read("tokenizer.json")).unwrap();
+        let mut tokenizer: Value = serde_json::from_str(&tokenizer).unwrap();
+        let vocab = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+        let words: Vec<String> = vocab.keys().cloned().collect();
+        let two = words.iter().filter(|word| word.len() > 3).take(2).cloned().collect::<Vec<_>>();
+        let (a, b) = (vocab[&two[0]].clone(), vocab[&two[1]].clone());
+        (vocab[&two[0]], vocab[&two[1]]) = (b, a);
+        other_words.write("tokenizer.json", tokenizer.to_string());
+        let few_positions = Folder::copy_of("storyteller-draft");
+        few_positions.set("config.json", "max_position_embeddings", json!(30));
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/bf16-gqa3");
+        for (draft, says) in [
+            (other_words.path(), "has another vocabulary than the model: token id "),
+            (few_positions.path(), "more than the draft model's 30 positions"),
+            (golden.to_str().unwrap(), "has a vocabulary of "),
+            ("no/such/model", "no/such/model"),
+        ] {
+            let run = run(&["generate", "--max-new-tokens", "40", "--draft", draft]);
+            assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{draft}");
+            assert!(run.stderr.contains(says), "{}", run.stderr);
+        }
+        for alone in [["--draft-len", "3"], ["--accept", "sample"]] {
+            assert_eq!(run(&[&["generate"], &alone[..]].concat()).code, Some(2), "{alone:?} without --draft");
+        }
+    }
+
+    #[test]
+    fn a_saved_cache_and_a_draft_go_together() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("story.cache").to_str().unwrap().to_string();
+        let alone = json_of(&SHORT);
+        let saved = json_of(&[&SHORT[..], &DRAFT, &["--save-cache", &file]].concat());
+        assert_eq!(saved["saved"]["tokens"], alone["counters"]["tokens"], "no guess is saved");
+        let loaded = json_of(&[&SHORT[..], &DRAFT, &["--load-cache", &file, "--kv", "paged"]].concat());
+        assert_eq!(loaded["text"], alone["text"]);
+    }
+
+    #[test]
+    fn guessing_ahead_is_compared_with_not_guessing() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("numbers.json");
+        let arguments =
+            ["bench", "speculation", "--max-new-tokens", "12", "--draft-lens", "1,3", "--prompts", "The king"];
+        let table = ok(&[&arguments[..], &["--json", file.to_str().unwrap()]].concat()).stdout;
+        let numbers: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let runs = numbers["runs"].as_array().unwrap();
+        let column = |name: &str| runs.iter().map(|run| run[name].as_u64().unwrap()).collect::<Vec<_>>();
+        assert_eq!(column("draft_len"), [0, 1, 3]);
+        assert_eq!(column("new_tokens"), [12; 3]);
+        assert_eq!((column("target_passes")[0], column("drafted")[0]), (12, 0));
+        for (passes, accepted) in column("target_passes").iter().zip(column("accepted")) {
+            assert_eq!(passes + accepted, 12);
+        }
+        assert_eq!(runs[0]["share_of_time"], 1.0);
+        assert_eq!(numbers["passes"][0], json!([1, 1.0]));
+        assert!(table.contains("passes per token") && table.contains("1 token, draft model"), "{table}");
     }
 }

@@ -5,17 +5,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use page_by_page::cache::Usage;
+use page_by_page::cache::{Rewind, Usage};
 use page_by_page::chapters::{Source, all};
-use page_by_page::engine::Limits;
+use page_by_page::engine::{Draft, Limits};
 use page_by_page::model::{Model, ModelConfig};
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
 
-use super::kv::{Kv, Pages, Writing, Written, require_chapters, require_memory};
+use super::drafting::{Drafted, Drafting, Guesses};
+use super::kv::{Kv, Room, Writing, Written, require_chapters, require_memory};
 use super::progress::Progress;
 use super::report::{count, mib, per_second, rate, thousands, time};
+use super::saved::{Restored, Saved, SavedCache, restore};
 use super::{model_dir, print, say};
 
 /// Tell a story
@@ -27,6 +29,9 @@ use super::{model_dir, print, say};
 Examples:
   page-by-page generate
   page-by-page generate \"The king had\" --kv flat --seed 7
+  page-by-page generate --draft storyteller-draft --temperature 0
+  page-by-page generate --save-cache story.cache
+  page-by-page generate --load-cache story.cache --kv paged
   page-by-page generate --model path/to/Qwen3-0.6B \"The capital of France is\" --temperature 0")]
 pub struct Generate {
     /// How the text begins
@@ -53,7 +58,7 @@ pub struct Generate {
     /// Same seed, same story
     #[arg(long, value_name = "S", default_value_t = 23)]
     seed: u64,
-    /// Slots that the contiguous cache reserves [default: prompt and new tokens]
+    /// Slots that the contiguous cache reserves [default: enough for prompt and new tokens]
     #[arg(long, value_name = "N")]
     capacity: Option<usize>,
     /// Slots in a page of the paged cache
@@ -62,6 +67,10 @@ pub struct Generate {
     /// Pages that the paged cache may use [default: enough for prompt and new tokens]
     #[arg(long, value_name = "N")]
     pages: Option<usize>,
+    #[command(flatten)]
+    drafting: Drafting,
+    #[command(flatten)]
+    saved_cache: SavedCache,
     /// Print one JSON object instead: text, token ids, counters, timings
     #[arg(long)]
     json: bool,
@@ -73,7 +82,8 @@ const STOP: u32 = u32::MAX;
 impl Generate {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(self.kv.chapters())?;
+        self.saved_cache.check(self.kv)?;
+        require_chapters(&self.chapters())?;
         ensure!(
             !self.prompt.is_empty(),
             "the prompt is empty; give the text a beginning, such as \"Once upon a time\""
@@ -85,15 +95,9 @@ impl Generate {
         let prompt = tokenizer.encode(&self.prompt)?;
         model.check(&prompt, 0)?;
         let max_new_tokens = self.new_tokens_that_fit(prompt.len(), model.config())?;
-        let capacity = self.capacity.unwrap_or(prompt.len() + max_new_tokens);
-        ensure!(self.page_size > 0, "the page size is 0; a page needs at least one slot");
-        let n_pages = self.pages.unwrap_or((prompt.len() + max_new_tokens).div_ceil(self.page_size));
-        let pages = Pages { page_size: self.page_size, n_pages };
-        match self.kv {
-            Kv::Contiguous => require_memory(model.config().kv_layout(), capacity)?,
-            Kv::Paged => require_memory(model.config().kv_layout(), n_pages.saturating_mul(self.page_size))?,
-            Kv::Recompute | Kv::Flat => {}
-        }
+        let tokens = prompt.len() + max_new_tokens;
+        let mut guesser = self.drafting.open(&model, &tokenizer, self.kv, tokens, self.page_size)?;
+        let (mut cache, restored) = self.cache(&model, &prompt, max_new_tokens)?;
 
         let mut end_of_text = model.config().eos_token_ids.clone();
         end_of_text.push(STOP);
@@ -102,29 +106,83 @@ impl Generate {
         let mut screen = Screen { stream: tokenizer.stream(), progress, failure: None };
         screen.show(&self.prompt);
         let mut sampler = Sampler::new(sampling);
+        let mut guesses = Guesses::default();
         let mut clock = Clock::start();
         let written = {
             // Two closures need the screen: one to see whether it has failed, one to write.
             let screen = std::cell::RefCell::new(&mut screen);
-            let mut pick = |logits: &[f32]| {
-                clock.answered();
-                if screen.borrow().failure.is_some() { STOP } else { sampler.pick(logits) }
-            };
             let mut on_token = |token| screen.borrow_mut().push(token);
-            Writing { model: &model, prompt: &prompt, limits, capacity, pages }.run(self.kv, &mut pick, &mut on_token)
+            let failed = || screen.borrow().failure.is_some();
+            let writing = Writing { model: &model, prompt: &prompt, limits };
+            match &mut guesser {
+                None => {
+                    let mut pick = |logits: &[f32]| {
+                        clock.answered(1);
+                        if failed() { STOP } else { sampler.pick(logits) }
+                    };
+                    writing.run(cache.as_deref_mut(), &mut pick, &mut on_token)
+                }
+                Some(guesser) => {
+                    let Drafting { draft_len, accept, .. } = self.drafting;
+                    let mut judge = |draft: &Draft, rows: &[Vec<f32>]| {
+                        let new_tokens = if failed() { vec![STOP] } else { accept.apply(draft, rows, &mut sampler) };
+                        let end = new_tokens.iter().position(|token| end_of_text.contains(token));
+                        let n_new = end.map_or(new_tokens.len(), |end| end + 1);
+                        clock.answered(n_new);
+                        guesses.note(draft, n_new);
+                        new_tokens
+                    };
+                    guesser.work(accept.draft_sampling(sampling), |drafter| {
+                        writing.run_ahead(cache.as_deref_mut(), drafter, draft_len, &mut judge, &mut on_token)
+                    })
+                }
+            }
         };
         clock.stop();
         screen.finish();
         let written = written?;
+        let saved = self.saved_cache.save(cache.as_deref(), &[&prompt[..], &written.tokens].concat(), &model)?;
         let text = screen.stream.text().to_string();
         screen.into_result()?;
 
+        let guesses = guesser.map(|_| guesses);
+        let told = Told { prompt, sampling, restored, guesses, written, saved, clock };
         if self.json {
-            let story = self.story(&text, &prompt, sampling, &written, &clock);
-            return print(&(serde_json::to_string(&story)? + "\n"));
+            return print(&(serde_json::to_string(&self.story(&text, &told))? + "\n"));
         }
-        self.report(&model, prompt.len(), sampling, &written, &clock);
+        self.report(&model, &told);
         Ok(())
+    }
+
+    /// The chapters whose code it runs.
+    fn chapters(&self) -> Vec<usize> {
+        [self.kv.chapters(), self.saved_cache.chapters(), self.drafting.chapters()].concat()
+    }
+
+    /// The cache to write with, and what it holds of a saved one.
+    fn cache(&self, model: &Model, prompt: &[u32], max_new_tokens: usize) -> Result<(Cache, Option<Restored>)> {
+        ensure!(self.page_size > 0, "the page size is 0; a page needs at least one slot");
+        let saved = self.saved_cache.load(model)?;
+        // A saved text is restored whole, and may be longer than what is to be written.
+        let saved_tokens = saved.as_ref().map_or(0, |saved| saved.tokens().len());
+        let enough = Room::for_tokens((prompt.len() + max_new_tokens).max(saved_tokens), self.page_size);
+        let room = Room {
+            capacity: self.capacity.unwrap_or(enough.capacity),
+            n_pages: self.pages.unwrap_or(enough.n_pages),
+            ..enough
+        };
+        let layout = model.config().kv_layout();
+        match self.kv {
+            Kv::Contiguous => require_memory(layout, room.capacity)?,
+            Kv::Paged => require_memory(layout, room.n_pages.saturating_mul(room.page_size))?,
+            Kv::Recompute | Kv::Flat => {}
+        }
+        let mut cache = self.kv.cache(layout, room)?;
+        let restored = match (&saved, &mut cache) {
+            (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), prompt)?),
+            _ => None,
+        };
+        Ok((cache, restored))
     }
 
     fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
@@ -161,7 +219,8 @@ impl Generate {
         Ok(self.max_new_tokens.min(fit))
     }
 
-    fn report(&self, model: &Model, prompt: usize, sampling: Sampling, written: &Written, clock: &Clock) {
+    fn report(&self, model: &Model, told: &Told) {
+        let Told { written, clock, .. } = told;
         let config = model.config();
         let weights = model.weights().map(|weight| weight.bytes().len()).sum();
         let usage = written.usage;
@@ -178,53 +237,85 @@ impl Generate {
                 count(usage.rows_copied as usize, "row")
             )
         };
-        let prefilled = if written.rows_projected == 0 { 0 } else { prompt };
-        let prefill = format!("{} in {}", count(prefilled, "token"), time(clock.prefill));
+        let prefill = format!("{} in {}", count(told.prefilled(), "token"), time(clock.prefill));
         let decode = format!(
             "{} in {}, {} tokens/s",
             count(clock.steps, "token"),
             time(clock.decode),
             rate(per_second(clock.steps, clock.decode))
         );
+        let restored = told
+            .restored
+            .map(|Restored { saved, kept }| format!("{} of {}", thousands(kept as u64), count(saved, "saved token")));
+        let guesses = told.guesses.map(|guesses| self.drafting.describe(guesses));
+        let saved =
+            told.saved.as_ref().map(|saved| format!("{} to {}", count(saved.tokens, "token"), saved.file.display()));
         say("");
         for (name, text) in [
-            ("model", format!("{}, {} layers, {} of weights", self.model.display(), config.n_layers, mib(weights))),
-            ("sampling", describe(sampling)),
-            ("prefill", prefill),
-            ("decode", decode),
-            ("projected", count(written.rows_projected as usize, "row")),
-            ("cache", cache),
-            ("chapters", whose_chapters(self.kv)),
+            (
+                "model",
+                Some(format!("{}, {} layers, {} of weights", self.model.display(), config.n_layers, mib(weights))),
+            ),
+            ("sampling", Some(describe(told.sampling))),
+            ("restored", restored),
+            ("prefill", Some(prefill)),
+            ("decode", Some(decode)),
+            ("draft", guesses),
+            ("projected", Some(count(written.rows_projected as usize, "row"))),
+            ("cache", Some(cache)),
+            ("saved", saved),
+            ("chapters", Some(whose_chapters(&self.chapters()))),
         ] {
-            say(&format!("{name:<9}  {text}"));
+            if let Some(text) = text {
+                say(&format!("{name:<9}  {text}"));
+            }
         }
     }
 
-    fn story<'a>(
-        &'a self,
-        text: &'a str,
-        prompt: &'a [u32],
-        sampling: Sampling,
-        written: &'a Written,
-        clock: &Clock,
-    ) -> Story<'a> {
+    fn story<'a>(&'a self, text: &'a str, told: &'a Told) -> Story<'a> {
+        let Told { written, clock, sampling, .. } = told;
         let Usage { tokens, slots, bytes, rows_copied } = written.usage;
         Story {
             prompt: &self.prompt,
             text,
-            tokens: Tokens { prompt, new: &written.tokens },
+            tokens: Tokens { prompt: &told.prompt, new: &written.tokens },
             kv: self.kv.to_string(),
             model: self.model.display().to_string(),
             seed: sampling.seed,
             sampling: SamplingUsed { temperature: sampling.temperature, top_k: sampling.top_k, top_p: sampling.top_p },
+            restored: told.restored,
+            draft: told.guesses.map(|guesses| self.drafting.tell(guesses)),
+            saved: told.saved.as_ref(),
             counters: Counters { rows_projected: written.rows_projected, rows_copied, tokens, slots, bytes },
             timings: Timings {
                 prefill_seconds: clock.prefill.as_secs_f64(),
-                prefill_tokens_per_second: per_second(prompt.len(), clock.prefill),
+                prefill_tokens_per_second: per_second(told.prefilled(), clock.prefill),
                 decode_seconds: clock.decode.as_secs_f64(),
                 decode_tokens_per_second: per_second(clock.steps, clock.decode),
             },
         }
+    }
+}
+
+/// `None`: nothing is kept.
+type Cache = Option<Box<dyn Rewind>>;
+
+/// A story that was told, and what it took.
+struct Told {
+    prompt: Vec<u32>,
+    sampling: Sampling,
+    restored: Option<Restored>,
+    guesses: Option<Guesses>,
+    written: Written,
+    saved: Option<Saved>,
+    clock: Clock,
+}
+
+impl Told {
+    /// Tokens of the prompt that went through the model in the first step.
+    fn prefilled(&self) -> usize {
+        let kept = self.restored.map_or(0, |restored| restored.kept);
+        if self.written.rows_projected == 0 { 0 } else { self.prompt.len() - kept }
     }
 }
 
@@ -238,6 +329,12 @@ struct Story<'a> {
     model: String,
     seed: u64,
     sampling: SamplingUsed,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restored: Option<Restored>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft: Option<Drafted>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saved: Option<&'a Saved>,
     counters: Counters,
     timings: Timings,
 }
@@ -286,7 +383,7 @@ fn describe(sampling: Sampling) -> String {
     format!("{text}, seed {}", sampling.seed)
 }
 
-fn whose_chapters(kv: Kv) -> String {
+fn whose_chapters(needed: &[usize]) -> String {
     let whose = |source| match source {
         Source::Yours => "yours",
         Source::Reference => "reference",
@@ -295,7 +392,7 @@ fn whose_chapters(kv: Kv) -> String {
     let chapters: Vec<String> = all()
         .iter()
         .map(|chapter| {
-            let needed = kv.chapters().contains(&chapter.number);
+            let needed = needed.contains(&chapter.number);
             format!("{} {}", chapter.number, if needed { whose(chapter.source) } else { "not needed" })
         })
         .collect();
@@ -353,12 +450,12 @@ impl Clock {
         Clock { start: Instant::now(), steps: 0, prefill: Duration::ZERO, decode: Duration::ZERO }
     }
 
-    /// The model has answered.
-    fn answered(&mut self) {
+    /// The model has answered for so many tokens.
+    fn answered(&mut self, tokens: usize) {
+        self.steps += tokens;
         if self.prefill.is_zero() {
             self.prefill = self.start.elapsed();
-        } else {
-            self.steps += 1;
+            self.steps -= 1;
         }
     }
 

@@ -1,16 +1,17 @@
-//! The caches by name: what `--kv` may say, which chapters that needs, and a text written with it.
+//! The caches by name: what `--kv` may say, which chapters that needs, and a text written with one.
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use page_by_page::cache::{KvCache, KvLayout, Usage};
+use page_by_page::cache::{CacheError, KvLayout, Rewind, Usage};
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
+use page_by_page::chapters::ch08_speculative::Speculation;
 use page_by_page::chapters::{Source, chapter};
-use page_by_page::engine::{Cached, Limits};
+use page_by_page::engine::{Accept, Cached, Drafter, Limits};
 use page_by_page::model::{Model, StepError};
 
 /// Where the keys and values are kept.
@@ -69,6 +70,34 @@ impl Kv {
             Kv::Paged => &[1, 4, 5, 6],
         }
     }
+
+    /// An empty cache; `None` where nothing is kept.
+    pub fn cache(self, layout: KvLayout, room: Room) -> Result<Option<Box<dyn Rewind>>, CacheError> {
+        Ok(match self {
+            Kv::Recompute => None,
+            Kv::Flat => Some(Box::new(FlatCache::new(layout))),
+            Kv::Contiguous => Some(Box::new(ContiguousCache::new(layout, room.capacity))),
+            Kv::Paged => Some(Box::new(PagedCache::new(&PageSlab::new(layout, room.page_size, room.n_pages)?)?)),
+        })
+    }
+}
+
+/// How much memory a cache may use, where it does not simply grow.
+#[derive(Clone, Copy)]
+pub struct Room {
+    /// Slots that a contiguous cache reserves.
+    pub capacity: usize,
+    /// Slots in a page of a paged cache.
+    pub page_size: usize,
+    /// Pages of a paged cache in all.
+    pub n_pages: usize,
+}
+
+impl Room {
+    /// Room for so many tokens, in any cache.
+    pub fn for_tokens(tokens: usize, page_size: usize) -> Self {
+        Room { capacity: tokens, page_size, n_pages: tokens.div_ceil(page_size) }
+    }
 }
 
 /// Refuses to go on if nobody has written one of these chapters.
@@ -109,7 +138,7 @@ pub struct Written {
     pub usage: Usage,
 }
 
-/// What there is to write: a prompt, where to stop, and the slots that a reservation has.
+/// What there is to write.
 #[derive(Clone, Copy)]
 pub struct Writing<'a> {
     /// The model.
@@ -118,54 +147,48 @@ pub struct Writing<'a> {
     pub prompt: &'a [u32],
     /// When to stop.
     pub limits: Limits<'a>,
-    /// Slots to reserve, where a cache reserves.
-    pub capacity: usize,
-    /// The memory of a paged cache.
-    pub pages: Pages,
-}
-
-/// How much memory a paged cache may use, and in what pieces.
-#[derive(Clone, Copy)]
-pub struct Pages {
-    /// Slots in a page.
-    pub page_size: usize,
-    /// Pages in all.
-    pub n_pages: usize,
 }
 
 impl Writing<'_> {
-    /// Continues the prompt with the loop of chapter 1 and this cache.
+    /// Continues the prompt with the loop of chapter 1 and this cache, or recomputes all without one.
+    ///
+    /// The cache may hold the first tokens of the prompt already, but not all of them.
     pub fn run(
         self,
-        kv: Kv,
+        cache: Option<&mut (dyn Rewind + 'static)>,
         pick: &mut dyn FnMut(&[f32]) -> u32,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Written, StepError> {
-        let layout = self.model.config().kv_layout();
-        match kv {
-            Kv::Recompute => {
-                let mut model = Recompute::new(self.model);
-                let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
-                Ok(Written { tokens, rows_projected: model.rows_projected(), usage: Usage::default() })
-            }
-            Kv::Flat => self.run_cached(&mut FlatCache::new(layout), pick, on_token),
-            Kv::Contiguous => self.run_cached(&mut ContiguousCache::new(layout, self.capacity), pick, on_token),
-            Kv::Paged => {
-                let slab = PageSlab::new(layout, self.pages.page_size, self.pages.n_pages)?;
-                self.run_cached(&mut PagedCache::new(&slab)?, pick, on_token)
-            }
-        }
-    }
-
-    fn run_cached(
-        self,
-        cache: &mut dyn KvCache,
-        pick: &mut dyn FnMut(&[f32]) -> u32,
-        on_token: &mut dyn FnMut(u32),
-    ) -> Result<Written, StepError> {
+        let Some(cache) = cache else {
+            let mut model = Recompute::new(self.model);
+            let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
+            return Ok(Written { tokens, rows_projected: model.rows_projected(), usage: Usage::default() });
+        };
         let mut model = Cached::new(self.model, cache);
         let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
         let rows_projected = model.rows_projected();
+        Ok(Written { tokens, rows_projected, usage: cache.usage() })
+    }
+
+    /// The same with guesses, at most `k` at a time, that `accept` judges.
+    pub fn run_ahead(
+        self,
+        cache: Option<&mut (dyn Rewind + 'static)>,
+        drafter: &mut dyn Drafter,
+        k: usize,
+        accept: &mut Accept<'_>,
+        on_token: &mut dyn FnMut(u32),
+    ) -> Result<Written, StepError> {
+        let Some(cache) = cache else {
+            let mut target = Recompute::new(self.model);
+            let mut speculation = Speculation { target: &mut target, drafter, accept };
+            let tokens = speculation.generate(self.prompt, self.limits, k, on_token)?;
+            return Ok(Written { tokens, rows_projected: target.rows_projected(), usage: Usage::default() });
+        };
+        let mut target = Cached::new(self.model, cache);
+        let mut speculation = Speculation { target: &mut target, drafter, accept };
+        let tokens = speculation.generate(self.prompt, self.limits, k, on_token)?;
+        let rows_projected = target.rows_projected();
         Ok(Written { tokens, rows_projected, usage: cache.usage() })
     }
 }

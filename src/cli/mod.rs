@@ -3,11 +3,13 @@
 //! Results go to standard output, everything else to standard error, so that `generate > story.txt` holds a story.
 
 mod bench;
+mod drafting;
 mod generate;
 mod kv;
 mod logits;
 mod progress;
 mod report;
+mod saved;
 mod status;
 mod synth;
 

@@ -15,6 +15,7 @@
 //! publishes them.
 
 mod config;
+mod fingerprint;
 mod rope;
 
 use std::path::Path;
@@ -118,6 +119,8 @@ pub enum LogitRows {
     None,
     /// The last: what follows the newest token.
     Last,
+    /// The newest so many, at most all: what follows each of the newest tokens.
+    Newest(usize),
     /// Every row: what follows each token.
     All,
 }
@@ -356,6 +359,7 @@ fn wanted_rows(batch: &[Chunk<'_>], x: &[f32], width: usize) -> Vec<f32> {
         match chunk.logits {
             LogitRows::None => {}
             LogitRows::Last => rows.extend_from_slice(&x[end - width..end]),
+            LogitRows::Newest(n) => rows.extend_from_slice(&x[first.max(end.saturating_sub(n * width))..end]),
             LogitRows::All => rows.extend_from_slice(&x[first..end]),
         }
     }

@@ -19,5 +19,6 @@ macro_rules! same {
 pub mod dense;
 pub mod oracle;
 pub mod rows;
+pub mod script;
 pub mod story;
 pub mod transcript;

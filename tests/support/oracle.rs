@@ -11,9 +11,16 @@ pub struct Oracle {
     pub tokens: Vec<usize>,
     /// What was done, for the failure message.
     history: Vec<String>,
+    /// In which run, for the failure message: a seed, say. Empty if there is only one.
+    run: String,
 }
 
 impl Oracle {
+    /// An empty sequence in one of many runs.
+    pub fn of(run: String) -> Self {
+        Oracle { run, ..Oracle::default() }
+    }
+
     /// Extends the cache by `tokens` and writes their rows, layer by layer; takes note of it.
     pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
         self.history.push(format!("extend({}) and write", tokens.len()));
@@ -40,18 +47,24 @@ impl Oracle {
     /// Compares every row of every layer, bit for bit.
     #[track_caller]
     pub fn check(&self, cache: &dyn KvCache) {
+        self.check_placed(cache, &|_| String::new());
+    }
+
+    /// The same; a failure also says where the token of a position lies, in the words of `place`.
+    #[track_caller]
+    pub fn check_placed(&self, cache: &dyn KvCache, place: &dyn Fn(usize) -> String) {
         let layout = cache.layout();
         same!(cache.len(), self.tokens.len(), "tokens held\n{}", self.story());
         for layer in 0..layout.n_layers {
             let (k, v) = cache.gather(layer);
             for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
-                self.check_rows(layout, layer, kind, found);
+                self.check_rows(layout, layer, kind, found, place);
             }
         }
     }
 
     #[track_caller]
-    fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32]) {
+    fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32], place: &dyn Fn(usize) -> String) {
         let width = layout.kv_width();
         let (len, numbers) = (self.tokens.len(), found.len());
         same!(
@@ -64,7 +77,8 @@ impl Oracle {
             let expected = rows::row(layout, *token, layer, kind);
             assert!(
                 found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()),
-                "layer {layer}, {kind}, row {position}: expected t{token}, found {}\n{}",
+                "layer {layer}, {kind}, row {position}{}: expected t{token}, found {}\n{}",
+                place(position),
                 rows::name(layout, found, layer, kind),
                 self.story()
             );
@@ -79,7 +93,8 @@ impl Oracle {
     fn story(&self) -> String {
         let first = self.history.len().saturating_sub(8);
         let earlier = if first > 0 { format!("… after {first} earlier steps; ") } else { String::new() };
-        format!("the last steps: {earlier}{}", self.history[first..].join("; "))
+        let run = if self.run.is_empty() { String::new() } else { format!("{}: ", self.run) };
+        format!("{run}the last steps: {earlier}{}", self.history[first..].join("; "))
     }
 }
 

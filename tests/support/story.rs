@@ -1,7 +1,9 @@
 //! The bundled story teller, and the story that it writes without any cache.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
 use page_by_page::model::Model;
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::Tokenizer;
@@ -64,4 +66,48 @@ impl Storyteller {
 
 pub fn assets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets")
+}
+
+/// A cache whose `gather` is looked at before the model sees it: it must give rows for just the tokens that are held.
+pub struct Watched<'a>(pub &'a mut dyn Rewind);
+
+impl KvCache for Watched<'_> {
+    fn layout(&self) -> KvLayout {
+        self.0.layout()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        self.0.extend(n)
+    }
+
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        self.0.write(layer, k, v);
+    }
+
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        let (k, v) = self.0.gather(layer);
+        let (len, width) = (self.len(), self.layout().kv_width());
+        for (kind, numbers) in [("keys", k.len()), ("values", v.len())] {
+            same!(
+                numbers,
+                len * width,
+                "numbers of {kind} that gather({layer}) gives, for {len} tokens of {width} each"
+            );
+        }
+        (k, v)
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+}
+
+impl Rewind for Watched<'_> {
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.0.rewind(n)
+    }
 }

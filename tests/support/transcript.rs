@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use page_by_page::cache::KvCache;
+use page_by_page::cache::{CacheError, KvCache, PageId};
 
 use super::oracle;
 use super::rows::{self, KINDS};
@@ -71,4 +71,21 @@ pub fn assert_transcript(name: &str, transcript: &Transcript) {
     settings.set_omit_expression(true);
     settings.set_description("In a difference, lines with - are expected and lines with + are what your code did.");
     settings.bind(|| insta::assert_snapshot!(name, transcript.to_string()));
+}
+
+/// A refusal in a few words, for a line of a transcript.
+pub fn told(error: &CacheError) -> String {
+    match error {
+        CacheError::OutOfPages { needed, free } => format!("OutOfPages: {needed} needed, {free} free"),
+        CacheError::DoubleFree(page) => format!("DoubleFree: page {page}"),
+        CacheError::FreePage(page) => format!("FreePage: page {page}"),
+        CacheError::ForeignPage { page, n_pages } => format!("ForeignPage: page {page} of {n_pages}"),
+        CacheError::PastTheEnd { position, len } => format!("PastTheEnd: position {position} of {len}"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Pages by their numbers, in order.
+pub fn numbers(pages: &[PageId]) -> String {
+    pages.iter().map(PageId::to_string).collect::<Vec<_>>().join(" ")
 }

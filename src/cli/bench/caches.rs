@@ -10,7 +10,7 @@ use page_by_page::sampler::{Sampler, Sampling};
 use serde::Serialize;
 
 use super::Output;
-use crate::cli::kv::{Kv, Pages, Writing, Written, require_chapters};
+use crate::cli::kv::{Kv, Room, Writing, Written, require_chapters};
 use crate::cli::progress::Progress;
 use crate::cli::report::{Table, thousands};
 use crate::cli::{model_dir, print};
@@ -115,9 +115,9 @@ fn write(model: &Model, kv: Kv, tokens: usize) -> Result<Written> {
     let prompt = &config.eos_token_ids[..1];
     let limits = Limits { max_new_tokens: tokens, end_of_text: &[] };
     let mut sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
-    let pages = Pages { page_size: PAGE_SIZE, n_pages: config.max_positions.div_ceil(PAGE_SIZE) };
-    let writing = Writing { model, prompt, limits, capacity: config.max_positions, pages };
-    Ok(writing.run(kv, &mut |logits| sampler.pick(logits), &mut |_| {})?)
+    let mut cache = kv.cache(config.kv_layout(), Room::for_tokens(config.max_positions, PAGE_SIZE))?;
+    let writing = Writing { model, prompt, limits };
+    Ok(writing.run(cache.as_deref_mut(), &mut |logits| sampler.pick(logits), &mut |_| {})?)
 }
 
 fn table(costs: &[Cost]) -> Table {

@@ -1,4 +1,4 @@
-//! `bench fragmentation`: free memory in pieces, against the same memory in pages.
+//! `bench fragmentation`: free memory in pieces, or the same memory in pages.
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -11,14 +11,15 @@ use crate::cli::kv::require_chapters;
 use crate::cli::print;
 use crate::cli::report::{count, thousands};
 
-/// Show free memory that a text cannot use, and pages that it can
+/// Show free memory that a text cannot use, or pages that it can
 ///
-/// Texts take contiguous regions one behind the other, the first one ends, and another text comes. The same happens in
-/// the same memory cut into pages.
+/// Texts take contiguous regions one behind the other, the first one ends, and another text comes. With --page-size the
+/// same happens in the same memory cut into pages.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page bench fragmentation --capacity 2000 --lengths 200,1000,150 --request 800")]
+  page-by-page bench fragmentation --capacity 2000 --lengths 200,1000,150 --request 800
+  page-by-page bench fragmentation --page-size 16")]
 pub struct Fragmentation {
     /// Slots in all
     #[arg(long, value_name = "N", default_value_t = 2000)]
@@ -29,9 +30,9 @@ pub struct Fragmentation {
     /// Tokens of the text that comes when the first one has ended
     #[arg(long, value_name = "N", default_value_t = 800)]
     request: usize,
-    /// Slots in a page
-    #[arg(long, value_name = "P", default_value_t = 16)]
-    page_size: usize,
+    /// Take pages of this many slots instead of regions
+    #[arg(long, value_name = "P")]
+    page_size: Option<usize>,
     #[command(flatten)]
     output: Output,
 }
@@ -39,33 +40,42 @@ pub struct Fragmentation {
 impl Fragmentation {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(&[4])?;
-        ensure!(self.page_size > 0, "the page size is 0; a page needs at least one slot");
-        let request = count(self.request, "token");
-        let lengths: Vec<String> = self.lengths.iter().map(|length| thousands(*length as u64)).collect();
+        if self.lengths.is_empty() {
+            bail!("there is no text that could end; give at least one length");
+        }
+        match self.page_size {
+            None => self.take_regions(),
+            Some(page_size) => self.take_pages(page_size),
+        }
+    }
 
+    fn take_regions(&self) -> Result<()> {
         let mut memory = Regions::new(self.capacity);
         let mut regions = Vec::new();
         for length in &self.lengths {
             regions.push(memory.reserve(*length)?);
         }
-        let Some(first) = regions.first() else {
-            bail!("there is no text that could end; give at least one length");
-        };
-        memory.release(first);
-        let gaps: Vec<String> = memory.gaps().iter().map(|gap| thousands(gap.len() as u64)).collect();
+        memory.release(&regions[0]);
+        let gaps = memory.gaps().iter().map(|gap| gap.len()).collect::<Vec<_>>();
         let (free, outcome) = (memory.free(), memory.reserve(self.request));
-        let mut lines = vec![
-            format!("regions   {}; texts of {}; the first one ends", count(self.capacity, "slot"), lengths.join(", ")),
-            format!("          {} are free, in gaps of {}", count(free, "slot"), gaps.join(", ")),
-            match &outcome {
-                Ok(_) => format!("          {request}: taken"),
-                Err(refused) => format!("          {request}: {refused}"),
-            },
-        ];
+        let request = count(self.request, "token");
+        let last = match &outcome {
+            Ok(_) => format!("{request}: taken"),
+            Err(refused) => format!("{request}: {refused}"),
+        };
+        show(&[
+            format!("{}; texts of {} tokens; the first one ends", count(self.capacity, "slot"), listed(&self.lengths)),
+            format!("{} are free, in gaps of {}", count(free, "slot"), listed(&gaps)),
+            last,
+        ])?;
+        self.output.write(&json!({ "regions": { "free": free, "gaps": gaps, "taken": outcome.is_ok() } }))
+    }
 
-        let pages_of = |tokens: usize| tokens.div_ceil(self.page_size);
-        let mut pool = PagePool::new(self.capacity / self.page_size)?;
+    fn take_pages(&self, page_size: usize) -> Result<()> {
+        require_chapters(&[4])?;
+        ensure!(page_size > 0, "the page size is 0; a page needs at least one slot");
+        let pages_of = |tokens: usize| tokens.div_ceil(page_size);
+        let mut pool = PagePool::new(self.capacity / page_size)?;
         let mut held = Vec::new();
         for length in &self.lengths {
             held.push(pool.alloc_n(pages_of(*length))?);
@@ -73,28 +83,32 @@ impl Fragmentation {
         for page in held.swap_remove(0) {
             pool.free(page)?;
         }
-        let pages: Vec<String> = self.lengths.iter().map(|length| thousands(pages_of(*length) as u64)).collect();
-        let (n_free, needed) = (pool.n_free(), pages_of(self.request));
-        lines.push(format!(
-            "pages     {} of {}; texts of {}; the first one ends",
-            count(pool.n_pages(), "page"),
-            count(self.page_size, "slot"),
-            pages.join(", ")
-        ));
-        lines.push(format!("          {} are free", count(n_free, "page")));
-        let paged = pool.alloc_n(needed);
-        lines.push(match &paged {
-            Ok(_) => format!(
-                "          {request}: {} taken, {} left",
-                count(needed, "page"),
-                thousands(pool.n_free() as u64)
+        let pages: Vec<usize> = self.lengths.iter().map(|length| pages_of(*length)).collect();
+        let (free, needed) = (pool.n_free(), pages_of(self.request));
+        let outcome = pool.alloc_n(needed);
+        let request = count(self.request, "token");
+        let last = match &outcome {
+            Ok(_) => format!("{request}: {} taken, {} left", count(needed, "page"), thousands(pool.n_free() as u64)),
+            Err(refused) => format!("{request}: {refused}"),
+        };
+        let size = count(page_size, "slot");
+        show(&[
+            format!(
+                "{} of {size}; texts of {} pages; the first one ends",
+                count(pool.n_pages(), "page"),
+                listed(&pages)
             ),
-            Err(refused) => format!("          {request}: {refused}"),
-        });
-        print(&(lines.join("\n") + "\n"))?;
-        self.output.write(&json!({
-            "regions": { "free": free, "taken": outcome.is_ok() },
-            "pages": { "free": n_free, "needed": needed, "taken": paged.is_ok() },
-        }))
+            format!("{} are free", count(free, "page")),
+            last,
+        ])?;
+        self.output.write(&json!({ "pages": { "free": free, "needed": needed, "taken": outcome.is_ok() } }))
     }
+}
+
+fn show(lines: &[String]) -> Result<()> {
+    print(&(lines.join("\n") + "\n"))
+}
+
+fn listed(numbers: &[usize]) -> String {
+    numbers.iter().map(|number| thousands(*number as u64)).collect::<Vec<_>>().join(", ")
 }

@@ -1,15 +1,23 @@
 //! `bench`: measures the engine against the memory, and the caches against each other.
 
+mod append;
 mod caches;
 mod engine;
 mod fragmentation;
+mod rewind;
+mod speculation;
 mod waste;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
+use page_by_page::cache::{CacheError, KvLayout, Rewind};
 use serde::Serialize;
+
+use super::kv::{Kv, Room};
+use super::report::{mib, thousands};
 
 /// Measure the engine and the caches
 ///
@@ -26,6 +34,9 @@ enum What {
     Caches(caches::Caches),
     Waste(waste::Waste),
     Fragmentation(fragmentation::Fragmentation),
+    Append(append::Append),
+    Rewind(rewind::Rewinding),
+    Speculation(speculation::Speculation),
 }
 
 #[derive(Args)]
@@ -43,6 +54,9 @@ impl Bench {
             What::Caches(command) => command.run(),
             What::Waste(command) => command.run(),
             What::Fragmentation(command) => command.run(),
+            What::Append(command) => command.run(),
+            What::Rewind(command) => command.run(),
+            What::Speculation(command) => command.run(),
         }
     }
 }
@@ -59,4 +73,54 @@ impl Output {
 fn write_json(file: &Path, numbers: &impl Serialize) -> Result<()> {
     let json = serde_json::to_string_pretty(numbers)?;
     std::fs::write(file, json + "\n").with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The caches that keep rows, in the order of the book.
+const KINDS: [Kv; 3] = [Kv::Flat, Kv::Contiguous, Kv::Paged];
+
+/// Bytes of rows that a comparison may take; what it needs on the way is less than as much again.
+const MEMORY: usize = 1 << 30;
+
+/// Refuses caches with so many slots in all, if their rows take too much memory to measure in passing.
+fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
+    let bytes_per_slot = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
+    let bytes = slots.saturating_mul(bytes_per_slot);
+    ensure!(
+        bytes <= MEMORY,
+        "{} slots of {} bytes are needed at once, {} of at most {}; give shorter lengths with --tokens",
+        thousands(slots as u64),
+        thousands(bytes_per_slot as u64),
+        mib(bytes),
+        mib(MEMORY)
+    );
+    Ok(())
+}
+
+/// A cache that holds `tokens` tokens.
+fn filled(kv: Kv, layout: KvLayout, tokens: usize, room: Room) -> Result<Box<dyn Rewind>> {
+    let mut cache = kv.cache(layout, room)?.with_context(|| format!("{kv} keeps no rows"))?;
+    append(cache.as_mut(), &rows(layout, tokens))?;
+    Ok(cache)
+}
+
+/// Rows of `tokens` tokens, all the same: no model reads them.
+fn rows(layout: KvLayout, tokens: usize) -> Vec<f32> {
+    vec![1.0; tokens * layout.kv_width()]
+}
+
+/// Makes room for new tokens and writes their rows in every layer, `rows` as keys and as values.
+fn append(cache: &mut dyn Rewind, rows: &[f32]) -> Result<(), CacheError> {
+    let layout = cache.layout();
+    cache.extend(layout.rows(rows, rows))?;
+    for layer in 0..layout.n_layers {
+        cache.write(layer, rows, rows);
+    }
+    Ok(())
+}
+
+/// The median, in seconds. `times`: at least one.
+fn median(times: &[Duration]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort();
+    sorted[sorted.len() / 2].as_secs_f64()
 }

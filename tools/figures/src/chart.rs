@@ -20,7 +20,7 @@ impl Dashes {
     }
 }
 
-/// A line. Point `i` belongs to step `i`.
+/// A line. The points of the first one are the steps; another may begin later.
 pub struct Series {
     pub points: Vec<(usize, u64)>,
     pub kind: Kind,
@@ -58,7 +58,8 @@ impl Chart<'_> {
         }
         let steps = self.series[0].points.len();
         for step in 0..steps {
-            svg.step(step, |svg| self.series.iter().for_each(|series| self.draw_point(svg, series, step)));
+            let across = self.series[0].points[step].0;
+            svg.step(step, |svg| self.series.iter().for_each(|series| self.draw_point(svg, series, across)));
         }
         for series in &self.series {
             self.draw_labels(&mut svg, series);
@@ -109,8 +110,10 @@ impl Chart<'_> {
         ));
     }
 
-    fn draw_point(&self, svg: &mut Svg, series: &Series, step: usize) {
-        let (n, value) = series.points[step];
+    fn draw_point(&self, svg: &mut Svg, series: &Series, across: usize) {
+        let Some(&(n, value)) = series.points.iter().find(|(n, _)| *n == across) else {
+            return;
+        };
         svg.raw(&format!(
             "<circle cx=\"{}\" cy=\"{}\" r=\"3\" fill=\"{}\"/>",
             self.x(n),

@@ -12,6 +12,11 @@ mod ch05_locate;
 mod ch05_table;
 mod ch06_gather;
 mod ch06_interleaved;
+mod ch07_rewind;
+mod ch07_three;
+mod ch08_k_chart;
+mod ch08_speculation;
+mod ch08_step;
 
 use anyhow::{Result, ensure};
 use page_by_page::chapters::{self, Source};
@@ -76,6 +81,11 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch05_locate", &ch05_locate::record()?, ch05_locate::draw)?,
         Figure::new("ch06_interleaved", &ch06_interleaved::record()?, ch06_interleaved::draw)?,
         Figure::new("ch06_gather", &ch06_gather::record()?, ch06_gather::draw)?,
+        Figure::new("ch07_three", &ch07_three::record()?, ch07_three::draw)?,
+        Figure::new("ch07_rewind", &ch07_rewind::record()?, ch07_rewind::draw)?,
+        Figure::new("ch08_step", &ch08_step::record()?, ch08_step::draw)?,
+        Figure::new("ch08_speculation", &ch08_speculation::record()?, ch08_speculation::draw)?,
+        Figure::new("ch08_k_chart", &ch08_k_chart::record()?, ch08_k_chart::draw)?,
     ])
 }
 

@@ -14,6 +14,7 @@ mod chart;
 mod figures;
 mod files;
 mod fragment;
+mod guesses;
 mod runs;
 mod svg;
 

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use page_by_page::cache::{CacheError, KvCache, PageId};
+use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId};
 use page_by_page::chapters::ch01_recompute::generate;
 use page_by_page::chapters::ch04_page_pool::PagePool;
-use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::engine::{LanguageModel, Limits};
+use serde::Serialize;
 
 // The graders' rows: each number tells its token, its layer, keys or values.
 #[allow(dead_code)]
@@ -89,6 +90,26 @@ pub fn pool_that_gives(pages: &[u32]) -> Result<PagePool, CacheError> {
     Ok(pool)
 }
 
+/// A slab of 16 pages that hands out these next; the others are taken, by the caches that come with it. Nothing was
+/// ever written.
+pub fn slab_that_gives(
+    layout: KvLayout,
+    page_size: usize,
+    pages: &[u32],
+) -> Result<(SharedSlab, Vec<PagedCache>), CacheError> {
+    let slab = PageSlab::new(layout, page_size, 16)?;
+    let mut others = Vec::new();
+    for _ in 0..16 {
+        let mut other = PagedCache::new(&slab)?;
+        other.extend(1)?;
+        others.push(other);
+    }
+    for page in pages.iter().rev() {
+        others.retain(|other| other.table().pages()[0] != PageId(*page));
+    }
+    Ok((slab, others))
+}
+
 pub fn page_numbers(pages: &[PageId]) -> Vec<u32> {
     pages.iter().map(|page| page.0).collect()
 }
@@ -120,9 +141,7 @@ impl Text {
     /// The cache's own.
     pub fn append(&mut self, n: usize) -> Result<(), CacheError> {
         self.cache.extend(n)?;
-        let first = (self.name as usize - 'a' as usize) * TOKENS_PER_LETTER;
-        let tokens: Vec<usize> = (self.cache.len() - n..self.cache.len()).map(|position| first + position).collect();
-        write_rows(&mut self.cache, &tokens);
+        write_letters(&mut self.cache, self.name, n);
         Ok(())
     }
 
@@ -132,15 +151,77 @@ impl Text {
 
     /// The rows in the order of the tokens, as `gather` shows them and `locate` finds them. All layers must lie alike.
     pub fn rows(&self) -> Result<Vec<Row>> {
-        let mut layers = (0..self.cache.layout().n_layers).map(|layer| row_names(&self.cache, layer));
-        let names = layers.next().context("a model has layers")?;
-        ensure!(layers.all(|other| other == names), "not the same rows in every layer");
-        let row = |(position, name): (usize, String)| {
+        let row = |(position, name)| {
             let place = self.cache.table().locate(position)?;
-            Ok(Row { page: place.page.index(), slot: place.slot, name: letter_name(&name)? })
+            Ok(Row { page: place.page.index(), slot: place.slot, name })
         };
-        names.into_iter().enumerate().map(row).collect()
+        letter_names(&self.cache)?.into_iter().enumerate().map(row).collect()
     }
+}
+
+/// Writes the rows of the newest `n` tokens into every layer. Their names are a letter and their position.
+pub fn write_letters(cache: &mut dyn KvCache, letter: char, n: usize) {
+    let first = (letter as usize - 'a' as usize) * TOKENS_PER_LETTER;
+    let tokens: Vec<usize> = (cache.len() - n..cache.len()).map(|position| first + position).collect();
+    write_rows(cache, &tokens);
+}
+
+/// What the rows of a cache are, oldest token first: `a0`, or `None` where only zeros are. All layers must lie alike.
+pub fn letter_names(cache: &dyn KvCache) -> Result<Vec<Option<String>>> {
+    let mut layers = (0..cache.layout().n_layers).map(|layer| row_names(cache, layer));
+    let names = layers.next().context("a model has layers")?;
+    ensure!(layers.all(|other| other == names), "not the same rows in every layer");
+    names.iter().map(|name| letter_name(name)).collect()
+}
+
+/// A page of a slab in one layer; the others look the same.
+#[derive(Serialize)]
+pub struct Page {
+    pub owner: Option<char>,
+    pub slots: Vec<Slot>,
+}
+
+#[derive(PartialEq, Serialize)]
+pub struct Slot {
+    /// What lies there; `null` if nothing was ever written.
+    pub row: Option<String>,
+    /// Whether it is a token of a text.
+    pub held: bool,
+}
+
+impl Slot {
+    /// The row of a token that no text holds.
+    pub fn stale(&self) -> Option<&String> {
+        if self.held { None } else { self.row.as_ref() }
+    }
+}
+
+/// Reads every slot of a slab, also those that no text holds: all free room is taken with `extend`, and nothing is
+/// written there. What `gather` then shows was there before. The slab is of no use afterwards.
+pub fn every_slot(slab: &SharedSlab, mut texts: Vec<Text>, page_size: usize) -> Result<Vec<Page>> {
+    let held: Vec<usize> = texts.iter().map(|text| text.cache.len()).collect();
+    for text in &mut texts {
+        let usage = text.cache.usage();
+        text.cache.extend(usage.wasted())?;
+    }
+    let mut rest = Text::new('z', slab)?;
+    let (n_pages, n_free) = (slab.borrow().pool().n_pages(), slab.borrow().pool().n_free());
+    rest.cache.extend(n_free * page_size)?;
+
+    let mut found: Vec<Vec<Option<Slot>>> = (0..n_pages).map(|_| (0..page_size).map(|_| None).collect()).collect();
+    let mut owners = vec![None; n_pages];
+    for (text, held) in texts.iter().zip(held).chain([(&rest, 0)]) {
+        for (position, row) in text.rows()?.into_iter().enumerate() {
+            owners[row.page] = (held > 0).then_some(text.name);
+            found[row.page][row.slot] = Some(Slot { row: row.name, held: position < held });
+        }
+    }
+    let page = |(owner, slots): (Option<char>, Vec<Option<Slot>>)| {
+        let slots = slots.into_iter().collect::<Option<Vec<_>>>().context("a slot was not read")?;
+        ensure!(owner.is_some() || slots.iter().all(|slot| !slot.held), "a free page holds a token");
+        Ok(Page { owner, slots })
+    };
+    owners.into_iter().zip(found).map(page).collect()
 }
 
 /// `t103` is `b3`.

@@ -1,7 +1,7 @@
 //! Chapters 2 and 3: rows projected and rows copied, by a cache that grows and by one that is reserved.
 
 use anyhow::Result;
-use page_by_page::cache::KvCache;
+use page_by_page::cache::Rewind;
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::engine::Cached;
@@ -50,7 +50,7 @@ pub fn record() -> Result<Trace> {
     Ok(Trace { model: MODEL, frames })
 }
 
-fn counts(model: &Model, cache: &mut dyn KvCache, new_tokens: usize) -> Result<Counts> {
+fn counts(model: &Model, cache: &mut dyn Rewind, new_tokens: usize) -> Result<Counts> {
     let mut cached = Cached::new(model, cache);
     write_tokens(&mut cached, new_tokens)?;
     let rows_projected = cached.rows_projected();

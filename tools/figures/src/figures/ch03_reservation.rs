@@ -93,17 +93,18 @@ pub fn draw(trace: &Trace) -> Drawing {
     let frames = &trace.frames;
     let bottom = TOP + frames.len() as f64 * LINE;
     let mut svg = Svg::new(bottom + 62.0);
-    for (step, frame) in frames.iter().enumerate() {
-        svg.step(step, |svg| draw_reservation(svg, TOP + step as f64 * LINE, frame));
-    }
     let last = &frames[frames.len() - 1];
     let percent = percent(last.wasted_share);
-    svg.bold(
-        360.0,
-        bottom + 15.0,
-        Anchor::End,
-        &format!("{} of {} slots empty: {percent}", last.wasted_in_all, last.slots_in_all),
-    );
+    for (step, frame) in frames.iter().enumerate() {
+        svg.step(step, |svg| {
+            draw_reservation(svg, TOP + step as f64 * LINE, frame);
+            // True only when all four are there.
+            if step + 1 == frames.len() {
+                let total = format!("{} of {} slots empty: {percent}", last.wasted_in_all, last.slots_in_all);
+                svg.bold(360.0, bottom + 15.0, Anchor::End, &total);
+            }
+        });
+    }
     svg.legend(Kind::Reused, 0.0, bottom + 38.0, "holds a token");
     svg.legend(Kind::Wasted, 140.0, bottom + 38.0, "empty: wasted");
 

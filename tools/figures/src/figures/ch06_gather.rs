@@ -1,12 +1,12 @@
 //! Chapter 6: a page that was used before, and a gather that does not see what is left in it.
 
-use anyhow::{Context, Result, ensure};
-use page_by_page::cache::{KvCache, KvLayout};
+use anyhow::{Context, Result};
+use page_by_page::cache::KvLayout;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use serde::Serialize;
 
 use crate::fragment::Drawing;
-use crate::runs::Text;
+use crate::runs::{Page, Row, Slot, Text, every_slot};
 use crate::svg::{Anchor, Area, Kind, Svg, listed, rounded};
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };
@@ -50,20 +50,6 @@ struct State {
     slab: Vec<Page>,
 }
 
-#[derive(Serialize)]
-struct Page {
-    owner: Option<char>,
-    slots: Vec<Slot>,
-}
-
-#[derive(PartialEq, Serialize)]
-struct Slot {
-    /// What lies there; `null` if nothing was ever written.
-    row: Option<String>,
-    /// Whether it is a token of a text.
-    held: bool,
-}
-
 /// What `gather` has from one page.
 #[derive(Serialize)]
 struct Copied {
@@ -77,7 +63,9 @@ pub fn record() -> Result<Trace> {
     let mut first = 0;
     for done in SHOWN {
         let did = OPERATIONS[first..done].iter().map(|operation| operation.name()).collect();
-        frames.push(Frame::State(State { did, slab: slab_after(done)? }));
+        // On a slab of its own, which goes the same way.
+        let (slab, texts) = run(done)?;
+        frames.push(Frame::State(State { did, slab: every_slot(&slab, texts, PAGE_SIZE)? }));
         first = done;
     }
     let (_slab, texts) = run(OPERATIONS.len())?;
@@ -86,7 +74,7 @@ pub fn record() -> Result<Trace> {
     let rows = text.rows()?;
     for &page in &table {
         let here = rows.iter().enumerate().filter(|(_, row)| row.page == page as usize);
-        let row = |(dense, row): (usize, &crate::runs::Row)| Some((dense, row.slot, row.name.clone()?));
+        let row = |(dense, row): (usize, &Row)| Some((dense, row.slot, row.name.clone()?));
         frames.push(Frame::Copied(Copied { page, rows: here.filter_map(row).collect() }));
     }
     Ok(Trace { page_size: PAGE_SIZE, name: GATHERED, table, frames })
@@ -116,35 +104,6 @@ fn run(done: usize) -> Result<(SharedSlab, Vec<Text>)> {
         }
     }
     Ok((slab, texts))
-}
-
-/// Reads every slot, also those that no text holds: on a slab of its own, all free room is taken with `extend`, and
-/// nothing is written there. What `gather` then shows was there before.
-fn slab_after(done: usize) -> Result<Vec<Page>> {
-    let (slab, mut texts) = run(done)?;
-    let held: Vec<usize> = texts.iter().map(|text| text.cache.len()).collect();
-    for text in &mut texts {
-        let usage = text.cache.usage();
-        text.cache.extend(usage.wasted())?;
-    }
-    let mut rest = Text::new('z', &slab)?;
-    let free = slab.borrow().pool().n_free();
-    rest.cache.extend(free * PAGE_SIZE)?;
-
-    let mut found: Vec<Vec<Option<Slot>>> = (0..PAGES).map(|_| (0..PAGE_SIZE).map(|_| None).collect()).collect();
-    let mut owners = [None; PAGES];
-    for (text, held) in texts.iter().zip(held).chain([(&rest, 0)]) {
-        for (position, row) in text.rows()?.into_iter().enumerate() {
-            owners[row.page] = (held > 0).then_some(text.name);
-            found[row.page][row.slot] = Some(Slot { row: row.name, held: position < held });
-        }
-    }
-    let page = |(owner, slots): (Option<char>, Vec<Option<Slot>>)| {
-        let slots = slots.into_iter().collect::<Option<Vec<_>>>().context("a slot was not read")?;
-        ensure!(owner.is_some() || slots.iter().all(|slot| !slot.held), "a free page holds a token");
-        Ok(Page { owner, slots })
-    };
-    owners.into_iter().zip(found).map(page).collect()
 }
 
 const PITCH: f64 = 28.5;
@@ -178,19 +137,23 @@ pub fn draw(trace: &Trace) -> Drawing {
                 let before = step.checked_sub(1).map(|before| states[before]);
                 draw_slab(svg, TOP + step as f64 * LINE, *page_size, state, before);
             }
-            Frame::Copied(copied) => draw_copied(svg, slab_bottom, dense, *page_size, copied),
+            Frame::Copied(copied) => {
+                if step == states.len() {
+                    let table_of = format!("table of {name}: {}", comma(table));
+                    svg.bold(dense_x(tokens) + 10.0, dense + 12.0, Anchor::Start, &format!("gather of {name}"));
+                    svg.text(dense_x(tokens) + 10.0, dense + 29.0, Anchor::Start, &table_of);
+                }
+                draw_copied(svg, slab_bottom, dense, *page_size, copied);
+            }
         });
     }
-    let table_of = format!("table of {name}: {}", comma(table));
-    svg.bold(dense_x(tokens) + 10.0, dense + 12.0, Anchor::Start, &format!("gather of {name}"));
-    svg.text(dense_x(tokens) + 10.0, dense + 29.0, Anchor::Start, &table_of);
     let legend = dense + HEIGHT + 18.0;
     svg.legend(Kind::New, 0.0, legend, "written or copied now");
     svg.legend(Kind::Reused, 190.0, legend, "held before");
     svg.legend(Kind::Stale, 0.0, legend + 24.0, "stale: its text has ended");
     svg.legend(Kind::Wasted, 190.0, legend + 24.0, "taken, never written");
 
-    let stale: Vec<String> = last.slab.iter().flat_map(|page| &page.slots).filter_map(stale_row).collect();
+    let stale: Vec<&String> = last.slab.iter().flat_map(|page| &page.slots).filter_map(Slot::stale).collect();
     let pages: Vec<String> = copied.iter().map(|copied| told(copied)).collect();
     Drawing {
         svg,
@@ -229,10 +192,6 @@ fn dense_x(row: usize) -> f64 {
 
 fn comma(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn stale_row(slot: &Slot) -> Option<String> {
-    if slot.held { None } else { slot.row.clone() }
 }
 
 fn draw_slab(svg: &mut Svg, y: f64, page_size: usize, state: &State, before: Option<&State>) {
@@ -278,7 +237,7 @@ fn step_text(frame: &Frame, page_size: usize) -> String {
                 };
                 format!("page {page} ({owner}): <code>{}</code>", slots.iter().map(row).collect::<Vec<_>>().join(" "))
             });
-            let stale = slab.iter().flat_map(|page| &page.slots).any(|slot| stale_row(slot).is_some());
+            let stale = slab.iter().flat_map(|page| &page.slots).any(|slot| slot.stale().is_some());
             let note = if stale { " In brackets: stale rows, which no text holds." } else { "" };
             format!("<code>{}</code>: {}.{note}", did.join(", "), pages.collect::<Vec<_>>().join(", "))
         }

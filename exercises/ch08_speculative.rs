@@ -1,0 +1,165 @@
+//! Chapter 8: speculative decoding. A small model guesses, the large one checks all guesses in one pass.
+//!
+//! A pass of a large model costs nearly the same for one token as for a few: it reads all weights once. So a small
+//! *draft* model guesses `k` tokens, one by one, and the *target* reads them all at once. It keeps the guesses that it
+//! would have chosen itself, adds a token of its own, and both models rewind the rest.
+//!
+//! ```text
+//!   text      The king had a
+//!   draft                     golden   bird   in          3 tokens, 3 passes of the small model
+//!   verify                 a →golden  →bird  →and  →the   1 pass of the target: what follows each of 4 tokens
+//!   accept                    golden   bird   and         2 guesses hold; the third token is the target's own
+//!   rewind                                    ×in         both models forget it
+//! ```
+//!
+//! Three new tokens for one pass of the target, and they are the tokens that it would have written alone.
+//!
+//! Check your work with `cargo test --features solution --test ch08_speculative`.
+
+use crate::engine::{Accept, Draft, Drafter, Limits, RewindableModel};
+use crate::model::StepError;
+use crate::sampler::{Sampler, draw};
+
+/// A small model that drafts.
+pub struct DraftModel<'a> {
+    model: &'a mut dyn RewindableModel,
+    sampler: Sampler,
+}
+
+impl<'a> DraftModel<'a> {
+    /// Drafts with `model`; `sampler` chooses its tokens. Its vocabulary must be the target's.
+    pub fn new(model: &'a mut dyn RewindableModel, sampler: Sampler) -> Self {
+        DraftModel { model, sampler }
+    }
+}
+
+impl Drafter for DraftModel<'_> {
+    /// Guesses `k` tokens, one after the other: each is drawn from the probabilities after the text and the guesses
+    /// before it.
+    ///
+    /// With `k` 3 the model is asked three times: after the text, after the text and one guess, and after the text and
+    /// two guesses. It has then read the text and the first two guesses; nobody asked what follows the third.
+    fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
+        todo!("ch08 task 1: guess k tokens, one after the other")
+    }
+
+    fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
+        remember(self.model, text)
+    }
+}
+
+/// What follows the text, and what follows each of the `k` drafted tokens, by one pass of the target: `k + 1` rows of
+/// logits, `[vocab_size]` each.
+///
+/// # Errors
+/// [`StepError`] of the target, which then remembers what it did before.
+pub fn verify(target: &mut dyn RewindableModel, text: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
+    todo!("ch08 task 1: one pass of the target over the text and the draft")
+}
+
+/// The new tokens: what `pick` chooses from each row, for as long as it is what the draft guessed. The first choice that
+/// is not, or the one after a draft that was right to its end, is the last.
+///
+/// `rows`: one more than `drafted`, from [`verify`]. `pick` is asked once for each token that is returned, in the order of
+/// the text: with it, the target would have written the same tokens alone.
+///
+/// Drafted `[5, 9, 2]`; `pick` would choose 5, 9, 4, 7 from the rows → `[5, 9, 4]`
+pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(&[f32]) -> u32) -> Vec<u32> {
+    todo!("ch08 task 2: the choices of the target, as far as they are the draft's, and one more")
+}
+
+/// Makes a model remember exactly `text`: rewinds what goes beyond it, or reads what is missing.
+///
+/// What the model remembers agrees with `text` as far as both go.
+fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), StepError> {
+    todo!("ch08 task 3: rewind what is too much, or read what is missing")
+}
+
+/// A target, somebody who drafts for it, and a rule that judges the drafts.
+pub struct Speculation<'a> {
+    /// The model whose text is wanted.
+    pub target: &'a mut dyn RewindableModel,
+    /// Who guesses.
+    pub drafter: &'a mut dyn Drafter,
+    /// Turns a draft and the target's rows (one more than drafted tokens) into the new tokens: the accepted ones, then one
+    /// of the target's own. [`accept_matching`] or [`accept_sampled`].
+    pub accept: &'a mut Accept<'a>,
+}
+
+impl Speculation<'_> {
+    /// Continues `prompt`, which has at least one token; drafts at most `k` tokens at a time. Returns the new tokens.
+    ///
+    /// Stops after `limits.max_new_tokens` new tokens, or before the first of `limits.end_of_text`.
+    ///
+    /// # Errors
+    /// The first error of a model. What was reported until then stays reported.
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        limits: Limits<'_>,
+        k: usize,
+        on_token: &mut dyn FnMut(u32),
+    ) -> Result<Vec<u32>, StepError> {
+        let mut text = prompt.to_vec();
+        let full = prompt.len() + limits.max_new_tokens;
+        while text.len() < full {
+            // A step adds one token more than it drafts.
+            let k = k.min(full - text.len() - 1);
+            for token in self.step(&text, k, limits.end_of_text)? {
+                if limits.end_of_text.contains(&token) {
+                    return Ok(text.split_off(prompt.len()));
+                }
+                on_token(token);
+                text.push(token);
+            }
+        }
+        Ok(text.split_off(prompt.len()))
+    }
+
+    /// Drafts at most `k` tokens, verifies them, returns the new tokens: at least one. Behind the first that is in
+    /// `end_of_text` there are none.
+    ///
+    /// When it returns, target and drafter remember the same: the text and all new tokens but the newest.
+    ///
+    /// # Errors
+    /// [`StepError`] of a model. Target and drafter then remember no guess, and the same step may be tried again.
+    pub fn step(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
+        let (draft, rows) = self.guess(text, k)?;
+        todo!("ch08 task 3: the new tokens, and the same memory for target and drafter")
+    }
+
+    /// A draft, and the target's rows for it. If a model refuses, nobody keeps a guess.
+    fn guess(&mut self, text: &[u32], k: usize) -> Result<(Draft, Vec<Vec<f32>>), StepError> {
+        let guess = self.drafter.draft(text, k).and_then(|draft| {
+            let rows = verify(self.target, text, &draft.tokens)?;
+            Ok((draft, rows))
+        });
+        if guess.is_err() {
+            self.drafter.settle(&text[..text.len() - 1])?;
+        }
+        guess
+    }
+}
+
+/// The new tokens, such that each has the target's probabilities, however good or bad the draft
+/// ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192), [Chen et al., 2023](https://arxiv.org/abs/2302.01318)).
+///
+/// A drafted token that the draft gave the probability `q` and the target gives `p` is accepted with probability
+/// `min(1, p / q)`. The first that is not is replaced by a token drawn from [`residual`], and ends the new tokens. Behind
+/// a draft that was accepted to its end comes a token drawn from the target's last row.
+///
+/// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens. `uniform` gives random
+/// numbers from 0 to 1, 1 excluded.
+pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut() -> f64) -> Vec<u32> {
+    todo!("ch08 task 4: keep each drafted token with probability min(1, p / q)")
+}
+
+/// What the target gives a token beyond what the draft gave it: `max(0, p - q)` for each token, `[vocab_size]`. Weights
+/// for [`draw`]; they do not add up to 1.
+///
+/// Where nothing is left, `p`: the two are then the same but for rounding.
+///
+/// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `[0.25, 0.0, 0.0]`
+pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
+    todo!("ch08 task 4: what the target has left for each token")
+}

@@ -1,0 +1,248 @@
+//! `bench speculation`: when guessing ahead pays, and why.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use page_by_page::engine::Limits;
+use page_by_page::model::{LogitRows, Model};
+use page_by_page::sampler::{Sampler, Sampling};
+use page_by_page::tokenizer::Tokenizer;
+use serde::Serialize;
+
+use super::{Output, median};
+use crate::cli::drafting::{Drafting, Guesser, Guesses, Rule};
+use crate::cli::kv::{Kv, Room, Writing, require_chapters};
+use crate::cli::progress::Progress;
+use crate::cli::report::Table;
+use crate::cli::{model_dir, print};
+
+/// Write the same texts with guesses of several lengths, and compare that with writing them without
+///
+/// First comes what a pass of the model costs that reads several tokens, as it must to check guesses, and what a pass of
+/// the draft model costs. Then, for each length: how many guesses are kept, how many passes the model makes for each
+/// new token, and the time, as a share of the time without guesses. Runs of all lengths take turns; medians count.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page bench speculation
+  page-by-page bench speculation --temperature 0.8 --accept sample
+  page-by-page bench speculation --draft prompt-lookup")]
+pub struct Speculation {
+    /// Who guesses: a model folder, storyteller-draft, or prompt-lookup
+    #[arg(long, value_name = "DIR", default_value = "storyteller-draft")]
+    draft: std::path::PathBuf,
+    /// Model folder, or a bundled model: who checks the guesses
+    #[arg(long, value_name = "DIR", default_value = "storyteller")]
+    model: std::path::PathBuf,
+    /// Which guesses are kept
+    #[arg(long, value_name = "RULE", value_enum, default_value_t = Rule::Match)]
+    accept: Rule,
+    /// Below 1 safer, above 1 wilder, 0 always the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Tokens to guess ahead, separated by commas; 0 is without guesses
+    #[arg(long, value_name = "K,…", value_delimiter = ',', default_value = "1,2,3,4,6,8")]
+    draft_lens: Vec<usize>,
+    /// How each text begins, one text for each
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_values = ["Once upon a time", "There was a king", "In a small house", "The youngest daughter"]
+    )]
+    prompts: Vec<String>,
+    /// Tokens in each text
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_new_tokens: usize,
+    /// The cache of both models: flat, contiguous or paged
+    #[arg(long, value_name = "CACHE", default_value = "contiguous")]
+    kv: Kv,
+    #[command(flatten)]
+    output: Output,
+}
+
+const TURNS: usize = 5;
+const PAGE_SIZE: usize = 16;
+/// Tokens that a pass reads behind a text of `BEHIND` tokens.
+const PASSES: [usize; 6] = [1, 2, 3, 5, 7, 9];
+const BEHIND: usize = 64;
+
+/// What was measured.
+#[derive(Serialize)]
+struct Numbers {
+    model: String,
+    draft: String,
+    accept: Rule,
+    temperature: f32,
+    #[serde(flatten)]
+    passes: Passes,
+    runs: Vec<Run>,
+}
+
+/// What passes cost, in passes of the model over one token.
+#[derive(Serialize)]
+struct Passes {
+    /// Of the model, over so many tokens.
+    passes: Vec<(usize, f64)>,
+    /// Of the draft model, over one token.
+    draft_pass: Option<f64>,
+}
+
+/// All texts with one length of guesses.
+#[derive(Serialize)]
+struct Run {
+    draft_len: usize,
+    #[serde(flatten)]
+    guesses: Guesses,
+    acceptance_rate: f64,
+    target_passes_per_token: f64,
+    /// Of the time without guesses.
+    share_of_time: f64,
+}
+
+impl Speculation {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        require_chapters(&[self.kv.chapters(), &[7, 8]].concat())?;
+        ensure!(self.max_new_tokens > 0, "texts of 0 tokens: expected at least 1");
+        let model = Model::open(&model_dir(&self.model))?;
+        let tokenizer = Tokenizer::open(&model_dir(&self.model))?;
+        let prompts: Vec<Vec<u32>> =
+            self.prompts.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<_, _>>()?;
+        for prompt in &prompts {
+            model.check(prompt, self.max_new_tokens)?;
+        }
+        let lengths: Vec<usize> = [&[0], &self.draft_lens[..]].concat();
+        let progress = Progress::new("writing", (TURNS * lengths.len() * prompts.len()) as u64);
+        let mut times = vec![Vec::new(); lengths.len()];
+        let mut guesses = vec![Guesses::default(); lengths.len()];
+        for _ in 0..TURNS {
+            for (index, k) in lengths.iter().enumerate() {
+                let mut time = Duration::ZERO;
+                guesses[index] = Guesses::default();
+                for (seed, prompt) in prompts.iter().enumerate() {
+                    time += self.write(&model, &tokenizer, prompt, seed as u64, *k, &mut guesses[index])?;
+                    progress.advance(1);
+                }
+                times[index].push(time);
+            }
+        }
+        drop(progress);
+        let seconds: Vec<f64> = times.iter().map(|times| median(times)).collect();
+        let runs = lengths.iter().zip(guesses).zip(&seconds).map(|((draft_len, guesses), time)| Run {
+            draft_len: *draft_len,
+            guesses,
+            acceptance_rate: guesses.acceptance_rate(),
+            target_passes_per_token: guesses.target_passes_per_token(),
+            share_of_time: time / seconds[0],
+        });
+        let numbers = Numbers {
+            model: self.model.display().to_string(),
+            draft: self.draft.display().to_string(),
+            accept: self.accept,
+            temperature: self.temperature,
+            passes: self.passes(&model, &tokenizer)?,
+            runs: runs.collect(),
+        };
+        print(&render(&numbers))?;
+        self.output.write(&numbers)
+    }
+
+    fn guesser(&self, model: &Model, tokenizer: &Tokenizer, tokens: usize) -> Result<Guesser> {
+        let drafting = Drafting { drafter: Some(self.draft.clone()), draft_len: 0, accept: self.accept };
+        match drafting.open(model, tokenizer, self.kv, tokens, PAGE_SIZE)? {
+            Some(guesser) => Ok(guesser),
+            None => bail!("nobody drafts: give --draft"),
+        }
+    }
+
+    /// Writes one text; returns the time that it took.
+    fn write(
+        &self,
+        model: &Model,
+        tokenizer: &Tokenizer,
+        prompt: &[u32],
+        seed: u64,
+        k: usize,
+        guesses: &mut Guesses,
+    ) -> Result<Duration> {
+        let sampling = Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
+        let tokens = prompt.len() + self.max_new_tokens;
+        let mut cache = self.kv.cache(model.config().kv_layout(), Room::for_tokens(tokens, PAGE_SIZE))?;
+        let mut guesser = self.guesser(model, tokenizer, tokens)?;
+        let mut sampler = Sampler::new(sampling);
+        let limits = Limits { max_new_tokens: self.max_new_tokens, end_of_text: &[] };
+        let writing = Writing { model, prompt, limits };
+        let start = Instant::now();
+        if k == 0 {
+            let mut pick = |row: &[f32]| {
+                guesses.note(&Default::default(), 1);
+                sampler.pick(row)
+            };
+            writing.run(cache.as_deref_mut(), &mut pick, &mut |_| {})?;
+            return Ok(start.elapsed());
+        }
+        guesser.work(self.accept.draft_sampling(sampling), |drafter| {
+            let mut accept = |draft: &_, rows: &[Vec<f32>]| {
+                let new_tokens = self.accept.apply(draft, rows, &mut sampler);
+                guesses.note(draft, new_tokens.len());
+                new_tokens
+            };
+            writing.run_ahead(cache.as_deref_mut(), drafter, k, &mut accept, &mut |_| {})
+        })?;
+        Ok(start.elapsed())
+    }
+
+    fn passes(&self, model: &Model, tokenizer: &Tokenizer) -> Result<Passes> {
+        let most = BEHIND + PASSES[PASSES.len() - 1];
+        let small = match self.guesser(model, tokenizer, most)? {
+            Guesser::Model { model, .. } => Some(model),
+            Guesser::Lookup(_) => None,
+        };
+        let mut cases: Vec<(&Model, usize)> = PASSES.iter().map(|n| (model, *n)).collect();
+        cases.extend(small.as_ref().map(|small| (&**small, 1)));
+        let mut seconds = vec![Vec::new(); cases.len()];
+        for _ in 0..15 {
+            for ((model, n), seconds) in cases.iter().zip(&mut seconds) {
+                let Some(mut cache) = self.kv.cache(model.config().kv_layout(), Room::for_tokens(most, PAGE_SIZE))?
+                else {
+                    bail!("--kv recompute has no passes over a few tokens: use flat, contiguous or paged");
+                };
+                let tokens = vec![1; BEHIND + n];
+                model.step(&tokens[..BEHIND], Some(cache.as_mut()))?;
+                let start = Instant::now();
+                model.forward(vec![model.chunk(&tokens[BEHIND..], Some(cache.as_mut()), LogitRows::All)?]);
+                seconds.push(start.elapsed());
+            }
+        }
+        let seconds: Vec<f64> = seconds.iter().map(|times| median(times)).collect();
+        let passes = PASSES.iter().zip(&seconds).map(|(n, time)| (*n, time / seconds[0])).collect();
+        let draft_pass = small.is_some().then(|| seconds[PASSES.len()] / seconds[0]);
+        Ok(Passes { passes, draft_pass })
+    }
+}
+
+fn render(numbers: &Numbers) -> String {
+    let mut passes = Table::new(1, &["a pass over", "costs"]);
+    for (n, cost) in &numbers.passes.passes {
+        let tokens = if *n == 1 { "1 token".into() } else { format!("{n} tokens") };
+        passes.line([tokens, format!("{cost:.2}")]);
+    }
+    if let Some(cost) = numbers.passes.draft_pass {
+        passes.line(["1 token, draft model".into(), format!("{cost:.2}")]);
+    }
+    let mut runs = Table::new(1, &["k", "drafted", "accepted", "share", "passes per token", "time"]);
+    for run in &numbers.runs {
+        let Run { draft_len, guesses, acceptance_rate, target_passes_per_token, share_of_time } = run;
+        let share = if guesses.drafted == 0 { "".into() } else { format!("{:.1} %", 100.0 * acceptance_rate) };
+        runs.line([
+            draft_len.to_string(),
+            guesses.drafted.to_string(),
+            guesses.accepted.to_string(),
+            share,
+            format!("{target_passes_per_token:.2}"),
+            format!("{share_of_time:.2}"),
+        ]);
+    }
+    format!("{}\n{}", passes.render(), runs.render())
+}

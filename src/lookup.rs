@@ -1,0 +1,102 @@
+//! Prompt lookup: a drafter without a model. It looks for an earlier place where the text went as it goes now.
+//!
+//! ```text
+//!   text    The king had a bird . The queen had a
+//!                    └──┬─┘                 └─┬─┘
+//!           found here ─┘      the newest two tokens, "had a"
+//!   draft   bird . The
+//! ```
+//!
+//! It costs next to nothing, and is right where a text repeats itself: summaries, edited code, answers that quote.
+//! Known as prompt lookup decoding ([Saxena, 2023](https://github.com/apoorvumang/prompt-lookup-decoding)), and in vLLM as
+//! n-gram speculation.
+
+use crate::engine::{Draft, Drafter};
+use crate::model::StepError;
+
+/// Drafts what followed the same tokens earlier in the text.
+pub struct PromptLookup {
+    vocab_size: usize,
+    /// Newest tokens to look for, at most.
+    longest: usize,
+}
+
+impl PromptLookup {
+    /// Looks for the newest `longest` tokens, then for fewer, down to one. `vocab_size` is the target's.
+    pub fn new(vocab_size: usize, longest: usize) -> Self {
+        PromptLookup { vocab_size, longest }
+    }
+}
+
+impl Drafter for PromptLookup {
+    fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
+        let followed = (1..=self.longest).rev().find_map(|n| after_last_occurrence(text, n)).unwrap_or(&[]);
+        let tokens = followed[..k.min(followed.len())].to_vec();
+        let probabilities = tokens.iter().map(|token| certain(*token, self.vocab_size)).collect();
+        Ok(Draft { tokens, probabilities })
+    }
+
+    /// It remembers nothing.
+    fn settle(&mut self, _text: &[u32]) -> Result<(), StepError> {
+        Ok(())
+    }
+}
+
+/// What follows the last earlier place where the newest `n` tokens of the text stand; `None` if there is none.
+fn after_last_occurrence(text: &[u32], n: usize) -> Option<&[u32]> {
+    let (earlier, _newest_token) = text.split_at(text.len().checked_sub(1)?);
+    let newest = &text[text.len().checked_sub(n)?..];
+    let place = earlier.windows(n).rposition(|window| window == newest)?;
+    Some(&text[place + n..])
+}
+
+/// All probability on one token: `[vocab_size]`.
+fn certain(token: u32, vocab_size: usize) -> Vec<f32> {
+    let mut probabilities = vec![0.0; vocab_size];
+    probabilities[token as usize] = 1.0;
+    probabilities
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drafted(text: &[u32], k: usize) -> Vec<u32> {
+        PromptLookup::new(20, 3).draft(text, k).expect("a look-up cannot fail").tokens
+    }
+
+    #[test]
+    fn drafts_what_followed_the_longest_match() {
+        // 2 3 stood after 1 and after 9: three tokens match the first place only.
+        assert_eq!(drafted(&[1, 2, 3, 4, 5, 9, 2, 3, 6, 1, 2, 3], 2), [4, 5]);
+        // Of two places that match as well, the later one.
+        assert_eq!(drafted(&[2, 3, 4, 7, 2, 3, 6, 8, 2, 3], 1), [6]);
+        // One token is enough if more do not match.
+        assert_eq!(drafted(&[5, 6, 7, 5], 4), [6, 7, 5]);
+    }
+
+    #[test]
+    fn a_repeated_token_matches_the_place_just_before() {
+        assert_eq!(drafted(&[4, 4], 3), [4]);
+        assert_eq!(drafted(&[1, 4, 4, 4, 4], 3), [4]);
+    }
+
+    #[test]
+    fn drafts_nothing_where_nothing_matches() {
+        assert!(drafted(&[1, 2, 3, 4], 4).is_empty());
+        assert!(drafted(&[1], 4).is_empty());
+        assert!(drafted(&[1, 2, 1], 0).is_empty());
+    }
+
+    #[test]
+    fn its_tokens_have_all_the_probability() {
+        let draft = PromptLookup::new(20, 3).draft(&[5, 6, 7, 5], 2).expect("a look-up cannot fail");
+        let told: Vec<(f32, f32)> = draft
+            .tokens
+            .iter()
+            .zip(&draft.probabilities)
+            .map(|(token, row)| (row[*token as usize], row.iter().sum()))
+            .collect();
+        assert_eq!(told, [(1.0, 1.0), (1.0, 1.0)]);
+    }
+}

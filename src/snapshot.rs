@@ -1,0 +1,487 @@
+//! A cache as a file: its rows as dense tensors, and the tokens that they belong to.
+//!
+//! Freezing takes what every cache gives ([`KvCache::gather`]), restoring gives what every cache takes
+//! ([`KvCache::extend`], [`KvCache::write`]). So the two need not be of one kind: what a paged cache held, a contiguous
+//! one can go on from, with the same bits.
+//!
+//! A file is a safetensors file, which any reader of that format can look into. After three tokens of the model in the
+//! [contract's](crate::cache) picture it holds, in any order:
+//!
+//! ```text
+//!   header        format "page-by-page cache", version, n_layers, n_kv_heads, head_dim, model, checksum
+//!   tokens        U32 [3]
+//!   layers.0.k    F32 [3, 8]
+//!   layers.0.v    F32 [3, 8]
+//!   layers.1.k    …
+//! ```
+//!
+//! Rows mean something only to the model that made them. Another model of the same shape would take them without an
+//! error and write nonsense, so `model` is the [fingerprint](Model::fingerprint) of theirs. `checksum` is the CRC-32 of
+//! the whole file, taken while its own eight digits are zeros: a changed byte is found wherever it is.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::Metadata;
+use safetensors::{Dtype, SafeTensors, View};
+
+use crate::cache::{CacheError, KvCache, KvLayout};
+use crate::checkpoint::what_is_damaged;
+use crate::model::Model;
+
+/// The keys and values of a text, in every layer, and its tokens.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    layout: KvLayout,
+    tokens: Vec<u32>,
+    layers: Vec<FrozenLayer>,
+}
+
+/// The rows of one layer.
+#[derive(Clone, Debug)]
+struct FrozenLayer {
+    /// `[tokens, kv_width]`, row-major.
+    k: Vec<f32>,
+    /// `[tokens, kv_width]`, row-major.
+    v: Vec<f32>,
+}
+
+/// Why a snapshot was not restored. The cache is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// The cache is for rows of another shape.
+    #[error("the snapshot holds rows of {found:?}, the cache is for rows of {expected:?}")]
+    WrongLayout {
+        /// The snapshot's layout.
+        found: KvLayout,
+        /// The cache's layout.
+        expected: KvLayout,
+    },
+    /// The cache holds a text already.
+    #[error("the cache holds {len} tokens already; restore into an empty one")]
+    NotEmpty {
+        /// Tokens held.
+        len: usize,
+    },
+    /// The cache has no room for the text.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// Why a snapshot was not saved, or a file not loaded. A file that was there before is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The file cannot be opened or read.
+    #[error("{}: {error}; give a file with a saved cache", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("{}: {error}; to save a cache, name a file in a folder that exists and may be written to", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The file is something else.
+    #[error("{}: not a saved cache: {problem}", path.display())]
+    NotASnapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        problem: String,
+    },
+    /// The file was saved by a later version of this program.
+    #[error(
+        "{}: a saved cache of version {found}, up to {supported} can be read; load it with the program that saved it",
+        path.display()
+    )]
+    NewerVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest that can be read.
+        supported: u32,
+    },
+    /// The file was cut short, or some of its bytes have changed.
+    #[error("{}: the saved cache is damaged: {problem}; save it again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What does not add up.
+        problem: String,
+    },
+    /// The rows have another shape than the model's.
+    #[error("{}: rows of {found:?}, the model makes rows of {expected:?}; use the model that made them", path.display())]
+    WrongLayout {
+        /// The file.
+        path: PathBuf,
+        /// The layout of the rows.
+        found: KvLayout,
+        /// The model's layout.
+        expected: KvLayout,
+    },
+    /// The rows were made by another model, of the same shape.
+    #[error(
+        "{}: the rows were made by another model: its fingerprint is {found:08x}, this model's {expected:08x}; \
+         use the model that made them",
+        path.display()
+    )]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// The fingerprint of the model that made the rows.
+        found: u32,
+        /// The fingerprint of this model.
+        expected: u32,
+    },
+    /// A token that the model does not know.
+    #[error("{}: token id {token} is outside the vocabulary: ids go from 0 to {}", path.display(), vocab_size - 1)]
+    UnknownToken {
+        /// The file.
+        path: PathBuf,
+        /// The id.
+        token: u32,
+        /// How many ids there are.
+        vocab_size: usize,
+    },
+    /// More tokens than the model has positions.
+    #[error("{}: {len} tokens are more than the model's {max_positions} positions; save a shorter text", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Tokens of the text.
+        len: usize,
+        /// What the model was made for.
+        max_positions: usize,
+    },
+}
+
+/// What the header calls the format.
+const FORMAT: &str = "page-by-page cache";
+/// Goes up when the meaning of a file changes, the arithmetic that makes the rows included.
+const VERSION: u32 = 1;
+
+impl Snapshot {
+    /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
+    ///
+    /// # Panics
+    /// If the cache holds another number of tokens.
+    pub fn freeze(cache: &dyn KvCache, tokens: &[u32]) -> Self {
+        assert_eq!(tokens.len(), cache.len(), "tokens given, and tokens held");
+        let layout = cache.layout();
+        let freeze_layer = |layer| {
+            let (k, v) = cache.gather(layer);
+            FrozenLayer { k: k.into_owned(), v: v.into_owned() }
+        };
+        Snapshot { layout, tokens: tokens.into(), layers: (0..layout.n_layers).map(freeze_layer).collect() }
+    }
+
+    /// The tokens that the rows belong to.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The shape of a row.
+    pub fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    /// Fills an empty cache with the rows.
+    ///
+    /// # Errors
+    /// [`RestoreError`]; the cache is then as it was.
+    pub fn restore(&self, cache: &mut dyn KvCache) -> Result<(), RestoreError> {
+        let (found, expected) = (self.layout, cache.layout());
+        if found != expected {
+            return Err(RestoreError::WrongLayout { found, expected });
+        }
+        if !cache.is_empty() {
+            return Err(RestoreError::NotEmpty { len: cache.len() });
+        }
+        cache.extend(self.tokens.len())?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            cache.write(index, &layer.k, &layer.v);
+        }
+        Ok(())
+    }
+
+    /// Writes the rows and their tokens to a file, whole or not at all. `model`: the one that made them.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Unwritable`]; [`SnapshotError::WrongLayout`], [`SnapshotError::UnknownToken`] or
+    /// [`SnapshotError::TooLong`] if the model cannot have made them.
+    pub fn save(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
+        self.check(file, model)?;
+        write_whole(file, &self.encode(model.fingerprint()))
+            .map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
+    }
+
+    /// Checks that [`save`](Self::save) could write this file now, and leaves everything as it is.
+    ///
+    /// To be asked before a long computation whose result is to be saved.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Unwritable`].
+    pub fn check_writable(file: &Path) -> Result<(), SnapshotError> {
+        create_beside(file)
+            .and_then(|(temporary, _)| fs::remove_file(temporary))
+            .map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
+    }
+
+    /// Reads a file that [`save`](Self::save) wrote, for the model that made the rows.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]: every variant but [`SnapshotError::Unwritable`].
+    pub fn load(file: &Path, model: &Model) -> Result<Self, SnapshotError> {
+        let path = || PathBuf::from(file);
+        let bytes = fs::read(file).map_err(|error| SnapshotError::Unreadable { path: path(), error })?;
+        let header = Header::read(file, &bytes)?;
+        let (found, expected) = (header.layout, model.config().kv_layout());
+        if found != expected {
+            return Err(SnapshotError::WrongLayout { path: path(), found, expected });
+        }
+        let (found, expected) = (header.model, model.fingerprint());
+        if found != expected {
+            return Err(SnapshotError::OtherModel { path: path(), found, expected });
+        }
+        let snapshot = header.decode(&bytes).map_err(|problem| SnapshotError::Damaged { path: path(), problem })?;
+        snapshot.check(file, model)?;
+        Ok(snapshot)
+    }
+
+    /// Checks that a model can have made this.
+    fn check(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
+        let config = model.config();
+        let (found, expected) = (self.layout, config.kv_layout());
+        let (vocab_size, max_positions) = (config.vocab_size, config.max_positions);
+        let len = self.tokens.len();
+        if found != expected {
+            return Err(SnapshotError::WrongLayout { path: file.into(), found, expected });
+        }
+        if let Some(&token) = self.tokens.iter().find(|token| **token as usize >= vocab_size) {
+            return Err(SnapshotError::UnknownToken { path: file.into(), token, vocab_size });
+        }
+        if len > max_positions {
+            return Err(SnapshotError::TooLong { path: file.into(), len, max_positions });
+        }
+        Ok(())
+    }
+
+    fn encode(&self, model: u32) -> Vec<u8> {
+        let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
+        let fields = [
+            ("format", FORMAT.into()),
+            ("version", VERSION.to_string()),
+            ("n_layers", n_layers.to_string()),
+            ("n_kv_heads", n_kv_heads.to_string()),
+            ("head_dim", head_dim.to_string()),
+            ("model", digits(model)),
+            ("checksum", digits(0)),
+        ];
+        let fields: HashMap<String, String> = fields.map(|(name, value)| (name.into(), value)).into();
+        let shape = vec![self.tokens.len(), self.layout.kv_width()];
+        let mut tensors =
+            vec![("tokens".into(), Tensor { shape: vec![self.tokens.len()], numbers: Numbers::Tokens(&self.tokens) })];
+        for (index, layer) in self.layers.iter().enumerate() {
+            for (name, rows) in row_names(index).into_iter().zip([&layer.k, &layer.v]) {
+                tensors.push((name, Tensor { shape: shape.clone(), numbers: Numbers::Rows(rows) }));
+            }
+        }
+        let mut file = safetensors::serialize(tensors, Some(fields)).expect("shapes that belong to their numbers");
+        let checksum = digits(checksum(&file).expect("a header with a checksum"));
+        let place = place_of_checksum(&file).expect("a header with a checksum");
+        file[place..][..checksum.len()].copy_from_slice(checksum.as_bytes());
+        file
+    }
+}
+
+/// The names of a layer's keys and values in a file.
+fn row_names(layer: usize) -> [String; 2] {
+    ["k", "v"].map(|kind| format!("layers.{layer}.{kind}"))
+}
+
+/// A checksum as the header writes it: always as long.
+fn digits(checksum: u32) -> String {
+    format!("{checksum:08x}")
+}
+
+/// Where the digits of the checksum begin in a file.
+fn place_of_checksum(file: &[u8]) -> Option<usize> {
+    let name = b"\"checksum\":\"";
+    Some(file.windows(name.len()).position(|bytes| bytes == name)? + name.len())
+}
+
+/// The checksum of a file whose checksum is zeros; `None` if it has no place for one.
+fn checksum(file: &[u8]) -> Option<u32> {
+    let (before, rest) = file.split_at(place_of_checksum(file)?);
+    let zeros = digits(0);
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(before);
+    sum.update(zeros.as_bytes());
+    sum.update(rest.get(zeros.len()..)?);
+    Some(sum.finalize())
+}
+
+/// Numbers of 4 bytes on their way to a file.
+struct Tensor<'a> {
+    shape: Vec<usize>,
+    numbers: Numbers<'a>,
+}
+
+enum Numbers<'a> {
+    Tokens(&'a [u32]),
+    Rows(&'a [f32]),
+}
+
+impl View for Tensor<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.numbers {
+            Numbers::Tokens(_) => Dtype::U32,
+            Numbers::Rows(_) => Dtype::F32,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self.numbers {
+            Numbers::Tokens(tokens) => tokens.iter().flat_map(|token| token.to_le_bytes()).collect(),
+            Numbers::Rows(rows) => rows.iter().flat_map(|number| number.to_le_bytes()).collect(),
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        4 * self.shape.iter().product::<usize>()
+    }
+}
+
+/// What a file says of itself. Its checksum is right.
+struct Header {
+    layout: KvLayout,
+    /// The fingerprint of the model that made the rows.
+    model: u32,
+    tensors: Metadata,
+    /// Where the tensors begin in the file.
+    data_start: usize,
+}
+
+impl Header {
+    fn read(file: &Path, bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let path = || PathBuf::from(file);
+        let damaged = |problem| SnapshotError::Damaged { path: path(), problem };
+        let (header_len, tensors) = SafeTensors::read_metadata(bytes).map_err(|error| {
+            // The name of the format comes early: what is left of a saved cache is recognised by it.
+            let start = &bytes[..bytes.len().min(1 << 10)];
+            let ours = start.windows(FORMAT.len()).any(|name| name == FORMAT.as_bytes());
+            let problem = what_is_damaged(bytes, error);
+            if ours { damaged(problem) } else { SnapshotError::NotASnapshot { path: path(), problem } }
+        })?;
+        let no_fields = HashMap::new();
+        let fields = tensors.metadata().as_ref().unwrap_or(&no_fields);
+        if fields.get("format").is_none_or(|format| format != FORMAT) {
+            let problem = format!("the header does not name the format {FORMAT:?}");
+            return Err(SnapshotError::NotASnapshot { path: path(), problem });
+        }
+        let field = |name: &str| fields.get(name).ok_or_else(|| damaged(format!("the header has no {name}")));
+        let wrong = |name: &str, value: &str| damaged(format!("the header says {name} {value:?}"));
+        let number = |name: &str| {
+            let value = field(name)?;
+            value.parse::<usize>().map_err(|_| wrong(name, value))
+        };
+        let version = field("version")?;
+        match version.parse() {
+            Ok(VERSION) => {}
+            Ok(found) if found > VERSION => {
+                return Err(SnapshotError::NewerVersion { path: path(), found, supported: VERSION });
+            }
+            _ => return Err(wrong("version", version)),
+        }
+        let (found, expected) = (field("checksum")?, checksum(bytes).map(digits));
+        if expected.as_ref() != Some(found) {
+            let expected = expected.unwrap_or_default();
+            return Err(damaged(format!("its bytes have the checksum {expected}, the header says {found}")));
+        }
+        let layout = KvLayout {
+            n_layers: number("n_layers")?,
+            n_kv_heads: number("n_kv_heads")?,
+            head_dim: number("head_dim")?,
+        };
+        let model = field("model")?;
+        let model = u32::from_str_radix(model, 16).map_err(|_| wrong("model", model))?;
+        Ok(Header { layout, model, tensors, data_start: 8 + header_len })
+    }
+
+    /// Reads the tensors, whose layout is a model's. Says what is wrong with them if they do not fit together.
+    fn decode(&self, file: &[u8]) -> Result<Snapshot, String> {
+        let data = &file[self.data_start..];
+        let info = |name: &str| self.tensors.info(name).ok_or_else(|| format!("tensor {name} is missing"));
+        let tensor = |name: &str, dtype: Dtype, shape: &[usize]| {
+            let info = info(name)?;
+            if (info.dtype, info.shape.as_slice()) != (dtype, shape) {
+                return Err(format!(
+                    "tensor {name} is {:?} {:?}, expected {dtype:?} {shape:?}",
+                    info.dtype, info.shape
+                ));
+            }
+            // The parser has checked that the places lie in the file and are as long as the shapes say.
+            Ok(data[info.data_offsets.0..info.data_offsets.1].as_chunks().0)
+        };
+        let len = info("tokens")?.shape.first().copied().unwrap_or_default();
+        let tokens = tensor("tokens", Dtype::U32, &[len])?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let rows = |name: &str| -> Result<Vec<f32>, String> {
+            let numbers = tensor(name, Dtype::F32, &[len, self.layout.kv_width()])?;
+            Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        };
+        let mut layers = Vec::new();
+        for index in 0..self.layout.n_layers {
+            let [k, v] = row_names(index);
+            layers.push(FrozenLayer { k: rows(&k)?, v: rows(&v)? });
+        }
+        Ok(Snapshot { layout: self.layout, tokens, layers })
+    }
+}
+
+/// Puts a file in its place in one move: whoever opens it finds the old content or the new, never half of it.
+fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (temporary, mut output) = create_beside(file)?;
+    let written = output.write_all(bytes).and_then(|()| output.sync_all());
+    drop(output);
+    let moved = written.and_then(|()| fs::rename(&temporary, file));
+    if moved.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&temporary);
+    }
+    moved
+}
+
+/// Creates a temporary file in the folder where `file` is to be.
+fn create_beside(file: &Path) -> io::Result<(PathBuf, File)> {
+    let wrong = |problem| Err(io::Error::new(ErrorKind::InvalidInput, problem));
+    let Some(name) = file.file_name() else {
+        return wrong("this is not the name of a file");
+    };
+    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        return wrong("this is a folder or a device, not a file");
+    }
+    let mut number = 0;
+    loop {
+        let mut temporary = name.to_os_string();
+        temporary.push(format!(".{}-{number}.part", std::process::id()));
+        let temporary = file.with_file_name(temporary);
+        match File::create_new(&temporary) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            created => return created.map(|output| (temporary, output)),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Models whose answers are written in advance: what speculation does can then be told pass by pass.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use page_by_page::cache::CacheError;
+use page_by_page::engine::{LanguageModel, RewindableModel};
+use page_by_page::model::StepError;
+
+/// What happened, in order; shared by the models of one run.
+pub type Log = Rc<RefCell<Vec<String>>>;
+
+/// The logits after a text.
+type Answer<'s> = Box<dyn Fn(&[u32]) -> Vec<f32> + 's>;
+
+/// A model that knows the logits after every text, and remembers what it has read.
+pub struct Script<'s> {
+    name: &'static str,
+    answer: Answer<'s>,
+    read: Vec<u32>,
+    /// Tokens that its memory has room for.
+    pub room: usize,
+    log: Log,
+}
+
+impl<'s> Script<'s> {
+    /// A model that gives `answer(text)`, logits of `[vocab_size]`, after each text.
+    pub fn new(name: &'static str, log: &Log, answer: impl Fn(&[u32]) -> Vec<f32> + 's) -> Self {
+        Script { name, answer: Box::new(answer), read: Vec::new(), room: usize::MAX, log: log.clone() }
+    }
+
+    /// A model that always wants one token next: that of `next(text)`, out of `vocab_size`.
+    pub fn certain(name: &'static str, log: &Log, vocab_size: usize, next: impl Fn(&[u32]) -> u32 + 's) -> Self {
+        Script::new(name, log, move |text| one_hot(next(text), vocab_size))
+    }
+
+    /// The tokens that it remembers.
+    pub fn read(&self) -> &[u32] {
+        &self.read
+    }
+}
+
+/// Logits that make one token the likeliest.
+pub fn one_hot(token: u32, vocab_size: usize) -> Vec<f32> {
+    (0..vocab_size as u32).map(|id| if id == token { 9.0 } else { 0.0 }).collect()
+}
+
+impl LanguageModel for Script<'_> {
+    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+        Ok(self.last_logits(tokens, 1)?.remove(0))
+    }
+}
+
+impl RewindableModel for Script<'_> {
+    fn remembered(&self) -> usize {
+        self.read.len()
+    }
+
+    #[track_caller]
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+        let name = self.name;
+        assert!(
+            tokens.starts_with(&self.read),
+            "the {name} remembers {:?} and is asked to go on with {tokens:?}: it remembers tokens that were not accepted",
+            self.read
+        );
+        let new_tokens = &tokens[self.read.len()..];
+        assert!(
+            n <= new_tokens.len() && !new_tokens.is_empty(),
+            "the {name} remembers {:?} and is asked what follows each of the last {n} tokens of {tokens:?}: \
+             only {} are new to it",
+            self.read,
+            new_tokens.len()
+        );
+        if tokens.len() > self.room {
+            let (free, capacity) = (self.room - self.read.len(), self.room);
+            return Err(CacheError::OutOfSlots { needed: new_tokens.len(), free, capacity }.into());
+        }
+        self.log.borrow_mut().push(format!("{name} reads {new_tokens:?}, answers after the last {n}"));
+        self.read = tokens.to_vec();
+        Ok((tokens.len() - n..tokens.len()).map(|last| (self.answer)(&tokens[..last + 1])).collect())
+    }
+
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        let len = self.read.len();
+        if n > len {
+            return Err(CacheError::PastTheStart { n, len });
+        }
+        if n > 0 {
+            self.log.borrow_mut().push(format!("{} forgets {:?}", self.name, &self.read[len - n..]));
+        }
+        self.read.truncate(len - n);
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+//! Speculative decoding with the bundled models, and what both of them read and forget meanwhile.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+use page_by_page::cache::CacheError;
+use page_by_page::chapters::ch01_recompute::argmax;
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
+use page_by_page::engine::{Cached, Draft, LanguageModel, Limits, RewindableModel};
+use page_by_page::model::{Model, StepError};
+use page_by_page::sampler::{Sampler, Sampling};
+use page_by_page::tokenizer::Tokenizer;
+use serde::Serialize;
+
+use crate::runs::bundled;
+
+pub const TARGET: &str = "storyteller";
+pub const DRAFT: &str = "storyteller-draft";
+
+/// A step of greedy speculation, in words.
+#[derive(Serialize)]
+pub struct Step {
+    /// The tokens of the text before it.
+    pub text: Vec<String>,
+    pub drafted: Vec<String>,
+    /// What the target would choose from each of its rows, one more than drafted.
+    pub choices: Vec<String>,
+    pub new_tokens: Vec<String>,
+    pub target: Memory,
+    pub draft: Memory,
+}
+
+/// What a model did with its memory in a step.
+#[derive(Default, Serialize)]
+pub struct Memory {
+    /// Tokens read in each pass, in order.
+    pub passes: Vec<usize>,
+    /// What it forgot, in the order of the text.
+    pub forgotten: Vec<String>,
+    /// Tokens that it remembers after the step.
+    pub remembered: usize,
+}
+
+impl Step {
+    /// Guesses that were kept.
+    pub fn accepted(&self) -> usize {
+        self.new_tokens.len() - 1
+    }
+}
+
+/// The first `n` steps after a prompt, with `k` guesses in each.
+pub fn steps(prompt: &str, k: usize, n: usize) -> Result<Vec<Step>> {
+    let models = Models::open()?;
+    let words = |tokens: &[u32]| tokens.iter().map(|token| models.word(*token)).collect::<Result<Vec<_>>>();
+    let mut text = models.tokenizer.encode(prompt)?;
+    let room = text.len() + n * (k + 1);
+    let mut caches =
+        [&models.target, &models.draft].map(|model| ContiguousCache::new(model.config().kv_layout(), room));
+    let [target_cache, draft_cache] = &mut caches;
+    let logs = [Log::default(), Log::default()];
+    let mut target =
+        Watched { model: Cached::new(&models.target, target_cache), text: Vec::new(), log: logs[0].clone() };
+    let mut small = Watched { model: Cached::new(&models.draft, draft_cache), text: Vec::new(), log: logs[1].clone() };
+    let mut steps = Vec::new();
+    for _ in 0..n {
+        let (mut drafted, mut choices) = (Vec::new(), Vec::new());
+        let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+            drafted = draft.tokens.clone();
+            choices = rows.iter().map(|row| argmax(row)).collect();
+            accept_matching(&draft.tokens, rows, &mut argmax)
+        };
+        let mut drafter = DraftModel::new(&mut small, Sampler::new(Sampling::GREEDY));
+        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
+        let new_tokens = speculation.step(&text, k, &[])?;
+        let memory = |log: &Log, remembered| -> Result<Memory> {
+            let (passes, forgotten) = log.take();
+            Ok(Memory { passes, forgotten: words(&forgotten)?, remembered })
+        };
+        steps.push(Step {
+            text: words(&text)?,
+            drafted: words(&drafted)?,
+            choices: words(&choices)?,
+            new_tokens: words(&new_tokens)?,
+            target: memory(&logs[0], target.remembered())?,
+            draft: memory(&logs[1], small.remembered())?,
+        });
+        text.extend(new_tokens);
+        ensure!(target.text == small.text && target.text == text[..text.len() - 1], "both remember all but the newest");
+    }
+    Ok(steps)
+}
+
+/// What a run of speculation counts.
+#[derive(Clone, Copy, Default, Serialize)]
+pub struct Counts {
+    pub passes: u64,
+    pub drafted: u64,
+    pub accepted: u64,
+    pub new_tokens: u64,
+}
+
+/// Writes a text of `n` new tokens after each prompt, greedily, with `k` guesses at a time.
+pub fn count(models: &Models, prompts: &[&str], k: usize, n: usize) -> Result<Counts> {
+    let mut counts = Counts::default();
+    for prompt in prompts {
+        let prompt = models.tokenizer.encode(prompt)?;
+        let mut caches = [&models.target, &models.draft]
+            .map(|model| ContiguousCache::new(model.config().kv_layout(), prompt.len() + n));
+        let [target_cache, draft_cache] = &mut caches;
+        let (mut target, mut small) =
+            (Cached::new(&models.target, target_cache), Cached::new(&models.draft, draft_cache));
+        let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+            let new_tokens = accept_matching(&draft.tokens, rows, &mut argmax);
+            counts.passes += 1;
+            counts.drafted += draft.tokens.len() as u64;
+            counts.accepted += new_tokens.len() as u64 - 1;
+            counts.new_tokens += new_tokens.len() as u64;
+            new_tokens
+        };
+        let mut drafter = DraftModel::new(&mut small, Sampler::new(Sampling::GREEDY));
+        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
+        let limits = Limits { max_new_tokens: n, end_of_text: &[] };
+        speculation.generate(&prompt, limits, k, &mut |_| {})?;
+    }
+    Ok(counts)
+}
+
+/// The bundled models.
+pub struct Models {
+    target: Model,
+    draft: Model,
+    tokenizer: Tokenizer,
+}
+
+impl Models {
+    pub fn open() -> Result<Self> {
+        let [target, draft] = [TARGET, DRAFT].map(|name| Model::open(&bundled(name)));
+        Ok(Models { target: target?, draft: draft?, tokenizer: Tokenizer::open(&bundled(TARGET))? })
+    }
+
+    /// A token without the space before it. Pieces of words are refused: nobody could tell them from words.
+    fn word(&self, token: u32) -> Result<String> {
+        let text = self.tokenizer.decode(&[token])?;
+        let is_first = || text.chars().next().is_some_and(char::is_uppercase);
+        let is_sign = || text.chars().all(|sign| sign.is_ascii_punctuation());
+        let word = text.strip_prefix(' ').or((is_first() || is_sign()).then_some(&text[..]));
+        Ok(word.with_context(|| format!("{text:?} is no whole word"))?.to_owned())
+    }
+}
+
+/// The tokens of each pass, and the tokens forgotten.
+#[derive(Clone, Default)]
+struct Log(Rc<RefCell<(Vec<usize>, Vec<u32>)>>);
+
+impl Log {
+    fn take(&self) -> (Vec<usize>, Vec<u32>) {
+        self.0.take()
+    }
+}
+
+/// A model that notes what it reads and forgets.
+struct Watched<'a> {
+    model: Cached<'a>,
+    /// What it remembers.
+    text: Vec<u32>,
+    log: Log,
+}
+
+impl LanguageModel for Watched<'_> {
+    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+        Ok(self.last_logits(tokens, 1)?.remove(0))
+    }
+}
+
+impl RewindableModel for Watched<'_> {
+    fn remembered(&self) -> usize {
+        self.model.remembered()
+    }
+
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+        let rows = self.model.last_logits(tokens, n)?;
+        self.log.0.borrow_mut().0.push(tokens.len() - self.text.len());
+        self.text = tokens.to_vec();
+        Ok(rows)
+    }
+
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.model.rewind(n)?;
+        let forgotten = self.text.split_off(self.text.len() - n);
+        self.log.0.borrow_mut().1.splice(0..0, forgotten);
+        Ok(())
+    }
+}
