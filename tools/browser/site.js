@@ -29,6 +29,7 @@ export async function serve(folder) {
     response.writeHead(200, {
       "content-type": TYPES[extname(file)] ?? "application/octet-stream",
       "content-length": found.size,
+      "cache-control": "max-age=600",
     });
     createReadStream(file).pipe(response);
   });

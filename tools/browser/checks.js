@@ -1,0 +1,401 @@
+// What must hold in a reader's browser. Each check throws, or says what is wrong in the list that it returns.
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+
+import { NARROW, WIDE, inWindow } from "./browser.js";
+
+const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const CONTRAST = ["color-contrast"];
+
+/** All checks: `[name, run]`. `pages` as in the sidebar; `shot` keeps a picture of a page where that is asked for. */
+export function checks({ browser, address, folder, pages, figures, shot }) {
+  const list = [];
+  const check = (name, run) => list.push([name, run]);
+  const open = (options, use) => inWindow(browser, options, use);
+  const withFigures = pages.filter((page) => figures[page] > 0);
+  const oneOfEachSort = pages.filter((page, at) => pages.findIndex((other) => sort(other) === sort(page)) === at);
+
+  for (const page of pages) {
+    for (const width of [WIDE, NARROW]) {
+      check(`${page}, ${width} wide`, async () => {
+        const faults = [];
+        const themes = ["navy", ...(width === WIDE && oneOfEachSort.includes(page) ? ["rust", "coal", "ayu"] : [])];
+        const prepare = () => localStorage.setItem("page-by-page.read", JSON.stringify(["preface.html"]));
+        await open({ width, faults, prepare }, async (tab) => {
+          await tab.goto(address + page);
+          faults.push(...(await tooWide(tab)));
+          await tab.addScriptTag({ path: AXE });
+          faults.push(...(await inaccessible(tab)));
+          await shot(tab, page, "light", width);
+          for (const theme of themes) {
+            await tab.locator(`#mdbook-theme-${theme}`).evaluate((button) => button.click());
+            const found = await inaccessible(tab, CONTRAST);
+            faults.push(...found.map((fault) => `in ${theme}: ${fault}`));
+            if (theme === "navy") {
+              await shot(tab, page, theme, width);
+            }
+          }
+        });
+        return faults;
+      });
+    }
+  }
+
+  for (const page of withFigures) {
+    check(`the steps of the figures of ${page}`, () => open({}, (tab) => steps(tab, address, page)));
+    check(`the steps of the figures of ${page} on a phone`, () =>
+      open({ width: NARROW, hasTouch: true }, (tab) => fingers(tab, address, page)),
+    );
+    check(`the figures of ${page} without script`, () =>
+      open({ javaScriptEnabled: false }, (tab) => withoutScript(tab, address + page, figures[page])),
+    );
+  }
+  check("words and cells light each other", () => open({}, (tab) => lights(tab, address, withFigures)));
+  check("arrow keys turn the page elsewhere", () => open({}, (tab) => turns(tab, address, withFigures[0])));
+  check("search", () => open({}, (tab) => search(tab, address)));
+  check("pages read are remembered", () => open({}, (tab) => progress(tab, address, pages)));
+  check("a browser that keeps nothing", () => forgetful(browser, address, withFigures[0]));
+  check("a page from a file", async () => {
+    const faults = [];
+    await open({ faults }, async (tab) => {
+      const page = withFigures.at(-1);
+      await steps(tab, pathToFileURL(join(folder, "/")).href, page);
+    });
+    return faults;
+  });
+  check("a page opened in the dark", async () => {
+    const faults = [];
+    await open({ theme: "navy", faults }, async (tab) => {
+      await tab.goto(address + withFigures[0]);
+      assert.ok(await tab.locator("html.navy").count());
+    });
+    return faults;
+  });
+  check("code too wide for a phone, and the sidebar, with the keyboard", () =>
+    open({ width: NARROW }, (tab) => keyboard(tab, address, pages)),
+  );
+  check("the print page", () => open({}, (tab) => print(tab, address, pages, figures)));
+  return list;
+}
+
+/** `ch04_page_pool.html` is a `ch`. */
+function sort(page) {
+  return page.replace(/\d.*/, "");
+}
+
+/** What sticks out of the window, but for what can be scrolled by itself. */
+async function tooWide(tab) {
+  return tab.evaluate(() => {
+    const faults = [];
+    for (const selector of ["html", "#mdbook-content"]) {
+      const box = document.querySelector(selector);
+      if (box.scrollWidth > box.clientWidth) {
+        faults.push(`${selector} scrolls sideways: ${box.scrollWidth} in ${box.clientWidth}`);
+      }
+    }
+    const scrolls = (element) => {
+      for (let box = element.parentElement; box && box.nodeName !== "MAIN"; box = box.parentElement) {
+        if (["auto", "scroll"].includes(getComputedStyle(box).overflowX)) {
+          return true;
+        }
+      }
+      return false;
+    };
+    for (const element of document.querySelectorAll("main *:not(svg *)")) {
+      const { right, width } = element.getBoundingClientRect();
+      if (width > 1 && right > innerWidth + 1 && !scrolls(element)) {
+        const name = `<${element.nodeName.toLowerCase()} class="${element.className}">`;
+        faults.push(`${name} ends at ${Math.round(right)} of ${innerWidth}: ${element.textContent.trim().slice(0, 40)}`);
+        break;
+      }
+    }
+    return faults;
+  });
+}
+
+/** Serious and critical violations that axe finds. */
+async function inaccessible(tab, rules) {
+  return tab.evaluate(async (values) => {
+    const options = { resultTypes: ["violations"], ...(values && { runOnly: { type: "rule", values } }) };
+    const { violations } = await axe.run(document, options);
+    const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+    return grave.map(({ id, help, nodes }) => {
+      const shown = nodes.slice(0, 3).map((node) => `${node.target.join(" ")}: ${node.any[0]?.message ?? ""}`);
+      return `axe ${id} (${help}), ${nodes.length} times: ${shown.join("; ")}`;
+    });
+  }, rules);
+}
+
+/** What a figure shows now. */
+async function shown(figure) {
+  return figure.evaluate((element) => {
+    const visible = (part) => Number(getComputedStyle(part).opacity) === 1;
+    const parts = (kind) => [...element.querySelectorAll(`svg g[data-step]${kind}`)];
+    return {
+      drawn: parts("").filter(visible).map((part) => Number(part.dataset.step)),
+      now: [...new Set(parts(".now").map((part) => Number(part.dataset.step)))],
+      says: element.querySelector("[aria-live]").textContent.replace(/\s+/g, " ").trim(),
+      value: element.querySelector("input").getAttribute("aria-valuetext"),
+    };
+  });
+}
+
+async function parts(tab, figure) {
+  const items = await figure.locator("li[data-step]").evaluateAll((found) =>
+    found.map((item) => item.textContent.replace(/\s+/g, " ").trim()),
+  );
+  return {
+    items,
+    last: items.length - 1,
+    range: figure.locator("input[type=range]"),
+    previous: figure.getByRole("button", { name: "Previous step" }),
+    next: figure.getByRole("button", { name: "Next step" }),
+    at: async (step) => {
+      const state = await shown(figure);
+      const place = `${step + 1} of ${items.length}`;
+      assert.deepEqual(state.now, [step]);
+      assert.deepEqual(state.drawn, Array.from({ length: step + 1 }, (_, at) => at));
+      assert.equal(state.says, `${place} ${items[step]}`);
+      assert.equal(state.value, place);
+    },
+  };
+}
+
+async function steps(tab, address, page) {
+  await tab.goto(address + page);
+  const figures = await tab.locator("figure[data-figure]").all();
+  assert.ok(figures.length > 0);
+  for (const figure of figures) {
+    const { last, range, previous, next, at } = await parts(tab, figure);
+    await at(last);
+
+    await previous.click();
+    await at(last - 1);
+    await next.click();
+    await at(last);
+    await next.click({ force: true });
+    await at(last);
+    const box = await range.boundingBox();
+    await tab.mouse.click(box.x + 3, box.y + box.height / 2);
+    await at(0);
+
+    for (const control of [range, next, previous]) {
+      await control.focus();
+      for (const [key, step] of [["End", last], ["ArrowRight", last], ["ArrowLeft", last - 1], ["Home", 0], ["ArrowLeft", 0], ["ArrowRight", 1]]) {
+        await tab.keyboard.press(key);
+        await at(step);
+      }
+      const outline = await control.evaluate((element) => getComputedStyle(element).outlineStyle);
+      assert.notEqual(outline, "none", "focus is seen");
+    }
+    await tab.keyboard.press("Tab");
+    await previous.press("Enter");
+    await at(0);
+    assert.equal(tab.url(), address + page, "arrow keys in a stepper turn the page");
+  }
+}
+
+async function fingers(tab, address, page) {
+  await tab.goto(address + page);
+  for (const figure of await tab.locator("figure[data-figure]").all()) {
+    const { last, range, previous, next, at } = await parts(tab, figure);
+    for (const control of [range, previous, next]) {
+      const { x, width, height } = await control.boundingBox();
+      assert.ok(width >= 44 && height >= 44, `a control is ${width} by ${height}`);
+      assert.ok(x >= 0 && x + width <= NARROW, "a control is outside the window");
+    }
+    const before = (await figure.boundingBox()).height;
+    for (let step = last - 1; step >= 0; step -= 1) {
+      await previous.tap();
+      await at(step);
+    }
+    const jump = Math.abs((await figure.boundingBox()).height - before);
+    assert.ok(jump <= 1, `the figure changes its height by ${jump}`);
+    const words = await figure.locator("svg text").first().evaluate((text) => text.getBoundingClientRect().height);
+    assert.ok(words >= 13, `the words of the figure are ${words} high`);
+  }
+}
+
+async function withoutScript(tab, url, count) {
+  await tab.goto(url);
+  const found = await tab.locator("figure[data-figure]").all();
+  assert.equal(found.length, count);
+  for (const figure of found) {
+    assert.ok((await figure.locator("svg").first().boundingBox()).height > 100);
+    const drawn = await figure.locator("svg g[data-step]").all();
+    const items = figure.locator("ol.pbp-steps > li[data-step]");
+    assert.equal(await items.count(), drawn.length);
+    for (const group of drawn) {
+      const { width, height } = await group.boundingBox();
+      assert.ok(width + height > 0, "a step is not drawn");
+    }
+    await figure.locator("summary").click();
+    for (const item of await items.all()) {
+      assert.ok(await item.isVisible(), "a step is not told");
+    }
+    assert.equal(await figure.locator("button, input").count(), 0);
+  }
+}
+
+async function lights(tab, address, pages) {
+  let words = 0;
+  for (const page of pages) {
+    await tab.goto(address + page);
+    const cells = tab.locator("figure svg rect[data-key]");
+    if ((await cells.count()) > 0) {
+      const cell = cells.first();
+      const key = await cell.getAttribute("data-key");
+      const same = tab.locator(`main [data-key="${key}"]`);
+      const isLit = () => same.evaluateAll((found) => found.every((part) => part.classList.contains("lit")));
+      assert.ok(!(await isLit()));
+      await cell.hover();
+      assert.ok(await isLit(), `${page}: ${key} is not lit everywhere`);
+      await tab.locator("h1").first().hover();
+      assert.ok(!(await isLit()), `${page}: ${key} stays lit`);
+    }
+    const word = tab.locator("main [data-key]:not(svg *):visible").first();
+    if ((await word.count()) > 0) {
+      const key = await word.getAttribute("data-key");
+      await word.hover();
+      const lit = await tab.locator(`figure svg [data-key="${key}"].lit`).count();
+      assert.ok(lit > 0, `${page}: the word ${key} lights no cell`);
+      words += 1;
+    }
+  }
+  assert.ok(words > 0, "no word of any page names a cell");
+}
+
+async function turns(tab, address, page) {
+  await tab.goto(address + page);
+  await tab.locator("h1").first().click();
+  await Promise.all([tab.waitForURL((url) => url.href !== address + page), tab.keyboard.press("ArrowRight")]);
+}
+
+async function keyboard(tab, address, pages) {
+  const wide = "main pre > code[tabindex]";
+  for (const page of pages) {
+    await tab.goto(address + page);
+    if ((await tab.locator(wide).count()) > 0) {
+      const code = tab.locator(wide).first();
+      await code.focus();
+      await tab.keyboard.press("ArrowRight");
+      await tab.waitForTimeout(300);
+      assert.ok((await code.evaluate((element) => element.scrollLeft)) > 0, "the code does not scroll");
+      assert.equal(tab.url(), address + page, "the arrow turns the page");
+      break;
+    }
+  }
+  const toggle = tab.getByRole("button", { name: "Toggle Table of Contents" });
+  const isOpen = () => tab.locator("html.sidebar-visible").count();
+  for (const [key, expected] of [["Enter", 1], [" ", 0]]) {
+    await toggle.press(key);
+    assert.equal(await isOpen(), expected);
+  }
+}
+
+async function search(tab, address) {
+  await tab.goto(`${address}glossary.html`);
+  const terms = await tab.locator("main dt").allTextContents();
+  assert.ok(terms.length > 20, `${terms.length} terms in the glossary`);
+  const wanted = new Set(["page table", "copy-on-write", ...terms.map((term) => term.trim())]);
+  await tab.keyboard.press("/");
+  const field = tab.locator("#mdbook-searchbar");
+  await field.waitFor();
+  const missing = [];
+  const results = tab.locator("#mdbook-searchresults-header");
+  for (const term of wanted) {
+    await field.fill(term);
+    // mdBook listens to keys, not to the field.
+    await field.press("Shift");
+    await results.filter({ hasText: `'${term}'` }).waitFor();
+    if ((await results.textContent()).startsWith("No ")) {
+      missing.push(`not found: ${term}`);
+    }
+  }
+  await field.fill("page table");
+  await field.press("Shift");
+  const first = tab.locator("#mdbook-searchresults a", { hasText: "The page table" }).first();
+  await first.click();
+  await tab.waitForURL(/ch05_page_table/);
+  return missing;
+}
+
+async function progress(tab, address, pages) {
+  const [first, second] = pages;
+  const tick = (page) => tab.locator(`#mdbook-sidebar a[href$="${page}"] .pbp-read`);
+  const toEnd = () => tab.locator("main > :last-child").evaluate((end) => end.scrollIntoView());
+  await tab.goto(address + first);
+  await toEnd();
+  await tick(first).waitFor();
+  assert.match(await tick(first).textContent(), /✓.*read/);
+  await tab.goto(address + second);
+  assert.equal(await tick(first).count(), 1, "the tick is gone on the next page");
+  await toEnd();
+  await tick(second).waitFor();
+  assert.match(await tab.locator(".pbp-progress").textContent(), new RegExp(`2 of ${pages.length} pages`));
+  await tab.getByRole("button", { name: "Forget which pages" }).click();
+  assert.equal(await tab.locator(".pbp-read, .pbp-progress").count(), 0);
+  await tab.goto(address + pages[2]);
+  assert.equal(await tick(second).count(), 0, "not forgotten");
+}
+
+async function forgetful(browser, address, page) {
+  const faults = [];
+  const prepare = () => {
+    Object.defineProperty(window, "localStorage", {
+      get() {
+        throw new DOMException("blocked", "SecurityError");
+      },
+    });
+  };
+  await inWindow(browser, { faults, prepare }, async (tab) => {
+    await steps(tab, address, page);
+    await tab.locator("main > :last-child").evaluate((end) => end.scrollIntoView());
+    await tab.waitForTimeout(200);
+    assert.equal(await tab.locator(".pbp-read, .pbp-progress").count(), 0);
+  });
+  return faults;
+}
+
+async function print(tab, address, pages, figures) {
+  const faults = [];
+  const titles = [];
+  for (const page of pages) {
+    await tab.goto(address + page);
+    titles.push(await tab.locator("main h1").first().textContent());
+  }
+  await tab.addInitScript(() => {
+    window.print = () => {};
+  });
+  await tab.goto(`${address}print.html`);
+  const printed = await tab.locator("main h1").allTextContents();
+  faults.push(...titles.filter((title) => !printed.includes(title)).map((title) => `not printed: ${title}`));
+  const expected = Object.values(figures).reduce((sum, count) => sum + count, 0);
+  const found = await tab.locator("main figure[data-figure]").count();
+  if (found !== expected) {
+    faults.push(`${found} of ${expected} figures`);
+  }
+  const repeated = await tab.evaluate(() => {
+    const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
+    return ids.filter((id, at) => ids.indexOf(id) !== at);
+  });
+  faults.push(...repeated.map((id) => `two elements with the id ${id}`));
+
+  // Stepped back on the screen, whole on paper.
+  await tab.getByRole("button", { name: "Previous step" }).evaluateAll((buttons) => buttons.forEach((button) => button.click()));
+  await tab.emulateMedia({ media: "print" });
+  const seen = await tab.evaluate(() => {
+    const hidden = (element) => !element.checkVisibility({ opacityProperty: true, contentVisibilityAuto: true });
+    const all = (selector) => [...document.querySelectorAll(`main figure[data-figure] ${selector}`)];
+    return {
+      controls: all(".pbp-stepper, .pbp-band").filter((element) => !hidden(element)).length,
+      groups: all("svg g[data-step]").filter((element) => getComputedStyle(element).opacity !== "1").length,
+      items: all("li[data-step]").filter((element) => element.getBoundingClientRect().height === 0).length,
+    };
+  });
+  assert.deepEqual(seen, { controls: 0, groups: 0, items: 0 });
+  return faults;
+}
