@@ -1,5 +1,5 @@
 // Opens to the keyboard what mdBook leaves to the pointer: the button of the sidebar, and code and tables that are wider
-// than the page.
+// than the page. These also show at their edge that there is more (`.pbp-more`).
 (() => {
     "use strict";
 
@@ -15,6 +15,7 @@
         });
     }
 
+    const fade = (box) => box.classList.toggle("pbp-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
     const sizes = new ResizeObserver((entries) => {
         for (const { target } of entries) {
             if (target.scrollWidth > target.clientWidth) {
@@ -22,10 +23,12 @@
             } else {
                 target.removeAttribute("tabindex");
             }
+            fade(target);
         }
     });
     for (const box of document.querySelectorAll("main :is(pre > code, .table-wrapper)")) {
         sizes.observe(box);
+        box.addEventListener("scroll", () => fade(box), { passive: true });
         box.addEventListener("keydown", (event) => {
             // Here the arrows scroll; elsewhere they turn mdBook's pages.
             if (event.target === box && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {

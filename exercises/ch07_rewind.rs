@@ -51,8 +51,9 @@ impl PageTable {
     /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages 12 and 5.
     ///
     /// # Errors
-    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held; table and pool are then as they were. The pool's,
-    /// if a page is not the table's to free.
+    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held. [`CacheError::ForeignPage`] or
+    /// [`CacheError::DoubleFree`] if a page to let go is not the table's to free, as in [`release`](PageTable::release).
+    /// Table and pool are then as they were.
     pub fn rewind(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
         todo!("ch07 task 3: forget the newest tokens, let go of the pages without any")
     }

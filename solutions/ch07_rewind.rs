@@ -64,16 +64,21 @@ impl PageTable {
     /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages 12 and 5.
     ///
     /// # Errors
-    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held; table and pool are then as they were. The pool's,
-    /// if a page is not the table's to free.
+    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held. [`CacheError::ForeignPage`] or
+    /// [`CacheError::DoubleFree`] if a page to let go is not the table's to free, as in [`release`](PageTable::release).
+    /// Table and pool are then as they were.
     pub fn rewind(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
         let left = tokens_left(self.len, n)?;
         let pages_kept = left.div_ceil(self.page_size());
-        let dropped = self.pages.split_off(pages_kept);
-        self.len = left;
-        for page in dropped.into_iter().rev() {
+        for page in &self.pages[pages_kept..] {
+            if pool.owners(*page)? == 0 {
+                return Err(CacheError::DoubleFree(*page));
+            }
+        }
+        for page in self.pages.drain(pages_kept..).rev() {
             pool.free(page)?;
         }
+        self.len = left;
         Ok(())
     }
     // ANCHOR_END: table

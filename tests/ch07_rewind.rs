@@ -108,6 +108,7 @@ mod checks {
         cache.rewind(3).expect("nine tokens are held");
         same!(cache.usage().rows_copied, 0, "rows copied by rewind(3) on 9 tokens");
         same!(cache.usage().tokens, 6, "tokens that usage tells after rewind(3) on 9");
+        same!(cache.usage().slots, 9, "slots after rewind(3) on 9 tokens: in smaller tensors the rows would be copies");
         cache.extend(1).unwrap();
         same!(cache.usage().rows_copied, 6, "rows copied when the 6 tokens left are extended by 1");
     }
@@ -182,6 +183,7 @@ mod checks {
         let mut table = PageTable::new(4).unwrap();
         table.grow(9, &mut pool).unwrap();
         table.rewind(3, &mut pool).expect("nine tokens are held");
+        same!((table.len(), table.pages().len()), (6, 2), "(tokens, pages) after rewind(3) on 9 tokens");
         same!(table.locate(5).map(|place| (place.page.0, place.slot)), Ok((1, 1)), "place of position 5 of 6");
         let expected = Err(CacheError::PastTheEnd { position: 6, len: 6 });
         same!(table.locate(6), expected, "place of position 6, which was forgotten");
@@ -196,6 +198,26 @@ mod checks {
         table.rewind(1, &mut pool).expect("nine tokens are held");
         same!(pool.owners(PageId(2)), Ok(1), "owners of page 2, which somebody else has too");
         same!(pool.n_free(), 0, "free pages: somebody else still has page 2");
+    }
+
+    #[test]
+    fn task_3_table_rewound_over_another_pool_changes_nothing() {
+        let mut pool = PagePool::new(5).unwrap();
+        let mut table = PageTable::new(4).unwrap();
+        table.grow(9, &mut pool).unwrap();
+        let mut other = PagePool::new(5).unwrap();
+        other.alloc_n(3).unwrap();
+        // Of the table's pages 0, 1, 2, the other pool has given away page 2 only.
+        other.free(PageId(0)).unwrap();
+        other.free(PageId(1)).unwrap();
+        let outcome = table.rewind(9, &mut other);
+        assert!(outcome.is_err(), "rewind(9) over a pool in which pages 0 and 1 are free: expected an error");
+        same!((table.len(), table.pages().len()), (9, 3), "(tokens, pages) after rewind(9) was refused: {outcome:?}");
+        same!(other.n_free(), 4, "free pages of the other pool, which had 4, after rewind(9) was refused");
+        let mut small = PagePool::new(2).unwrap();
+        let foreign = Err(CacheError::ForeignPage { page: PageId(2), n_pages: 2 });
+        same!(table.rewind(1, &mut small), foreign, "rewind(1), which lets go of page 2, over a pool of 2 pages");
+        same!(table.rewind(1, &mut pool), Ok(()), "the same over the table's own pool");
     }
 
     // Task 4

@@ -661,12 +661,12 @@ mod with_rewind {
             json!(["flat", 32, 16, 0, null, 16]),
             json!(["contiguous", 32, 4, 0, null, 28]),
             json!(["contiguous", 32, 16, 0, null, 16]),
-            json!(["paged", 32, 4, 0, 0, 28]),
-            json!(["paged", 32, 16, 0, 1, 16]),
+            json!(["paged", 32, 4, 0, 0, 32 + 28]),
+            json!(["paged", 32, 16, 0, 1, 32 + 16]),
         ];
         let found = numbers(&costs, &names);
         assert_eq!(json!(found[..6]), json!(expected));
-        assert_eq!(json!(found[11]), json!(["paged", 64, 32, 0, 2, 32]));
+        assert_eq!(json!(found[11]), json!(["paged", 64, 32, 0, 2, 64 + 32]));
         assert!(table.contains("× rewind") && table.lines().count() == 14, "{table}");
     }
 

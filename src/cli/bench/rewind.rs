@@ -1,5 +1,6 @@
 //! `bench rewind`: forgetting the newest tokens, against copying all the others.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -96,11 +97,11 @@ impl Rewinding {
         let mut other = filled(kv, layout, tokens, room)?;
         let again = rows(layout, forgotten);
         let (mut rewinds, mut copies) = (Vec::new(), Vec::new());
-        let (mut rows_copied, mut slots_returned) = (0, 0);
+        let (mut rows_copied, mut rows_to_copy, mut slots_returned) = (0, 0, 0);
         for _ in 0..TURNS {
             other.rewind(other.len())?;
             let start = Instant::now();
-            copy(cache.as_ref(), left, other.as_mut())?;
+            rows_to_copy = copy(cache.as_ref(), left, other.as_mut())?;
             copies.push(start.elapsed());
 
             let before = cache.usage();
@@ -113,7 +114,7 @@ impl Rewinding {
             append(cache.as_mut(), &again)?;
         }
         let rewind = Way { rows_copied, seconds: median(&rewinds) };
-        let copy = Way { rows_copied: left as u64, seconds: median(&copies) };
+        let copy = Way { rows_copied: rows_to_copy, seconds: median(&copies) };
         Ok(Cost {
             kv: kv.to_string(),
             tokens,
@@ -126,16 +127,21 @@ impl Rewinding {
     }
 }
 
-/// Writes the first `len` tokens of a cache to an empty one.
-fn copy(from: &dyn Rewind, len: usize, to: &mut dyn Rewind) -> Result<(), CacheError> {
+/// Writes the first `len` tokens of a cache to an empty one; returns the rows that this copies, those of a gather that has
+/// to bring rows together included.
+fn copy(from: &dyn Rewind, len: usize, to: &mut dyn Rewind) -> Result<u64, CacheError> {
     to.extend(len)?;
+    let mut gathered = 0;
     let layout = from.layout();
     let numbers = len * layout.kv_width();
     for layer in 0..layout.n_layers {
         let (k, v) = from.gather(layer);
         to.write(layer, &k[..numbers], &v[..numbers]);
+        if let Cow::Owned(rows) = &k {
+            gathered = rows.len() / layout.kv_width();
+        }
     }
-    Ok(())
+    Ok((gathered + len) as u64)
 }
 
 fn table(costs: &[Cost]) -> Table {

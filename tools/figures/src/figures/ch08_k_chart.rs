@@ -31,12 +31,17 @@ struct Frame {
 
 impl Frame {
     fn passes_per_100(&self) -> u64 {
-        (100.0 * self.counts.passes as f64 / self.counts.new_tokens as f64).round() as u64
+        per_100(self.counts.passes, self.counts.new_tokens)
     }
 
     fn accepted_per_100(&self) -> u64 {
-        (100.0 * self.counts.accepted as f64 / self.counts.drafted as f64).round() as u64
+        per_100(self.counts.accepted, self.counts.drafted)
     }
+}
+
+/// Halves go to the even number, as in the table of `bench speculation`.
+fn per_100(some: u64, all: u64) -> u64 {
+    (100.0 * some as f64 / all as f64).round_ties_even() as u64
 }
 
 pub fn record() -> Result<Trace> {
