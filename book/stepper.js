@@ -87,7 +87,7 @@
         show(last);
     }
 
-    /** Lays a band behind each step's part of the picture, unless the parts of two steps overlap. */
+    /** Lays a band behind the parts of each step, but for those that overlap with another step's. */
     function mark(groups) {
         const parts = groups.flatMap((group) => clusters(group).map((box) => ({ group, ...box })));
         if (parts.some((part) => part.bottom === part.top)) {
@@ -96,10 +96,8 @@
         const others = (part) => parts.filter((other) => other.group !== part.group);
         const beside = (a, b) => a.top < b.bottom && b.top < a.bottom;
         const across = (a, b) => a.left < b.right && b.left < a.right;
-        if (parts.some((part) => others(part).some((other) => beside(part, other) && across(part, other)))) {
-            return [];
-        }
-        return parts.map((part) => {
+        const apart = (part) => !others(part).some((other) => beside(part, other) && across(part, other));
+        return parts.filter(apart).map((part) => {
             const shares = others(part).some((other) => beside(part, other));
             const [left, right] = shares ? [part.left, part.right] : [0, WIDTH];
             const above = others(part).map((other) => part.top - other.bottom).filter((gap) => gap >= 0);

@@ -14,7 +14,7 @@ mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
 
-    use crate::support::oracle::{Dice, seeds};
+    use crate::support::oracle::{Dice, STEPS, seeds};
     use crate::support::transcript::{Transcript, assert_transcript, numbers, told};
 
     fn pool(n_pages: usize) -> PagePool {
@@ -251,7 +251,7 @@ mod checks {
             let mut pool = pool(n_pages);
             let mut owners = vec![0; n_pages];
             let mut free: Vec<PageId> = ids((0..n_pages as u32).rev());
-            for step in 0..80 {
+            for step in 0..STEPS {
                 let at = format!("seed {seed}, step {step}, a pool of {n_pages}");
                 // One more than there are pages: the last one is foreign.
                 let page = PageId(dice.roll(0, n_pages) as u32);

@@ -19,7 +19,7 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::engine::{Cached, LanguageModel};
 
-    use crate::support::oracle::{self, Dice, Oracle, seeds};
+    use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
     use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript};
 
@@ -313,7 +313,7 @@ mod checks {
             let slab = PageSlab::new(layout, page_size, n_pages).unwrap();
             let mut sequences: Vec<(Box<dyn Rewind>, Oracle)> = Vec::new();
             let mut next = 0;
-            for _ in 0..80 {
+            for _ in 0..STEPS {
                 let move_ = dice.roll(0, 9);
                 if sequences.is_empty() || (move_ == 0 && sequences.len() < 5) {
                     let cache: Box<dyn Rewind> = match dice.roll(0, 3) {
@@ -368,7 +368,7 @@ mod checks {
             let (page_size, n_pages) = (dice.roll(1, 6), dice.roll(3, 16));
             let slab = PageSlab::new(LAYOUT, page_size, n_pages).unwrap();
             let mut caches: Vec<PagedCache> = (0..3).map(|_| cache(&slab)).collect();
-            for step in 0..80 {
+            for step in 0..STEPS {
                 let index = dice.roll(0, 2);
                 match dice.roll(0, 9) {
                     0 => caches[index] = cache(&slab),

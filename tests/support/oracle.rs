@@ -113,6 +113,9 @@ pub fn seeds(few: u64) -> std::ops::Range<u64> {
     0..asked.map_or(few, |text| text.parse().expect("PAGE_BY_PAGE_SEEDS is a number of runs"))
 }
 
+/// Steps of one seed. Miri is slow: it looks at every access to memory.
+pub const STEPS: usize = if cfg!(miri) { 12 } else { 80 };
+
 /// A seeded generator of small numbers (xorshift), the same everywhere.
 pub struct Dice(u64);
 

@@ -2,7 +2,8 @@
 //!
 //! No line is blank, as that would end the HTML in Markdown's eyes; no element has an id, as the print page renames
 //! those. Whatever has a `data-step` belongs to that step: `<g>` in the picture, `<li>` in the list, and the frame of
-//! this number in the trace, counted from 0.
+//! this number in the trace, counted from 0. `book/stepper.js` builds its controls from them; without it the figure is
+//! whole: the last frame, and the list.
 
 use crate::svg::{Svg, escaped};
 

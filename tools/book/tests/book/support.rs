@@ -12,12 +12,12 @@ pub struct Book {
 }
 
 impl Book {
-    /// The pages of `tests/fixtures/good` with the configuration and styles of the real book.
+    /// The pages of `tests/fixtures/good` with the configuration, styles and scripts of the real book.
     pub fn good() -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let book = Self { folder: tempfile::tempdir().unwrap() };
         copy(&here.join("tests/fixtures/good"), book.root());
-        for file in ["book.toml", "book.css"] {
+        for file in ["book.toml", "book.css", "stepper.js", "progress.js", "keyboard.js"] {
             fs::copy(here.join("../../book").join(file), book.root().join("book").join(file)).unwrap();
         }
         book
