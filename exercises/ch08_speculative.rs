@@ -116,28 +116,31 @@ impl Speculation<'_> {
         Ok(text.split_off(prompt.len()))
     }
 
-    /// Drafts at most `k` tokens, verifies them, returns the new tokens: at least one. Behind the first that is in
-    /// `end_of_text` there are none.
+    /// One step: drafts at most `k` tokens, verifies them, returns the new tokens, at least one. Behind the first that is
+    /// in `end_of_text` there are none.
     ///
     /// When it returns, target and drafter remember the same: the text and all new tokens but the newest.
     ///
     /// # Errors
     /// [`StepError`] of a model. Target and drafter then remember no guess, and the same step may be tried again.
     pub fn step(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
-        let (draft, rows) = self.guess(text, k)?;
-        todo!("ch08 task 3: the new tokens, and the same memory for target and drafter")
+        let new_tokens = self.advance(text, k, end_of_text);
+        if new_tokens.is_err() {
+            self.settle(&text[..text.len() - 1])?;
+        }
+        new_tokens
     }
 
-    /// A draft, and the target's rows for it. If a model refuses, nobody keeps a guess.
-    fn guess(&mut self, text: &[u32], k: usize) -> Result<(Draft, Vec<Vec<f32>>), StepError> {
-        let guess = self.drafter.draft(text, k).and_then(|draft| {
-            let rows = verify(self.target, text, &draft.tokens)?;
-            Ok((draft, rows))
-        });
-        if guess.is_err() {
-            self.drafter.settle(&text[..text.len() - 1])?;
-        }
-        guess
+    /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens behind the first that ends
+    /// the text; settles what both remember.
+    fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
+        todo!("ch08 task 3: a draft, the target's rows, the new tokens, and what both remember")
+    }
+
+    /// Makes target and drafter, in this order, remember exactly `text`.
+    fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
+        remember(self.target, text)?;
+        self.drafter.settle(text)
     }
 }
 
@@ -145,8 +148,9 @@ impl Speculation<'_> {
 /// ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192), [Chen et al., 2023](https://arxiv.org/abs/2302.01318)).
 ///
 /// A drafted token that the draft gave the probability `q` and the target gives `p` is accepted with probability
-/// `min(1, p / q)`. The first that is not is replaced by a token drawn from [`residual`], and ends the new tokens. Behind
-/// a draft that was accepted to its end comes a token drawn from the target's last row.
+/// `min(1, p / q)`: if `uniform()` is below `p / q`. The first that is not is replaced by a token drawn from [`residual`],
+/// and ends the new tokens. Behind a draft that was accepted to its end comes a token drawn from the target's last row.
+/// So there is one random number for each guess that is looked at, and then one for the last token.
 ///
 /// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens. `uniform` gives random
 /// numbers from 0 to 1, 1 excluded.

@@ -15,7 +15,7 @@ mod checks {
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
-    use crate::support::oracle::{Dice, seeds};
+    use crate::support::oracle::{Dice, STEPS, seeds};
     use crate::support::transcript::{Transcript, assert_transcript, numbers, told};
 
     fn table(page_size: usize) -> PageTable {
@@ -60,16 +60,20 @@ mod checks {
 
     #[test]
     fn task_1_pages_are_taken_at_boundaries_only() {
-        let mut pool = pool(9);
-        let mut table = table(4);
-        for held in 0..12 {
-            let needed = usize::from(held % 4 == 0);
-            same!(table.pages_needed(1), needed, "pages_needed(1) when {held} tokens are held, page size 4");
-            grow(&mut table, 1, &mut pool);
-            let tokens = held + 1;
-            same!(table.len(), tokens, "tokens held after grow(1) on {held}");
-            same!(table.pages().len(), tokens.div_ceil(4), "pages of {tokens} tokens, page size 4");
-            same!(pool.n_free(), 9 - table.pages().len(), "free pages of 9 when {tokens} tokens are held, page size 4");
+        // With pages of one slot, each token is a whole page: no more than one must be taken.
+        for size in [4, 1] {
+            let mut pool = pool(12);
+            let mut table = table(size);
+            for held in 0..12 {
+                let needed = usize::from(held % size == 0);
+                same!(table.pages_needed(1), needed, "pages_needed(1) when {held} tokens are held, page size {size}");
+                grow(&mut table, 1, &mut pool);
+                let tokens = held + 1;
+                same!(table.len(), tokens, "tokens held after grow(1) on {held}");
+                let pages = table.pages().len();
+                same!(pages, tokens.div_ceil(size), "pages of {tokens} tokens, page size {size}");
+                same!(pool.n_free(), 12 - pages, "free pages of 12 when {tokens} tokens are held, page size {size}");
+            }
         }
     }
 
@@ -125,7 +129,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_any_number_can_be_asked_for() {
+    fn task_1_very_large_numbers_can_be_asked_for() {
         let (mut table, mut pool) = ten_tokens();
         for n in [usize::MAX, usize::MAX - 1, usize::MAX - 9] {
             let needed = (n - 2).div_ceil(4);
@@ -136,7 +140,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_pages_without_slots_are_refused() {
+    fn given_pages_without_slots_are_refused() {
         same!(PageTable::new(0).err(), Some(CacheError::NoSlots), "PageTable::new(0)");
     }
 
@@ -196,6 +200,7 @@ mod checks {
     fn task_3_a_released_table_can_be_used_again() {
         let (mut table, mut pool) = ten_tokens();
         same!(table.release(&mut pool), Ok(()), "release of three pages");
+        same!((table.len(), table.pages().len()), (0, 0), "tokens and pages of the table after the release");
         grow(&mut table, 5, &mut pool);
         same!((table.len(), table.pages().len()), (5, 2), "tokens and pages after grow(5)");
         same!(table.locate(0).map(|place| place.slot), Ok(0), "slot of position 0");
@@ -282,7 +287,7 @@ mod checks {
             let mut pool = pool(n_pages);
             let mut tables: Vec<PageTable> = (0..3).map(|_| table(page_size)).collect();
             let mut places: Vec<Vec<Slot>> = vec![Vec::new(); 3];
-            for step in 0..60 {
+            for step in 0..STEPS {
                 let index = dice.roll(0, 2);
                 let table = &mut tables[index];
                 let (len, held, free) = (table.len(), table.pages().len(), pool.n_free());

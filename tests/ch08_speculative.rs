@@ -132,14 +132,15 @@ mod checks {
     }
 
     #[test]
-    fn task_2_asks_once_for_each_new_token_in_order() {
+    fn task_2_pick_is_asked_once_for_each_new_token_in_order() {
         let rows: Vec<Vec<f32>> = [5, 9, 3, 4].map(|token| one_hot(token, VOCAB)).into();
         let mut asked = Vec::new();
         let found = accept_matching(&[5, 9, 2], &rows, &mut |row| {
             asked.push(likeliest(row));
             likeliest(row)
         });
-        same!(asked, found, "choices asked for (left) and tokens returned: a sampler must not be asked for more");
+        same!(asked, [5, 9, 3], "rows that `pick` was asked about, by their likeliest token, with [5, 9, 2] drafted");
+        same!(found, [5, 9, 3], "new tokens: the choices of `pick`");
     }
 
     // Task 3
@@ -205,6 +206,22 @@ mod checks {
     }
 
     #[test]
+    fn task_3_a_draft_model_without_room_for_its_last_guess_refuses_the_step() {
+        let log = Log::default();
+        let whole = [1, 2, 3, 4, 5, 6, 7];
+        let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
+        let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
+        small.room = 4;
+        let mut drafter = DraftModel::new(&mut small, greedy());
+        let mut accept = match_greedy;
+        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
+        let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 4 });
+        same!(speculation.step(&[1, 2], 3, &[END]), Err(full), "a step whose 3 guesses are right, room for 4 tokens");
+        same!(speculation.step(&[1, 2], 2, &[END]), Ok(vec![3, 4, 5]), "a step of 2 guesses after the refusal");
+        same!((target.read(), small.read()), (&whole[..4], &whole[..4]), "what target and draft model remember then");
+    }
+
+    #[test]
     fn task_3_drafts_no_more_than_the_text_may_still_have() {
         let log = Log::default();
         let whole = [1, 2, 3, 4, 5, 6, 7, 8, 9];
@@ -235,6 +252,7 @@ mod checks {
         let (p, q) = (vec![0.25, 0.75], vec![0.5, 0.5]);
         let cases: [(u32, f64, bool); 5] =
             [(0, 0.0, true), (0, 0.49, true), (0, 0.51, false), (1, 0.01, true), (1, 0.99, true)];
+        let last = "in the last row, token 0 has all the probability";
         for (token, uniform, accepted) in cases {
             let draft = Draft { tokens: vec![token], probabilities: vec![q.clone()] };
             let mut numbers = [uniform, 0.5].into_iter();
@@ -245,9 +263,34 @@ mod checks {
             same!(
                 found,
                 expected,
-                "new tokens when token {token} was drafted, p {p:?}, q {q:?}, random number {uniform}"
+                "new tokens when token {token} was drafted, p {p:?}, q {q:?}, random number {uniform}; {last}"
             );
         }
+    }
+
+    #[test]
+    fn task_4_accepts_no_token_that_the_target_never_chooses() {
+        let draft = Draft { tokens: vec![0], probabilities: vec![vec![0.5, 0.5]] };
+        let found = accept_sampled(&draft, &[vec![0.0, 1.0], vec![1.0, 0.0]], &mut || 0.0);
+        same!(found, [1], "new tokens when token 0 was drafted, which has p 0 and q 0.5, random number 0.0");
+    }
+
+    #[test]
+    fn task_4_a_single_guess_gives_the_probabilities_of_the_target() {
+        const PARTS: usize = 24;
+        let (p, q) = ([0.5f32, 0.375, 0.125], [0.25f32, 0.25, 0.5]);
+        let mut found = [0.0; 3];
+        for guess in 0..3 {
+            let draft = Draft { tokens: vec![guess as u32], probabilities: vec![q.to_vec()] };
+            for (first, second) in (0..PARTS * PARTS).map(|both| (both / PARTS, both % PARTS)) {
+                let mut numbers = [first, second].map(|part| (part as f64 + 0.5) / PARTS as f64).into_iter();
+                let rows = [p.to_vec(), vec![1.0, 0.0, 0.0]];
+                let new_tokens = accept_sampled(&draft, &rows, &mut || numbers.next().expect("two numbers are enough"));
+                found[new_tokens[0] as usize] += f64::from(q[guess]) / (PARTS * PARTS) as f64;
+            }
+        }
+        let rounded = found.map(|share| (share * 1e6).round() / 1e6);
+        same!(rounded, p.map(f64::from), "probabilities of the first new token, one guess, p {p:?}, q {q:?}");
     }
 
     const SECOND: [[f32; 3]; 3] = [[0.125, 0.5, 0.375], [0.25, 0.25, 0.5], [0.625, 0.25, 0.125]];
@@ -340,7 +383,7 @@ mod checks {
     }
 
     #[test]
-    fn a_wrong_rule_would_be_noticed() {
+    fn the_check_of_task_4_would_notice_a_wrong_rule() {
         // Replaces a refused token by one of the target's own, drawn from p and not from what p has left.
         let found = chi_square(&|draft, rows, dice| {
             let mut new_tokens = Vec::new();
