@@ -42,7 +42,8 @@
         }
 
         let step = last;
-        let bands = isChart ? [] : undefined;
+        // A figure whose colours say what a step changes needs no bands.
+        let bands = isChart || figure.querySelector("svg .pbp-no-bands") ? [] : undefined;
         function show(to) {
             step = Math.min(Math.max(to, 0), last);
             range.value = step + 1;

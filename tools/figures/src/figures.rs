@@ -10,6 +10,7 @@ mod ch04_fragmentation;
 mod ch04_free_list;
 mod ch05_locate;
 mod ch05_table;
+mod ch05_waste_chart;
 mod ch06_gather;
 mod ch06_interleaved;
 mod ch07_rewind;
@@ -17,12 +18,14 @@ mod ch07_three;
 mod ch08_k_chart;
 mod ch08_speculation;
 mod ch08_step;
+mod home_paged;
 
 use anyhow::{Result, ensure};
 use page_by_page::chapters::{self, Source};
 use serde::Serialize;
 
 use crate::fragment::{Drawing, fragment};
+use crate::svg::{Svg, escaped};
 
 /// A recorded figure.
 pub struct Figure {
@@ -32,6 +35,8 @@ pub struct Figure {
     /// The same, for people.
     pretty: String,
     drawing: Drawing,
+    /// The picture as a file of its own, if there is one.
+    alone: Option<String>,
 }
 
 impl Figure {
@@ -41,12 +46,29 @@ impl Figure {
             compact: serde_json::to_string(trace)?,
             pretty: serde_json::to_string_pretty(trace)?,
             drawing: draw(trace),
+            alone: None,
         })
+    }
+
+    /// A figure with a picture besides, for where HTML is not to be had.
+    fn with_picture<T: Serialize>(
+        name: &'static str,
+        trace: &T,
+        draw: fn(&T) -> Drawing,
+        draw_alone: fn(&T) -> (Svg, String),
+    ) -> Result<Self> {
+        let (svg, label) = draw_alone(trace);
+        Ok(Figure { alone: Some(svg.file(&escaped(&label))), ..Figure::new(name, trace, draw)? })
     }
 
     /// The trace as a file.
     pub fn json(&self) -> String {
         format!("{}\n", self.pretty)
+    }
+
+    /// The picture as a file of its own, if there is one.
+    pub fn svg(&self) -> Option<&str> {
+        self.alone.as_deref()
     }
 
     /// The fragment that a page includes.
@@ -69,6 +91,7 @@ pub fn all() -> Result<Vec<Figure>> {
         );
     }
     Ok(vec![
+        Figure::with_picture("home_paged", &home_paged::record()?, home_paged::draw, home_paged::draw_alone)?,
         Figure::new("ch01_triangle", &ch01_triangle::record()?, ch01_triangle::draw)?,
         Figure::new("ch01_rows_chart", &ch01_rows_chart::record()?, ch01_rows_chart::draw)?,
         Figure::new("ch02_copy", &ch02_copy::record()?, ch02_copy::draw)?,
@@ -79,6 +102,7 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch04_free_list", &ch04_free_list::record()?, ch04_free_list::draw)?,
         Figure::new("ch05_table", &ch05_table::record()?, ch05_table::draw)?,
         Figure::new("ch05_locate", &ch05_locate::record()?, ch05_locate::draw)?,
+        Figure::new("ch05_waste_chart", &ch05_waste_chart::record()?, ch05_waste_chart::draw)?,
         Figure::new("ch06_interleaved", &ch06_interleaved::record()?, ch06_interleaved::draw)?,
         Figure::new("ch06_gather", &ch06_gather::record()?, ch06_gather::draw)?,
         Figure::new("ch07_three", &ch07_three::record()?, ch07_three::draw)?,

@@ -100,13 +100,24 @@ pub fn rounded(x: f64) -> f64 {
 
 /// A picture that is being drawn.
 pub struct Svg {
+    width: f64,
     height: f64,
     body: String,
 }
 
 impl Svg {
     pub fn new(height: f64) -> Self {
-        Svg { height, body: String::new() }
+        Svg::with_width(WIDTH, height)
+    }
+
+    /// A picture that is not for a page of the book.
+    pub fn with_width(width: f64, height: f64) -> Self {
+        Svg { width, height, body: String::new() }
+    }
+
+    /// The stepper lays no band behind the parts of a step: their colours say what is new.
+    pub fn without_bands(&mut self) {
+        self.raw("<g class=\"pbp-no-bands\"></g>");
     }
 
     /// What is drawn in `draw` belongs to this step.
@@ -126,6 +137,12 @@ impl Svg {
         self.rect(kind, " lit", area, key, word);
     }
 
+    /// A cell whose word has a style of its own: attributes, each with a space before it.
+    pub fn styled_cell(&mut self, kind: Kind, area: Area, style: &str, word: &str) {
+        self.rect(kind, "", area, "", "");
+        self.word_on(kind, area, style, word);
+    }
+
     fn rect(&mut self, kind: Kind, lit: &str, area: Area, key: &str, word: &str) {
         let Area { x, y, width, height } = area.rounded();
         let (name, fill, ink, key) = (kind.name(), kind.fill(), kind.ink_colour(), data_key(key));
@@ -136,15 +153,22 @@ impl Svg {
         )
         .unwrap();
         if !word.is_empty() {
-            writeln!(
-                self.body,
-                "<text class=\"on-{name}\" x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"{ink}\">{}</text>",
-                rounded(x + width / 2.0),
-                rounded(y + height / 2.0 + 5.0),
-                escaped(word)
-            )
-            .unwrap();
+            self.word_on(kind, area, "", word);
         }
+    }
+
+    fn word_on(&mut self, kind: Kind, area: Area, style: &str, word: &str) {
+        let Area { x, y, width, height } = area.rounded();
+        writeln!(
+            self.body,
+            "<text class=\"on-{}\" x=\"{}\" y=\"{}\" text-anchor=\"middle\"{style} fill=\"{}\">{}</text>",
+            kind.name(),
+            rounded(x + width / 2.0),
+            rounded(y + height / 2.0 + 5.0),
+            kind.ink_colour(),
+            escaped(word)
+        )
+        .unwrap();
     }
 
     /// Memory that is free: an outline without a colour.
@@ -161,6 +185,17 @@ impl Svg {
         }
     }
 
+    /// Gives an area a key. A line around it is seen when it is lit, and only then.
+    pub fn mark(&mut self, area: Area, key: &str) {
+        let (Area { x, y, width, height }, key) = (area.rounded(), data_key(key));
+        writeln!(
+            self.body,
+            "<rect{key} x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
+             stroke=\"var(--pbp-ink, currentColor)\" stroke-width=\"0\" pointer-events=\"all\"/>"
+        )
+        .unwrap();
+    }
+
     /// A word of the legend after a small cell.
     pub fn legend(&mut self, kind: Kind, x: f64, y: f64, word: &str) {
         self.cell(kind, legend_cell(x, y), "", "");
@@ -175,6 +210,17 @@ impl Svg {
 
     pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
         self.words(x, y, anchor, "", text);
+    }
+
+    /// A word with a style of its own: attributes, each with a space before it.
+    pub fn word(&mut self, x: f64, y: f64, style: &str, word: &str) {
+        self.words(x, y, Anchor::Start, style, word);
+    }
+
+    /// A word that is as wide as in the book, whatever the reader's letters are.
+    pub fn fitted(&mut self, x: f64, y: f64, style: &str, word: &str) {
+        let width = rounded(text_width(word));
+        self.word(x, y, &format!("{style} textLength=\"{width}\" lengthAdjust=\"spacingAndGlyphs\""), word);
     }
 
     pub fn bold(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
@@ -228,12 +274,42 @@ impl Svg {
     /// The element. `label` is escaped already.
     pub fn html(&self, label: &str) -> String {
         format!(
-            "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{label}\" font-size=\"14\" \
+            "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{label}\" font-size=\"14\" \
              fill=\"var(--pbp-ink, currentColor)\" style=\"min-width: 0; max-width: 50rem\">\n{}</svg>",
-            self.height, self.body
+            self.width, self.height, self.body
+        )
+    }
+
+    /// The picture as a file of its own, light or dark as the reader's screen is. `label` is escaped already.
+    pub fn file(&self, label: &str) -> String {
+        let Svg { width, height, body } = self;
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" role=\"img\" aria-label=\"{label}\">\n<style>\n{STYLE}</style>\n\
+             <rect class=\"ground\" width=\"{width}\" height=\"{height}\" rx=\"8\"/>\n{body}</svg>\n"
         )
     }
 }
+
+/// The book's colours and borders, for a picture that stands outside of it.
+const STYLE: &str = "\
+:root { --pbp-line: #5f6672; --pbp-ink: #1c1d20; --ground: #fff; }
+@media (prefers-color-scheme: dark) {
+:root { --pbp-line: #a3abb8; --pbp-ink: #e6e9ef; --ground: #161b22;
+--pbp-new: #123f23; --pbp-new-ink: #8fe3ab; --pbp-reused: #17395f; --pbp-reused-ink: #a9cffb;
+--pbp-wasted: #4a2f08; --pbp-wasted-ink: #f6c581; }
+}
+text { font: 14px 'Open Sans', 'Segoe UI', 'Helvetica Neue', Arial, sans-serif; fill: var(--pbp-ink); }
+text[font-weight] { font-weight: 700; }
+text[font-style] { font-style: italic; }
+.ground { fill: var(--ground); }
+.line { stroke-width: 1.5; }
+.cell-new { stroke-width: 3; }
+.cell-reused { stroke-width: 1.5; }
+.cell-wasted { stroke-width: 2; stroke-dasharray: 6 4; }
+.on-new { fill: var(--pbp-new-ink, #0b5a2a); }
+.on-reused { fill: var(--pbp-reused-ink, #0b4a8a); }
+";
 
 fn legend_cell(x: f64, y: f64) -> Area {
     Area { x: x + 2.0, y, width: 16.0, height: 16.0 }
@@ -241,6 +317,21 @@ fn legend_cell(x: f64, y: f64) -> Area {
 
 fn data_key(key: &str) -> String {
     if key.is_empty() { String::new() } else { format!(" data-key=\"{}\"", escaped(key)) }
+}
+
+/// How wide the book's letters are, in thousandths of their size: Open Sans, from the space to the tilde.
+const LETTERS: [u16; 95] = [
+    260, 267, 401, 646, 572, 823, 730, 221, 296, 296, 552, 572, 245, 322, 266, 367, 572, 572, 572, 572, 572, 572, 572,
+    572, 572, 572, 266, 266, 572, 572, 572, 429, 899, 633, 648, 631, 729, 556, 516, 728, 738, 279, 267, 614, 519, 903,
+    754, 779, 602, 779, 618, 549, 553, 728, 595, 926, 577, 560, 571, 329, 367, 329, 542, 448, 577, 556, 613, 476, 613,
+    561, 339, 548, 614, 253, 253, 525, 253, 930, 614, 604, 613, 613, 408, 477, 353, 614, 501, 778, 524, 504, 468, 379,
+    551, 379, 572,
+];
+
+/// The width of a text in a picture. What is not ASCII counts as a wide letter.
+pub fn text_width(text: &str) -> f64 {
+    let letter = |c: char| LETTERS.get((c as usize).wrapping_sub(32)).copied().unwrap_or(800);
+    text.chars().map(|c| f64::from(letter(c))).sum::<f64>() * 14.0 / 1000.0
 }
 
 /// Text as it stands in HTML.

@@ -196,8 +196,8 @@ pub fn draw(trace: &Trace) -> Drawing {
         ),
         caption: format!(
             "{} slots are free, but no gap is longer than {}, so a text of {asked} tokens has no place. In pages of \
-             {page_size} it needs {needed}, and it does not matter where they lie: {} are free. Recorded from \
-             <code>Regions</code> and <code>PagePool</code>.",
+             {page_size} it needs {needed}, and it does not matter where they lie: {} are free. Recorded from the \
+             running code.",
             refused.0, refused.1, ended.pages.free
         ),
         steps: (0..frames.len()).map(|step| step_text(frames, step)).collect(),
