@@ -21,6 +21,8 @@ use crate::workshop::Workshop;
 /// What to grade.
 pub struct Order {
     pub chapter: Option<usize>,
+    /// Mistakes of each chapter, at most.
+    pub mistakes: usize,
     pub target_dir: Option<PathBuf>,
     pub timeout: Duration,
 }
@@ -61,7 +63,8 @@ pub fn grade(course: &Course, order: &Order) -> Result<Verdict> {
     }
 
     let snapshots = workshop.snapshots()?;
-    let mut grading = Grading { course, workshop, cargo, log: Log::new(), rows: Vec::new(), snapshots };
+    let mistakes = order.mistakes;
+    let mut grading = Grading { course, workshop, cargo, mistakes, log: Log::new(), rows: Vec::new(), snapshots };
     grading.untouched_with_reference(&chapters)?;
     for chapter in &chapters {
         let is_last = all.last() == Some(chapter);
@@ -80,6 +83,8 @@ struct Grading {
     course: Course,
     workshop: Workshop,
     cargo: Cargo,
+    /// Mistakes of each chapter, at most.
+    mistakes: usize,
     log: Log,
     rows: Vec<Row>,
     /// The snapshots as they are handed out.
@@ -177,7 +182,7 @@ impl Grading {
         }
 
         let mut protected = false;
-        for mutation in mutation::of(&self.course, chapter)? {
+        for mutation in mutation::spread(mutation::of(&self.course, chapter)?, self.mistakes) {
             let trial = self.mistake(chapter, &mutation, &solution)?;
             if !protected && trial.is_some_and(|trial| trial.failures().any(Failure::is_snapshot)) {
                 protected = true;

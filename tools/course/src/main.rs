@@ -59,6 +59,9 @@ enum Task {
         /// Only this chapter; the steps about all chapters together are left out
         #[arg(long, value_name = "N")]
         chapter: Option<usize>,
+        /// At most so many mistakes of each chapter, spread evenly over its list; otherwise all
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+        mistakes: Option<u16>,
         /// Where the copy and its build go; otherwise target/course
         #[arg(long, value_name = "DIR")]
         target_dir: Option<PathBuf>,
@@ -90,8 +93,9 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             println!("{report}");
             Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Task::Grade { chapter, target_dir, timeout } => {
-            let order = Order { chapter, target_dir, timeout: Duration::from_secs(timeout) };
+        Task::Grade { chapter, mistakes, target_dir, timeout } => {
+            let mistakes = mistakes.map_or(usize::MAX, usize::from);
+            let order = Order { chapter, mistakes, target_dir, timeout: Duration::from_secs(timeout) };
             Ok(match grade::grade(&course, &order)? {
                 Verdict::Sound => ExitCode::SUCCESS,
                 Verdict::Problems => ExitCode::FAILURE,

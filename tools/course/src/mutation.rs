@@ -47,6 +47,12 @@ pub fn of(course: &Course, chapter: &Chapter) -> Result<Vec<Mutation>> {
     Ok(list.mutation)
 }
 
+/// At most so many of a list, spread evenly over it; the first is always among them.
+pub fn spread<T>(list: Vec<T>, at_most: usize) -> impl Iterator<Item = T> {
+    let every = list.len().div_ceil(at_most).max(1);
+    list.into_iter().step_by(every)
+}
+
 impl Mutation {
     /// The wrong solution.
     ///
@@ -116,6 +122,15 @@ pub fn check(course: &Course, chapters: &[Chapter], report: &mut Report) -> Resu
 mod tests {
     use super::*;
     use crate::sample::Sample;
+
+    #[test]
+    fn mistakes_are_spread_over_the_list() {
+        let spread = |at_most| spread((0..10).collect(), at_most).collect::<Vec<usize>>();
+        assert_eq!(spread(usize::MAX).len(), 10);
+        assert_eq!(spread(10).len(), 10);
+        assert_eq!(spread(4), [0, 3, 6, 9]);
+        assert_eq!(spread(1), [0]);
+    }
 
     #[test]
     fn a_mutation_finds_its_place_once() {
