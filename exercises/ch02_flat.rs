@@ -62,7 +62,7 @@ impl KvCache for FlatCache {
     /// Replaces both tensors of every layer by ones that are `n` rows longer, and counts the rows that this copies.
     ///
     /// A token counts once, although its rows are copied in every layer: `extend(2)` on 3 tokens copies 3 rows, and
-    /// `len` is then 5.
+    /// `len` is then 5. `extend(0)` makes new tensors too: on 3 tokens it copies 3 rows.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch02 task 1: make room for n tokens in every layer")
     }

@@ -94,7 +94,7 @@ impl PagedCache {
 
     /// Gives all pages back to the pool; the cache is then empty and can be used again.
     ///
-    /// The table's pages all come from this slab's pool, so its `release` cannot fail: an error would be our own mistake:
+    /// The table's pages all come from this slab's pool, so its `release` cannot fail. An error would be our own mistake:
     /// something to assert, not to pass on.
     pub fn release(&mut self) {
         todo!("ch06 task 1: give every page back")

@@ -30,7 +30,7 @@ impl PagePool {
     /// [`CacheError::NoPages`] if `n_pages` is 0.
     ///
     /// # Panics
-    /// If there are more pages than a `u32` can number.
+    /// If `n_pages` does not fit into a `u32`.
     pub fn new(n_pages: usize) -> Result<Self, CacheError> {
         let end = u32::try_from(n_pages).expect("a page's number is a u32");
         if n_pages == 0 {

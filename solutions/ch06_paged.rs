@@ -97,7 +97,7 @@ impl PagedCache {
     // ANCHOR: release
     /// Gives all pages back to the pool; the cache is then empty and can be used again.
     ///
-    /// The table's pages all come from this slab's pool, so its `release` cannot fail: an error would be our own mistake:
+    /// The table's pages all come from this slab's pool, so its `release` cannot fail. An error would be our own mistake:
     /// something to assert, not to pass on.
     pub fn release(&mut self) {
         let released = self.table.release(&mut self.slab.borrow_mut().pool);

@@ -11,11 +11,14 @@ mod support;
 
 #[cfg(not(unstarted = "ch02_flat"))]
 mod checks {
+    use std::borrow::Cow;
+
     use page_by_page::cache::{KvCache, KvLayout};
     use page_by_page::chapters::ch02_flat::{FlatCache, grown};
     use page_by_page::engine::{Cached, LanguageModel};
 
     use crate::support::oracle::{Dice, Oracle, seeds, write};
+    use crate::support::rows::{KINDS, row};
     use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript};
 
@@ -63,7 +66,7 @@ mod checks {
     fn task_1_rows_copied_are_the_tokens_held_before() {
         let mut cache = FlatCache::new(LAYOUT);
         let mut held = 0;
-        for (n, expected) in [(3, 0), (2, 3), (1, 8), (1, 14)] {
+        for (n, expected) in [(3, 0), (2, 3), (1, 8), (0, 14), (1, 20)] {
             cache.extend(n).unwrap();
             let copied = cache.usage().rows_copied;
             same!(copied, expected, "rows copied in all after extend({n}) on {held} tokens: a token counts once");
@@ -97,10 +100,32 @@ mod checks {
     #[test]
     fn task_2_gather_lends_what_is_there() {
         let mut cache = FlatCache::new(LAYOUT);
-        Oracle::default().append(&mut cache, &[1, 2, 3]);
-        let (k, v) = cache.gather(0);
-        assert!(matches!(k, std::borrow::Cow::Borrowed(_)), "gather copied the keys; the tensor can be borrowed");
-        assert!(matches!(v, std::borrow::Cow::Borrowed(_)), "gather copied the values; the tensor can be borrowed");
+        cache.extend(3).unwrap();
+        for layer in 0..2 {
+            let (k, v) = cache.gather(layer);
+            same!((k.len(), v.len()), (12, 12), "numbers that gather({layer}) gives for 3 tokens of 4 numbers each");
+            assert!(matches!(k, Cow::Borrowed(_)), "gather copied the keys; the tensor can be borrowed");
+            assert!(matches!(v, Cow::Borrowed(_)), "gather copied the values; the tensor can be borrowed");
+        }
+    }
+
+    #[test]
+    fn task_2_keys_come_first_then_values_once_write_is_there() {
+        let mut cache = FlatCache::new(LAYOUT);
+        Oracle::default().append(&mut cache, &[1]);
+        let written = |layer| KINDS.map(|kind| row(LAYOUT, 1, layer, kind));
+        for layer in 0..2 {
+            let (k, v) = cache.gather(layer);
+            let [keys, values] = written(layer);
+            assert!(
+                (&*k, &*v) != (&*values, &*keys),
+                "gather({layer}) gives the values first, then the keys: expected the keys first\n  \
+                 (or write puts keys where values belong, and values where keys belong)"
+            );
+        }
+        let (k, v) = cache.gather(1);
+        let [keys, values] = written(0);
+        assert!((&*k, &*v) != (&*keys, &*values), "gather(1) gives the rows of layer 0: expected those of layer 1");
     }
 
     // Task 3

@@ -80,7 +80,7 @@ mod checks {
     #[test]
     #[cfg(target_pointer_width = "64")]
     #[should_panic(expected = "a page's number is a u32")]
-    fn task_1_more_pages_than_numbers_are_no_pool() {
+    fn task_1_a_number_of_pages_beyond_u32_panics() {
         let _ = PagePool::new(1 << 32);
     }
 

@@ -45,7 +45,7 @@ impl Waste {
             Some(page_size) => self.take_pages(page_size)?,
         };
 
-        let mut table = Table::new(1, &["sequence", "slots reserved", "used", "wasted", "share"]);
+        let mut table = Table::new(1, &["sequence", "slots reserved", "used", "wasted", "wasted %"]);
         for (number, usage) in (1..).zip(&usages) {
             table.line(line(number.to_string(), &[*usage]));
         }
@@ -100,6 +100,6 @@ fn grow(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
 
 fn line(name: String, usages: &[Usage]) -> [String; 5] {
     let sum = |of: fn(&Usage) -> usize| thousands(usages.iter().map(of).sum::<usize>() as u64);
-    let share = format!("{:.1} %", 100.0 * wasted_share(usages));
-    [name, sum(|usage| usage.slots), sum(|usage| usage.tokens), sum(Usage::wasted), share]
+    let percent = format!("{:.1}", 100.0 * wasted_share(usages));
+    [name, sum(|usage| usage.slots), sum(|usage| usage.tokens), sum(Usage::wasted), percent]
 }

@@ -100,10 +100,8 @@ pub fn draw(trace: &Trace) -> Drawing {
         ),
         caption: format!(
             "Each line chooses one token, and projects a row for every token before it. {n} new tokens after a \
-             prompt of one cost <em>n</em>(<em>n</em>+1)/2 = {n}·{}/2 = {total} rows; {n} of them were needed. \
-             <em>start</em> is the mark that begins every text. Recorded from <code>generate</code> with \
-             <code>Recompute</code> and the bundled story teller.",
-            n + 1
+             prompt of one cost {total} rows; {n} of them were needed. <em>start</em> is the mark that begins every \
+             text. Recorded from <code>generate</code> with <code>Recompute</code> and the bundled story teller."
         ),
         steps: trace.frames.iter().map(step_text).collect(),
     }

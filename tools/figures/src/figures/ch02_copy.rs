@@ -82,9 +82,7 @@ pub fn draw(trace: &Trace) -> Drawing {
         ),
         caption: format!(
             "A tensor cannot grow where it is: each new token takes a new one and copies every row there is. {n} \
-             tokens one by one copy <em>n</em>(<em>n</em>−1)/2 = {n}·{}/2 = {} rows. Recorded from \
-             <code>FlatCache</code>.",
-            n - 1,
+             tokens one by one copy {} rows. Recorded from <code>FlatCache</code>.",
             totals[lines - 1]
         ),
         steps: steps(trace),

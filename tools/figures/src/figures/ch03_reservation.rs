@@ -43,7 +43,6 @@ struct Large {
     tokens: Vec<usize>,
     slots: usize,
     wasted: usize,
-    wasted_share: f64,
 }
 
 pub fn record() -> Result<Trace> {
@@ -70,7 +69,6 @@ pub fn record() -> Result<Trace> {
         tokens: usages.iter().map(|usage| usage.tokens).collect(),
         slots: usages.iter().map(|usage| usage.slots).sum(),
         wasted: usages.iter().map(Usage::wasted).sum(),
-        wasted_share: wasted_share(&usages),
     };
     Ok(Trace { frames, large })
 }
@@ -108,7 +106,7 @@ pub fn draw(trace: &Trace) -> Drawing {
     svg.legend(Kind::Reused, 0.0, bottom + 38.0, "holds a token");
     svg.legend(Kind::Wasted, 140.0, bottom + 38.0, "empty: wasted");
 
-    let Large { tokens, slots, wasted, wasted_share } = &trace.large;
+    let Large { tokens, slots, wasted } = &trace.large;
     let lengths: Vec<String> = frames.iter().map(|frame| frame.filled.len().to_string()).collect();
     let large_lengths: Vec<String> = tokens.iter().map(|tokens| grouped(*tokens as u64)).collect();
     Drawing {
@@ -123,7 +121,7 @@ pub fn draw(trace: &Trace) -> Drawing {
         ),
         caption: format!(
             "Four sequences of {} tokens, each with {} slots reserved: {} of {} slots are empty, {percent}, and no \
-             other sequence can use them. With {} slots each and {} tokens, {} of {} are empty: {}. Recorded from \
+             other sequence can use them. With {} slots each and {} tokens, {} of {} are empty. Recorded from \
              <code>ContiguousCache</code> and <code>wasted_share</code>.",
             listed(&lengths),
             last.slots,
@@ -133,7 +131,6 @@ pub fn draw(trace: &Trace) -> Drawing {
             listed(&large_lengths),
             grouped(*wasted as u64),
             grouped(*slots as u64),
-            self::percent(*wasted_share)
         ),
         steps: frames.iter().map(step_text).collect(),
     }
