@@ -44,7 +44,7 @@ pub fn build(root: &Path) -> Result<Build> {
     }
     let complaints = render(root, folder.path())?;
     let rendered = RenderedBook::read(folder.path())?;
-    check_links(&pages, &rendered, &mut findings);
+    check_links(root, &pages, &rendered, &mut findings);
     check_rendered(root, &pages, &rendered, &mut findings);
     for complaint in complaints {
         report(&complaint, &pages, &mut findings);
@@ -103,10 +103,25 @@ pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> V
     pages
 }
 
-fn check_links(pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
+/// How a page links to the file that the reader edits. It leads there from the page's source, from the rendered page in
+/// its place in the repository, and from the server.
+const EXERCISE_LINK: &str = "../../exercises/";
+
+fn check_links(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
     for (page, contents) in pages {
         let from = rendered_name(page);
         for (line, target) in &contents.links {
+            let exercise = target.strip_prefix(EXERCISE_LINK).filter(|name| !name.contains('/'));
+            if let Some(name) = exercise {
+                if !root.join("exercises").join(name).is_file() {
+                    findings.add(
+                        page.place_of_line(*line),
+                        format!("the link `{target}` leads nowhere"),
+                        "link to a stub in exercises/",
+                    );
+                }
+                continue;
+            }
             if let Err((problem, next_step)) = rendered.check_link(&from, target) {
                 findings.add(page.place_of_line(*line), problem, next_step);
             }

@@ -58,7 +58,7 @@ pub fn serve(root: &Path, port: u16, open: bool) -> Result<Infallible> {
     let listener = listen(port)?;
     let address = format!("http://{}/", listener.local_addr()?);
     let server = Server::from_listener(listener, None).map_err(|error| anyhow!(error))?;
-    let edition = start(Arc::new(server), &site);
+    let edition = start(Arc::new(server), root);
     println!("Page by Page is at {address} (Ctrl-C stops)");
     if open {
         open_browser(&address);
@@ -107,33 +107,33 @@ fn listen(port: u16) -> Result<TcpListener> {
 }
 
 /// Starts answering requests; returns the number of the edition that pages compare to know when to reload.
-fn start(server: Arc<Server>, site: &Path) -> Arc<AtomicU64> {
+fn start(server: Arc<Server>, root: &Path) -> Arc<AtomicU64> {
     // A page left open from an earlier run must see that this is another one.
     let edition = Arc::new(AtomicU64::new(u64::from(std::process::id()) << 32));
     for _ in 0..WORKERS {
-        let (server, site, edition) = (server.clone(), site.to_path_buf(), edition.clone());
+        let (server, root, edition) = (server.clone(), root.to_path_buf(), edition.clone());
         thread::spawn(move || {
             while let Ok(request) = server.recv() {
                 // A browser that hangs up early has nothing to be told.
-                let _ = respond(request, &site, edition.load(Ordering::Relaxed));
+                let _ = respond(request, &root, edition.load(Ordering::Relaxed));
             }
         });
     }
     edition
 }
 
-fn respond(request: Request, site: &Path, edition: u64) -> io::Result<()> {
+fn respond(request: Request, root: &Path, edition: u64) -> io::Result<()> {
     if !matches!(request.method(), Method::Get | Method::Head) {
         return request.respond(Response::from_string("only GET and HEAD").with_status_code(405));
     }
     if request.url() == EDITION {
         return request.respond(with_type(Response::from_string(edition.to_string()), "text/plain"));
     }
-    let found = file_for(site, request.url()).and_then(|file| Some((fs::read(&file).ok()?, file)));
+    let found = file_for(root, request.url()).and_then(|file| Some((fs::read(&file).ok()?, file)));
     let (status, body, content_type) = match found {
         Some((body, file)) => (200, body, content_type(&file)),
         None => {
-            let page = fs::read(site.join("404.html")).unwrap_or_else(|_| b"no such page".to_vec());
+            let page = fs::read(root.join(BUILD_FOLDER).join("404.html")).unwrap_or_else(|_| b"no such page".to_vec());
             (404, page, content_type(Path::new("404.html")))
         }
     };
@@ -144,8 +144,8 @@ fn respond(request: Request, site: &Path, edition: u64) -> io::Result<()> {
     request.respond(with_type(Response::from_data(body), content_type).with_status_code(status))
 }
 
-/// The file of the book that `url` names, if it names one.
-fn file_for(site: &Path, url: &str) -> Option<PathBuf> {
+/// The file of the book that `url` names, or the stub in `exercises/` that a page links to; if it names one.
+fn file_for(root: &Path, url: &str) -> Option<PathBuf> {
     let path = url.split(['?', '#']).next()?.strip_prefix('/')?;
     let path = percent_decode_str(path).decode_utf8().ok()?;
     let path = Path::new(&*path);
@@ -157,7 +157,8 @@ fn file_for(site: &Path, url: &str) -> Option<PathBuf> {
     if !stays_inside {
         return None;
     }
-    let file = site.join(path);
+    let is_exercise = path.starts_with("exercises") && path.extension().is_some_and(|extension| extension == "rs");
+    let file = if is_exercise { root.join(path) } else { root.join(BUILD_FOLDER).join(path) };
     match file.is_dir() {
         true => Some(file.join("index.html")),
         false => Some(file),

@@ -174,7 +174,12 @@ fn a_link_in_html() {
 
 #[test]
 fn a_link_out_of_the_book() {
-    finds_at_the_end("[x](../../exercises/ch02_flat.rs)", "the link `../../exercises/ch02_flat.rs` leaves the book");
+    finds_at_the_end("[x](../../src/cache.rs)", "the link `../../src/cache.rs` leaves the book");
+}
+
+#[test]
+fn a_link_to_an_exercise() {
+    finds_at_the_end("[x](../../exercises/ch99.rs)", "the link `../../exercises/ch99.rs` leads nowhere");
 }
 
 #[test]

@@ -115,6 +115,16 @@ fn what_is_not_there_is_404() {
 }
 
 #[test]
+fn the_file_that_a_page_links_to_is_served() {
+    let server = Server::start(Book::good());
+    let answer = server.get("/exercises/ch02_flat.rs");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Content-Type: text/plain"), "{answer}");
+    for other in ["/exercises/untouched.txt", "/exercises/../src/lib.rs", "/solutions/ch02_flat.rs"] {
+        assert!(!server.get(other).starts_with("HTTP/1.1 200"), "{other}");
+    }
+}
+
+#[test]
 fn nothing_outside_the_book_is_served() {
     let server = Server::start(Book::good());
     for path in [
