@@ -177,10 +177,14 @@ mod checks {
 
     #[test]
     fn task_3_nothing_comes_behind_the_end_of_the_text() {
-        let whole = [1, 2, 3, END, 5, 6, 7];
+        let whole = [1, 2, 3, END, 5, END, 7];
         let log = Log::default();
         let (new_tokens, target, small) = step_of(&whole, &whole, &[1, 2], 4, &log);
-        same!(new_tokens, [3, END], "new tokens when the second of 4 accepted guesses ends the text");
+        same!(
+            new_tokens,
+            [3, END],
+            "new tokens when the second and the fourth of 4 right guesses are the end of the text"
+        );
         same!(target, [1, 2, 3], "what the target remembers when the text has ended behind 3");
         same!(small, [1, 2, 3], "what the draft model remembers when the text has ended behind 3");
     }
@@ -459,7 +463,7 @@ mod checks {
             same!(
                 target.read(),
                 alone.read(),
-                "seed {seed}: what the target remembers; expected is what it does alone"
+                "seed {seed}: what the target remembers, k = {k}, end of text {end_of_text:?}; expected is what it remembers alone"
             );
             same!(small.read(), target.read(), "seed {seed}: what draft model and target remember");
         }
