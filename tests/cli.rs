@@ -746,7 +746,7 @@ mod with_drafts {
         let told = ok(&[&["generate", "--max-new-tokens", "40", "--temperature", "0"], &DRAFT[..]].concat()).stderr;
         let line = told.lines().find(|line| line.starts_with("draft ")).expect("a line about guesses");
         let start = format!("{} of {} tokens accepted", number("accepted"), number("drafted"));
-        assert!(line.contains(&start) && line.contains("passes of the model for 40 tokens"), "{line}");
+        assert!(line.contains(&start) && line.contains("passes of the target for 40 tokens"), "{line}");
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Drafting {
     /// The guesses in a line.
     pub fn describe(&self, guesses: Guesses) -> String {
         format!(
-            "{} of {} accepted, {:.1} %; {} of the model for {}, {:.2} each",
+            "{} of {} accepted, {:.1} %; {} of the target for {}, {:.2} each",
             thousands(guesses.accepted),
             count(guesses.drafted as usize, "token"),
             100.0 * guesses.acceptance_rate(),
