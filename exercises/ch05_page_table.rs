@@ -1,6 +1,6 @@
 //! Chapter 5: a page table, from a token's position to its page and slot.
 //!
-//! A sequence keeps the list of its pages, in the order of its tokens. Every page but the last is full.
+//! A text keeps the list of its pages, in the order of its tokens. Every page but the last is full.
 //!
 //! ```text
 //!   page size 4, pages 12, 5, 3, ten tokens
@@ -26,7 +26,7 @@ pub struct Slot {
     pub slot: usize,
 }
 
-/// The pages of one sequence, in the order of its tokens.
+/// The pages of one text, in the order of its tokens.
 pub struct PageTable {
     page_size: usize,
     pub(super) pages: Vec<PageId>,

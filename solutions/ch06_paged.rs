@@ -1,7 +1,7 @@
-//! Chapter 6: the paged cache. Many sequences, one slab of pages.
+//! Chapter 6: the paged cache. Many texts, one slab of pages.
 //!
 //! The *slab* is the memory: one tensor of all keys and one of all values, `[n_pages, n_layers, page_size, kv_width]`.
-//! A page holds a few tokens of one sequence in all layers, so one page table serves every layer. Two sequences that
+//! A page holds a few tokens of one text in all layers, so one page table serves every layer. Two texts that
 //! grow by turns, page size 4:
 //!
 //! ```text
@@ -78,7 +78,7 @@ impl PageSlab {
 /// or to several readers, and panics otherwise.
 pub type SharedSlab = Rc<RefCell<PageSlab>>;
 
-/// The cache of one sequence: a page table over a shared slab. Dropping it lets its pages go.
+/// The cache of one text: a page table over a shared slab. Dropping it lets its pages go.
 pub struct PagedCache {
     pub(super) slab: SharedSlab,
     pub(super) table: PageTable,
@@ -105,7 +105,7 @@ impl PagedCache {
     }
     // ANCHOR_END: release
 
-    /// The pages of this sequence.
+    /// The pages of this text.
     pub fn table(&self) -> &PageTable {
         &self.table
     }

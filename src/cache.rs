@@ -16,7 +16,7 @@
 //! all of them. Making room comes first because it is the only part that can fail: a step that does not fit is refused
 //! before anything was computed or changed.
 //!
-//! A cache holds one sequence. The chapters implement the caches; this file only says what they must do.
+//! A cache holds one text. The chapters implement the caches; this file only says what they must do.
 
 use std::borrow::Cow;
 
@@ -72,7 +72,7 @@ impl Usage {
     }
 }
 
-/// The keys and values of one sequence, in every layer.
+/// The keys and values of one text, in every layer.
 pub trait KvCache {
     /// The shape of a row.
     fn layout(&self) -> KvLayout;
@@ -154,7 +154,7 @@ pub enum CacheError {
         capacity: usize,
     },
     /// The pool has too few free pages.
-    #[error("pages needed: {needed}, free: {free}; let other sequences end, or give the pool more pages")]
+    #[error("pages needed: {needed}, free: {free}; let other texts end, or give the pool more pages")]
     OutOfPages {
         /// Pages asked for.
         needed: usize,

@@ -30,7 +30,7 @@ pub struct Cached<'a> {
 }
 
 impl<'a> Cached<'a> {
-    /// A model with the memory of one sequence.
+    /// A model with the memory of one text.
     pub fn new(model: &'a Model, cache: &'a mut dyn Rewind) -> Self {
         Cached { model, cache, rows_projected: 0 }
     }

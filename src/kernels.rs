@@ -610,7 +610,7 @@ pub struct Heads {
     pub head_dim: usize,
 }
 
-/// Causal attention of the newest `n` tokens of a sequence over all `len` tokens of it.
+/// Causal attention of the newest `n` tokens of a text over all `len` tokens of it.
 ///
 /// `q` and `out`: `[n, n_heads * head_dim]`; `k` and `v`: `[len, n_kv_heads * head_dim]`. Row `i` of `q` is the token at
 /// position `len - n + i` and sees the positions up to its own.

@@ -13,16 +13,16 @@ fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
     model.forward(vec![model.chunk(tokens, None, LogitRows::All).unwrap()])
 }
 
-/// Cuts each sequence into pieces of its own sizes and computes them turn by turn: in each turn the next piece of every
-/// sequence that has one left, in one batch. Returns the logits of each sequence.
-fn in_turns(model: &Model, sequences: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
+/// Cuts each text into pieces of its own sizes and computes them turn by turn: in each turn the next piece of every
+/// text that has one left, in one batch. Returns the logits of each text.
+fn in_turns(model: &Model, texts: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
     let vocab_size = model.config().vocab_size;
-    let mut caches: Vec<DenseCache> = sequences.iter().map(|_| DenseCache::new(model.config().kv_layout())).collect();
-    let mut logits: Vec<Vec<f32>> = vec![Vec::new(); sequences.len()];
+    let mut caches: Vec<DenseCache> = texts.iter().map(|_| DenseCache::new(model.config().kv_layout())).collect();
+    let mut logits: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
     for turn in 0.. {
         let mut batch: Vec<Chunk<'_>> = Vec::new();
         let mut rows = Vec::new();
-        for (index, ((tokens, sizes), cache)) in sequences.iter().zip(&mut caches).enumerate() {
+        for (index, ((tokens, sizes), cache)) in texts.iter().zip(&mut caches).enumerate() {
             let start = cache.len();
             if start < tokens.len() {
                 let end = (start + sizes[turn % sizes.len()]).min(tokens.len());
@@ -48,13 +48,13 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-fn sequences(vocab_size: u32) -> impl Strategy<Value = Vec<(Vec<u32>, Vec<usize>)>> {
-    let sequence = (proptest::collection::vec(0..vocab_size, 1..40), proptest::collection::vec(1usize..12, 1..6));
-    proptest::collection::vec(sequence, 1..4)
+fn texts(vocab_size: u32) -> impl Strategy<Value = Vec<(Vec<u32>, Vec<usize>)>> {
+    let text = (proptest::collection::vec(0..vocab_size, 1..40), proptest::collection::vec(1usize..12, 1..6));
+    proptest::collection::vec(text, 1..4)
 }
 
-fn check(model: &Model, sequences: &[(Vec<u32>, Vec<usize>)]) -> Result<(), TestCaseError> {
-    for ((tokens, sizes), found) in sequences.iter().zip(in_turns(model, sequences)) {
+fn check(model: &Model, texts: &[(Vec<u32>, Vec<usize>)]) -> Result<(), TestCaseError> {
+    for ((tokens, sizes), found) in texts.iter().zip(in_turns(model, texts)) {
         let expected = at_once(model, tokens);
         prop_assert_eq!(bits(&found) == bits(&expected), true, "{} tokens in pieces of {:?}", tokens.len(), sizes);
     }
@@ -65,15 +65,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_pieces_in_any_company_give_the_same_bits(sequences in sequences(4096)) {
+    fn any_pieces_in_any_company_give_the_same_bits(texts in texts(4096)) {
         let model = Model::open(&assets().join("storyteller-draft")).unwrap();
-        check(&model, &sequences)?;
+        check(&model, &texts)?;
     }
 
     #[test]
-    fn also_where_nothing_is_a_multiple_of_sixteen(sequences in sequences(17)) {
+    fn also_where_nothing_is_a_multiple_of_sixteen(texts in texts(17)) {
         let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
-        check(&Model::open(&golden).unwrap(), &sequences)?;
+        check(&Model::open(&golden).unwrap(), &texts)?;
     }
 }
 

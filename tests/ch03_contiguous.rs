@@ -165,7 +165,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_four_unequal_sequences_waste_45_percent() {
+    fn task_4_four_unequal_texts_waste_45_percent() {
         let usages = [of(1024, 1024), of(1024, 700), of(1024, 300), of(1024, 224)];
         let share = wasted_share(&usages);
         same!(share, 1848.0 / 4096.0, "2,248 of 4,096 slots used: 1,848 are empty");
@@ -180,7 +180,7 @@ mod checks {
 
     #[test]
     fn task_4_without_any_slot_nothing_is_wasted() {
-        same!(wasted_share(&[]), 0.0, "no sequences");
+        same!(wasted_share(&[]), 0.0, "no texts");
         same!(wasted_share(&[of(0, 0)]), 0.0, "a reservation of no slots");
     }
 

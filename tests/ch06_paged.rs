@@ -114,14 +114,14 @@ mod checks {
     }
 
     #[test]
-    fn task_1_what_was_refused_fits_when_another_sequence_ends() {
+    fn task_1_what_was_refused_fits_when_another_text_ends() {
         let slab = slab(4, 3);
         let (mut a, mut b) = (cache(&slab), cache(&slab));
         extend(&mut a, 4);
         extend(&mut b, 8);
         same!(a.extend(1), Err(CacheError::OutOfPages { needed: 1, free: 0 }), "extend(1) with no page free");
         drop(b);
-        same!(a.extend(1), Ok(()), "the same extend(1) after the other sequence has ended");
+        same!(a.extend(1), Ok(()), "the same extend(1) after the other text has ended");
     }
 
     #[test]
@@ -356,18 +356,18 @@ mod checks {
             let (page_size, n_pages) = (dice.roll(1, 6), dice.roll(3, 16));
             let run = format!("seed {seed}, page size {page_size}");
             let slab = PageSlab::new(layout, page_size, n_pages).expect("a slab with pages and slots can be made");
-            let mut sequences: Vec<(PagedCache, Oracle)> = Vec::new();
+            let mut texts: Vec<(PagedCache, Oracle)> = Vec::new();
             let mut next = 0;
             for step in 0..STEPS {
                 let at = format!("{run}, step {step}");
                 match dice.roll(0, 9) {
-                    0 if sequences.len() < 4 => sequences.push((cache(&slab), Oracle::of(run.clone()))),
-                    1 if !sequences.is_empty() => {
-                        sequences.remove(dice.roll(0, sequences.len() - 1));
+                    0 if texts.len() < 4 => texts.push((cache(&slab), Oracle::of(run.clone()))),
+                    1 if !texts.is_empty() => {
+                        texts.remove(dice.roll(0, texts.len() - 1));
                     }
-                    _ if !sequences.is_empty() => {
-                        let index = dice.roll(0, sequences.len() - 1);
-                        let (cache, oracle) = &mut sequences[index];
+                    _ if !texts.is_empty() => {
+                        let index = dice.roll(0, texts.len() - 1);
+                        let (cache, oracle) = &mut texts[index];
                         let n = dice.roll(0, 2 * page_size + 1);
                         let needed = (cache.len() + n).div_ceil(page_size) - cache.table().pages().len();
                         let (len, free) = (cache.len(), n_free(&slab));
@@ -382,14 +382,14 @@ mod checks {
                     }
                     _ => {}
                 }
-                let held: usize = sequences.iter().map(|(cache, _)| cache.table().pages().len()).sum();
+                let held: usize = texts.iter().map(|(cache, _)| cache.table().pages().len()).sum();
                 same!(n_free(&slab), n_pages - held, "{at}: free pages of {n_pages} when caches hold {held}");
-                for (cache, oracle) in &sequences {
+                for (cache, oracle) in &texts {
                     check(oracle, cache);
                 }
             }
-            let taken: usize = sequences.iter().map(|(cache, _)| cache.table().pages().len()).sum();
-            drop(sequences);
+            let taken: usize = texts.iter().map(|(cache, _)| cache.table().pages().len()).sum();
+            drop(texts);
             same!(n_free(&slab), n_pages, "{run}: free pages when all is dropped, {taken} were taken");
         }
     }
@@ -401,7 +401,7 @@ mod checks {
         for page_size in [1, 3, 16, 64] {
             let layout = storyteller.model.config().kv_layout();
             let slab = PageSlab::new(layout, page_size, 100).expect("a slab with pages and slots can be made");
-            // Another sequence takes every other page, so that the story's pages lie scattered.
+            // Another text takes every other page, so that the story's pages lie scattered.
             let mut other = cache(&slab);
             let mut cache = cache(&slab);
             let mut watched = Watched(&mut cache);

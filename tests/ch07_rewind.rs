@@ -311,25 +311,25 @@ mod checks {
                 KvLayout { n_layers: dice.roll(1, 3), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 3) };
             let (page_size, n_pages) = (dice.roll(1, 6), dice.roll(4, 16));
             let slab = PageSlab::new(layout, page_size, n_pages).unwrap();
-            let mut sequences: Vec<(Box<dyn Rewind>, Oracle)> = Vec::new();
+            let mut texts: Vec<(Box<dyn Rewind>, Oracle)> = Vec::new();
             let mut next = 0;
             for _ in 0..STEPS {
                 let move_ = dice.roll(0, 9);
-                if sequences.is_empty() || (move_ == 0 && sequences.len() < 5) {
+                if texts.is_empty() || (move_ == 0 && texts.len() < 5) {
                     let cache: Box<dyn Rewind> = match dice.roll(0, 3) {
                         0 => Box::new(FlatCache::new(layout)),
                         1 => Box::new(ContiguousCache::new(layout, 4 * n_pages)),
                         _ => Box::new(cache(&slab)),
                     };
-                    sequences.push((cache, Oracle::default()));
+                    texts.push((cache, Oracle::default()));
                     continue;
                 }
-                let index = dice.roll(0, sequences.len() - 1);
+                let index = dice.roll(0, texts.len() - 1);
                 if move_ == 1 {
-                    sequences.remove(index);
+                    texts.remove(index);
                     continue;
                 }
-                let (cache, oracle) = &mut sequences[index];
+                let (cache, oracle) = &mut texts[index];
                 let len = cache.len();
                 if move_ < 6 {
                     let n = dice.roll(0, 2 * page_size + 1);
@@ -352,11 +352,11 @@ mod checks {
                         oracle.rewind(&mut **cache, n);
                     }
                 }
-                for (cache, oracle) in &sequences {
+                for (cache, oracle) in &texts {
                     oracle.check(&**cache);
                 }
             }
-            drop(sequences);
+            drop(texts);
             same!(n_free(&slab), n_pages, "seed {seed}: free pages when all is dropped");
         }
     }

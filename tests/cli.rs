@@ -385,7 +385,7 @@ mod with_caches {
         assert_eq!(last, ["all", "4,096", "2,248", "1,848", "45.1"]);
         let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         assert_eq!(json["wasted_share"], 1848.0 / 4096.0);
-        assert_eq!(json["sequences"][3], json!({ "slots": 1024, "used": 224, "wasted": 800 }));
+        assert_eq!(json["texts"][3], json!({ "slots": 1024, "used": 224, "wasted": 800 }));
         assert_eq!(ok(&["bench", "waste"]).stdout, waste, "these are the defaults");
         let same_sum = ok(&["bench", "waste", "--lengths", "1000,800,400,48"]).stdout;
         assert_eq!(same_sum.lines().last(), waste.lines().last());

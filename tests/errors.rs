@@ -368,7 +368,7 @@ mod generate {
             &["no room for 1 more", "0 of its 20 slots are free", "reserve more"],
         );
         fails(&["generate", "--capacity", "3"], 1, &["no room for 5 more tokens: 3 of its 3 slots are free"]);
-        fails(&["bench", "waste", "--capacity", "8", "--lengths", "9"], 1, &["a sequence of 9 tokens", "8 slots"]);
+        fails(&["bench", "waste", "--capacity", "8", "--lengths", "9"], 1, &["a text of 9 tokens", "8 slots"]);
     }
 }
 

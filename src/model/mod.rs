@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The rows of a step are independent except in attention, where a row meets the keys and values of the rows before it
-//! in its own sequence. So a step may carry any number of tokens of any number of sequences: a *prefill* carries a
+//! in its own text. So a step may carry any number of tokens of any number of texts: a *prefill* carries a
 //! prompt, a *decode* step one token, a batch several of either. A row's result has the same bits in all of them.
 //!
 //! Architecture: [Qwen3 technical report, 2025](https://arxiv.org/abs/2505.09388); tensor names as Hugging Face
@@ -94,7 +94,7 @@ pub enum StepError {
         "{len} tokens are more than the model's {max_positions} positions; shorten the prompt or ask for fewer tokens"
     )]
     TooLong {
-        /// Tokens in the sequence with this step.
+        /// Tokens in the text with this step.
         len: usize,
         /// What the model was made for.
         max_positions: usize,
@@ -125,14 +125,14 @@ pub enum LogitRows {
     All,
 }
 
-/// The new tokens of one sequence, with room made for them in its cache.
+/// The new tokens of one text, with room made for them in its cache.
 ///
 /// [`Model::chunk`] makes it after checking everything that can be wrong, so that [`Model::forward`] cannot fail.
 pub struct Chunk<'a> {
     tokens: &'a [u32],
     /// Tokens before these.
     start: usize,
-    /// `None`: the tokens are the whole sequence, and their keys and values are forgotten after the step.
+    /// `None`: the tokens are the whole text, and their keys and values are forgotten after the step.
     cache: Option<&'a mut dyn KvCache>,
     logits: LogitRows,
 }
@@ -201,9 +201,9 @@ impl Model {
         layers.chain([self.output.as_ref().unwrap_or(&self.embedding)])
     }
 
-    /// Checks the next tokens of a sequence and makes room for them in its cache.
+    /// Checks the next tokens of a text and makes room for them in its cache.
     ///
-    /// Without a cache, `tokens` is the whole sequence.
+    /// Without a cache, `tokens` is the whole text.
     ///
     /// # Errors
     /// [`StepError`]; the cache is then as it was.
@@ -244,9 +244,9 @@ impl Model {
         Ok(())
     }
 
-    /// Computes the next tokens of one sequence; returns the logits after the last of them, `[vocab_size]`.
+    /// Computes the next tokens of one text; returns the logits after the last of them, `[vocab_size]`.
     ///
-    /// Without a cache, `tokens` is the whole sequence.
+    /// Without a cache, `tokens` is the whole text.
     ///
     /// # Errors
     /// [`StepError`]; the cache is then as it was.
@@ -323,7 +323,7 @@ impl Model {
     }
 
     // ANCHOR: attend_chunks
-    /// Attention of one layer, sequence by sequence: the only place where rows meet, and the only one that knows caches.
+    /// Attention of one layer, text by text: the only place where rows meet, and the only one that knows caches.
     fn attend_chunks(&self, layer: usize, batch: &mut [Chunk<'_>], q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
         let heads = self.config.heads();
         let q_width = heads.n_heads * heads.head_dim;

@@ -4,7 +4,7 @@ use page_by_page::cache::{KvCache, KvLayout, Rewind};
 
 use super::rows::{self, KINDS, Kind};
 
-/// A sequence whose rows are never moved, shared or freed: nothing can go wrong with it.
+/// A text whose rows are never moved, shared or freed: nothing can go wrong with it.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
     /// The tokens held, by the number that their rows carry.
@@ -16,7 +16,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An empty sequence in one of many runs.
+    /// An empty text in one of many runs.
     pub fn of(run: String) -> Self {
         Oracle { run, ..Oracle::default() }
     }

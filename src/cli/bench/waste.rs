@@ -15,7 +15,7 @@ use crate::cli::{model_dir, print};
 
 /// Count the slots that caches waste
 ///
-/// Reserves the same number of slots for each sequence, or takes pages with --page-size; lets the sequences grow to their
+/// Reserves the same number of slots for each text, or takes pages with --page-size; lets the texts grow to their
 /// lengths, and counts what stays empty.
 #[derive(Args)]
 #[command(after_help = "\
@@ -23,13 +23,13 @@ Example:
   page-by-page bench waste --capacity 1024 --lengths 1024,700,300,224
   page-by-page bench waste --page-size 16 --lengths 1024,700,300,224")]
 pub struct Waste {
-    /// Slots to reserve for each sequence
+    /// Slots to reserve for each text
     #[arg(long, value_name = "N", default_value_t = 1024)]
     capacity: usize,
     /// Take pages of this many slots instead of reserving
     #[arg(long, value_name = "P", conflicts_with = "capacity")]
     page_size: Option<usize>,
-    /// Tokens in each sequence, separated by commas
+    /// Tokens in each text, separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1024,700,300,224")]
     lengths: Vec<usize>,
     #[command(flatten)]
@@ -45,16 +45,16 @@ impl Waste {
             Some(page_size) => self.take_pages(page_size)?,
         };
 
-        let mut table = Table::new(1, &["sequence", "slots reserved", "used", "wasted", "wasted %"]);
+        let mut table = Table::new(1, &["text", "slots reserved", "used", "wasted", "wasted %"]);
         for (number, usage) in (1..).zip(&usages) {
             table.line(line(number.to_string(), &[*usage]));
         }
         table.line(line("all".into(), &usages));
         print(&table.render())?;
         let of = |usage: &Usage| json!({ "slots": usage.slots, "used": usage.tokens, "wasted": usage.wasted() });
-        let sequences: Vec<_> = usages.iter().map(of).collect();
+        let texts: Vec<_> = usages.iter().map(of).collect();
         self.output.write(&json!({
-            "capacity": self.capacity, "page_size": self.page_size, "sequences": sequences, "wasted_share": wasted_share(&usages)
+            "capacity": self.capacity, "page_size": self.page_size, "texts": texts, "wasted_share": wasted_share(&usages)
         }))
     }
 }
@@ -94,7 +94,7 @@ fn layout() -> Result<KvLayout> {
 fn grow(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
     match cache.extend(length) {
         Ok(()) => Ok(cache.usage()),
-        Err(error) => bail!("a sequence of {length} tokens: {error}"),
+        Err(error) => bail!("a text of {length} tokens: {error}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Chapter 3: four reservations of one size for four sequences of unequal length.
+//! Chapter 3: four reservations of one size for four texts of unequal length.
 
 use anyhow::Result;
 use page_by_page::cache::{KvCache, KvLayout, Usage};
@@ -22,7 +22,7 @@ pub struct Trace {
     large: Large,
 }
 
-/// One sequence more.
+/// One text more.
 #[derive(Serialize)]
 struct Frame {
     name: char,
@@ -30,9 +30,9 @@ struct Frame {
     filled: Vec<String>,
     /// Slots reserved.
     slots: usize,
-    /// Slots of all sequences so far.
+    /// Slots of all texts so far.
     slots_in_all: usize,
-    /// Empty slots of all sequences so far.
+    /// Empty slots of all texts so far.
     wasted_in_all: usize,
     /// Of all slots so far, from 0 to 1.
     wasted_share: f64,
@@ -112,7 +112,7 @@ pub fn draw(trace: &Trace) -> Drawing {
     Drawing {
         svg,
         label: format!(
-            "Four rows of {} cells, one for each sequence. They hold {} tokens; the other cells are empty. In all {} \
+            "Four rows of {} cells, one for each text. They hold {} tokens; the other cells are empty. In all {} \
              of {} slots are empty, {percent}.",
             last.slots,
             listed(&lengths),
@@ -120,8 +120,8 @@ pub fn draw(trace: &Trace) -> Drawing {
             last.slots_in_all
         ),
         caption: format!(
-            "Four sequences of {} tokens, each with {} slots reserved: {} of {} slots are empty, {percent}, and no \
-             other sequence can use them. With {} slots each and {} tokens, {} of {} are empty. Recorded from \
+            "Four texts of {} tokens, each with {} slots reserved: {} of {} slots are empty, {percent}, and no \
+             other text can use them. With {} slots each and {} tokens, {} of {} are empty. Recorded from \
              <code>ContiguousCache</code> and <code>wasted_share</code>.",
             listed(&lengths),
             last.slots,
