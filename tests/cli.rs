@@ -544,6 +544,39 @@ mod with_rewind {
         }
     }
 
+    /// A run whose files may have so many blocks of 512 bytes: what is longer is refused, as on a full disk.
+    #[cfg(unix)]
+    fn run_with_little_space(blocks: usize, arguments: &[&str]) -> Run {
+        let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        let output = Command::new("sh").args(["-c", &limited, PROGRAM]).args(arguments).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
+        Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_story_is_told_even_if_its_cache_cannot_be_saved() {
+        let place = Place::new();
+        let whole = generated(&[]);
+        std::fs::write(place.file(), "precious").unwrap();
+        let story = ["generate", "--max-new-tokens", "30", "--save-cache", &place.file()];
+        let says = format!("error: the text is whole, its cache is not saved: {}: ", place.file());
+        for json in [true, false] {
+            let run = run_with_little_space(8, &[&story[..], if json { &["--json"] } else { &[] }].concat());
+            assert_eq!(run.code, Some(1));
+            let told = match json {
+                true => serde_json::from_str::<Value>(&run.stdout).expect("a story in JSON")["text"].clone(),
+                false => run.stdout.trim_end().strip_prefix("Once upon a time").unwrap().into(),
+            };
+            assert_eq!(told, whole["text"]);
+            let last = run.stderr.lines().last().unwrap();
+            assert!(last.starts_with(&says), "{}", run.stderr);
+            assert_eq!(json, run.stderr.lines().count() == 1, "the costs are told too: {}", run.stderr);
+            let names: Vec<_> = std::fs::read_dir(place.0.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+            assert_eq!((names, std::fs::read(place.file()).unwrap()), (vec!["story.cache".into()], b"precious".into()));
+        }
+    }
+
     #[test]
     fn another_text_keeps_what_begins_all_texts_and_one_file_serves_both_options() {
         let place = Place::new();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use page_by_page::cache::{Rewind, Usage};
 use page_by_page::chapters::{Source, all};
@@ -141,17 +141,20 @@ impl Generate {
         clock.stop();
         screen.finish();
         let written = written?;
-        let saved = self.saved_cache.save(cache.as_deref(), &[&prompt[..], &written.tokens].concat(), &model)?;
+        // A story is told even if its cache cannot be saved.
+        let saved = self.saved_cache.save(cache.as_deref(), &[&prompt[..], &written.tokens].concat(), &model);
+        let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = screen.stream.text().to_string();
         screen.into_result()?;
 
         let guesses = guesser.map(|_| guesses);
         let told = Told { prompt, sampling, restored, guesses, written, saved, clock };
         if self.json {
-            return print(&(serde_json::to_string(&self.story(&text, &told))? + "\n"));
+            print(&(serde_json::to_string(&self.story(&text, &told))? + "\n"))?;
+        } else {
+            self.report(&model, &told);
         }
-        self.report(&model, &told);
-        Ok(())
+        not_saved.context("the text is whole, its cache is not saved")
     }
 
     /// The chapters whose code it runs.
