@@ -43,8 +43,11 @@ pub struct ContiguousCache {
 
 impl ContiguousCache {
     /// An empty cache with room for `capacity` tokens.
+    ///
+    /// # Panics
+    /// If no memory can hold so many.
     pub fn new(layout: KvLayout, capacity: usize) -> Self {
-        let numbers = layout.n_layers * capacity * layout.kv_width();
+        let numbers = layout.numbers(capacity).unwrap_or_else(|error| panic!("{error}"));
         ContiguousCache { layout, capacity, len: 0, k: vec![0.0; numbers], v: vec![0.0; numbers] }
     }
 

@@ -36,13 +36,14 @@ impl PageSlab {
     /// Memory for `n_pages` pages of `page_size` tokens each, to be shared by many caches.
     ///
     /// # Errors
-    /// [`CacheError::NoPages`] or [`CacheError::NoSlots`] if either is 0.
+    /// [`CacheError::NoPages`] or [`CacheError::NoSlots`] if either is 0; [`CacheError::TooManySlots`] if no memory can
+    /// hold so many.
     pub fn new(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<SharedSlab, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
         }
+        let numbers = layout.numbers(n_pages.saturating_mul(page_size))?;
         let pool = PagePool::new(n_pages)?;
-        let numbers = n_pages * layout.n_layers * page_size * layout.kv_width();
         let slab = PageSlab { layout, page_size, pool, k: vec![0.0; numbers], v: vec![0.0; numbers] };
         Ok(Rc::new(RefCell::new(slab)))
     }

@@ -37,6 +37,22 @@ impl KvLayout {
         self.n_kv_heads * self.head_dim
     }
 
+    /// Numbers that the keys of `slots` tokens take in all layers; their values take as many again.
+    ///
+    /// With 2 layers and rows of 8 numbers: 3 slots → 48 numbers.
+    ///
+    /// # Errors
+    /// [`CacheError::TooManySlots`] if no memory can hold so many.
+    pub fn numbers(&self, slots: usize) -> Result<usize, CacheError> {
+        let numbers = slots.checked_mul(self.n_layers).and_then(|rows| rows.checked_mul(self.kv_width()));
+        // No allocation has more bytes than an `isize` counts.
+        numbers.filter(|numbers| *numbers <= isize::MAX as usize / size_of::<f32>()).ok_or(CacheError::TooManySlots {
+            slots,
+            n_layers: self.n_layers,
+            kv_width: self.kv_width(),
+        })
+    }
+
     /// How many rows `k` and `v` hold, each `[rows, kv_width]`.
     ///
     /// # Panics
@@ -181,6 +197,18 @@ pub enum CacheError {
     /// Pages without slots.
     #[error("a page needs at least one slot: the page size is 0")]
     NoSlots,
+    /// More slots than any memory has.
+    #[error(
+        "no memory holds {slots} slots with a row of {kv_width} numbers in each of {n_layers} layers; ask for fewer slots"
+    )]
+    TooManySlots {
+        /// Slots asked for.
+        slots: usize,
+        /// Layers, each with a row for every slot.
+        n_layers: usize,
+        /// Numbers in a row.
+        kv_width: usize,
+    },
     /// A position at which no token is held.
     #[error("there is no token at position {position}: {len} tokens are held")]
     PastTheEnd {

@@ -40,7 +40,7 @@ impl Logits {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let model = Model::open(&model_dir(&self.model))?;
-        let rows = if self.all { LogitRows::All } else { LogitRows::Last };
+        let rows = if self.all { LogitRows::All } else { LogitRows::Newest(1) };
         let logits = model.forward(vec![model.chunk(&self.tokens, None, rows)?]);
         let json = if self.all {
             let logits: Vec<&[f32]> = logits.chunks(model.config().vocab_size).collect();

@@ -99,6 +99,16 @@ pub enum StepError {
         /// What the model was made for.
         max_positions: usize,
     },
+    /// More rows of logits were asked for than the step has tokens.
+    #[error(
+        "the logits after the newest {wanted} tokens were asked for, but the step has {tokens}; ask for at most {tokens}"
+    )]
+    TooFewTokens {
+        /// Rows asked for.
+        wanted: usize,
+        /// Tokens of the step.
+        tokens: usize,
+    },
     /// The cache was made for another model.
     #[error("the cache holds rows of {found:?}, the model makes rows of {expected:?}")]
     WrongLayout {
@@ -117,9 +127,9 @@ pub enum StepError {
 pub enum LogitRows {
     /// None: a piece of a prompt that is not yet complete.
     None,
-    /// The last: what follows the newest token.
-    Last,
-    /// The newest so many, at most all: what follows each of the newest tokens.
+    /// The newest so many: what follows each of the newest tokens; `Newest(1)` is what follows the text.
+    ///
+    /// A chunk with fewer tokens is refused with [`StepError::TooFewTokens`].
     Newest(usize),
     /// Every row: what follows each token.
     All,
@@ -215,6 +225,11 @@ impl Model {
     ) -> Result<Chunk<'a>, StepError> {
         let start = cache.as_ref().map_or(0, |cache| cache.len());
         self.check(tokens, start)?;
+        if let LogitRows::Newest(wanted) = logits
+            && wanted > tokens.len()
+        {
+            return Err(StepError::TooFewTokens { wanted, tokens: tokens.len() });
+        }
         if let Some(cache) = &mut cache {
             let (found, expected) = (cache.layout(), self.config.kv_layout());
             if found != expected {
@@ -237,7 +252,7 @@ impl Model {
         if let Some(&token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
             return Err(StepError::UnknownToken { token, vocab_size });
         }
-        let len = start + tokens.len();
+        let len = start.saturating_add(tokens.len());
         if len > max_positions {
             return Err(StepError::TooLong { len, max_positions });
         }
@@ -253,8 +268,8 @@ impl Model {
     pub fn step(&self, tokens: &[u32], cache: Option<&mut dyn KvCache>) -> Result<Vec<f32>, StepError> {
         // The caller's borrow is longer than the chunk's: hand on a shorter one.
         match cache {
-            None => Ok(self.forward(vec![self.chunk(tokens, None, LogitRows::Last)?])),
-            Some(cache) => Ok(self.forward(vec![self.chunk(tokens, Some(&mut *cache), LogitRows::Last)?])),
+            None => Ok(self.forward(vec![self.chunk(tokens, None, LogitRows::Newest(1))?])),
+            Some(cache) => Ok(self.forward(vec![self.chunk(tokens, Some(&mut *cache), LogitRows::Newest(1))?])),
         }
     }
 
@@ -358,8 +373,7 @@ fn wanted_rows(batch: &[Chunk<'_>], x: &[f32], width: usize) -> Vec<f32> {
         end += chunk.tokens.len() * width;
         match chunk.logits {
             LogitRows::None => {}
-            LogitRows::Last => rows.extend_from_slice(&x[end - width..end]),
-            LogitRows::Newest(n) => rows.extend_from_slice(&x[first.max(end.saturating_sub(n * width))..end]),
+            LogitRows::Newest(n) => rows.extend_from_slice(&x[end - n * width..end]),
             LogitRows::All => rows.extend_from_slice(&x[first..end]),
         }
     }

@@ -100,7 +100,7 @@ pub fn record() -> Result<Trace> {
         // One pass of the model for all of them.
         let mut batch = Vec::new();
         for (teller, held) in telling.iter_mut().zip(&held) {
-            batch.push(model.chunk(&teller.tokens[*held..], Some(&mut teller.cache), LogitRows::Last)?);
+            batch.push(model.chunk(&teller.tokens[*held..], Some(&mut teller.cache), LogitRows::Newest(1))?);
         }
         let logits = model.forward(batch);
         let mut reads = Vec::new();
