@@ -3,9 +3,11 @@
 //! Nothing here uses a chapter's code, so that a grader never checks a chapter against itself.
 #![allow(dead_code, unused_macros)]
 
-/// Like `assert_eq!(yours, expected, "what was asked")`, but the failure says which is which.
+/// Like `assert_eq!(yours, expected, "what was asked")`, but the failure says which is which. What was asked is told as
+/// well if the learner's code panics instead of answering.
 macro_rules! same {
-    ($yours:expr, $expected:expr, $($what:tt)+) => {
+    ($yours:expr, $expected:expr, $($what:tt)+) => {{
+        let asking = $crate::support::asking::asking(format!($($what)+));
         match (&$yours, &$expected) {
             (yours, expected) if yours == expected => {}
             (yours, expected) => {
@@ -13,10 +15,13 @@ macro_rules! same {
                 panic!("{what}\n  expected: {expected:?}\n  yours:    {yours:?}")
             }
         }
-    };
+        drop(asking);
+    }};
 }
 
+pub mod asking;
 pub mod dense;
+pub mod limits;
 pub mod oracle;
 pub mod rows;
 pub mod script;

@@ -2,6 +2,8 @@
 
 use page_by_page::cache::{KvCache, KvLayout, Rewind};
 
+use super::asking::asking;
+use super::limits;
 use super::rows::{self, KINDS, Kind};
 
 /// A text whose rows are never moved, shared or freed: nothing can go wrong with it.
@@ -25,18 +27,23 @@ impl Oracle {
     pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
         self.history.push(format!("extend({}) and write", tokens.len()));
         let len = cache.len();
+        let question = asking(format!("extend({}) on {len} tokens, {}", tokens.len(), self.story()));
         if let Err(error) = cache.extend(tokens.len()) {
             panic!("extend({}) on {len} tokens failed: {error}\n{}", tokens.len(), self.story());
         }
         self.tokens.extend_from_slice(tokens);
         same!(cache.len(), self.tokens.len(), "tokens held after extend({})\n{}", tokens.len(), self.story());
+        drop(question);
+        let question = asking(format!("write of {} rows, {} tokens held, {}", tokens.len(), cache.len(), self.story()));
         write(cache, tokens);
+        drop(question);
     }
 
     /// Rewinds the cache by `n` tokens; takes note of it.
     pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
         self.history.push(format!("rewind({n})"));
         let len = self.tokens.len();
+        let _question = asking(format!("rewind({n}) on {len} tokens, {}", self.story()));
         if let Err(error) = cache.rewind(n) {
             panic!("rewind({n}) on {len} tokens failed: {error}\n{}", self.story());
         }
@@ -56,7 +63,9 @@ impl Oracle {
         let layout = cache.layout();
         same!(cache.len(), self.tokens.len(), "tokens held\n{}", self.story());
         for layer in 0..layout.n_layers {
+            let question = asking(format!("gather({layer}) of {} tokens, {}", self.tokens.len(), self.story()));
             let (k, v) = cache.gather(layer);
+            drop(question);
             for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
                 self.check_rows(layout, layer, kind, found, place);
             }
@@ -66,11 +75,11 @@ impl Oracle {
     #[track_caller]
     fn check_rows(&self, layout: KvLayout, layer: usize, kind: Kind, found: &[f32], place: &dyn Fn(usize) -> String) {
         let width = layout.kv_width();
-        let (len, numbers) = (self.tokens.len(), found.len());
+        let len = self.tokens.len();
         same!(
-            numbers,
-            len * width,
-            "numbers of {kind} that gather({layer}) gives, for {len} tokens of {width} each\n{}",
+            rows::count(found.len(), width),
+            rows::count(len * width, width),
+            "{kind} that gather({layer}) gives, {len} tokens held\n{}",
             self.story()
         );
         for (position, (token, found)) in self.tokens.iter().zip(found.chunks_exact(width)).enumerate() {
@@ -103,7 +112,9 @@ pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     let layout = cache.layout();
     for layer in 0..layout.n_layers {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
+        let question = asking(format!("write of the rows of {} tokens to layer {layer}", tokens.len()));
         cache.write(layer, &k, &v);
+        drop(question);
     }
 }
 
@@ -126,6 +137,7 @@ impl Dice {
 
     /// A number from `low` to `high`, both included.
     pub fn roll(&mut self, low: usize, high: usize) -> usize {
+        limits::alive();
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

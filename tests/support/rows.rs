@@ -33,6 +33,16 @@ pub fn rows(layout: KvLayout, tokens: &[usize], layer: usize, kind: Kind) -> Vec
     tokens.iter().flat_map(|token| row(layout, *token, layer, kind)).collect()
 }
 
+/// So many numbers, in rows of `width`: `5 rows`, `1 row`, `2 rows and 3 numbers`.
+pub fn count(numbers: usize, width: usize) -> String {
+    let rows = numbers / width;
+    let rows = format!("{rows} row{}", if rows == 1 { "" } else { "s" });
+    match numbers % width {
+        0 => rows,
+        rest => format!("{rows} and {rest} of the next row's {width} numbers"),
+    }
+}
+
 /// Says what a row is, to someone who expects the keys (or values) of some token in `layer`: `t7`, `zeros`,
 /// `t7's values`, `t7 of layer 1`.
 pub fn name(layout: KvLayout, found: &[f32], layer: usize, kind: Kind) -> String {

@@ -7,6 +7,8 @@ use page_by_page::cache::CacheError;
 use page_by_page::engine::{LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
+use super::limits;
+
 /// What happened, in order; shared by the models of one run.
 pub type Log = Rc<RefCell<Vec<String>>>;
 
@@ -20,13 +22,17 @@ pub struct Script<'s> {
     read: Vec<u32>,
     /// Tokens that its memory has room for.
     pub room: usize,
+    /// Questions that it answers; one more ends the check, as a loop that forgets to append would ask for ever.
+    pub most_questions: usize,
+    questions: usize,
     log: Log,
 }
 
 impl<'s> Script<'s> {
     /// A model that gives `answer(text)`, logits of `[vocab_size]`, after each text.
     pub fn new(name: &'static str, log: &Log, answer: impl Fn(&[u32]) -> Vec<f32> + 's) -> Self {
-        Script { name, answer: Box::new(answer), read: Vec::new(), room: usize::MAX, log: log.clone() }
+        let (answer, read, log) = (Box::new(answer), Vec::new(), log.clone());
+        Script { name, answer, read, room: usize::MAX, most_questions: 1000, questions: 0, log }
     }
 
     /// A model that always wants one token next: that of `next(text)`, out of `vocab_size`.
@@ -59,6 +65,14 @@ impl RewindableModel for Script<'_> {
     #[track_caller]
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         let name = self.name;
+        limits::alive();
+        self.questions += 1;
+        assert!(
+            self.questions <= self.most_questions,
+            "the {name} was asked {} times, at last what follows a text of {} tokens: does the text grow?",
+            self.questions,
+            tokens.len()
+        );
         assert!(
             tokens.starts_with(&self.read),
             "the {name} remembers {:?} and is asked to go on with {tokens:?}: it remembers tokens that were not accepted",

@@ -8,6 +8,9 @@ use page_by_page::model::Model;
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::Tokenizer;
 
+use super::asking::asking;
+use super::rows;
+
 /// How the checks sample: not greedy, as so small a model then falls into loops. The seed fixes the story.
 pub const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 };
 
@@ -81,21 +84,27 @@ impl KvCache for Watched<'_> {
     }
 
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        let _asking = asking(format!("extend({n}) on {} tokens, within the story", self.0.len()));
         self.0.extend(n)
     }
 
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let rows = k.len() / self.layout().kv_width();
+        let _asking =
+            asking(format!("write of {rows} rows to layer {layer}, {} tokens held, within the story", self.0.len()));
         self.0.write(layer, k, v);
     }
 
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        let asking = asking(format!("gather({layer}) of {} tokens, within the story", self.0.len()));
         let (k, v) = self.0.gather(layer);
+        drop(asking);
         let (len, width) = (self.len(), self.layout().kv_width());
         for (kind, numbers) in [("keys", k.len()), ("values", v.len())] {
             same!(
-                numbers,
-                len * width,
-                "numbers of {kind} that gather({layer}) gives, for {len} tokens of {width} each"
+                rows::count(numbers, width),
+                rows::count(len * width, width),
+                "{kind} that gather({layer}) gives the model, {len} tokens held"
             );
         }
         (k, v)
@@ -108,6 +117,7 @@ impl KvCache for Watched<'_> {
 
 impl Rewind for Watched<'_> {
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        let _asking = asking(format!("rewind({n}) on {} tokens, within the story", self.0.len()));
         self.0.rewind(n)
     }
 }

@@ -1,9 +1,12 @@
 //! A transcript: one line for each operation, with what it did to the cache, held by a snapshot.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use page_by_page::cache::{CacheError, KvCache, PageId};
+use page_by_page::chapters::{self, Chapter, Source};
 
+use super::asking::asking;
 use super::oracle;
 use super::rows::{self, KINDS};
 
@@ -21,10 +24,12 @@ impl Transcript {
 
     /// Extends a cache and tells what it says of itself.
     pub fn extend(&mut self, cache: &mut dyn KvCache, n: usize) {
+        let asking = asking(format!("extend({n}) on {} tokens, in the transcript", cache.len()));
         let outcome = match cache.extend(n) {
             Ok(()) => "ok".into(),
             Err(error) => format!("{error:?}"),
         };
+        drop(asking);
         let usage = cache.usage();
         self.line(format!(
             "{:<12} {outcome}: {} tokens in {} slots, {} rows copied",
@@ -46,7 +51,9 @@ impl Transcript {
     pub fn gather(&mut self, cache: &dyn KvCache) {
         let layout = cache.layout();
         for layer in 0..layout.n_layers {
+            let asking = asking(format!("gather({layer}) of {} tokens, in the transcript", cache.len()));
             let (k, v) = cache.gather(layer);
+            drop(asking);
             for (kind, found) in KINDS.into_iter().zip([k, v]) {
                 let names: Vec<String> =
                     found.chunks(layout.kv_width()).map(|row| rows::name(layout, row, layer, kind)).collect();
@@ -63,14 +70,43 @@ impl std::fmt::Display for Transcript {
 }
 
 /// Compares a transcript with the snapshot of this name in `tests/snapshots/`.
+///
+/// insta shows the difference; before it stands a line of ours, with the chapter's file and the transcript's line.
 #[track_caller]
 pub fn assert_transcript(name: &str, transcript: &Transcript) {
+    let file = format!("tests/snapshots/{name}.snap");
+    let text = transcript.to_string();
+    if let Some(line) = first_difference(&file, &text) {
+        eprintln!("\n{}: the transcript {file} goes another way at its line {line}", code_of(name));
+    }
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     settings.set_description("In a difference, lines with - are expected and lines with + are what your code did.");
-    settings.bind(|| insta::assert_snapshot!(name, transcript.to_string()));
+    settings.bind(|| insta::assert_snapshot!(name, text));
+}
+
+/// Where a transcript departs from the file of its snapshot: the line's number, from 1. `None` if nowhere, or if there is
+/// no such file.
+fn first_difference(file: &str, text: &str) -> Option<usize> {
+    let snapshot = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).ok()?;
+    let snapshot = snapshot.replace("\r\n", "\n");
+    let expected = snapshot.splitn(3, "---\n").nth(2)?.trim_end();
+    let (mut expected, mut found) = (expected.lines(), text.trim_end().lines());
+    (1..).find_map(|line| match (expected.next(), found.next()) {
+        (None, None) => Some(None),
+        (expected, found) => (expected != found).then_some(Some(line)),
+    })?
+}
+
+/// The file that the chapter of a transcript was compiled from: `ch06_interleaved` → `exercises/ch06_paged.rs`.
+fn code_of(name: &str) -> String {
+    let of_chapter = |chapter: &&Chapter| name.starts_with(&chapter.name[..4]);
+    chapters::all().iter().find(of_chapter).map_or("your code".into(), |chapter| {
+        let folder = if chapter.source == Source::Reference { "solutions" } else { "exercises" };
+        format!("{folder}/{}.rs", chapter.name)
+    })
 }
 
 /// A refusal in a few words, for a line of a transcript.

@@ -1,0 +1,67 @@
+//! What is being asked of the learner's code: should it panic, the failure says so before anything else.
+//!
+//! A panic alone names a line, sometimes one of Rust's library or of the engine, and never the token, page or slot that
+//! was in hand. With a question set, the failure begins so:
+//!
+//! ```text
+//! extend(3) on 4 tokens, page size 4
+//!   your code panicked (exercises/ch06_paged.rs:118): index out of bounds: …
+//! ```
+
+use std::cell::RefCell;
+use std::panic::{self, PanicHookInfo};
+use std::sync::Once;
+
+use super::limits;
+
+thread_local! {
+    static QUESTIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A question that is being asked, until this is dropped.
+#[must_use = "the question is over when this is dropped"]
+pub struct Asking;
+
+/// Notes what is asked next: `extend(3) on 4 tokens`. Within another question, both are told, the newest first.
+pub fn asking(question: impl Into<String>) -> Asking {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            tell(panic);
+            usual(panic);
+        }));
+    });
+    limits::alive();
+    QUESTIONS.with_borrow_mut(|questions| questions.push(question.into()));
+    Asking
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        QUESTIONS.with_borrow_mut(|questions| questions.pop());
+    }
+}
+
+/// Puts the question before the panic's own words, unless a check speaks: that has said what is wrong.
+fn tell(panic: &PanicHookInfo<'_>) {
+    let Some(place) = panic.location() else { return };
+    if place.file().starts_with("tests") || place.file().contains("insta") {
+        return;
+    }
+    let questions =
+        QUESTIONS.with_borrow(|questions| questions.iter().rev().cloned().collect::<Vec<_>>().join("\n  in "));
+    if questions.is_empty() {
+        return;
+    }
+    let file = place.file();
+    let chapter = file.find("exercises/").or(file.find("solutions/"));
+    let whose = match chapter {
+        Some(_) => "your code panicked",
+        None if file.starts_with("src") => "the engine panicked at what your code gave it",
+        None => "your code made Rust's library panic",
+    };
+    let file = chapter.map_or(file, |start| &file[start..]);
+    let words = panic.payload_as_str().unwrap_or("no words");
+    eprintln!("\n{questions}\n  {whose} ({file}:{}): {words}", place.line());
+}

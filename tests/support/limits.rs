@@ -1,0 +1,158 @@
+//! Bounds for a learner's loops: none runs for ever, none eats the memory of the machine. And a count of allocations, for
+//! promises such as "nothing is copied".
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+/// Bytes that all checks of a program may hold together. They need less than a tenth of it.
+const MOST_BYTES: usize = 2 << 30;
+
+/// How long a check may go on without a sign of life. The longest are silent for a second or two.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+
+/// What a call took from the allocator, on its own thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allocated {
+    /// How often memory was asked for, or asked to grow.
+    pub times: usize,
+    /// Bytes asked for, in all of these together. What was given back since counts all the same.
+    pub bytes: usize,
+}
+
+/// Calls `call` and counts what it allocates on this thread.
+pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, Allocated) {
+    let before = ASKED.get();
+    let value = call();
+    let after = ASKED.get();
+    (value, Allocated { times: after.times - before.times, bytes: after.bytes - before.bytes })
+}
+
+thread_local! {
+    /// All that this thread has asked for.
+    static ASKED: Cell<Allocated> = const { Cell::new(Allocated { times: 0, bytes: 0 }) };
+}
+
+/// Bytes held by all threads.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, with an eye on what it gives.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+impl Counting {
+    /// Notes that a thread asks for `bytes`, in place of `before`.
+    fn note(&self, before: usize, bytes: usize) {
+        // A thread that is ending has no counts any more.
+        let _ = ASKED.try_with(|asked| {
+            let Allocated { times, bytes: earlier } = asked.get();
+            asked.set(Allocated { times: times + 1, bytes: earlier + bytes });
+        });
+        let held = HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) - before;
+        HELD.fetch_sub(before, Ordering::Relaxed);
+        if held > MOST_BYTES {
+            // No second alarm while this one is written.
+            HELD.store(0, Ordering::Relaxed);
+            stop(
+                thread::current().name(),
+                &format!(
+                    "asks for {bytes} bytes more, and all checks together then hold over {} GiB: \
+                     does a loop of yours never end, or is a size wrong?",
+                    MOST_BYTES >> 30
+                ),
+            );
+        }
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it came; beside it, only counters change.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.note(0, layout.size());
+        // SAFETY: the caller keeps the promises of `GlobalAlloc::alloc`, and `System` asks for the same ones.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.note(0, layout.size());
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        self.note(layout.size(), new_size);
+        // SAFETY: as in `alloc`.
+        unsafe { System.realloc(memory, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as in `alloc`.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// Ends the program; says which check went wrong, past the capture of output, and why.
+fn stop(check: Option<&str>, why: &str) -> ! {
+    let _ = writeln!(std::io::stderr(), "\nerror: {} {why}", check.unwrap_or("a check"));
+    // `exit` would wait for what other threads hold.
+    std::process::abort()
+}
+
+/// When each running check last gave a sign of life, and its name.
+static SIGNS: Mutex<Option<HashMap<ThreadId, (String, Instant)>>> = Mutex::new(None);
+
+fn signs() -> MutexGuard<'static, Option<HashMap<ThreadId, (String, Instant)>>> {
+    SIGNS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A sign of life from the check that runs on this thread. One that gives none for a minute ends the program.
+///
+/// `same!`, rows, dice, oracles and scripted models give it; a check that goes on for long without them calls it itself.
+pub fn alive() {
+    static WATCH: Once = Once::new();
+    // Miri takes a minute for many things.
+    if cfg!(miri) {
+        return;
+    }
+    WATCH.call_once(|| drop(thread::spawn(watch)));
+    THIS_CHECK.with(|check| {
+        signs().get_or_insert_default().entry(check.thread).or_insert_with(check_name).1 = Instant::now();
+    });
+}
+
+fn check_name() -> (String, Instant) {
+    (thread::current().name().unwrap_or("a check").into(), Instant::now())
+}
+
+fn watch() {
+    loop {
+        thread::sleep(Duration::from_secs(1));
+        let signs = signs().clone().unwrap_or_default();
+        if let Some((check, _)) = signs.values().find(|(_, last)| last.elapsed() > LONGEST_SILENCE) {
+            stop(Some(check), "has given no sign of life for a minute: does a loop of yours never end?");
+        }
+    }
+}
+
+thread_local! {
+    static THIS_CHECK: ThisCheck = ThisCheck { thread: thread::current().id() };
+}
+
+/// Dropped when a check's thread ends: nobody waits for its signs any more.
+struct ThisCheck {
+    thread: ThreadId,
+}
+
+impl Drop for ThisCheck {
+    fn drop(&mut self) {
+        signs().as_mut().map(|signs| signs.remove(&self.thread));
+    }
+}
