@@ -343,11 +343,22 @@ mod generate {
 
     #[test]
     fn a_reservation_larger_than_the_machine() {
-        for capacity in ["1000000000000", "18446744073709551615"] {
-            fails(&["generate", "--capacity", capacity], 1, &[capacity, "slots", "3072 bytes", "reserve fewer"]);
+        let takes = "a cache of 1,000,000,000,000 slots, 3,072 bytes each, takes 2,929,687,500 MiB";
+        let none_holds = "no memory holds 18446744073709551615 slots";
+        for (options, says) in [
+            (&["--capacity", "1000000000000"][..], takes),
+            (&["--capacity", "18446744073709551615"], none_holds),
+            (&["--kv", "paged", "--pages", "1", "--page-size", "1000000000000"], takes),
+            (&["--kv", "paged", "--pages", "1", "--page-size", "18446744073709551615"], none_holds),
+            (
+                &["--kv", "paged", "--pages", "4294967296"],
+                "4,294,967,296 pages are more than the 4,294,967,295 that a pool",
+            ),
+        ] {
+            fails(&[&["generate"], options].concat(), 1, &[says]);
         }
         let waste = ["bench", "waste", "--capacity", "1000000000000", "--lengths", "1,1,1"];
-        fails(&waste, 1, &["3000000000000 slots"]);
+        fails(&waste, 1, &["a cache of 3,000,000,000,000 slots", "reserve fewer"]);
     }
 
     #[test]
@@ -369,6 +380,124 @@ mod generate {
         );
         fails(&["generate", "--capacity", "3"], 1, &["no room for 5 more tokens: 3 of its 3 slots are free"]);
         fails(&["bench", "waste", "--capacity", "8", "--lengths", "9"], 1, &["a text of 9 tokens", "8 slots"]);
+    }
+}
+
+/// What the commands say that keep drafts and pages, once those chapters are there.
+#[cfg(all(
+    reference = "ch01_recompute",
+    reference = "ch02_flat",
+    reference = "ch03_contiguous",
+    reference = "ch04_page_pool",
+    reference = "ch05_page_table",
+    reference = "ch06_paged",
+    reference = "ch07_rewind",
+    reference = "ch08_speculative"
+))]
+mod pages_and_drafts {
+    use super::*;
+
+    const HUGE: &str = "9223372036854775807";
+    const WRAPS: &str = "6148914691236517206";
+    const TEBI: &str = "1099511627776";
+
+    #[test]
+    fn a_drafts_cache_is_checked_like_the_targets() {
+        let draft = |page_size, says: &str| {
+            let draft = ["generate", "--draft", "storyteller-draft", "--kv", "paged", "--page-size", page_size];
+            fails(&draft, 1, &[says]);
+        };
+        draft("0", "the page size is 0");
+        draft(HUGE, "no memory holds 9223372036854775807 slots");
+        draft(WRAPS, "no memory holds 6148914691236517206 slots");
+        draft(TEBI, "a cache of 1,099,511,627,776 slots, 512 bytes each, takes 536,870,912 MiB");
+    }
+
+    #[test]
+    fn guesses_that_no_memory_holds() {
+        let folder = Folder::copy_of("storyteller-draft");
+        folder.set("config.json", "max_position_embeddings", json!(1 << 24));
+        let ahead = ["--max-new-tokens", "1000000", "--capacity", "10", "--draft-len", "1000000"];
+        let says = ["guessing 1,000,000 tokens ahead takes 62,500 MiB", "give a shorter --draft-len"];
+        fails(&[&["generate", "--draft", "prompt-lookup", "--model", folder.path()], &ahead[..]].concat(), 1, &says);
+    }
+
+    #[test]
+    fn benches_of_pages_that_no_memory_holds() {
+        for (arguments, says) in [
+            (["append", "--page-size", TEBI], "2,199,023,255,552 slots of 3,072 bytes are needed at once"),
+            (["append", "--page-size", WRAPS], "no memory holds "),
+            (["append", "--tokens", HUGE], "no memory holds "),
+            (["rewind", "--page-size", TEBI], "slots of 3,072 bytes are needed at once"),
+            (["rewind", "--page-size", HUGE], "no memory holds "),
+            (["rewind", "--tokens", HUGE], "no memory holds "),
+            (["waste", "--page-size", TEBI], "a cache of 4,398,046,511,104 slots"),
+            (["waste", "--page-size", WRAPS], "no memory holds "),
+            (["waste", "--page-size", "0"], "the page size is 0"),
+            (["caches", "--tokens", HUGE], "expected 1 to 1023"),
+            (["speculation", "--max-new-tokens", "18446744073709551615"], "more than the model's 1024 positions"),
+        ] {
+            fails(&[&["bench"], &arguments[..]].concat(), 1, &[says]);
+        }
+        let lengths = ["bench", "waste", "--page-size", "1", "--lengths", "18446744073709551615,18446744073709551615"];
+        fails(
+            &lengths,
+            1,
+            &["18,446,744,073,709,551,615 pages are more than the 4,294,967,295 that a pool can number"],
+        );
+        let pages = ["bench", "fragmentation", "--page-size", "1", "--capacity", HUGE];
+        fails(&pages, 1, &["slots are 9,223,372,036,854,775,807 pages", "at most 10,000,000"]);
+        fails(&["bench", "engine", "--seconds", "4294967296"], 2, &["4294967296 is not in 0..=3600"]);
+    }
+}
+
+#[test]
+fn a_tensor_that_no_memory_holds_is_not_written() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("model");
+    let synth = ["synth", "--shape", "qwen3-4b", "--dtype", "f32", "--out", out.to_str().unwrap()];
+    if cfg!(target_os = "linux") {
+        fails(&synth, 1, &["the largest tensor takes 1,484 MiB"]);
+    }
+    assert!(!out.exists());
+}
+
+#[test]
+fn logits_that_no_memory_holds() {
+    let folder = Folder::copy_of("storyteller-draft");
+    folder.set("config.json", "max_position_embeddings", json!(1 << 24));
+    let tokens = vec!["1"; 60_000].join(",");
+    let all = ["logits", "--all", "--tokens", &tokens, "--model", folder.path()];
+    if cfg!(target_os = "linux") {
+        fails(&all, 1, &["computing 60,000 tokens takes ", "give fewer tokens"]);
+    }
+}
+
+/// `--threads`, or the variable that rayon reads: both within reason.
+#[test]
+fn more_threads_than_the_cores_can_use_are_not_started() {
+    let tokens = ["logits", "--tokens", "1", "--model", "storyteller-draft"];
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let run = |variable: &str, option: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_page-by-page");
+        let output =
+            Command::new(program).args(tokens).args(option).env("RAYON_NUM_THREADS", variable).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let note =
+        |asked: &str| format!("note: computing with {} threads, not {asked}: this machine has {cores} core", 4 * cores);
+    for (variable, asked) in [("99999999999", "99,999,999,999"), ("18446744073709551615", "18,446,744,073,709,551,615")]
+    {
+        let (code, stderr) = run(variable, &[]);
+        assert!(code == Some(0) && stderr.starts_with(&note(asked)), "{variable}: {code:?} {stderr}");
+        assert_eq!(run(variable, &["--threads", "1"]), (Some(0), String::new()), "the option counts");
+    }
+    if 4 * cores < 1024 {
+        let (code, stderr) = run("1", &["--threads", "1024"]);
+        assert!(code == Some(0) && stderr.starts_with(&note("1,024")), "{code:?} {stderr}");
+    }
+    for variable in ["", "0", "1", "many", "-1", "99999999999999999999"] {
+        assert_eq!(run(variable, &[]), (Some(0), String::new()), "RAYON_NUM_THREADS={variable:?}");
     }
 }
 

@@ -14,9 +14,9 @@ use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
-use super::kv::{Kv, Room, require_memory};
-use super::model_dir;
+use super::kv::{Kv, Room};
 use super::report::{count, thousands};
+use super::{memory, model_dir};
 
 /// Who guesses ahead.
 #[derive(Args)]
@@ -172,6 +172,11 @@ impl Drafting {
             return Ok(None);
         };
         let vocab_size = target.config().vocab_size;
+        // The target's rows and the draft's, and what is made of both on the way.
+        let guesses = self.draft_len.min(tokens);
+        let row_bytes = vocab_size * size_of::<f32>();
+        let what = format!("guessing {} ahead", count(guesses, "token"));
+        memory::require(&what, (guesses + 1).saturating_mul(4 * row_bytes), "give a shorter --draft-len")?;
         if name.as_os_str() == "prompt-lookup" {
             return Ok(Some(Guesser::Lookup(PromptLookup::new(vocab_size, LOOKUP))));
         }
@@ -201,12 +206,7 @@ impl Drafting {
             thousands(tokens as u64),
             thousands(config.max_positions as u64)
         );
-        let layout = config.kv_layout();
-        let room = Room::for_tokens(tokens, page_size);
-        if kv != Kv::Recompute {
-            require_memory(layout, room.capacity)?;
-        }
-        let cache = kv.cache(layout, room)?;
+        let cache = kv.cache(config.kv_layout(), Room::for_tokens(tokens, page_size)?)?;
         Ok(Some(Guesser::Model { model: Box::new(model), cache }))
     }
 }

@@ -14,11 +14,11 @@ use page_by_page::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
 
 use super::drafting::{Drafted, Drafting, Guesses};
-use super::kv::{Kv, Room, Writing, Written, require_chapters, require_memory};
+use super::kv::{Kv, Room, Writing, Written, require_chapters};
 use super::progress::Progress;
 use super::report::{count, mib, per_second, rate, thousands, time};
 use super::saved::{Restored, Saved, SavedCache, restore};
-use super::{model_dir, print, say};
+use super::{memory, model_dir, print, say};
 
 /// Tell a story
 ///
@@ -94,6 +94,8 @@ impl Generate {
         let sampling = self.sampling(model.config())?;
         let prompt = tokenizer.encode(&self.prompt)?;
         model.check(&prompt, 0)?;
+        let what = format!("reading {}", count(prompt.len(), "token"));
+        memory::require(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
         let max_new_tokens = self.new_tokens_that_fit(prompt.len(), model.config())?;
         let tokens = prompt.len() + max_new_tokens;
         let mut guesser = self.drafting.open(&model, &tokenizer, self.kv, tokens, self.page_size)?;
@@ -164,23 +166,16 @@ impl Generate {
 
     /// The cache to write with, and what it holds of a saved one.
     fn cache(&self, model: &Model, prompt: &[u32], max_new_tokens: usize) -> Result<(Cache, Option<Restored>)> {
-        ensure!(self.page_size > 0, "the page size is 0; a page needs at least one slot");
         let saved = self.saved_cache.load(model)?;
         // A saved text is restored whole, and may be longer than what is to be written.
         let saved_tokens = saved.as_ref().map_or(0, |saved| saved.tokens().len());
-        let enough = Room::for_tokens((prompt.len() + max_new_tokens).max(saved_tokens), self.page_size);
+        let enough = Room::for_tokens((prompt.len() + max_new_tokens).max(saved_tokens), self.page_size)?;
         let room = Room {
             capacity: self.capacity.unwrap_or(enough.capacity),
             n_pages: self.pages.unwrap_or(enough.n_pages),
             ..enough
         };
-        let layout = model.config().kv_layout();
-        match self.kv {
-            Kv::Contiguous => require_memory(layout, room.capacity)?,
-            Kv::Paged => require_memory(layout, room.n_pages.saturating_mul(room.page_size))?,
-            Kv::Recompute | Kv::Flat => {}
-        }
-        let mut cache = self.kv.cache(layout, room)?;
+        let mut cache = self.kv.cache(model.config().kv_layout(), room)?;
         let restored = match (&saved, &mut cache) {
             (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), prompt)?),
             _ => None,

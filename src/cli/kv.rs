@@ -14,6 +14,8 @@ use page_by_page::chapters::{Source, chapter};
 use page_by_page::engine::{Accept, Cached, Drafter, Limits};
 use page_by_page::model::{Model, StepError};
 
+use super::memory;
+
 /// Where the keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kv {
@@ -71,13 +73,19 @@ impl Kv {
         }
     }
 
-    /// An empty cache; `None` where nothing is kept.
-    pub fn cache(self, layout: KvLayout, room: Room) -> Result<Option<Box<dyn Rewind>>, CacheError> {
+    /// An empty cache; `None` where nothing is kept. Refuses one that there is no memory for.
+    pub fn cache(self, layout: KvLayout, room: Room) -> Result<Option<Box<dyn Rewind>>> {
         Ok(match self {
             Kv::Recompute => None,
             Kv::Flat => Some(Box::new(FlatCache::new(layout))),
-            Kv::Contiguous => Some(Box::new(ContiguousCache::new(layout, room.capacity))),
-            Kv::Paged => Some(Box::new(PagedCache::new(&PageSlab::new(layout, room.page_size, room.n_pages)?)?)),
+            Kv::Contiguous => {
+                memory::require_slots(layout, room.capacity)?;
+                Some(Box::new(ContiguousCache::new(layout, room.capacity)))
+            }
+            Kv::Paged => {
+                memory::require_pages(layout, room.page_size, room.n_pages)?;
+                Some(Box::new(PagedCache::new(&PageSlab::new(layout, room.page_size, room.n_pages)?)?))
+            }
         })
     }
 }
@@ -94,9 +102,17 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room for so many tokens, in any cache.
-    pub fn for_tokens(tokens: usize, page_size: usize) -> Self {
-        Room { capacity: tokens, page_size, n_pages: tokens.div_ceil(page_size) }
+    /// Room for so many tokens, in any cache. Refuses pages without slots.
+    pub fn for_tokens(tokens: usize, page_size: usize) -> Result<Self, CacheError> {
+        if page_size == 0 {
+            return Err(CacheError::NoSlots);
+        }
+        Ok(Room { capacity: tokens, page_size, n_pages: tokens.div_ceil(page_size) })
+    }
+
+    /// Slots that the largest of the caches takes.
+    pub fn slots(self) -> usize {
+        self.capacity.max(self.n_pages.saturating_mul(self.page_size))
     }
 }
 
@@ -111,19 +127,6 @@ pub fn require_chapters(numbers: &[usize]) -> Result<()> {
                 chapter.name
             );
         }
-    }
-    Ok(())
-}
-
-/// Refuses a reservation that this machine has no memory for, before it is made.
-pub fn require_memory(layout: KvLayout, slots: usize) -> Result<()> {
-    let bytes_per_slot = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
-    let granted =
-        slots.checked_mul(bytes_per_slot).is_some_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
-    if !granted {
-        bail!(
-            "a cache of {slots} slots takes {bytes_per_slot} bytes for each: more memory than there is; reserve fewer"
-        );
     }
     Ok(())
 }

@@ -8,7 +8,8 @@ use clap::Args;
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
-use super::{model_dir, print};
+use super::report::count;
+use super::{memory, model_dir, print};
 
 /// Print the logits after some tokens, as JSON
 ///
@@ -40,7 +41,12 @@ impl Logits {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let model = Model::open(&model_dir(&self.model))?;
-        let rows = if self.all { LogitRows::All } else { LogitRows::Newest(1) };
+        let (rows, n_rows) = if self.all { (LogitRows::All, self.tokens.len()) } else { (LogitRows::Newest(1), 1) };
+        model.check(&self.tokens, 0)?;
+        // As JSON, a number takes up to 16 bytes.
+        let text = 16 * n_rows * model.config().vocab_size;
+        let what = format!("computing {}", count(self.tokens.len(), "token"));
+        memory::require(&what, model.step_bytes(self.tokens.len(), n_rows) + text, "give fewer tokens")?;
         let logits = model.forward(vec![model.chunk(&self.tokens, None, rows)?]);
         let json = if self.all {
             let logits: Vec<&[f32]> = logits.chunks(model.config().vocab_size).collect();

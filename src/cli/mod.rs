@@ -7,6 +7,7 @@ mod drafting;
 mod generate;
 mod kv;
 mod logits;
+mod memory;
 mod progress;
 mod report;
 mod saved;
@@ -14,6 +15,7 @@ mod status;
 mod synth;
 
 use std::io::{self, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -21,13 +23,15 @@ use anyhow::{Context, Result};
 use clap::error::{Error as UsageError, ErrorKind};
 use clap::{Parser, Subcommand};
 
+use report::{count, thousands};
+
 /// Tell stories with a language model whose memory you build yourself
 #[derive(Parser)]
 #[command(name = "page-by-page", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Threads to compute with [default: one for each core]
+    /// Threads to compute with, at most four for each core [default: RAYON_NUM_THREADS, or one for each core]
     #[arg(long, global = true, display_order = 100, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
@@ -67,9 +71,11 @@ pub fn main() -> ExitCode {
 
 impl Cli {
     fn run(self) -> Result<()> {
-        let threads = self.threads.unwrap_or(0);
-        let pool =
-            rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build().context("cannot start threads")?;
+        let threads = threads(self.threads.map(usize::from));
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .with_context(|| format!("cannot start {}; give fewer with --threads", count(threads, "thread")))?;
         // Inside the pool, work that is too small to share needs no other thread to be woken.
         pool.install(|| match self.command {
             Command::Generate(command) => command.run(),
@@ -79,6 +85,27 @@ impl Cli {
             Command::Status(command) => command.run(),
         })
     }
+}
+
+/// More threads for each core than this only wait for each other.
+const THREADS_PER_CORE: usize = 4;
+
+/// How many threads to compute with: as many as asked for, by the option or else by `RAYON_NUM_THREADS`, within reason.
+fn threads(option: Option<usize>) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let variable = || std::env::var("RAYON_NUM_THREADS").ok()?.parse().ok();
+    let asked = option.or_else(variable).filter(|threads| *threads > 0).unwrap_or(cores);
+    let most = THREADS_PER_CORE * cores;
+    if asked > most {
+        say(&format!(
+            "note: computing with {}, not {}: this machine has {}, and more than {THREADS_PER_CORE} for each would only \
+             wait for each other",
+            count(most, "thread"),
+            thousands(asked),
+            count(cores, "core")
+        ));
+    }
+    asked.min(most)
 }
 
 fn wrong_usage(error: &UsageError) -> ExitCode {

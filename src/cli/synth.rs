@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::progress::Progress;
 use super::report::{count, mib};
-use super::{model_dir, say};
+use super::{memory, model_dir, say};
 
 /// Write a checkpoint of random weights
 ///
@@ -144,6 +144,10 @@ impl Synth {
         if usize::from(self.shards) > tensors.len() {
             bail!("{} cannot be divided among {} files", count(tensors.len(), "tensor"), self.shards);
         }
+
+        // One tensor at a time is in memory.
+        let largest = tensors.iter().map(|tensor| tensor.len() * self.dtype.size()).max().unwrap_or(0);
+        memory::require("the largest tensor", largest, "choose a smaller shape, or --dtype bf16")?;
 
         let partial = Partial::beside(out)?;
         let numbers: usize = tensors.iter().map(|tensor| tensor.len()).sum();

@@ -259,6 +259,17 @@ impl Model {
         Ok(())
     }
 
+    /// Bytes that [`forward`](Self::forward) takes on its way from so many tokens to so many rows of logits, about; what the
+    /// caches take is not in it.
+    pub fn step_bytes(&self, tokens: usize, rows: usize) -> usize {
+        let ModelConfig { hidden_size, intermediate_size, head_dim, vocab_size, .. } = self.config;
+        let (q_width, kv_width) = (self.config.n_heads * head_dim, self.config.kv_layout().kv_width());
+        // Keys and values are made, and packed for attention.
+        let token = 3 * hidden_size + 2 * q_width + 4 * kv_width + 2 * intermediate_size + head_dim;
+        let numbers = tokens.saturating_mul(token).saturating_add(rows.saturating_mul(hidden_size + vocab_size));
+        numbers.saturating_mul(size_of::<f32>())
+    }
+
     /// Computes the next tokens of one text; returns the logits after the last of them, `[vocab_size]`.
     ///
     /// Without a cache, `tokens` is the whole text.

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
-use page_by_page::cache::KvLayout;
+use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::model::ModelConfig;
 use serde::Serialize;
 
@@ -65,10 +65,9 @@ impl Append {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         require_chapters(&[2, 3, 4, 5, 6, 7])?;
-        ensure!(self.page_size > 0, "the page size is 0; a page needs at least one slot");
         let layout = ModelConfig::open(&model_dir(&self.model))?.kv_layout();
-        let slots = self.tokens.iter().map(|tokens| tokens.saturating_add(TURN));
-        require_little_memory(layout, slots.fold(0, usize::saturating_add))?;
+        let rooms: Vec<Room> = self.tokens.iter().map(|tokens| self.room(*tokens)).collect::<Result<_, _>>()?;
+        require_little_memory(layout, rooms.iter().map(|room| room.slots()).fold(0, usize::saturating_add))?;
 
         let progress = Progress::new("appending", (KINDS.len() * TURNS) as u64);
         let mut costs = Vec::new();
@@ -81,12 +80,16 @@ impl Append {
         self.output.write(&costs)
     }
 
+    /// Room for a text of so many tokens and for a turn.
+    fn room(&self, tokens: usize) -> Result<Room, CacheError> {
+        Room::for_tokens(tokens.saturating_add(TURN), self.page_size)
+    }
+
     /// Appends to caches of one kind, one of each length, in turns.
     fn measure(&self, kv: Kv, layout: KvLayout, progress: &Progress) -> Result<Vec<Cost>> {
         let mut caches = Vec::new();
         for tokens in &self.tokens {
-            let room = Room::for_tokens(tokens + TURN, self.page_size);
-            caches.push(filled(kv, layout, *tokens, room)?);
+            caches.push(filled(kv, layout, *tokens, self.room(*tokens)?)?);
         }
         let (mut rows_copied, mut slots_taken) = (vec![0; caches.len()], vec![0; caches.len()]);
         let mut times = vec![Vec::new(); caches.len()];

@@ -115,7 +115,7 @@ fn write(model: &Model, kv: Kv, tokens: usize) -> Result<Written> {
     let prompt = &config.eos_token_ids[..1];
     let limits = Limits { max_new_tokens: tokens, end_of_text: &[] };
     let mut sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
-    let mut cache = kv.cache(config.kv_layout(), Room::for_tokens(config.max_positions, PAGE_SIZE))?;
+    let mut cache = kv.cache(config.kv_layout(), Room::for_tokens(config.max_positions, PAGE_SIZE)?)?;
     let writing = Writing { model, prompt, limits };
     Ok(writing.run(cache.as_deref_mut(), &mut |logits| sampler.pick(logits), &mut |_| {})?)
 }

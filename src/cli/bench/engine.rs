@@ -15,10 +15,10 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::Output;
-use crate::cli::kv::{require_chapters, require_memory};
+use crate::cli::kv::require_chapters;
 use crate::cli::progress::Progress;
 use crate::cli::report::{Table, count, rate, thousands};
-use crate::cli::{model_dir, print};
+use crate::cli::{memory, model_dir, print};
 
 /// Compare the model's speed with the memory's
 ///
@@ -34,7 +34,7 @@ pub struct Engine {
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: PathBuf,
     /// How long to measure; three turns are taken at least
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
     #[command(flatten)]
     output: Output,
@@ -101,7 +101,7 @@ impl Engine {
         let positions = config.max_positions;
         ensure!(positions > 2 * PROMPT, "the model has {positions} positions, too few to measure it");
         let (prefill, steps) = (PREFILL.min(positions), STEPS.min(positions - PROMPT));
-        require_memory(config.kv_layout(), PROMPT + steps + prefill)?;
+        memory::require_slots(config.kv_layout(), PROMPT + steps + prefill)?;
         let text: Vec<u32> = (0..prefill.max(PROMPT + steps)).map(|i| (i * 7919 % config.vocab_size) as u32).collect();
         let cache = |slots| ContiguousCache::new(config.kv_layout(), slots);
 

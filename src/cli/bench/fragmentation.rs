@@ -37,6 +37,9 @@ pub struct Fragmentation {
     output: Output,
 }
 
+/// Pages of a pool that is made in passing.
+const MOST_PAGES: usize = 10_000_000;
+
 impl Fragmentation {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
@@ -75,7 +78,15 @@ impl Fragmentation {
         require_chapters(&[4])?;
         ensure!(page_size > 0, "the page size is 0; a page needs at least one slot");
         let pages_of = |tokens: usize| tokens.div_ceil(page_size);
-        let mut pool = PagePool::new(self.capacity / page_size)?;
+        let n_pages = self.capacity / page_size;
+        ensure!(
+            n_pages <= MOST_PAGES,
+            "{} slots are {} pages, and this comparison takes at most {}; give fewer slots, or larger pages",
+            thousands(self.capacity),
+            thousands(n_pages),
+            thousands(MOST_PAGES)
+        );
+        let mut pool = PagePool::new(n_pages)?;
         let mut held = Vec::new();
         for length in &self.lengths {
             held.push(pool.alloc_n(pages_of(*length))?);

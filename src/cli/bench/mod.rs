@@ -17,6 +17,7 @@ use page_by_page::cache::{CacheError, KvLayout, Rewind};
 use serde::Serialize;
 
 use super::kv::{Kv, Room};
+use super::memory;
 use super::report::{mib, thousands};
 
 /// Measure the engine and the caches
@@ -83,17 +84,16 @@ const MEMORY: usize = 1 << 30;
 
 /// Refuses caches with so many slots in all, if their rows take too much memory to measure in passing.
 fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
-    let bytes_per_slot = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
-    let bytes = slots.saturating_mul(bytes_per_slot);
+    let bytes = memory::slot_bytes(layout, slots)?;
     ensure!(
         bytes <= MEMORY,
-        "{} slots of {} bytes are needed at once, {} of at most {}; give shorter lengths with --tokens",
-        thousands(slots as u64),
-        thousands(bytes_per_slot as u64),
+        "{} slots of {} bytes are needed at once, {} of at most {}; give shorter lengths with --tokens, or smaller pages",
+        thousands(slots),
+        thousands(bytes / slots.max(1)),
         mib(bytes),
         mib(MEMORY)
     );
-    Ok(())
+    memory::require_slots(layout, slots)
 }
 
 /// A cache that holds `tokens` tokens.

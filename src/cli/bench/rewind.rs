@@ -67,11 +67,10 @@ impl Rewinding {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         require_chapters(&[2, 3, 4, 5, 6, 7])?;
-        ensure!(self.page_size > 0, "the page size is 0; a page needs at least one slot");
         let layout = ModelConfig::open(&model_dir(&self.model))?.kv_layout();
         for tokens in &self.tokens {
             ensure!(*tokens >= FEW, "a text of {tokens} tokens: expected at least {FEW}, as so many are forgotten");
-            require_little_memory(layout, tokens.saturating_mul(2))?;
+            require_little_memory(layout, Room::for_tokens(*tokens, self.page_size)?.slots().saturating_mul(2))?;
         }
         let work = |tokens: usize| tokens as u64;
         let progress = Progress::new("forgetting", self.tokens.iter().map(|tokens| 6 * work(*tokens)).sum());
@@ -91,7 +90,7 @@ impl Rewinding {
 
     /// Forgets tokens of one text in both ways, in turns.
     fn measure(&self, kv: Kv, layout: KvLayout, tokens: usize, forgotten: usize) -> Result<Cost> {
-        let room = Room::for_tokens(tokens, self.page_size);
+        let room = Room::for_tokens(tokens, self.page_size)?;
         let left = tokens - forgotten;
         let mut cache = filled(kv, layout, tokens, room)?;
         let mut other = filled(kv, layout, tokens, room)?;

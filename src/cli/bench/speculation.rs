@@ -149,7 +149,8 @@ impl Speculation {
     }
 
     fn guesser(&self, model: &Model, tokenizer: &Tokenizer, tokens: usize) -> Result<Guesser> {
-        let drafting = Drafting { drafter: Some(self.draft.clone()), draft_len: 0, accept: self.accept };
+        let draft_len = self.draft_lens.iter().copied().max().unwrap_or(0);
+        let drafting = Drafting { drafter: Some(self.draft.clone()), draft_len, accept: self.accept };
         match drafting.open(model, tokenizer, self.kv, tokens, PAGE_SIZE)? {
             Some(guesser) => Ok(guesser),
             None => bail!("nobody drafts: give --draft"),
@@ -168,7 +169,7 @@ impl Speculation {
     ) -> Result<Duration> {
         let sampling = Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
         let tokens = prompt.len() + self.max_new_tokens;
-        let mut cache = self.kv.cache(model.config().kv_layout(), Room::for_tokens(tokens, PAGE_SIZE))?;
+        let mut cache = self.kv.cache(model.config().kv_layout(), Room::for_tokens(tokens, PAGE_SIZE)?)?;
         let mut guesser = self.guesser(model, tokenizer, tokens)?;
         let mut sampler = Sampler::new(sampling);
         let limits = Limits { max_new_tokens: self.max_new_tokens, end_of_text: &[] };
@@ -204,7 +205,7 @@ impl Speculation {
         let mut seconds = vec![Vec::new(); cases.len()];
         for _ in 0..15 {
             for ((model, n), seconds) in cases.iter().zip(&mut seconds) {
-                let Some(mut cache) = self.kv.cache(model.config().kv_layout(), Room::for_tokens(most, PAGE_SIZE))?
+                let Some(mut cache) = self.kv.cache(model.config().kv_layout(), Room::for_tokens(most, PAGE_SIZE)?)?
                 else {
                     bail!("--kv recompute has no passes over a few tokens: use flat, contiguous or paged");
                 };

@@ -9,9 +9,9 @@ use page_by_page::model::ModelConfig;
 use serde_json::json;
 
 use super::Output;
-use crate::cli::kv::{require_chapters, require_memory};
+use crate::cli::kv::require_chapters;
 use crate::cli::report::{Table, thousands};
-use crate::cli::{model_dir, print};
+use crate::cli::{memory, model_dir, print};
 
 /// Count the slots that caches waste
 ///
@@ -62,7 +62,7 @@ impl Waste {
 impl Waste {
     fn reserve(&self) -> Result<Vec<Usage>> {
         let layout = layout()?;
-        require_memory(layout, self.capacity.saturating_mul(self.lengths.len()))?;
+        memory::require_slots(layout, self.capacity.saturating_mul(self.lengths.len()))?;
         let fill = |length: &usize| {
             let mut cache = ContiguousCache::new(layout, self.capacity);
             grow(&mut cache, *length)
@@ -72,8 +72,9 @@ impl Waste {
 
     fn take_pages(&self, page_size: usize) -> Result<Vec<Usage>> {
         let layout = layout()?;
-        let n_pages = self.lengths.iter().map(|length| length.div_ceil(page_size.max(1))).sum::<usize>().max(1);
-        require_memory(layout, n_pages.saturating_mul(page_size))?;
+        let pages = self.lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
+        let n_pages = pages.fold(0, usize::saturating_add).max(1);
+        memory::require_pages(layout, page_size, n_pages)?;
         let slab = PageSlab::new(layout, page_size, n_pages)?;
         // All stay alive to the end: they share the pages.
         let mut caches = Vec::new();
