@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+/// The record of untouched stubs, from the root of the repository: where it lies is the repository.
+pub const RECORD: &str = "exercises/untouched.txt";
+
 /// The repository.
 pub struct Course {
     pub root: PathBuf,
@@ -44,10 +47,10 @@ impl Chapter {
 impl Course {
     /// The course in `root`, or in the nearest folder from here upwards.
     pub fn find(root: Option<PathBuf>) -> Result<Self> {
-        let has_record = |folder: &Path| folder.join(crate::record::FILE).is_file();
+        let has_record = |folder: &Path| folder.join(RECORD).is_file();
         if let Some(root) = root {
             if !has_record(&root) {
-                bail!("{} has no {}: it is not the repository", root.display(), crate::record::FILE);
+                bail!("{} has no {}: it is not the repository", root.display(), RECORD);
             }
             return Ok(Course { root });
         }
@@ -56,7 +59,7 @@ impl Course {
         let root = root.with_context(|| {
             format!(
                 "no {} in {} or above it: run this inside the repository, or name it with --root",
-                crate::record::FILE,
+                RECORD,
                 here.display()
             )
         })?;

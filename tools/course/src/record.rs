@@ -7,12 +7,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 
-use crate::course::Course;
+use crate::course::{Course, RECORD};
 use crate::finding::Report;
 use crate::tasks;
-
-/// The record, from the root of the repository.
-pub const FILE: &str = "exercises/untouched.txt";
 
 const HEADER: &str =
     "# Hashes of the stubs as they are handed out; `cargo run -p course-tool -- record` writes this file.\n";
@@ -44,15 +41,15 @@ pub fn record(course: &Course) -> Result<String> {
         }
         text.push_str(&format!("{}  {}\n", fingerprint(&stub), chapter.name));
     }
-    let before = course.read(FILE)?;
+    let before = course.read(RECORD)?;
     if before == text {
-        return Ok(format!("{FILE} is up to date"));
+        return Ok(format!("{RECORD} is up to date"));
     }
     let changed: Vec<&str> =
         text.lines().filter(|line| !before.lines().any(|old| old == *line) && !line.starts_with('#')).collect();
-    std::fs::write(course.root.join(FILE), &text).with_context(|| format!("cannot write {FILE}"))?;
+    std::fs::write(course.root.join(RECORD), &text).with_context(|| format!("cannot write {RECORD}"))?;
     Ok(format!(
-        "{FILE} written; new or changed: {}",
+        "{RECORD} written; new or changed: {}",
         if changed.is_empty() { "none".into() } else { changed.join(", ") }
     ))
 }
@@ -60,7 +57,7 @@ pub fn record(course: &Course) -> Result<String> {
 /// Compares the record with the stubs.
 pub fn check(course: &Course, report: &mut Report) -> Result<()> {
     let mut recorded = BTreeMap::new();
-    let text = course.read(FILE)?;
+    let text = course.read(RECORD)?;
     let mut last = "";
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
@@ -68,23 +65,23 @@ pub fn check(course: &Course, report: &mut Report) -> Result<()> {
             continue;
         }
         let Some((hash, chapter)) = line.split_once("  ") else {
-            report.add(FILE, number, format!("`{line}` is not `hash  chapter`: the build would stop here"));
+            report.add(RECORD, number, format!("`{line}` is not `hash  chapter`: the build would stop here"));
             continue;
         };
         if chapter < last {
-            report.add(FILE, number, format!("{chapter} is out of order; `course-tool record` sorts"));
+            report.add(RECORD, number, format!("{chapter} is out of order; `course-tool record` sorts"));
         }
         last = chapter;
         if recorded.insert(chapter, (hash, number)).is_some() {
-            report.add(FILE, number, format!("{chapter} is recorded twice"));
+            report.add(RECORD, number, format!("{chapter} is recorded twice"));
         }
     }
     for chapter in course.chapters()? {
         let hash = fingerprint(&course.read(&chapter.stub())?);
         match recorded.remove(chapter.name.as_str()) {
-            None => report.add(FILE, 0, format!("{} is not recorded; run `course-tool record`", chapter.stub())),
+            None => report.add(RECORD, 0, format!("{} is not recorded; run `course-tool record`", chapter.stub())),
             Some((old, line)) if old != hash => report.add(
-                FILE,
+                RECORD,
                 line,
                 format!(
                     "{} has the hash {hash}, recorded is {old}: every reader would seem to have started it; \
@@ -96,7 +93,7 @@ pub fn check(course: &Course, report: &mut Report) -> Result<()> {
         }
     }
     for (chapter, (_, line)) in recorded {
-        report.add(FILE, line, format!("{chapter} is recorded, but exercises/{chapter}.rs is missing"));
+        report.add(RECORD, line, format!("{chapter} is recorded, but exercises/{chapter}.rs is missing"));
     }
     Ok(())
 }
@@ -139,11 +136,11 @@ mod tests {
     #[test]
     fn a_solution_is_not_recorded() {
         let sample = Sample::new();
-        let before = sample.course.read(FILE).unwrap();
+        let before = sample.course.read(RECORD).unwrap();
         let solution = sample.course.read("solutions/ch01_sum.rs").unwrap();
         sample.write("exercises/ch01_sum.rs", &format!("// Once there was a todo!(\"ch01 task 1: …\").\n{solution}"));
         let error = record(&sample.course).unwrap_err().to_string();
         assert!(error.starts_with("exercises/ch01_sum.rs has no todo!"), "{error}");
-        assert_eq!(sample.course.read(FILE).unwrap(), before);
+        assert_eq!(sample.course.read(RECORD).unwrap(), before);
     }
 }

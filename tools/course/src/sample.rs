@@ -5,7 +5,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use crate::check;
-use crate::course::Course;
+use crate::course::{Course, RECORD};
 use crate::record;
 
 const STUB_1: &str = r#"//! Chapter 1: sums.
@@ -212,7 +212,7 @@ impl Sample {
 
     /// The recorded hash of a chapter.
     pub fn hash(&self, chapter: &str) -> String {
-        let record = self.course.read(record::FILE).unwrap();
+        let record = self.course.read(RECORD).unwrap();
         record.lines().find(|line| line.ends_with(chapter)).unwrap()[..16].to_string()
     }
 
