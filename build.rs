@@ -5,9 +5,15 @@
 //!
 //! - `cfg(reference = "chNN_name")` with `--features solution`: `src/chapters.rs` takes it from `solutions/`;
 //! - `cfg(unstarted = "chNN_name")` without: its grader is ignored, with the reason.
+//!
+//! A file that cannot be compiled fairly stops the build, with a line that says what to do.
 
-use std::fs;
+#[path = "tools/course/src/stub.rs"]
+mod stub;
+
 use std::path::Path;
+
+const RECORD: &str = "exercises/untouched.txt";
 
 fn main() {
     println!("cargo::rerun-if-changed=exercises");
@@ -15,27 +21,31 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(unstarted, values(any()))");
 
     let root = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
-    let exercises = Path::new(&root).join("exercises");
-    let record = fs::read_to_string(exercises.join("untouched.txt"))
-        .expect("exercises/untouched.txt is missing: restore it with `git checkout exercises/untouched.txt`");
+    let root = Path::new(&root);
+    let record = stub::read(root, RECORD).unwrap_or_else(|problem| {
+        println!("cargo::error={problem}");
+        String::new()
+    });
     let with_solutions = std::env::var_os("CARGO_FEATURE_SOLUTION").is_some();
     for line in record.lines().filter(|line| !line.starts_with('#')) {
-        let (hash, chapter) = line.split_once("  ").expect("a line of untouched.txt is `hash  chapter`");
-        let stub = fs::read_to_string(exercises.join(format!("{chapter}.rs"))).unwrap_or_else(|_| {
-            panic!("exercises/{chapter}.rs is missing: restore it with `git checkout exercises/{chapter}.rs`")
-        });
-        if fingerprint(&stub) == hash {
-            let cfg = if with_solutions { "reference" } else { "unstarted" };
-            println!("cargo::rustc-cfg={cfg}=\"{chapter}\"");
+        match is_untouched(root, line) {
+            Ok((chapter, true)) if with_solutions => println!("cargo::rustc-cfg=reference=\"{chapter}\""),
+            Ok((chapter, true)) => println!("cargo::rustc-cfg=unstarted=\"{chapter}\""),
+            Ok((_, false)) => {}
+            Err(problem) => println!("cargo::error={problem}"),
         }
     }
 }
 
-/// FNV-1a, 64 bits, of the text with `\n` line ends: git may have changed those.
-fn fingerprint(text: &str) -> String {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in text.replace("\r\n", "\n").bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+/// The chapter of a line of the record, and whether its stub is as it was handed out.
+fn is_untouched<'a>(root: &Path, line: &'a str) -> Result<(&'a str, bool), String> {
+    let (hash, chapter) = line.split_once("  ").ok_or_else(|| {
+        format!("{RECORD}: `{line}` is not `hash  chapter`: restore the file with `git checkout {RECORD}`")
+    })?;
+    let file = format!("exercises/{chapter}.rs");
+    let text = stub::read(root, &file)?;
+    match stub::refused(&text) {
+        Some((line, problem)) => Err(format!("{file}:{line}: {problem}")),
+        None => Ok((chapter, stub::fingerprint(&text) == hash)),
     }
-    format!("{hash:016x}")
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::course::{Chapter, Course};
 use crate::finding::Report;
 use crate::surface::Surface;
-use crate::{leak, listing, mutation, protection, record, surface, tasks};
+use crate::{leak, listing, mutation, protection, record, standing, stub, surface, tasks};
 
 /// Looks at everything.
 pub fn check(course: &Course) -> Result<Report> {
@@ -16,6 +16,7 @@ pub fn check(course: &Course) -> Result<Report> {
     record::check(course, &mut report)?;
     check_files(course, &chapters, &mut report)?;
     listing::check(course, &chapters, &mut report)?;
+    standing::check(course, &chapters, &mut report)?;
     for chapter in &chapters {
         check_chapter(course, chapter, &mut report)?;
     }
@@ -55,6 +56,9 @@ fn check_chapter(course: &Course, chapter: &Chapter, report: &mut Report) -> Res
             return Ok(None);
         }
         let text = course.read(&file)?;
+        if let Some((line, problem)) = stub::refused(&text).filter(|_| file != chapter.grader()) {
+            report.add(&file, line, problem);
+        }
         match syn::parse_file(&text) {
             Ok(parsed) => Ok(Some((text, parsed))),
             Err(error) => {
@@ -113,6 +117,13 @@ mod tests {
         let sample = Sample::new();
         sample.replace("tests/ch01_sum.rs", "#[ignore = ", "#[should_panic = ");
         sample.expect("tests/ch01_sum.rs: lacks #[ignore = \"not started: ");
+    }
+
+    #[test]
+    fn code_that_ends_the_checks_is_found() {
+        let sample = Sample::new();
+        sample.replace("solutions/ch02_double.rs", "number + number\n", "std::process::exit(0)\n");
+        sample.expect("solutions/ch02_double.rs:5: a chapter may not use std::process");
     }
 
     #[test]

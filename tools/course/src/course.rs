@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
+
+use crate::stub;
 
 /// The record of untouched stubs, from the root of the repository: where it lies is the repository.
 pub const RECORD: &str = "exercises/untouched.txt";
@@ -68,7 +70,7 @@ impl Course {
 
     /// The text of a file, named from the root, with `\n` line ends.
     pub fn read(&self, file: &str) -> Result<String> {
-        let text = fs::read_to_string(self.root.join(file)).with_context(|| format!("cannot read {file}"))?;
+        let text = stub::read(&self.root, file).map_err(Error::msg)?;
         Ok(text.replace("\r\n", "\n"))
     }
 

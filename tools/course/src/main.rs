@@ -13,6 +13,8 @@ mod listing;
 mod mutation;
 mod protection;
 mod record;
+mod standing;
+mod stub;
 mod surface;
 mod tasks;
 mod trial;

@@ -91,6 +91,9 @@ mod checks {
         assert_eq!(Total::new(&[1, 2]).get(), 3);
     }
 }
+
+#[cfg(not(unstarted = "ch01_sum"))]
+whose_code! { ch01_sum = "ch01_sum" }
 "#;
 
 const STUB_2: &str = r#"//! Chapter 2: twice.
@@ -118,6 +121,9 @@ fn ch02_double() {}
 
 #[test]
 fn task_1_doubles() {}
+
+#[cfg(not(unstarted = "ch02_double"))]
+whose_code! { ch02_double = "ch02_double" }
 "#;
 
 const CHAPTERS: &str = r#"//! The course.
