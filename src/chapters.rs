@@ -55,8 +55,8 @@ pub struct Chapter {
     pub name: &'static str,
     /// Whose code was compiled.
     pub source: Source,
-    /// The stub as it was when this was compiled.
-    exercise: &'static str,
+    /// The reader's file as it was when this was compiled; an untouched stub, unless the code is the reader's.
+    pub exercise: &'static str,
 }
 
 /// Whose code a chapter runs.

@@ -10,6 +10,9 @@ fn ch02_flat() {}
 mod support;
 
 #[cfg(not(unstarted = "ch02_flat"))]
+whose_code! { ch02_flat = "ch02_flat" }
+
+#[cfg(not(unstarted = "ch02_flat"))]
 mod checks {
     use std::borrow::Cow;
 

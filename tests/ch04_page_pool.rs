@@ -10,6 +10,9 @@ fn ch04_page_pool() {}
 mod support;
 
 #[cfg(not(unstarted = "ch04_page_pool"))]
+whose_code! { ch04_page_pool = "ch04_page_pool" }
+
+#[cfg(not(unstarted = "ch04_page_pool"))]
 mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;

@@ -10,6 +10,9 @@ fn ch05_page_table() {}
 mod support;
 
 #[cfg(not(unstarted = "ch05_page_table"))]
+whose_code! { ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_table" }
+
+#[cfg(not(unstarted = "ch05_page_table"))]
 mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;

@@ -10,6 +10,9 @@ fn ch06_paged() {}
 mod support;
 
 #[cfg(not(unstarted = "ch06_paged"))]
+whose_code! { ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_table", ch06_paged = "ch06_paged" }
+
+#[cfg(not(unstarted = "ch06_paged"))]
 mod checks {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -10,6 +10,18 @@ fn ch08_speculative() {}
 mod support;
 
 #[cfg(not(unstarted = "ch08_speculative"))]
+whose_code! {
+    ch01_recompute = "ch01_recompute",
+    ch02_flat = "ch02_flat",
+    ch03_contiguous = "ch03_contiguous",
+    ch04_page_pool = "ch04_page_pool",
+    ch05_page_table = "ch05_page_table",
+    ch06_paged = "ch06_paged",
+    ch07_rewind = "ch07_rewind",
+    ch08_speculative = "ch08_speculative",
+}
+
+#[cfg(not(unstarted = "ch08_speculative"))]
 mod checks {
     use page_by_page::cache::{CacheError, KvLayout, Rewind};
     use page_by_page::chapters::ch01_recompute::{Recompute, generate};

@@ -27,3 +27,5 @@ pub mod rows;
 pub mod script;
 pub mod story;
 pub mod transcript;
+#[macro_use]
+pub mod whose_code;

@@ -1,0 +1,63 @@
+//! Whose code the checks ran on, said by the names in the list of green checks; and that it is the code on disk.
+
+use std::fs;
+use std::path::Path;
+
+use page_by_page::chapters;
+
+/// A check for each chapter that a grader stands on, its own last. Its name says whose code that is; it fails if the
+/// reader's file is no longer what was compiled.
+///
+/// `whose_code! { ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_table" }`: the name of a module and a
+/// `cfg` cannot be made from one another, so each is written out. `cargo course check` compares them.
+macro_rules! whose_code {
+    ($($chapter:ident = $name:literal),+ $(,)?) => {
+        mod whose_code {
+            $(mod $chapter {
+                #[cfg(not(any(reference = $name, unstarted = $name)))]
+                #[test]
+                #[cfg_attr(miri, ignore = "Miri reads no files")]
+                fn is_yours() {
+                    crate::support::whose_code::assert_as_on_disk($name);
+                }
+
+                #[cfg(reference = $name)]
+                #[test]
+                #[cfg_attr(miri, ignore = "Miri reads no files")]
+                fn is_the_reference_not_yours() {
+                    crate::support::whose_code::assert_as_on_disk($name);
+                }
+
+                #[cfg(unstarted = $name)]
+                #[test]
+                fn is_not_started() {
+                    crate::support::whose_code::refuse_a_stub($name);
+                }
+            })+
+        }
+    };
+}
+
+/// Compares the reader's file of a chapter with the text that was compiled.
+pub fn assert_as_on_disk(name: &str) {
+    let chapter = chapters::all().iter().find(|chapter| chapter.name == name).expect("a chapter of the book");
+    let file = format!("exercises/{name}.rs");
+    let on_disk = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file));
+    match on_disk {
+        Ok(text) if text == chapter.exercise.as_bytes() => {}
+        Ok(_) => panic!(
+            "the checks ran on older code: {file} is no longer what was compiled\n\
+             cargo looks at dates, and does not see a file that came with an old one, by `cp -p` or out of an archive\n\
+             next: `touch {file}`, then run the checks again"
+        ),
+        Err(error) => panic!("{file} was compiled, but cannot be read now: {error}"),
+    }
+}
+
+/// Says why checks fail that need a chapter of which nobody's code was compiled.
+pub fn refuse_a_stub(name: &str) {
+    panic!(
+        "this chapter stands on {name}, which is not started: whatever needs it ends in a todo!\n\
+         next: write exercises/{name}.rs first, or add `--features solution` to run on the reference there"
+    );
+}
