@@ -675,6 +675,9 @@ mod with_rewind {
             json!(["paged", 256, 16, 0, 4]),
         ];
         assert_eq!(json!(found), json!(expected));
+        let (one_cache, _) = measured(&["append", "--tokens", "64", "--kv", "paged", "--page-size", "4"]);
+        let found = numbers(&one_cache, &["/kv", "/tokens", "/tokens_appended", "/rows_copied", "/pages_taken"]);
+        assert_eq!(json!(found), json!([["paged", 64, 16, 0, 4]]), "--kv chooses");
         for pair in costs.as_array().unwrap().chunks(2) {
             let number = |cost: &Value, name: &str| cost[name].as_f64().unwrap();
             let ratio = number(&pair[1], "seconds_per_token") / number(&pair[0], "seconds_per_token");
@@ -713,6 +716,7 @@ mod with_rewind {
             (["rewind", "--tokens", "1000000"], "2,000,000 slots of 3,072 bytes are needed at once"),
             (["rewind", "--tokens", "3"], "a text of 3 tokens: expected at least 4"),
             (["append", "--page-size", "0"], "the page size is 0"),
+            (["append", "--kv", "recompute"], "recompute keeps no rows to append to"),
             (["rewind", "--page-size", "0"], "the page size is 0"),
         ] {
             let run = run(&[&["bench"], &arguments[..]].concat());

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::model::ModelConfig;
@@ -23,7 +23,8 @@ use crate::cli::{model_dir, print};
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page bench append --tokens 1024,8192,32768")]
+  page-by-page bench append --tokens 1024,8192,32768
+  page-by-page bench append --kv flat --tokens 1024,8192")]
 pub struct Append {
     /// Tokens that the caches hold before, separated by commas; times are compared with the first
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1024,32768")]
@@ -31,6 +32,9 @@ pub struct Append {
     /// Model folder, or a bundled model: whose rows are appended
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: PathBuf,
+    /// Caches to append to, separated by commas: flat, contiguous, paged
+    #[arg(long, value_name = "CACHE,…", value_delimiter = ',', default_values_t = KINDS)]
+    kv: Vec<Kv>,
     /// Slots in a page of the paged cache
     #[arg(long, value_name = "P", default_value_t = 16)]
     page_size: usize,
@@ -64,14 +68,18 @@ struct Cost {
 impl Append {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(&[2, 3, 4, 5, 6, 7])?;
+        require_chapters(&self.chapters())?;
+        ensure!(
+            !self.kv.contains(&Kv::Recompute),
+            "recompute keeps no rows to append to; choose flat, contiguous or paged"
+        );
         let layout = ModelConfig::open(&model_dir(&self.model))?.kv_layout();
         let rooms: Vec<Room> = self.tokens.iter().map(|tokens| self.room(*tokens)).collect::<Result<_, _>>()?;
         require_little_memory(layout, rooms.iter().map(|room| room.slots()).fold(0, usize::saturating_add))?;
 
-        let progress = Progress::new("appending", (KINDS.len() * TURNS) as u64);
+        let progress = Progress::new("appending", (self.kv.len() * TURNS) as u64);
         let mut costs = Vec::new();
-        for (kv, done) in KINDS.into_iter().zip(1..) {
+        for (kv, done) in self.kv.iter().copied().zip(1..) {
             costs.extend(self.measure(kv, layout, &progress)?);
             progress.reach((done * TURNS) as u64);
         }
@@ -83,6 +91,12 @@ impl Append {
     /// Room for a text of so many tokens and for a turn.
     fn room(&self, tokens: usize) -> Result<Room, CacheError> {
         Room::for_tokens(tokens.saturating_add(TURN), self.page_size)
+    }
+
+    /// The chapters whose code it runs: those of the caches, and chapter 7, which takes the tokens off again.
+    fn chapters(&self) -> Vec<usize> {
+        let of_caches = self.kv.iter().flat_map(|kv| kv.chapters()).copied().filter(|chapter| *chapter > 1);
+        of_caches.chain([7]).collect()
     }
 
     /// Appends to caches of one kind, one of each length, in turns.
