@@ -16,26 +16,25 @@
 //!
 //! Check your work with `cargo test --features solution --test ch08_speculative`.
 
+use crate::chapters::ch01_recompute::argmax;
 use crate::engine::{Accept, Draft, Drafter, Limits, RewindableModel};
 use crate::model::StepError;
-use crate::sampler::{Sampler, draw};
 
-/// A small model that drafts.
+/// A small model that drafts: it always guesses its likeliest token.
 pub struct DraftModel<'a> {
     model: &'a mut dyn RewindableModel,
-    sampler: Sampler,
 }
 
 impl<'a> DraftModel<'a> {
-    /// Drafts with `model`; `sampler` chooses its tokens. Its vocabulary must be the target's.
-    pub fn new(model: &'a mut dyn RewindableModel, sampler: Sampler) -> Self {
-        DraftModel { model, sampler }
+    /// Drafts with `model`. Its vocabulary must be the target's.
+    pub fn new(model: &'a mut dyn RewindableModel) -> Self {
+        DraftModel { model }
     }
 }
 
 impl Drafter for DraftModel<'_> {
-    /// Guesses `k` tokens, one after the other: each is drawn from the probabilities after the text and the guesses
-    /// before it.
+    /// Guesses `k` tokens, one after the other: each is the likeliest ([`argmax`]) after the text and the guesses before
+    /// it. The draft takes note of it with [`Draft::push_certain`], as nothing was drawn.
     ///
     /// With `k` 3 the model is asked three times: after the text, after the text and one guess, and after the text and
     /// two guesses. It has then read the text and the first two guesses; nobody asked what follows the third.
@@ -68,10 +67,14 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
     todo!("ch08 task 2: the choices of the target, as far as they are the draft's, and one more")
 }
 
-/// Makes a model remember exactly `text`: rewinds what goes beyond it, or reads what is missing.
+/// Makes a model remember exactly `text`: rewinds what goes beyond it, or reads what is missing. A model that remembers
+/// just this text is asked nothing.
 ///
 /// What the model remembers agrees with `text` as far as both go.
-fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), StepError> {
+///
+/// # Errors
+/// [`StepError`] of the model, which then remembers what it did before.
+pub fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), StepError> {
     todo!("ch08 task 3: rewind what is too much, or read what is missing")
 }
 
@@ -82,7 +85,7 @@ pub struct Speculation<'a> {
     /// Who guesses.
     pub drafter: &'a mut dyn Drafter,
     /// Turns a draft and the target's rows (one more than drafted tokens) into the new tokens: the accepted ones, then one
-    /// of the target's own. [`accept_matching`] or [`accept_sampled`].
+    /// of the target's own. Here with [`accept_matching`]; chapter 9 has another rule.
     pub accept: &'a mut Accept<'a>,
 }
 
@@ -105,7 +108,13 @@ impl Speculation<'_> {
         while text.len() < full {
             // A step adds one token more than it drafts.
             let k = k.min(full - text.len() - 1);
-            for token in self.step(&text, k, limits.end_of_text)? {
+            let new_tokens = self.step(&text, k, limits.end_of_text)?;
+            assert!(
+                !new_tokens.is_empty(),
+                "a step gave no new token: the text of {} tokens would never grow",
+                text.len()
+            );
+            for token in new_tokens {
                 if limits.end_of_text.contains(&token) {
                     return Ok(text.split_off(prompt.len()));
                 }
@@ -134,7 +143,7 @@ impl Speculation<'_> {
     /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens behind the first that ends
     /// the text; settles what both remember.
     fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
-        todo!("ch08 task 3: a draft, the target's rows, the new tokens, and what both remember")
+        todo!("ch08 task 4: a draft, the target's rows, the new tokens, and what both remember")
     }
 
     /// Makes target and drafter, in this order, remember exactly `text`.
@@ -142,28 +151,4 @@ impl Speculation<'_> {
         remember(self.target, text)?;
         self.drafter.settle(text)
     }
-}
-
-/// The new tokens, such that each has the target's probabilities, however good or bad the draft
-/// ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192), [Chen et al., 2023](https://arxiv.org/abs/2302.01318)).
-///
-/// A drafted token that the draft gave the probability `q` and the target gives `p` is accepted with probability
-/// `min(1, p / q)`: if `uniform()` is below `p / q`. The first that is not is replaced by a token drawn from [`residual`],
-/// and ends the new tokens. Behind a draft that was accepted to its end comes a token drawn from the target's last row.
-/// So there is one random number for each guess that is looked at, and then one for the last token.
-///
-/// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens. `uniform` gives random
-/// numbers from 0 to 1, 1 excluded.
-pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut() -> f64) -> Vec<u32> {
-    todo!("ch08 task 4: keep each drafted token with probability min(1, p / q)")
-}
-
-/// What the target gives a token beyond what the draft gave it: `max(0, p - q)` for each token, `[vocab_size]`. Weights
-/// for [`draw`]; they do not add up to 1.
-///
-/// Where nothing is left, `p`: the two are then the same but for rounding.
-///
-/// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `[0.25, 0.0, 0.0]`
-pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
-    todo!("ch08 task 4: what the target has left for each token")
 }

@@ -14,27 +14,26 @@
 //!
 //! Three new tokens for one pass of the target, and they are the tokens that it would have written alone.
 
+use crate::chapters::ch01_recompute::argmax;
 use crate::engine::{Accept, Draft, Drafter, Limits, RewindableModel};
 use crate::model::StepError;
-use crate::sampler::{Sampler, draw};
 
-/// A small model that drafts.
+/// A small model that drafts: it always guesses its likeliest token.
 pub struct DraftModel<'a> {
     model: &'a mut dyn RewindableModel,
-    sampler: Sampler,
 }
 
 impl<'a> DraftModel<'a> {
-    /// Drafts with `model`; `sampler` chooses its tokens. Its vocabulary must be the target's.
-    pub fn new(model: &'a mut dyn RewindableModel, sampler: Sampler) -> Self {
-        DraftModel { model, sampler }
+    /// Drafts with `model`. Its vocabulary must be the target's.
+    pub fn new(model: &'a mut dyn RewindableModel) -> Self {
+        DraftModel { model }
     }
 }
 
 impl Drafter for DraftModel<'_> {
     // ANCHOR: draft
-    /// Guesses `k` tokens, one after the other: each is drawn from the probabilities after the text and the guesses
-    /// before it.
+    /// Guesses `k` tokens, one after the other: each is the likeliest ([`argmax`]) after the text and the guesses before
+    /// it. The draft takes note of it with [`Draft::push_certain`], as nothing was drawn.
     ///
     /// With `k` 3 the model is asked three times: after the text, after the text and one guess, and after the text and
     /// two guesses. It has then read the text and the first two guesses; nobody asked what follows the third.
@@ -43,11 +42,9 @@ impl Drafter for DraftModel<'_> {
         let mut draft = Draft::default();
         for _ in 0..k {
             let logits = self.model.next_logits(&guess)?;
-            let probabilities = self.sampler.probabilities(&logits);
-            let token = draw(&probabilities, self.sampler.uniform());
+            let token = argmax(&logits);
             guess.push(token);
-            draft.tokens.push(token);
-            draft.probabilities.push(probabilities);
+            draft.push_certain(token, logits.len());
         }
         Ok(draft)
     }
@@ -92,10 +89,14 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 // ANCHOR_END: accept_matching
 
 // ANCHOR: remember
-/// Makes a model remember exactly `text`: rewinds what goes beyond it, or reads what is missing.
+/// Makes a model remember exactly `text`: rewinds what goes beyond it, or reads what is missing. A model that remembers
+/// just this text is asked nothing.
 ///
 /// What the model remembers agrees with `text` as far as both go.
-fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), StepError> {
+///
+/// # Errors
+/// [`StepError`] of the model, which then remembers what it did before.
+pub fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), StepError> {
     let remembered = model.remembered();
     if remembered > text.len() {
         model.rewind(remembered - text.len())?;
@@ -114,7 +115,7 @@ pub struct Speculation<'a> {
     /// Who guesses.
     pub drafter: &'a mut dyn Drafter,
     /// Turns a draft and the target's rows (one more than drafted tokens) into the new tokens: the accepted ones, then one
-    /// of the target's own. [`accept_matching`] or [`accept_sampled`].
+    /// of the target's own. Here with [`accept_matching`]; chapter 9 has another rule.
     pub accept: &'a mut Accept<'a>,
 }
 
@@ -137,7 +138,13 @@ impl Speculation<'_> {
         while text.len() < full {
             // A step adds one token more than it drafts.
             let k = k.min(full - text.len() - 1);
-            for token in self.step(&text, k, limits.end_of_text)? {
+            let new_tokens = self.step(&text, k, limits.end_of_text)?;
+            assert!(
+                !new_tokens.is_empty(),
+                "a step gave no new token: the text of {} tokens would never grow",
+                text.len()
+            );
+            for token in new_tokens {
                 if limits.end_of_text.contains(&token) {
                     return Ok(text.split_off(prompt.len()));
                 }
@@ -184,43 +191,3 @@ impl Speculation<'_> {
         self.drafter.settle(text)
     }
 }
-
-// ANCHOR: accept_sampled
-/// The new tokens, such that each has the target's probabilities, however good or bad the draft
-/// ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192), [Chen et al., 2023](https://arxiv.org/abs/2302.01318)).
-///
-/// A drafted token that the draft gave the probability `q` and the target gives `p` is accepted with probability
-/// `min(1, p / q)`: if `uniform()` is below `p / q`. The first that is not is replaced by a token drawn from [`residual`],
-/// and ends the new tokens. Behind a draft that was accepted to its end comes a token drawn from the target's last row.
-/// So there is one random number for each guess that is looked at, and then one for the last token.
-///
-/// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens. `uniform` gives random
-/// numbers from 0 to 1, 1 excluded.
-pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut() -> f64) -> Vec<u32> {
-    let mut new_tokens = Vec::new();
-    for (index, token) in draft.tokens.iter().enumerate() {
-        let (p, q) = (&rows[index], &draft.probabilities[index]);
-        let ratio = p[*token as usize] / q[*token as usize];
-        if uniform() >= f64::from(ratio) {
-            new_tokens.push(draw(&residual(p, q), uniform()));
-            return new_tokens;
-        }
-        new_tokens.push(*token);
-    }
-    new_tokens.push(draw(&rows[draft.tokens.len()], uniform()));
-    new_tokens
-}
-// ANCHOR_END: accept_sampled
-
-// ANCHOR: residual
-/// What the target gives a token beyond what the draft gave it: `max(0, p - q)` for each token, `[vocab_size]`. Weights
-/// for [`draw`]; they do not add up to 1.
-///
-/// Where nothing is left, `p`: the two are then the same but for rounding.
-///
-/// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `[0.25, 0.0, 0.0]`
-pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
-    let left: Vec<f32> = p.iter().zip(q).map(|(p, q)| (p - q).max(0.0)).collect();
-    if left.iter().any(|weight| *weight > 0.0) { left } else { p.to_vec() }
-}
-// ANCHOR_END: residual

@@ -44,6 +44,11 @@ pub mod ch07_rewind;
 #[cfg_attr(not(reference = "ch08_speculative"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
 pub mod ch08_speculative;
 
+#[cfg_attr(reference = "ch09_chance", path = "../solutions/ch09_chance.rs")]
+#[cfg_attr(not(reference = "ch09_chance"), path = "../exercises/ch09_chance.rs")]
+#[cfg_attr(not(reference = "ch09_chance"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch09_chance;
+
 /// A chapter of the book.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
@@ -81,7 +86,7 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 8] = [
+const CHAPTERS: [Chapter; 9] = [
     Chapter {
         number: 1,
         title: "Recompute everything",
@@ -137,6 +142,13 @@ const CHAPTERS: [Chapter; 8] = [
         name: "ch08_speculative",
         source: source(cfg!(reference = "ch08_speculative"), cfg!(unstarted = "ch08_speculative")),
         exercise: include_str!("../exercises/ch08_speculative.rs"),
+    },
+    Chapter {
+        number: 9,
+        title: "Guessing by chance",
+        name: "ch09_chance",
+        source: source(cfg!(reference = "ch09_chance"), cfg!(unstarted = "ch09_chance")),
+        exercise: include_str!("../exercises/ch09_chance.rs"),
     },
 ];
 

@@ -60,10 +60,12 @@ pub trait RewindableModel: LanguageModel {
     /// Reads the tokens of a text that it does not remember yet, in one pass; returns the logits after each of the last
     /// `n` of them, oldest first: `n` rows of `[vocab_size]`.
     ///
-    /// `tokens` is the whole text so far. At least `n` of its tokens are not remembered yet.
+    /// `tokens` is the whole text so far. At least `n` of its tokens are not remembered yet, and at least one: with `n` 0 the
+    /// model reads and answers nothing, but it does not read nothing.
     ///
     /// # Errors
-    /// [`StepError`] when the text cannot be computed, or fewer than `n` tokens are new; nothing has changed.
+    /// [`StepError::NoTokens`] if it remembers all of the text already, also with `n` 0; any other [`StepError`] when the
+    /// text cannot be computed, or fewer than `n` tokens are new. Nothing has changed.
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError>;
 
     /// Forgets the newest `n` tokens that it remembers.
@@ -122,9 +124,23 @@ fn rows(logits: &[f32], model: &Model) -> Vec<Vec<f32>> {
 pub struct Draft {
     /// The tokens, in the order of the text.
     pub tokens: Vec<u32>,
-    /// What each token was drawn from: a row of `[vocab_size]` for each, every row 1 in sum. A drafter that did not
-    /// draw gives its token all of it.
+    /// What each token was drawn from: a row of `[vocab_size]` for each, every row 1 in sum.
     pub probabilities: Vec<Vec<f32>>,
+}
+
+impl Draft {
+    /// Adds a guess and what it was drawn from: `[vocab_size]`, 1 in sum.
+    pub fn push(&mut self, token: u32, probabilities: Vec<f32>) {
+        self.tokens.push(token);
+        self.probabilities.push(probabilities);
+    }
+
+    /// Adds a guess that was not drawn, out of `vocab_size` tokens: all of the probability is its own.
+    pub fn push_certain(&mut self, token: u32, vocab_size: usize) {
+        let mut probabilities = vec![0.0; vocab_size];
+        probabilities[token as usize] = 1.0;
+        self.push(token, probabilities);
+    }
 }
 
 /// Judges a draft by the target's rows, `[vocab_size]` each and one more than drafted tokens: returns the new tokens, at

@@ -31,9 +31,9 @@ impl PromptLookup {
 impl Drafter for PromptLookup {
     fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
         let followed = (1..=self.longest).rev().find_map(|n| after_last_occurrence(text, n)).unwrap_or(&[]);
-        let tokens = followed[..k.min(followed.len())].to_vec();
-        let probabilities = tokens.iter().map(|token| certain(*token, self.vocab_size)).collect();
-        Ok(Draft { tokens, probabilities })
+        let mut draft = Draft::default();
+        followed.iter().take(k).for_each(|token| draft.push_certain(*token, self.vocab_size));
+        Ok(draft)
     }
 
     /// It remembers nothing.
@@ -48,13 +48,6 @@ fn after_last_occurrence(text: &[u32], n: usize) -> Option<&[u32]> {
     let newest = &text[text.len().checked_sub(n)?..];
     let place = earlier.windows(n).rposition(|window| window == newest)?;
     Some(&text[place + n..])
-}
-
-/// All probability on one token: `[vocab_size]`.
-fn certain(token: u32, vocab_size: usize) -> Vec<f32> {
-    let mut probabilities = vec![0.0; vocab_size];
-    probabilities[token as usize] = 1.0;
-    probabilities
 }
 
 #[cfg(test)]

@@ -24,14 +24,12 @@ whose_code! {
 #[cfg(not(unstarted = "ch08_speculative"))]
 mod checks {
     use page_by_page::cache::{CacheError, KvLayout, Rewind};
-    use page_by_page::chapters::ch01_recompute::{Recompute, generate};
+    use page_by_page::chapters::ch01_recompute::Recompute;
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
-    use page_by_page::chapters::ch08_speculative::{
-        DraftModel, Speculation, accept_matching, accept_sampled, residual, verify,
-    };
-    use page_by_page::engine::{Cached, Draft, Drafter, Limits, RewindableModel};
+    use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, remember, verify};
+    use page_by_page::engine::{Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
     use page_by_page::model::{Model, StepError};
     use page_by_page::sampler::{Sampler, Sampling};
 
@@ -40,23 +38,38 @@ mod checks {
     use crate::support::story::{SAMPLING, Storyteller, assets};
     use crate::support::transcript::{Transcript, assert_transcript};
 
-    /// Turns a draft and the target's probabilities into new tokens, with random numbers of the sampler.
-    type SampledRule = dyn Fn(&Draft, &[Vec<f32>], &mut Sampler) -> Vec<u32>;
-
     const VOCAB: usize = 12;
     const END: u32 = 11;
-
-    fn greedy() -> Sampler {
-        Sampler::new(Sampling::GREEDY)
-    }
 
     /// The likeliest token; written here so that the check does not depend on chapter 1.
     fn likeliest(logits: &[f32]) -> u32 {
         (0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best }) as u32
     }
 
+    /// The match rule, greedy, as the chapter has it.
     fn match_greedy(draft: &Draft, rows: &[Vec<f32>]) -> Vec<u32> {
         accept_matching(&draft.tokens, rows, &mut likeliest)
+    }
+
+    /// The same, written here: what task 4 does then does not depend on task 2.
+    fn matching(draft: &Draft, rows: &[Vec<f32>]) -> Vec<u32> {
+        let choices: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
+        let right = draft.tokens.iter().zip(&choices).take_while(|(guess, choice)| guess == choice).count();
+        choices[..right + 1].to_vec()
+    }
+
+    /// The new tokens that a target writes alone, and how many tokens it has read then. Written here: the checks do not
+    /// depend on the loop of chapter 1.
+    fn alone(prompt: &[u32], limits: Limits<'_>, mut next: impl FnMut(&[u32]) -> u32) -> (Vec<u32>, usize) {
+        let (mut text, mut read) = (prompt.to_vec(), 0);
+        while text.len() < prompt.len() + limits.max_new_tokens {
+            read = text.len();
+            match next(&text) {
+                end if limits.end_of_text.contains(&end) => break,
+                token => text.push(token),
+            }
+        }
+        (text.split_off(prompt.len()), read)
     }
 
     /// The next token of a fixed text: the one at the place behind `text`.
@@ -70,7 +83,7 @@ mod checks {
     fn task_1_draft_guesses_one_after_the_other() {
         let log = Log::default();
         let mut small = Script::certain("draft", &log, VOCAB, |text| text[text.len() - 1] + 1);
-        let draft = DraftModel::new(&mut small, greedy()).draft(&[3, 4], 3).expect("there is room");
+        let draft = DraftModel::new(&mut small).draft(&[3, 4], 3).expect("there is room");
         same!(draft.tokens, [5, 6, 7], "3 tokens drafted by a model that counts, after 3, 4");
         let passes = [
             "draft reads [3, 4], answers after the last 1",
@@ -84,33 +97,33 @@ mod checks {
     fn task_1_draft_of_nothing_asks_nothing() {
         let log = Log::default();
         let mut small = Script::certain("draft", &log, VOCAB, |_| 1);
-        let draft = DraftModel::new(&mut small, greedy()).draft(&[3, 4], 0);
+        let draft = DraftModel::new(&mut small).draft(&[3, 4], 0);
         same!(draft, Ok(Draft::default()), "a draft of 0 tokens");
         same!(log.borrow().len(), 0, "passes of the draft model for 0 tokens");
     }
 
     #[test]
-    fn task_1_draft_tells_what_its_tokens_were_drawn_from() {
-        let sampling = Sampling { temperature: 0.7, top_k: 3, top_p: 1.0, seed: 5 };
-        let logits = |text: &[u32]| (0..5).map(|id| (id * text.len() % 7) as f32 / 3.0).collect::<Vec<f32>>();
-        let mut drawn = Vec::new();
-        for seed in 0..60 {
-            let log = Log::default();
-            let mut small = Script::new("draft", &log, logits);
-            let sampler = Sampler::new(Sampling { seed, ..sampling });
-            let draft = DraftModel::new(&mut small, sampler).draft(&[0, 1], 2).expect("there is room");
-            let first = logits(&[0, 1]);
-            let second = logits(&[0, 1, draft.tokens[0]]);
-            let expected = [first, second].map(|logits| Sampler::new(sampling).probabilities(&logits));
-            same!(draft.probabilities, expected, "probabilities of 2 drafted tokens, temperature 0.7, top-k 3");
-            for (token, row) in draft.tokens.iter().zip(&draft.probabilities) {
-                assert!(row[*token as usize] > 0.0, "token {token} was drafted, its probability is 0: {row:?}");
-            }
-            drawn.push(draft.tokens[0]);
+    fn task_1_draft_guesses_the_likeliest_token() {
+        let log = Log::default();
+        let rows = [vec![-3.0, -1.0, -1.0, -2.0], vec![0.5, 0.25, 2.0, 1.0]];
+        let mut small = Script::new("draft", &log, |text| rows[text.len() - 2].clone());
+        let draft = DraftModel::new(&mut small).draft(&[3, 0], 2).expect("there is room");
+        same!(draft.tokens, [1, 2], "2 tokens drafted where the logits are {:?}, then {:?}", rows[0], rows[1]);
+        let certain = [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]];
+        same!(draft.probabilities, certain, "probabilities that the draft of [1, 2] tells: nothing was drawn");
+    }
+
+    #[test]
+    fn task_1_draft_passes_a_refusal_on() {
+        let log = Log::default();
+        for room in [1, 2, 3] {
+            let mut small = Script::certain("draft", &log, VOCAB, |_| 1);
+            small.room = room;
+            let draft = DraftModel::new(&mut small).draft(&[3, 4], 4);
+            let needed = if room < 2 { 2 } else { 1 };
+            let full = CacheError::OutOfSlots { needed, free: room - small.read().len(), capacity: room };
+            same!(draft, Err(full.into()), "a draft of 4 tokens after 2 by a model with room for {room}");
         }
-        drawn.sort_unstable();
-        drawn.dedup();
-        same!(drawn.len(), 3, "different first tokens in 60 drafts that sample among 3: {drawn:?}");
     }
 
     #[test]
@@ -121,6 +134,26 @@ mod checks {
         same!(*log.borrow(), ["target reads [3, 4, 5, 9, 2], answers after the last 4"], "passes of the target");
         let followers: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
         same!(followers, [5, 6, 10, 3], "the likeliest token of each row: after 4, after 5, after 9, after 2");
+    }
+
+    #[test]
+    fn task_1_verify_reads_only_what_is_new_to_the_target() {
+        let log = Log::default();
+        let mut target = Script::certain("target", &log, VOCAB, |text| text[text.len() - 1] + 1);
+        target.last_logits(&[3], 0).expect("there is room");
+        let rows = verify(&mut target, &[3, 4], &[]).expect("there is room");
+        same!(rows.len(), 1, "rows of a pass that verifies a draft of no tokens");
+        same!(log.borrow()[1..], ["target reads [4], answers after the last 1"], "passes of a target that remembers 3");
+    }
+
+    #[test]
+    fn task_1_verify_passes_a_refusal_on() {
+        let log = Log::default();
+        let mut target = Script::certain("target", &log, VOCAB, |_| 1);
+        target.room = 4;
+        let full = CacheError::OutOfSlots { needed: 5, free: 4, capacity: 4 };
+        same!(verify(&mut target, &[3, 4], &[5, 9, 2]), Err(full.into()), "5 tokens for a target with room for 4");
+        same!(target.read().len(), 0, "tokens that the target remembers after the refusal");
     }
 
     // Task 2
@@ -157,18 +190,57 @@ mod checks {
 
     // Task 3
 
+    #[test]
+    fn task_3_remember_reads_or_rewinds_to_just_this_text() {
+        let text = [3, 4, 5, 6];
+        let cases: [(usize, usize, &[&str]); 6] = [
+            (4, 3, &["model forgets [6]"]),
+            (4, 1, &["model forgets [4, 5, 6]"]),
+            (4, 0, &["model forgets [3, 4, 5, 6]"]),
+            (3, 4, &["model reads [6], answers after the last 0"]),
+            (0, 4, &["model reads [3, 4, 5, 6], answers after the last 0"]),
+            (3, 3, &[]),
+        ];
+        for (read, wanted, expected) in cases {
+            let log = Log::default();
+            let mut model = Script::certain("model", &log, VOCAB, |_| 1);
+            if read > 0 {
+                model.last_logits(&text[..read], 0).expect("there is room");
+            }
+            log.take();
+            let done = remember(&mut model, &text[..wanted]);
+            let told = format!("a model that remembers {read} tokens is to remember {wanted}");
+            same!(done, Ok(()), "{told}");
+            same!(*log.borrow(), expected, "{told}: what it does");
+            same!(model.read(), &text[..wanted], "{told}: what it remembers then");
+        }
+    }
+
+    #[test]
+    fn task_3_remember_passes_a_refusal_on() {
+        let log = Log::default();
+        let mut model = Script::certain("model", &log, VOCAB, |_| 1);
+        model.last_logits(&[3, 4], 0).expect("there is room");
+        model.room = 3;
+        let full = CacheError::OutOfSlots { needed: 2, free: 1, capacity: 3 };
+        same!(remember(&mut model, &[3, 4, 5, 6]), Err(full.into()), "2 tokens more for a model with room for 1");
+        same!(model.read(), [3, 4], "what it remembers after the refusal");
+    }
+
+    // Task 4
+
     /// A target that writes `whole`, and a draft model that writes `drafted`, each where the text is so long.
     fn step_of(whole: &[u32], drafted: &[u32], text: &[u32], k: usize, log: &Log) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
         let mut target = Script::certain("target", log, VOCAB, next_of(whole));
         let mut small = Script::certain("draft", log, VOCAB, next_of(drafted));
-        let mut drafter = DraftModel::new(&mut small, greedy());
-        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut match_greedy };
+        let mut drafter = DraftModel::new(&mut small);
+        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
         let new_tokens = speculation.step(text, k, &[END]).expect("there is room");
         (new_tokens, target.read().to_vec(), small.read().to_vec())
     }
 
     #[test]
-    fn task_3_both_remember_all_but_the_newest_token() {
+    fn task_4_both_remember_all_but_the_newest_token() {
         let whole = [1, 2, 3, 4, 5, 6, 7];
         let cases: [(&str, [u32; 7], usize, usize); 6] = [
             ("the first guess is wrong", [1, 2, 9, 4, 5, 6, 7], 3, 1),
@@ -188,7 +260,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_nothing_comes_behind_the_end_of_the_text() {
+    fn task_4_nothing_comes_behind_the_end_of_the_text() {
         let whole = [1, 2, 3, END, 5, END, 7];
         let log = Log::default();
         let (new_tokens, target, small) = step_of(&whole, &whole, &[1, 2], 4, &log);
@@ -202,13 +274,13 @@ mod checks {
     }
 
     #[test]
-    fn task_3_a_refused_step_leaves_no_guess_behind() {
+    fn task_4_a_refused_step_leaves_no_guess_behind() {
         let log = Log::default();
         let whole = [1, 2, 3, 4, 5, 6, 7];
         let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
         let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
-        let mut drafter = DraftModel::new(&mut small, greedy());
-        let mut accept = match_greedy;
+        let mut drafter = DraftModel::new(&mut small);
+        let mut accept = matching;
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         same!(speculation.step(&[1, 2], 1, &[END]), Ok(vec![3, 4]), "new tokens after 1, 2 with k = 1");
         target.room = 5;
@@ -222,14 +294,14 @@ mod checks {
     }
 
     #[test]
-    fn task_3_a_draft_model_without_room_for_its_last_guess_refuses_the_step() {
+    fn task_4_a_draft_model_without_room_for_its_last_guess_refuses_the_step() {
         let log = Log::default();
         let whole = [1, 2, 3, 4, 5, 6, 7];
         let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
         let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
         small.room = 4;
-        let mut drafter = DraftModel::new(&mut small, greedy());
-        let mut accept = match_greedy;
+        let mut drafter = DraftModel::new(&mut small);
+        let mut accept = matching;
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 4 });
         same!(speculation.step(&[1, 2], 3, &[END]), Err(full), "a step whose 3 guesses are right, room for 4 tokens");
@@ -238,182 +310,139 @@ mod checks {
     }
 
     #[test]
-    fn task_3_drafts_no_more_than_the_text_may_still_have() {
+    fn task_4_drafts_no_more_than_the_text_may_still_have() {
         let log = Log::default();
         let whole = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         for max_new_tokens in 0..=6 {
             let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
             target.room = 1 + max_new_tokens;
             let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
-            let mut drafter = DraftModel::new(&mut small, greedy());
-            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut match_greedy };
+            let mut drafter = DraftModel::new(&mut small);
+            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
             let limits = Limits { max_new_tokens, end_of_text: &[END] };
             let story = speculation.generate(&[1, 2], limits, 4, &mut |_| {});
             same!(story, Ok(whole[2..2 + max_new_tokens].to_vec()), "text with max_new_tokens {max_new_tokens}, k = 4");
         }
     }
 
-    // Task 4
-
     #[test]
-    fn task_4_residual_is_what_the_target_has_left() {
-        same!(residual(&[0.5, 0.25, 0.25], &[0.25, 0.5, 0.25]), [0.25, 0.0, 0.0], "residual of the example");
-        same!(residual(&[0.5, 0.5, 0.0], &[0.0, 0.25, 0.75]), [0.5, 0.25, 0.0], "residual where q is mostly elsewhere");
-        let (p, q) = ([0.5, 0.49999997], [0.5, 0.5]);
-        same!(residual(&p, &q), p, "residual of two rows that are the same but for rounding");
-    }
-
-    #[test]
-    fn task_4_accepts_with_probability_p_over_q() {
-        let (p, q) = (vec![0.25, 0.75], vec![0.5, 0.5]);
-        let cases: [(u32, f64, bool); 5] =
-            [(0, 0.0, true), (0, 0.49, true), (0, 0.51, false), (1, 0.01, true), (1, 0.99, true)];
-        let last = "in the last row, token 0 has all the probability";
-        for (token, uniform, accepted) in cases {
-            let draft = Draft { tokens: vec![token], probabilities: vec![q.clone()] };
-            let mut numbers = [uniform, 0.5].into_iter();
-            let found = accept_sampled(&draft, &[p.clone(), vec![1.0, 0.0]], &mut || {
-                numbers.next().expect("two numbers are enough")
-            });
-            let expected = if accepted { vec![token, 0] } else { vec![1] };
-            same!(
-                found,
-                expected,
-                "new tokens when token {token} was drafted, p {p:?}, q {q:?}, random number {uniform}; {last}"
-            );
-        }
-    }
-
-    #[test]
-    fn task_4_accepts_no_token_that_the_target_never_chooses() {
-        let draft = Draft { tokens: vec![0], probabilities: vec![vec![0.5, 0.5]] };
-        let found = accept_sampled(&draft, &[vec![0.0, 1.0], vec![1.0, 0.0]], &mut || 0.0);
-        same!(found, [1], "new tokens when token 0 was drafted, which has p 0 and q 0.5, random number 0.0");
-    }
-
-    #[test]
-    fn task_4_a_single_guess_gives_the_probabilities_of_the_target() {
-        const PARTS: usize = 24;
-        let (p, q) = ([0.5f32, 0.375, 0.125], [0.25f32, 0.25, 0.5]);
-        let mut found = [0.0; 3];
-        for guess in 0..3 {
-            let draft = Draft { tokens: vec![guess as u32], probabilities: vec![q.to_vec()] };
-            for (first, second) in (0..PARTS * PARTS).map(|both| (both / PARTS, both % PARTS)) {
-                let mut numbers = [first, second].map(|part| (part as f64 + 0.5) / PARTS as f64).into_iter();
-                let rows = [p.to_vec(), vec![1.0, 0.0, 0.0]];
-                let new_tokens = accept_sampled(&draft, &rows, &mut || numbers.next().expect("two numbers are enough"));
-                found[new_tokens[0] as usize] += f64::from(q[guess]) / (PARTS * PARTS) as f64;
-            }
-        }
-        let rounded = found.map(|share| (share * 1e6).round() / 1e6);
-        same!(rounded, p.map(f64::from), "probabilities of the first new token, one guess, p {p:?}, q {q:?}");
-    }
-
-    const SECOND: [[f32; 3]; 3] = [[0.125, 0.5, 0.375], [0.25, 0.25, 0.5], [0.625, 0.25, 0.125]];
-    const FIRST: [f32; 3] = [0.5, 0.125, 0.375];
-
-    #[test]
-    fn task_4_gives_exactly_the_probabilities_of_the_target() {
-        // Every draft of two tokens, and random numbers in the middle of 24 equal parts: no threshold of these
-        // probabilities lies within a part, so that counting parts is exact.
-        const PARTS: usize = 24;
-        let q = [[0.25f32, 0.5, 0.25], [0.5, 0.25, 0.25]];
-        let third = vec![1.0, 0.0, 0.0];
-        let mut found = [[0.0f64; 3]; 3];
-        for (first, second) in (0..9).map(|both| (both / 3, both % 3)) {
-            let weight = f64::from(q[0][first]) * f64::from(q[1][second]) / (PARTS * PARTS * PARTS) as f64;
-            let draft = Draft { tokens: vec![first as u32, second as u32], probabilities: q.map(Vec::from).into() };
-            let rows = [FIRST.to_vec(), SECOND[first].to_vec(), third.clone()];
-            for parts in 0..PARTS * PARTS * PARTS {
-                let mut left = parts;
-                let new_tokens = accept_sampled(&draft, &rows, &mut || {
-                    let part = left % PARTS;
-                    left /= PARTS;
-                    (part as f64 + 0.5) / PARTS as f64
-                });
-                match new_tokens[..] {
-                    [a] => (0..3).for_each(|b| found[a as usize][b] += weight * f64::from(SECOND[a as usize][b])),
-                    [a, b, ..] => found[a as usize][b as usize] += weight,
-                    [] => panic!("no new token: there is always one"),
-                }
-            }
-        }
-        for (a, b) in (0..9).map(|both| (both / 3, both % 3)) {
-            let expected = f64::from(FIRST[a]) * f64::from(SECOND[a][b]);
-            assert!(
-                (found[a][b] - expected).abs() < 1e-9,
-                "probability of a text that begins with {a}, {b}\n  expected: {expected}\n  yours:    {}",
-                found[a][b]
-            );
-        }
-    }
-
-    /// The logits of two small models that mostly agree; they depend on the text.
-    fn unlike(text: &[u32], shift: usize) -> Vec<f32> {
-        let last = text[text.len() - 1] as usize;
-        (0..3).map(|id| ((id * 5 + last * 3 + text.len() + shift * id) % 7) as f32 / 3.0).collect()
-    }
-
-    /// How far the texts of three tokens that `accept` writes are from those that the target would write: the chi-square
-    /// statistic of 27 cells.
-    fn chi_square(accept: &SampledRule) -> f64 {
-        const RUNS: usize = 20_000;
-        let sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 };
-        let chances = |text: &[u32]| Sampler::new(sampling).probabilities(&unlike(text, 0));
-        let mut counts = [0u32; 27];
-        let mut dice = Sampler::new(sampling);
-        for run in 0..RUNS as u64 {
+    fn task_4_the_first_end_counts_whichever_it_is() {
+        const OTHER: u32 = 10;
+        let cases: [(&str, [u32; 7], [u32; 7], &[u32]); 5] = [
+            ("one end, then another", [1, 2, 3, OTHER, END, 6, 7], [1, 2, 3, OTHER, END, 6, 7], &[3, OTHER]),
+            ("the same in the other order", [1, 2, 3, END, OTHER, 6, 7], [1, 2, 3, END, OTHER, 6, 7], &[3, END]),
+            ("the end is the bonus token", [1, 2, 3, 4, 5, END, 7], [1, 2, 3, 4, 5, 6, 7], &[3, 4, 5, END]),
+            (
+                "only the target ends, in the place of a guess",
+                [1, 2, 3, END, 5, 6, 7],
+                [1, 2, 3, 4, 5, 6, 7],
+                &[3, END],
+            ),
+            ("only the draft ends: a wrong guess", [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, END, 5, 6, 7], &[3, 4]),
+        ];
+        for (what, whole, drafted, expected) in cases {
             let log = Log::default();
-            let mut target = Script::new("target", &log, |text| unlike(text, 0));
-            let mut small = Script::new("draft", &log, |text| unlike(text, 1));
-            let mut drafter = DraftModel::new(&mut small, Sampler::new(Sampling { seed: 1000 + run, ..sampling }));
-            let mut rule = |draft: &Draft, rows: &[Vec<f32>]| {
-                let rows: Vec<Vec<f32>> = rows.iter().map(|row| dice.probabilities(row)).collect();
-                accept(draft, &rows, &mut dice)
-            };
-            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut rule };
-            let limits = Limits { max_new_tokens: 3, end_of_text: &[] };
-            let text = speculation.generate(&[0], limits, 2, &mut |_| {}).expect("there is room");
-            counts[text.iter().fold(0, |cell, token| cell * 3 + *token as usize)] += 1;
+            let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
+            let mut small = Script::certain("draft", &log, VOCAB, next_of(&drafted));
+            let mut drafter = DraftModel::new(&mut small);
+            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
+            let found = speculation.step(&[1, 2], 3, &[OTHER, END]);
+            same!(found, Ok(expected.to_vec()), "{what}: new tokens after 1, 2; {OTHER} and {END} end a text");
+            let known = &whole[..2 + expected.len() - 1];
+            same!((target.read(), small.read()), (known, known), "{what}: what target and draft model remember");
         }
-        let mut sum = 0.0;
-        for (cell, count) in counts.iter().enumerate() {
-            let mut text = vec![0];
-            let mut expected = RUNS as f64;
-            for token in [cell / 9, cell / 3 % 3, cell % 3] {
-                expected *= f64::from(chances(&text)[token]);
-                text.push(token as u32);
-            }
-            sum += (f64::from(*count) - expected).powi(2) / expected;
-        }
-        sum
-    }
-
-    /// Exceeded by chance in one run of a thousand, with 27 - 1 degrees of freedom.
-    const UNLIKELY: f64 = 54.05;
-
-    #[test]
-    fn task_4_texts_are_as_likely_as_the_target_makes_them() {
-        let found = chi_square(&|draft, rows, dice| accept_sampled(draft, rows, &mut || dice.uniform()));
-        assert!(found < UNLIKELY, "20,000 texts: chi-square {found:.1}, more than {UNLIKELY} is no chance any more");
     }
 
     #[test]
-    fn the_check_of_task_4_would_notice_a_wrong_rule() {
-        // Replaces a refused token by one of the target's own, drawn from p and not from what p has left.
-        let found = chi_square(&|draft, rows, dice| {
-            let mut new_tokens = Vec::new();
-            for (index, token) in draft.tokens.iter().enumerate() {
-                let (p, q) = (&rows[index], &draft.probabilities[index]);
-                if dice.uniform() >= f64::from(p[*token as usize] / q[*token as usize]) {
-                    break;
-                }
-                new_tokens.push(*token);
-            }
-            new_tokens.push(page_by_page::sampler::draw(&rows[new_tokens.len()], dice.uniform()));
-            new_tokens
-        });
-        assert!(found > 2.0 * UNLIKELY, "chi-square {found:.1} of a wrong rule");
+    fn task_4_a_draft_model_that_fails_fails_the_step() {
+        let log = Log::default();
+        let whole = [1, 2, 3, 4, 5, 6, 7];
+        let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
+        let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
+        small.room = 2;
+        let mut drafter = DraftModel::new(&mut small);
+        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
+        let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 2 });
+        let told = "a step of 3 guesses whose draft model has room for 2 tokens";
+        same!(speculation.step(&[1, 2], 3, &[END]), Err(full), "{told}");
+        same!((target.read(), small.read()), (&whole[..1], &whole[..1]), "{told}: what both remember then");
+    }
+
+    /// Drafts as it was told, whatever the text is, and notes what it hears.
+    struct Told {
+        draft: Vec<u32>,
+        settled: Vec<Vec<u32>>,
+    }
+
+    impl Drafter for Told {
+        fn draft(&mut self, _text: &[u32], k: usize) -> Result<Draft, StepError> {
+            let mut draft = Draft::default();
+            self.draft.iter().take(k).for_each(|token| draft.push_certain(*token, VOCAB));
+            Ok(draft)
+        }
+
+        fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
+            self.settled.push(text.to_vec());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn task_4_a_drafter_may_guess_fewer_tokens_or_none() {
+        let whole = [1, 2, 3, 4, 5, 6, 7];
+        for (draft, n_new) in [(&[][..], 1), (&[9], 1), (&[3], 2), (&[3, 4], 3), (&[3, 9], 2)] {
+            let log = Log::default();
+            let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
+            let mut drafter = Told { draft: draft.to_vec(), settled: Vec::new() };
+            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
+            let found = speculation.step(&[1, 2], 4, &[END]);
+            same!(found, Ok(whole[2..2 + n_new].to_vec()), "new tokens after 1, 2 with k = 4, {draft:?} drafted");
+            same!(target.read(), &whole[..2 + n_new - 1], "what the target remembers, {draft:?} drafted");
+            same!(
+                drafter.settled,
+                [&whole[..2 + n_new - 1]],
+                "what the drafter is told to remember, {draft:?} drafted"
+            );
+        }
+    }
+
+    /// A model that remembers nothing, as that of chapter 1.
+    struct Forgetful<'s>(Script<'s>);
+
+    impl LanguageModel for Forgetful<'_> {
+        fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+            Ok(self.last_logits(tokens, 1)?.remove(0))
+        }
+    }
+
+    impl RewindableModel for Forgetful<'_> {
+        fn remembered(&self) -> usize {
+            0
+        }
+
+        fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+            let rows = self.0.last_logits(tokens, n)?;
+            self.0.rewind(tokens.len())?;
+            Ok(rows)
+        }
+
+        fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+            same!(n, 0, "tokens that a model is to forget which remembers nothing");
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn task_4_models_that_remember_nothing_take_part() {
+        let log = Log::default();
+        let (whole, guesses) = ([1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 0, 5, 6, 7, 8, 0]);
+        let mut target = Forgetful(Script::certain("target", &log, VOCAB, next_of(&whole)));
+        let mut small = Forgetful(Script::certain("draft", &log, VOCAB, next_of(&guesses)));
+        let mut drafter = DraftModel::new(&mut small);
+        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
+        let limits = Limits { max_new_tokens: 7, end_of_text: &[END] };
+        let story = speculation.generate(&[1, 2], limits, 3, &mut |_| {});
+        same!(story, Ok(whole[2..].to_vec()), "text of two models that remember nothing, k = 3");
     }
 
     // All tasks
@@ -426,7 +455,7 @@ mod checks {
         let guesses = [1, 2, 3, 4, 0, 6, 7, 8, 0, 10, END];
         let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
         let mut small = Script::certain("draft", &log, VOCAB, next_of(&guesses));
-        let mut drafter = DraftModel::new(&mut small, greedy());
+        let mut drafter = DraftModel::new(&mut small);
         let mut text = vec![1, 2];
         transcript.line(format!("text {text:?}, k = 3, the text ends with {END}"));
         while text.last() != Some(&END) {
@@ -461,22 +490,18 @@ mod checks {
             let guess = |text: &[u32]| if mix(text, 2) % 10 < agree as u64 { next(text) } else { 0 };
             let log = Log::default();
             let limits = Limits { max_new_tokens, end_of_text: &end_of_text };
-            let mut alone = Script::certain("target", &log, vocab_size, next);
-            let expected = generate(&mut alone, &prompt, limits, &mut likeliest, &mut |_| {}).unwrap();
+            let (expected, read) = alone(&prompt, limits, next);
 
             let mut target = Script::certain("target", &log, vocab_size, next);
             let mut small = Script::certain("draft", &log, vocab_size, guess);
-            let mut drafter = DraftModel::new(&mut small, greedy());
+            let mut drafter = DraftModel::new(&mut small);
             let mut reported = Vec::new();
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut match_greedy };
             let story = speculation.generate(&prompt, limits, k, &mut |token| reported.push(token));
             same!(story, Ok(expected.clone()), "seed {seed}: text with k = {k}, prompt {prompt:?}");
             same!(reported, expected, "seed {seed}: tokens told, k = {k}");
-            same!(
-                target.read(),
-                alone.read(),
-                "seed {seed}: what the target remembers, k = {k}, end of text {end_of_text:?}; expected is what it remembers alone"
-            );
+            let known = &[&prompt[..], &expected].concat()[..read];
+            same!(target.read(), known, "seed {seed}: what the target remembers, k = {k}, end of text {end_of_text:?}");
             same!(small.read(), target.read(), "seed {seed}: what draft model and target remember");
         }
     }
@@ -489,22 +514,32 @@ mod checks {
         let limits = Limits { max_new_tokens: n, end_of_text: &[] };
         let prompt = storyteller.prompt();
         for sampling in [Sampling::GREEDY, SAMPLING] {
-            let expected = {
+            let greedy = sampling == Sampling::GREEDY;
+            let picker = || {
                 let mut sampler = Sampler::new(sampling);
-                let mut model = Recompute::new(&storyteller.model);
-                generate(&mut model, &prompt, limits, &mut |row| sampler.pick(row), &mut |_| {}).unwrap()
+                move |row: &[f32]| if greedy { likeliest(row) } else { sampler.pick(row) }
             };
+            let mut pick = picker();
+            let recompute = |text: &[u32]| storyteller.model.step(text, None).expect("a short text fits");
+            let (expected, _) = alone(&prompt, limits, |text| pick(&recompute(text)));
+            let recomputed = {
+                let mut pick = picker();
+                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut pick);
+                let (mut target, mut small) = (Recompute::new(&storyteller.model), Recompute::new(&draft_model));
+                let mut drafter = DraftModel::new(&mut small);
+                let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
+                speculation.generate(&prompt, limits, 3, &mut |_| {}).expect("a short text fits")
+            };
+            storyteller.assert_same_story(&recomputed, &expected);
             for (k, kind) in (0..=8).flat_map(|k| (0..4).map(move |kind| (k, kind))) {
                 let mut caches =
                     [&storyteller.model, &draft_model].map(|model| cache(kind, model.config().kv_layout()));
                 let [target_cache, draft_cache] = &mut caches;
                 let mut target = Cached::new(&storyteller.model, &mut **target_cache);
                 let mut small = Cached::new(&draft_model, &mut **draft_cache);
-                let mut sampler = Sampler::new(sampling);
-                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
-                    accept_matching(&draft.tokens, rows, &mut |row| sampler.pick(row))
-                };
-                let mut drafter = DraftModel::new(&mut small, greedy());
+                let mut pick = picker();
+                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut pick);
+                let mut drafter = DraftModel::new(&mut small);
                 let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
                 let story = speculation.generate(&prompt, limits, k, &mut |_| {}).expect("there is room");
                 storyteller.assert_same_story(&story, &expected);

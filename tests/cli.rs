@@ -787,17 +787,6 @@ mod with_drafts {
     }
 
     #[test]
-    fn sampled_guesses_are_accepted_by_chance() {
-        let run = |seed: &str| json_of(&[&SHORT[..], &DRAFT, &["--accept", "sample", "--seed", seed]].concat());
-        assert_eq!(run("5")["text"], run("5")["text"], "the same seed draws the same");
-        assert_ne!(run("5")["text"], run("6")["text"]);
-        assert_eq!(run("5")["draft"]["accept"], "sample");
-        let greedy = [&SHORT[..], &["--temperature", "0"]].concat();
-        let sampled = json_of(&[&greedy[..], &DRAFT, &["--accept", "sample"]].concat());
-        assert_eq!(sampled["text"], json_of(&greedy)["text"], "greedy leaves nothing to chance");
-    }
-
-    #[test]
     fn a_draft_model_that_cannot_draft_is_refused_before_anything_is_written() {
         let other_words = Folder::copy_of("storyteller-draft");
         let tokenizer = String::from_utf8(other_words.read("tokenizer.json")).unwrap();
@@ -856,5 +845,72 @@ mod with_drafts {
         assert_eq!(runs[0]["share_of_time"], 1.0);
         assert_eq!(numbers["passes"][0], json!([1, 1.0]));
         assert!(table.contains("passes per token") && table.contains("1 token, draft model"), "{table}");
+    }
+}
+
+#[cfg(all(
+    reference = "ch01_recompute",
+    reference = "ch02_flat",
+    reference = "ch03_contiguous",
+    reference = "ch04_page_pool",
+    reference = "ch05_page_table",
+    reference = "ch06_paged",
+    reference = "ch07_rewind",
+    reference = "ch08_speculative",
+    reference = "ch09_chance"
+))]
+mod with_chance {
+    use super::*;
+
+    const SHORT: [&str; 4] = ["generate", "--max-new-tokens", "40", "--json"];
+    const DRAFT: [&str; 2] = ["--draft", "storyteller-draft"];
+
+    #[test]
+    fn sampled_guesses_are_accepted_by_chance() {
+        let run = |seed: &str| json_of(&[&SHORT[..], &DRAFT, &["--accept", "sample", "--seed", seed]].concat());
+        assert_eq!(run("5")["text"], run("5")["text"], "the same seed draws the same");
+        assert_ne!(run("5")["text"], run("6")["text"]);
+        assert_eq!(run("5")["draft"]["accept"], "sample");
+        let greedy = [&SHORT[..], &["--temperature", "0"]].concat();
+        let sampled = json_of(&[&greedy[..], &DRAFT, &["--accept", "sample"]].concat());
+        assert_eq!(sampled["text"], json_of(&greedy)["text"], "greedy leaves nothing to chance");
+    }
+
+    #[test]
+    fn guesses_of_the_text_itself_are_accepted_by_chance_too() {
+        let lookup = ["--draft", "prompt-lookup", "--accept", "sample", "--kv", "paged"];
+        let run = |more: &[&str]| json_of(&[&SHORT[..], &lookup, more].concat());
+        assert_eq!(run(&["--seed", "5"])["text"], run(&["--seed", "5"])["text"], "the same seed draws the same");
+        let greedy = ["--temperature", "0"];
+        assert_eq!(run(&greedy)["text"], json_of(&[&SHORT[..], &greedy].concat())["text"]);
+    }
+
+    #[test]
+    fn the_share_accepted_stands_beside_the_share_to_expect() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("numbers.json");
+        let bench = ["bench", "speculation", "--max-new-tokens", "100", "--draft-lens", "2", "--temperature", "0.8"];
+        let numbers = |rule: &str| -> (String, Value) {
+            let more = ["--accept", rule, "--json", file.to_str().unwrap()];
+            let table = ok(&[&bench[..], &more].concat()).stdout;
+            (table, serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap())
+        };
+        let (table, sampled) = numbers("sample");
+        let run = &sampled["runs"][1];
+        let [share, to_expect] = ["acceptance_rate", "rate_to_expect"].map(|name| run[name].as_f64().unwrap());
+        assert!(share > 0.2 && (share - to_expect).abs() < 0.04, "{share} accepted, {to_expect} to expect");
+        assert!(table.contains("to expect") && table.contains(&format!("{:.1} %", 100.0 * to_expect)), "{table}");
+        let (table, matched) = numbers("match");
+        assert!(!table.contains("to expect") && matched["runs"][1].get("rate_to_expect").is_none(), "{table}");
+        assert!(matched["runs"][1]["acceptance_rate"].as_f64().unwrap() < share, "the sample rule accepts more");
+    }
+
+    #[test]
+    fn chapter_9_is_needed_for_the_sample_rule_only() {
+        for (rule, needed) in [("match", false), ("sample", true)] {
+            let told = ok(&[&["generate", "--max-new-tokens", "3", "--accept", rule], &DRAFT[..]].concat()).stderr;
+            let line = told.lines().find(|line| line.starts_with("chapters ")).expect("a line about chapters");
+            assert!(line.contains("8 reference") && line.contains("9 reference") == needed, "{line}");
+        }
     }
 }

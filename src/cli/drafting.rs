@@ -6,8 +6,9 @@ use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use page_by_page::cache::Rewind;
 use page_by_page::chapters::ch01_recompute::Recompute;
-use page_by_page::chapters::ch08_speculative::{DraftModel, accept_matching, accept_sampled};
-use page_by_page::engine::{Cached, Draft, Drafter};
+use page_by_page::chapters::ch08_speculative::{DraftModel, accept_matching};
+use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
+use page_by_page::engine::{Cached, Draft, Drafter, RewindableModel};
 use page_by_page::lookup::PromptLookup;
 use page_by_page::model::Model;
 use page_by_page::sampler::{Sampler, Sampling};
@@ -90,24 +91,38 @@ pub struct Drafted {
 }
 
 impl Rule {
-    /// How the drafter chooses. A guess that must match is best the likeliest token; one that is judged by its
-    /// probability must be drawn, with random numbers of its own.
-    pub fn draft_sampling(self, sampling: Sampling) -> Sampling {
+    /// The chapters that have this rule and its draft model.
+    pub fn chapters(self) -> &'static [usize] {
         match self {
-            Rule::Match => Sampling::GREEDY,
-            Rule::Sample => Sampling { seed: sampling.seed.wrapping_add(1), ..sampling },
+            Rule::Match => &[7, 8],
+            Rule::Sample => &[7, 8, 9],
         }
     }
 
     /// The new tokens.
     pub fn apply(self, draft: &Draft, rows: &[Vec<f32>], sampler: &mut Sampler) -> Vec<u32> {
-        match self {
-            Rule::Match => accept_matching(&draft.tokens, rows, &mut |row| sampler.pick(row)),
-            Rule::Sample => {
-                let rows: Vec<Vec<f32>> = rows.iter().map(|row| sampler.probabilities(row)).collect();
-                accept_sampled(draft, &rows, &mut || sampler.uniform())
-            }
+        self.judge(draft, rows, sampler, &mut |_, _| {})
+    }
+
+    /// The new tokens. Where guesses are judged by their probabilities, `seen` is shown those of the target and those of
+    /// the draft model, `[vocab_size]` each, for every guess that was looked at.
+    pub fn judge(
+        self,
+        draft: &Draft,
+        rows: &[Vec<f32>],
+        sampler: &mut Sampler,
+        seen: &mut dyn FnMut(&[f32], &[f32]),
+    ) -> Vec<u32> {
+        if self == Rule::Match {
+            return accept_matching(&draft.tokens, rows, &mut |row| sampler.pick(row));
         }
+        let rows: Vec<Vec<f32>> = rows.iter().map(|row| sampler.probabilities(row)).collect();
+        let new_tokens = accept_sampled(draft, &rows, &mut || sampler.uniform());
+        // Each new token but the bonus token stands for a guess that was looked at.
+        for (p, q) in rows.iter().zip(&draft.probabilities).take(new_tokens.len()) {
+            seen(p, q);
+        }
+        new_tokens
     }
 }
 
@@ -130,7 +145,7 @@ const LOOKUP: usize = 3;
 impl Drafting {
     /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
-        if self.drafter.is_some() { &[7, 8] } else { &[] }
+        if self.drafter.is_some() { self.accept.chapters() } else { &[] }
     }
 
     /// The guesses in a line.
@@ -216,15 +231,30 @@ fn passes(number: u64) -> String {
 }
 
 impl Guesser {
-    /// Lets a drafter work that begins with an empty memory. A model chooses as `sampling` says.
-    pub fn work<T>(&mut self, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
+    /// Lets a drafter work that begins with an empty memory. A guess that must match is best the likeliest token; one
+    /// that is judged by its probability must be drawn, as `sampling` says, with random numbers of its own.
+    pub fn work<T>(&mut self, rule: Rule, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
         match self {
             Guesser::Lookup(lookup) => work(lookup),
-            Guesser::Model { model, cache: Some(cache) } => {
-                work(&mut DraftModel::new(&mut Cached::new(model, cache.as_mut()), Sampler::new(sampling)))
-            }
-            Guesser::Model { model, cache: None } => {
-                work(&mut DraftModel::new(&mut Recompute::new(model), Sampler::new(sampling)))
+            Guesser::Model { model, cache } => {
+                let (mut cached, mut forgetful);
+                let model: &mut dyn RewindableModel = match cache {
+                    Some(cache) => {
+                        cached = Cached::new(model, cache.as_mut());
+                        &mut cached
+                    }
+                    None => {
+                        forgetful = Recompute::new(model);
+                        &mut forgetful
+                    }
+                };
+                match rule {
+                    Rule::Match => work(&mut DraftModel::new(model)),
+                    Rule::Sample => {
+                        let sampling = Sampling { seed: sampling.seed.wrapping_add(1), ..sampling };
+                        work(&mut SamplingDraftModel::new(model, Sampler::new(sampling)))
+                    }
+                }
             }
         }
     }

@@ -134,7 +134,7 @@ impl Generate {
                         guesses.note(draft, n_new);
                         new_tokens
                     };
-                    guesser.work(accept.draft_sampling(sampling), |drafter| {
+                    guesser.work(accept, sampling, |drafter| {
                         writing.run_ahead(cache.as_deref_mut(), drafter, draft_len, &mut judge, &mut on_token)
                     })
                 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
+use page_by_page::chapters::ch09_chance::share_to_expect;
 use page_by_page::engine::Limits;
 use page_by_page::model::{LogitRows, Model};
 use page_by_page::sampler::{Sampler, Sampling};
@@ -20,8 +21,9 @@ use crate::cli::{model_dir, print};
 /// Write the same texts with guesses of several lengths, and compare that with writing them without
 ///
 /// First comes what a pass of the model costs that reads several tokens, as it must to check guesses, and what a pass of
-/// the draft model costs. Then, for each length: how many guesses are kept, how many passes the model makes for each
-/// new token, and the time, as a share of the time without guesses. Runs of all lengths take turns; medians count.
+/// the draft model costs. Then, for each length: how many guesses are kept (and, with `--accept sample`, how many of them
+/// are to be expected), how many passes the model makes for each new token, and the time, as a share of the time without
+/// guesses. Runs of all lengths take turns; medians count.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -95,6 +97,9 @@ struct Run {
     #[serde(flatten)]
     guesses: Guesses,
     acceptance_rate: f64,
+    /// The share of the guesses that the sample rule is to accept, by the probabilities of those that were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_to_expect: Option<f64>,
     target_passes_per_token: f64,
     /// Of the time without guesses.
     share_of_time: f64,
@@ -103,7 +108,7 @@ struct Run {
 impl Speculation {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(&[self.kv.chapters(), &[7, 8]].concat())?;
+        require_chapters(&[self.kv.chapters(), self.accept.chapters()].concat())?;
         ensure!(self.max_new_tokens > 0, "texts of 0 tokens: expected at least 1");
         let model = Model::open(&model_dir(&self.model))?;
         let tokenizer = Tokenizer::open(&model_dir(&self.model))?;
@@ -116,12 +121,14 @@ impl Speculation {
         let progress = Progress::new("writing", (TURNS * lengths.len() * prompts.len()) as u64);
         let mut times = vec![Vec::new(); lengths.len()];
         let mut guesses = vec![Guesses::default(); lengths.len()];
+        let mut to_expect = vec![0.0; lengths.len()];
         for _ in 0..TURNS {
             for (index, k) in lengths.iter().enumerate() {
                 let mut time = Duration::ZERO;
-                guesses[index] = Guesses::default();
+                (guesses[index], to_expect[index]) = Default::default();
                 for (seed, prompt) in prompts.iter().enumerate() {
-                    time += self.write(&model, &tokenizer, prompt, seed as u64, *k, &mut guesses[index])?;
+                    let counters = (&mut guesses[index], &mut to_expect[index]);
+                    time += self.write(&model, &tokenizer, prompt, seed as u64, *k, counters)?;
                     progress.advance(1);
                 }
                 times[index].push(time);
@@ -129,12 +136,13 @@ impl Speculation {
         }
         drop(progress);
         let seconds: Vec<f64> = times.iter().map(|times| median(times)).collect();
-        let runs = lengths.iter().zip(guesses).zip(&seconds).map(|((draft_len, guesses), time)| Run {
-            draft_len: *draft_len,
-            guesses,
-            acceptance_rate: guesses.acceptance_rate(),
-            target_passes_per_token: guesses.target_passes_per_token(),
-            share_of_time: time / seconds[0],
+        let runs = (0..lengths.len()).map(|run| Run {
+            draft_len: lengths[run],
+            guesses: guesses[run],
+            acceptance_rate: guesses[run].acceptance_rate(),
+            rate_to_expect: (self.accept == Rule::Sample).then(|| to_expect[run] / guesses[run].drafted.max(1) as f64),
+            target_passes_per_token: guesses[run].target_passes_per_token(),
+            share_of_time: seconds[run] / seconds[0],
         });
         let numbers = Numbers {
             model: self.model.display().to_string(),
@@ -157,7 +165,7 @@ impl Speculation {
         }
     }
 
-    /// Writes one text; returns the time that it took.
+    /// Writes one text; returns the time that it took. Counts the guesses, and how many the sample rule is to accept.
     fn write(
         &self,
         model: &Model,
@@ -165,7 +173,7 @@ impl Speculation {
         prompt: &[u32],
         seed: u64,
         k: usize,
-        guesses: &mut Guesses,
+        (guesses, to_expect): (&mut Guesses, &mut f64),
     ) -> Result<Duration> {
         let sampling = Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
         let tokens = prompt.len() + self.max_new_tokens;
@@ -183,9 +191,10 @@ impl Speculation {
             writing.run(cache.as_deref_mut(), &mut pick, &mut |_| {})?;
             return Ok(start.elapsed());
         }
-        guesser.work(self.accept.draft_sampling(sampling), |drafter| {
+        guesser.work(self.accept, sampling, |drafter| {
             let mut accept = |draft: &_, rows: &[Vec<f32>]| {
-                let new_tokens = self.accept.apply(draft, rows, &mut sampler);
+                let mut seen = |p: &[f32], q: &[f32]| *to_expect += share_to_expect(p, q);
+                let new_tokens = self.accept.judge(draft, rows, &mut sampler, &mut seen);
                 guesses.note(draft, new_tokens.len());
                 new_tokens
             };
@@ -232,18 +241,18 @@ fn render(numbers: &Numbers) -> String {
     if let Some(cost) = numbers.passes.draft_pass {
         passes.line(["1 token, draft model".into(), format!("{cost:.2}")]);
     }
-    let mut runs = Table::new(1, &["k", "drafted", "accepted", "share", "passes per token", "time"]);
+    let sampled = numbers.accept == Rule::Sample;
+    let to_expect = sampled.then_some("to expect");
+    let heading = ["k", "drafted", "accepted", "share"].into_iter().chain(to_expect);
+    let mut runs = Table::new(1, &heading.chain(["passes per token", "time"]).collect::<Vec<_>>());
     for run in &numbers.runs {
-        let Run { draft_len, guesses, acceptance_rate, target_passes_per_token, share_of_time } = run;
-        let share = if guesses.drafted == 0 { "".into() } else { format!("{:.1} %", 100.0 * acceptance_rate) };
-        runs.line([
-            draft_len.to_string(),
-            guesses.drafted.to_string(),
-            guesses.accepted.to_string(),
-            share,
-            format!("{target_passes_per_token:.2}"),
-            format!("{share_of_time:.2}"),
-        ]);
+        let Run { draft_len, guesses, target_passes_per_token, share_of_time, .. } = run;
+        let share = |share: f64| if guesses.drafted == 0 { "".into() } else { format!("{:.1} %", 100.0 * share) };
+        let shares = [Some(run.acceptance_rate), run.rate_to_expect].into_iter().flatten().map(share);
+        let mut line = vec![draft_len.to_string(), guesses.drafted.to_string(), guesses.accepted.to_string()];
+        line.extend(shares);
+        line.extend([format!("{target_passes_per_token:.2}"), format!("{share_of_time:.2}")]);
+        runs.line(line);
     }
     format!("{}\n{}", passes.render(), runs.render())
 }

@@ -10,7 +10,6 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
 use page_by_page::engine::{Cached, Draft, LanguageModel, Limits, RewindableModel};
 use page_by_page::model::{Model, StepError};
-use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -71,7 +70,7 @@ pub fn steps(prompt: &str, k: usize, n: usize) -> Result<Vec<Step>> {
             choices = rows.iter().map(|row| argmax(row)).collect();
             accept_matching(&draft.tokens, rows, &mut argmax)
         };
-        let mut drafter = DraftModel::new(&mut small, Sampler::new(Sampling::GREEDY));
+        let mut drafter = DraftModel::new(&mut small);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         let new_tokens = speculation.step(&text, k, &[])?;
         let memory = |log: &Log, remembered| -> Result<Memory> {
@@ -119,7 +118,7 @@ pub fn count(models: &Models, prompts: &[&str], k: usize, n: usize) -> Result<Co
             counts.new_tokens += new_tokens.len() as u64;
             new_tokens
         };
-        let mut drafter = DraftModel::new(&mut small, Sampler::new(Sampling::GREEDY));
+        let mut drafter = DraftModel::new(&mut small);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         let limits = Limits { max_new_tokens: n, end_of_text: &[] };
         speculation.generate(&prompt, limits, k, &mut |_| {})?;

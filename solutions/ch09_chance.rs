@@ -1,0 +1,111 @@
+//! Chapter 9: guessing by chance. A guess is drawn, and judged such that every text stays as likely as the target makes it.
+//!
+//! The match rule keeps a guess if the target happens to draw the same token. The sample rule keeps more. The draft model
+//! draws its guess from its own probabilities `q`. The target, which gives that token `p`, accepts it with probability
+//! `min(1, p / q)`. In the place of a rejected guess comes a token drawn from what the target has left, `max(0, p - q)`.
+//!
+//! ```text
+//!   token      p       q      guessed and accepted     left, max(0, p - q)     together
+//!     0      0.5     0.25     0.25  × 1    = 0.25             0.25               0.5
+//!     1      0.375   0.25     0.25  × 1    = 0.25             0.125              0.375
+//!     2      0.125   0.5      0.5   × 0.25 = 0.125            0                  0.125
+//!            1       1                       0.625            0.375              1
+//! ```
+//!
+//! The last column is `p` again. Of these guesses the target accepts 0.625, the smaller of `p` and `q` in each line.
+
+use crate::chapters::ch08_speculative::remember;
+use crate::engine::{Draft, Drafter, RewindableModel};
+use crate::model::StepError;
+use crate::sampler::{Sampler, draw};
+
+/// A small model that drafts by chance: it draws its guesses.
+pub struct SamplingDraftModel<'a> {
+    model: &'a mut dyn RewindableModel,
+    sampler: Sampler,
+}
+
+impl<'a> SamplingDraftModel<'a> {
+    /// Drafts with `model`; `sampler` draws its tokens, with random numbers of its own. Its vocabulary must be the target's.
+    pub fn new(model: &'a mut dyn RewindableModel, sampler: Sampler) -> Self {
+        SamplingDraftModel { model, sampler }
+    }
+}
+
+impl Drafter for SamplingDraftModel<'_> {
+    // ANCHOR: draft
+    /// Guesses `k` tokens, one after the other, as the draft model of chapter 8 does; but each is drawn ([`draw`]) from the
+    /// sampler's probabilities after the text and the guesses before it, with the sampler's next random number. The draft
+    /// keeps the probabilities that the token was drawn from ([`Draft::push`]).
+    fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
+        let mut guess = text.to_vec();
+        let mut draft = Draft::default();
+        for _ in 0..k {
+            let logits = self.model.next_logits(&guess)?;
+            let probabilities = self.sampler.probabilities(&logits);
+            let token = draw(&probabilities, self.sampler.uniform());
+            guess.push(token);
+            draft.push(token, probabilities);
+        }
+        Ok(draft)
+    }
+    // ANCHOR_END: draft
+
+    fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
+        remember(self.model, text)
+    }
+}
+
+// ANCHOR: residual
+/// What the target has left for each token when the draft has had its share: `max(0, p - q)`, `[vocab_size]`. Weights for
+/// [`draw`]; they do not add up to 1.
+///
+/// Where nothing is left for any token, `p`: the two are then the same but for rounding.
+///
+/// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `[0.25, 0.0, 0.0]`
+pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
+    let left: Vec<f32> = p.iter().zip(q).map(|(p, q)| (p - q).max(0.0)).collect();
+    if left.iter().any(|weight| *weight > 0.0) { left } else { p.to_vec() }
+}
+// ANCHOR_END: residual
+
+// ANCHOR: accept_sampled
+/// The new tokens, such that each has the target's probabilities, however good or bad the draft
+/// ([Leviathan et al., 2022](https://arxiv.org/abs/2211.17192), [Chen et al., 2023](https://arxiv.org/abs/2302.01318)).
+///
+/// A drafted token that the draft gave the probability `q` and the target gives `p` is accepted with probability
+/// `min(1, p / q)`: if `uniform()` is below `p / q`. The first that is rejected is replaced by a token drawn from
+/// [`residual`], which ends the new tokens. Behind a draft that was accepted to its end comes a token drawn from the
+/// target's last row. So there is one random number for each guess that is looked at, also for one that is sure to be
+/// accepted, and then one for the last token.
+///
+/// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens. `uniform` gives random
+/// numbers from 0 to 1, 1 excluded.
+///
+/// `p` = `[0.25, 0.75]`, `q` = `[0.5, 0.5]`; token 0 is drafted. Random number 0.3 → it is accepted; 0.6 → it is rejected,
+/// and token 1 comes in its place.
+pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut() -> f64) -> Vec<u32> {
+    let mut new_tokens = Vec::new();
+    for (index, token) in draft.tokens.iter().enumerate() {
+        let (p, q) = (&rows[index], &draft.probabilities[index]);
+        let ratio = p[*token as usize] / q[*token as usize];
+        if uniform() >= f64::from(ratio) {
+            new_tokens.push(draw(&residual(p, q), uniform()));
+            return new_tokens;
+        }
+        new_tokens.push(*token);
+    }
+    new_tokens.push(draw(&rows[draft.tokens.len()], uniform()));
+    new_tokens
+}
+// ANCHOR_END: accept_sampled
+
+// ANCHOR: share_to_expect
+/// The share of guesses to expect that the target accepts, where the draft model draws from `q` and the target has `p`: the
+/// sum of the smaller of the two, over all tokens. 1 if they agree, 0 if neither ever draws what the other may draw.
+///
+/// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `0.25 + 0.25 + 0.25` = `0.75`
+pub fn share_to_expect(p: &[f32], q: &[f32]) -> f64 {
+    p.iter().zip(q).map(|(p, q)| f64::from(p.min(*q))).sum()
+}
+// ANCHOR_END: share_to_expect
