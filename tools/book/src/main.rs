@@ -9,6 +9,7 @@ mod commands;
 mod contents;
 mod finding;
 mod html;
+mod http;
 mod markup;
 mod names;
 mod page;

@@ -11,15 +11,14 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 use percent_encoding::percent_decode_str;
-use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::check;
 use crate::check::Build;
+use crate::http;
+use crate::http::Answer;
 use crate::publish::{BUILD_FOLDER, publish};
 use crate::watch::Watch;
 
-/// Browsers fetch the parts of a page side by side.
-const WORKERS: usize = 4;
 /// How many ports to try after the one asked for.
 const MORE_PORTS: u16 = 20;
 
@@ -57,8 +56,7 @@ pub fn serve(root: &Path, port: u16, open: bool) -> Result<Infallible> {
 
     let listener = listen(port)?;
     let address = format!("http://{}/", listener.local_addr()?);
-    let server = Server::from_listener(listener, None).map_err(|error| anyhow!(error))?;
-    let edition = start(Arc::new(server), root);
+    let edition = start(listener, root);
     println!("Page by Page is at {address} (Ctrl-C stops)");
     if open {
         open_browser(&address);
@@ -107,29 +105,21 @@ fn listen(port: u16) -> Result<TcpListener> {
 }
 
 /// Starts answering requests; returns the number of the edition that pages compare to know when to reload.
-fn start(server: Arc<Server>, root: &Path) -> Arc<AtomicU64> {
+fn start(listener: TcpListener, root: &Path) -> Arc<AtomicU64> {
     // A page left open from an earlier run must see that this is another one.
     let edition = Arc::new(AtomicU64::new(u64::from(std::process::id()) << 32));
-    for _ in 0..WORKERS {
-        let (server, root, edition) = (server.clone(), root.to_path_buf(), edition.clone());
-        thread::spawn(move || {
-            while let Ok(request) = server.recv() {
-                // A browser that hangs up early has nothing to be told.
-                let _ = respond(request, &root, edition.load(Ordering::Relaxed));
-            }
-        });
-    }
+    let (root, current) = (root.to_path_buf(), edition.clone());
+    thread::spawn(move || -> Infallible {
+        http::run(&listener, move |address| answer(&root, address, current.load(Ordering::Relaxed)))
+    });
     edition
 }
 
-fn respond(request: Request, root: &Path, edition: u64) -> io::Result<()> {
-    if !matches!(request.method(), Method::Get | Method::Head) {
-        return request.respond(Response::from_string("only GET and HEAD").with_status_code(405));
+fn answer(root: &Path, address: &str, edition: u64) -> Answer {
+    if address == EDITION {
+        return Answer::text(200, edition.to_string());
     }
-    if request.url() == EDITION {
-        return request.respond(with_type(Response::from_string(edition.to_string()), "text/plain"));
-    }
-    let found = file_for(root, request.url()).and_then(|file| Some((fs::read(&file).ok()?, file)));
+    let found = file_for(root, address).and_then(|file| Some((fs::read(&file).ok()?, file)));
     let (status, body, content_type) = match found {
         Some((body, file)) => (200, body, content_type(&file)),
         None => {
@@ -141,12 +131,12 @@ fn respond(request: Request, root: &Path, edition: u64) -> io::Result<()> {
         true => with_reload(body),
         false => body,
     };
-    request.respond(with_type(Response::from_data(body), content_type).with_status_code(status))
+    Answer { status, content_type, body }
 }
 
-/// The file of the book that `url` names, or the stub in `exercises/` that a page links to; if it names one.
-fn file_for(root: &Path, url: &str) -> Option<PathBuf> {
-    let path = url.split(['?', '#']).next()?.strip_prefix('/')?;
+/// The file of the book that `address` names, or the stub in `exercises/` that a page links to; if it names one.
+fn file_for(root: &Path, address: &str) -> Option<PathBuf> {
+    let path = address.split(['?', '#']).next()?.strip_prefix('/')?;
     let path = percent_decode_str(path).decode_utf8().ok()?;
     let path = Path::new(&*path);
     // Nothing outside the book: no `..`, no second root, no drive letter.
@@ -157,12 +147,16 @@ fn file_for(root: &Path, url: &str) -> Option<PathBuf> {
     if !stays_inside {
         return None;
     }
-    let is_exercise = path.starts_with("exercises") && path.extension().is_some_and(|extension| extension == "rs");
-    let file = if is_exercise { root.join(path) } else { root.join(BUILD_FOLDER).join(path) };
-    match file.is_dir() {
-        true => Some(file.join("index.html")),
-        false => Some(file),
-    }
+    let (folder, path) = match path.strip_prefix("exercises") {
+        Ok(stub) if stub.extension().is_some_and(|extension| extension == "rs") => (root.join("exercises"), stub),
+        _ => (root.join(BUILD_FOLDER), path),
+    };
+    let named = folder.join(path);
+    let named = if named.is_dir() { named.join("index.html") } else { named };
+    // Nor where a link in the folder leads out of it. A pipe or a device would never end.
+    let file = named.canonicalize().ok()?;
+    let is_inside = file.starts_with(folder.canonicalize().ok()?);
+    (is_inside && file.is_file()).then_some(file)
 }
 
 fn content_type(file: &Path) -> &'static str {
@@ -181,16 +175,6 @@ fn content_type(file: &Path) -> &'static str {
         Some("txt" | "md" | "rs" | "toml") => "text/plain; charset=utf-8",
         _ => "application/octet-stream",
     }
-}
-
-fn with_type<R: io::Read>(response: Response<R>, content_type: &str) -> Response<R> {
-    let header =
-        |name: &str, value: &str| Header::from_bytes(name, value).expect("names and types above are plain ASCII");
-    response
-        .with_header(header("Content-Type", content_type))
-        .with_header(header("X-Content-Type-Options", "nosniff"))
-        // The next edition has the same addresses.
-        .with_header(header("Cache-Control", "no-cache"))
 }
 
 fn with_reload(page: Vec<u8>) -> Vec<u8> {
