@@ -1,5 +1,8 @@
 //! The oracle: what a cache must hold, as a plain list of tokens, and the comparison with what it does hold.
 
+use std::ffi::OsString;
+use std::ops::Range;
+
 use page_by_page::cache::{KvCache, KvLayout, Rewind};
 
 use super::asking::asking;
@@ -119,9 +122,18 @@ pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
 }
 
 /// The seeds that an oracle runs: `few`, or as many as `PAGE_BY_PAGE_SEEDS` asks for.
-pub fn seeds(few: u64) -> std::ops::Range<u64> {
-    let asked = std::env::var("PAGE_BY_PAGE_SEEDS").ok();
-    0..asked.map_or(few, |text| text.parse().expect("PAGE_BY_PAGE_SEEDS is a number of runs"))
+#[track_caller]
+pub fn seeds(few: u64) -> Range<u64> {
+    runs(std::env::var_os("PAGE_BY_PAGE_SEEDS"), few).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+/// `few` runs, or as many as were asked for. None at all would be green without a look at anything.
+pub fn runs(asked: Option<OsString>, few: u64) -> Result<Range<u64>, String> {
+    let Some(asked) = asked else { return Ok(0..few) };
+    match asked.to_str().and_then(|text| text.parse().ok()) {
+        Some(runs) if runs > 0 => Ok(0..runs),
+        _ => Err(format!("PAGE_BY_PAGE_SEEDS is {asked:?}: give a whole number of runs, 1 or more")),
+    }
 }
 
 /// Steps of one seed. Miri is slow: it looks at every access to memory.

@@ -7,6 +7,7 @@ use page_by_page::cache::{CacheError, KvCache, PageId};
 use page_by_page::chapters::{self, Chapter, Source};
 
 use super::asking::asking;
+use super::keeping::assert_snapshots_are_kept;
 use super::oracle;
 use super::rows::{self, KINDS};
 
@@ -74,6 +75,7 @@ impl std::fmt::Display for Transcript {
 /// insta shows the difference; before it stands a line of ours, with the chapter's file and the transcript's line.
 #[track_caller]
 pub fn assert_transcript(name: &str, transcript: &Transcript) {
+    assert_snapshots_are_kept();
     let file = format!("tests/snapshots/{name}.snap");
     let text = transcript.to_string();
     if let Some(line) = first_difference(&file, &text) {

@@ -38,21 +38,28 @@ fn check_insta(course: &Course, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Both variables, forced.
+/// What `.cargo/config.toml` forces, and what would happen without.
+pub const FORCED: [(&str, &str, &str); 6] = [
+    ("INSTA_UPDATE", "no", ACCEPTED),
+    ("INSTA_FORCE_PASS", "0", ACCEPTED),
+    ("INSTA_FORCE_UPDATE", "0", ACCEPTED),
+    ("INSTA_FORCE_UPDATE_SNAPSHOTS", "0", ACCEPTED),
+    ("PAGE_BY_PAGE_SNAPSHOTS", "kept", "the checks would take this file for one that does not count"),
+    ("RUST_BACKTRACE", "0", "a backtrace would bury what a check says"),
+];
+const ACCEPTED: &str = "the environment makes wrong work pass";
+
+/// All variables, forced.
 fn check_cargo(course: &Course, report: &mut Report) -> Result<()> {
     let text = if course.has(CARGO) { course.read(CARGO)? } else { String::new() };
     let config: toml::Table = text.parse().with_context(|| format!("{CARGO} is not TOML"))?;
-    for (name, value) in [("INSTA_UPDATE", "no"), ("INSTA_FORCE_PASS", "0")] {
+    for (name, value, otherwise) in FORCED {
         let set = config.get("env").and_then(|env| env.get(name));
         let holds = set.and_then(|set| set.get("value")?.as_str()) == Some(value)
             && set.and_then(|set| set.get("force")?.as_bool()) == Some(true);
         if !holds {
             let line = format!("{name} = {{ value = \"{value}\", force = true }}");
-            report.add(
-                CARGO,
-                0,
-                format!("must hold `{line}` under [env]: otherwise the environment makes wrong work pass"),
-            );
+            report.add(CARGO, 0, format!("must hold `{line}` under [env]: otherwise {otherwise}"));
         }
     }
     Ok(())
@@ -118,7 +125,9 @@ mod tests {
 
         let sample = Sample::new();
         sample.remove(".cargo/config.toml");
-        sample.expect(".cargo/config.toml: must hold `INSTA_FORCE_PASS");
+        for (name, value, _) in super::FORCED {
+            sample.expect(&format!(".cargo/config.toml: must hold `{name} = {{ value = \"{value}\", force = true }}`"));
+        }
     }
 
     #[test]

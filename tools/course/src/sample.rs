@@ -6,6 +6,7 @@ use tempfile::TempDir;
 
 use crate::check;
 use crate::course::{Course, RECORD};
+use crate::protection;
 use crate::record;
 
 const STUB_1: &str = r#"//! Chapter 1: sums.
@@ -164,7 +165,8 @@ impl Sample {
         let folder = tempfile::tempdir().unwrap();
         let sample = Sample { course: Course { root: folder.path().to_path_buf() }, _folder: folder };
         let forced = |name: &str, value: &str| format!("{name} = {{ value = \"{value}\", force = true }}\n");
-        let cargo = format!("[env]\n{}{}", forced("INSTA_UPDATE", "no"), forced("INSTA_FORCE_PASS", "0"));
+        let forced: String = protection::FORCED.iter().map(|(name, value, _)| forced(name, value)).collect();
+        let cargo = format!("[env]\n{forced}");
         let mistakes = |find: &str| -> String {
             let one =
                 |n: usize| format!("[[mutation]]\nname = \"mistake {n}\"\nfind = \"{find}\"\nreplace = \"{n}\"\n");
