@@ -4,9 +4,13 @@
 //! tensor), then the numbers. Mapping it lets the operating system read pages of it when they are first used, so a
 //! checkpoint of gigabytes opens in milliseconds. Large models are split into *shards*, with an index that says which
 //! file holds which tensor.
+//!
+//! A mapped file is memory that other programs can change. One that cuts it short stops this program with a bus error when
+//! it reads what is gone; one that rewrites it in place changes weights while they are used, and what is then computed
+//! means nothing. Neither can be prevented from here. So a checkpoint in use is replaced by renaming another file over it,
+//! as package managers and downloaders do: who has mapped the old one keeps it.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +19,7 @@ use memmap2::Mmap;
 use safetensors::SafeTensors;
 
 use crate::kernels::{Dtype, Matrix};
+use crate::{files, shown};
 
 /// What is wrong with a checkpoint folder. Each message names the file, the numbers and the next step.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +33,7 @@ pub enum CheckpointError {
         error: std::io::Error,
     },
     /// A JSON file is not JSON, or not of the expected form.
-    #[error("{}: not the JSON expected here: {error}", path.display())]
+    #[error("{}: not the JSON expected here: {}", path.display(), shown::field(&error.to_string()))]
     Json {
         /// The file.
         path: PathBuf,
@@ -73,8 +78,9 @@ pub enum CheckpointError {
     },
     /// A tensor has another shape than the config calls for.
     #[error(
-        "{}: tensor {name} is {found:?}, expected {expected:?}; config.json and the checkpoint do not belong together",
-        path.display()
+        "{}: tensor {name} is {}, expected {expected:?}; config.json and the checkpoint do not belong together",
+        path.display(),
+        shown::shape(found)
     )]
     WrongShape {
         /// The file.
@@ -118,14 +124,13 @@ fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Reads a whole small file.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CheckpointError> {
-    std::fs::read(path).map_err(|error| CheckpointError::Unreadable { path: path.into(), error })
-}
+/// Bytes of a safetensors header, or of an index of shards: a hundred times what Qwen3's largest have.
+const MOST_HEADER: usize = 16 << 20;
 
-/// Reads and parses a JSON file.
-pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
-    serde_json::from_slice(&read(path)?).map_err(|error| CheckpointError::Json { path: path.into(), error })
+/// Reads and parses a JSON file of at most so many bytes.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, at_most: usize) -> Result<T, CheckpointError> {
+    let bytes = files::read(path, at_most).map_err(|error| CheckpointError::Unreadable { path: path.into(), error })?;
+    serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Json { path: path.into(), error })
 }
 
 /// The tensors of a folder, by name.
@@ -166,18 +171,20 @@ impl Checkpoint {
             let tensors = map_file(&single)?;
             return Ok(Checkpoint { source: single, tensors });
         }
-        let weight_map = read_json::<ShardIndex>(&index)?.weight_map;
+        let weight_map = read_json::<ShardIndex>(&index, MOST_HEADER)?.weight_map;
         let mut shards: HashMap<&String, HashMap<String, Stored>> = HashMap::new();
         let mut tensors = HashMap::new();
         for (name, shard) in &weight_map {
             if !shards.contains_key(shard) {
-                if Path::new(shard).file_name() != Some(shard.as_ref()) {
-                    let problem = format!("the index names the shard {shard:?}, which is not a plain file name");
+                if !is_plain_file_name(shard) {
+                    let shard = shown::quoted(shard);
+                    let problem = format!("the index names the shard {shard}, which is not a plain file name");
                     return Err(CheckpointError::Damaged { path: index, problem });
                 }
                 shards.insert(shard, map_file(&dir.join(shard))?);
             }
             let Some(stored) = shards[shard].get(name) else {
+                let (name, shard) = (shown::field(name), shown::field(shard));
                 let problem = format!("the index places tensor {name} in {shard}, which does not hold it");
                 return Err(CheckpointError::Damaged { path: index, problem });
             };
@@ -267,12 +274,16 @@ impl Weight {
 
 fn map_file(path: &Path) -> Result<HashMap<String, Stored>, CheckpointError> {
     let unreadable = |error| CheckpointError::Unreadable { path: path.into(), error };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = files::open(path).map_err(unreadable)?;
     // SAFETY: the map is read-only. If another program cuts the file short while it is mapped, the operating system
     // stops this one with a bus error; a checkpoint in use is not rewritten in place.
     let map = unsafe { Mmap::map(&file) }.map_err(unreadable)?;
-    let (header_len, metadata) = SafeTensors::read_metadata(&map)
-        .map_err(|error| CheckpointError::Damaged { path: path.into(), problem: what_is_damaged(&map, error) })?;
+    let damaged = |problem| CheckpointError::Damaged { path: path.into(), problem };
+    if let Some(header_len) = header_len(&map).filter(|len| (MOST_HEADER as u64..map.len() as u64).contains(len)) {
+        return Err(damaged(format!("its header has {header_len} bytes, at most {MOST_HEADER} are expected")));
+    }
+    let (header_len, metadata) =
+        SafeTensors::read_metadata(&map).map_err(|error| damaged(what_is_damaged(&map, error)))?;
     let data_start = 8 + header_len;
     let file = Arc::new(MappedFile { path: path.into(), map });
     Ok(metadata
@@ -286,11 +297,16 @@ fn map_file(path: &Path) -> Result<HashMap<String, Stored>, CheckpointError> {
         .collect())
 }
 
+/// True for a name that means a file in this folder, and that some file system can have.
+fn is_plain_file_name(name: &str) -> bool {
+    Path::new(name).file_name() == Some(name.as_ref()) && !name.contains(char::is_control) && name.len() <= 255
+}
+
 /// Says in numbers what the parser has refused.
 pub(crate) fn what_is_damaged(bytes: &[u8], error: safetensors::SafeTensorError) -> String {
     use safetensors::SafeTensorError::{HeaderTooLarge, InvalidHeaderLength, MetadataIncompleteBuffer};
     let file_len = bytes.len();
-    let Some(header_len) = bytes.first_chunk().map(|b| u64::from_le_bytes(*b)) else {
+    let Some(header_len) = header_len(bytes) else {
         return format!("a safetensors file has at least 8 bytes, this one has {file_len}");
     };
     match error {
@@ -301,6 +317,11 @@ pub(crate) fn what_is_damaged(bytes: &[u8], error: safetensors::SafeTensorError)
             "its header describes tensors that do not end where the file ends, at byte {file_len}: it was cut short, \
              or something was added"
         ),
-        error => format!("not a safetensors file ({error})"),
+        error => format!("not a safetensors file ({})", shown::field(&error.to_string())),
     }
+}
+
+/// What the first eight bytes of a safetensors file announce.
+fn header_len(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().map(|len| u64::from_le_bytes(*len))
 }

@@ -17,6 +17,8 @@
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
 //! - [`snapshot`]: a cache as a file, for any cache to go on from.
+//! - [`files`]: files read only if they are what they should be, written whole or not at all; [`shown`]: what came from
+//!   one, in a message.
 //! - [`regions`]: contiguous regions in one memory, first fit: what pages replace.
 //! - [`lookup`]: drafts for speculation without a second model.
 //! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
@@ -25,10 +27,12 @@ pub mod cache;
 pub mod chapters;
 pub mod checkpoint;
 pub mod engine;
+pub mod files;
 pub mod kernels;
 pub mod lookup;
 pub mod model;
 pub mod regions;
 pub mod sampler;
+pub mod shown;
 pub mod snapshot;
 pub mod tokenizer;

@@ -18,11 +18,14 @@
 //! Rows mean something only to the model that made them. Another model of the same shape would take them without an
 //! error and write nonsense, so `model` is the [fingerprint](Model::fingerprint) of theirs. `checksum` is the CRC-32 of
 //! the whole file, taken while its own eight digits are zeros: a changed byte is found wherever it is.
+//!
+//! A file is there whole or not at all, whatever stops the program that saves it; [`files`] says how, and the book's page
+//! *What can go wrong* what is promised and what is not. Whoever can write to the file can also make one with other
+//! numbers and the right checksum: it guards against accidents, not against people.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::Metadata;
@@ -31,6 +34,7 @@ use safetensors::{Dtype, SafeTensors, View};
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::checkpoint::what_is_damaged;
 use crate::model::Model;
+use crate::{files, shown};
 
 /// The keys and values of a text, in every layer, and its tokens.
 #[derive(Clone, Debug)]
@@ -221,7 +225,7 @@ impl Snapshot {
     /// [`SnapshotError::TooLong`] if the model cannot have made them.
     pub fn save(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
         self.check(file, model)?;
-        write_whole(file, &self.encode(model.fingerprint()))
+        files::write_whole(file, &self.encode(model.fingerprint()))
             .map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
     }
 
@@ -232,9 +236,7 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError::Unwritable`].
     pub fn check_writable(file: &Path) -> Result<(), SnapshotError> {
-        create_beside(file)
-            .and_then(|(temporary, _)| fs::remove_file(temporary))
-            .map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
+        files::check_writable(file).map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
     }
 
     /// Reads a file that [`save`](Self::save) wrote, for the model that made the rows.
@@ -243,7 +245,8 @@ impl Snapshot {
     /// [`SnapshotError`]: every variant but [`SnapshotError::Unwritable`].
     pub fn load(file: &Path, model: &Model) -> Result<Self, SnapshotError> {
         let path = || PathBuf::from(file);
-        let bytes = fs::read(file).map_err(|error| SnapshotError::Unreadable { path: path(), error })?;
+        let bytes =
+            files::read(file, most_bytes(model)).map_err(|error| SnapshotError::Unreadable { path: path(), error })?;
         let header = Header::read(file, &bytes)?;
         let (found, expected) = (header.layout, model.config().kv_layout());
         if found != expected {
@@ -302,6 +305,15 @@ impl Snapshot {
         file[place..][..checksum.len()].copy_from_slice(checksum.as_bytes());
         file
     }
+}
+
+/// More bytes than a saved cache of a model can have.
+fn most_bytes(model: &Model) -> usize {
+    let layout = model.config().kv_layout();
+    // No overflow: a layer's weights, which are in a file, are larger than its rows.
+    let token = size_of::<u32>() + 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
+    let header = (1 << 20) + layout.n_layers * (1 << 10);
+    header.saturating_add(model.config().max_positions.saturating_mul(token))
 }
 
 /// The names of a layer's keys and values in a file.
@@ -394,7 +406,7 @@ impl Header {
             return Err(SnapshotError::NotASnapshot { path: path(), problem });
         }
         let field = |name: &str| fields.get(name).ok_or_else(|| damaged(format!("the header has no {name}")));
-        let wrong = |name: &str, value: &str| damaged(format!("the header says {name} {value:?}"));
+        let wrong = |name: &str, value: &str| damaged(format!("the header says {name} {}", shown::quoted(value)));
         let number = |name: &str| {
             let value = field(name)?;
             value.parse::<usize>().map_err(|_| wrong(name, value))
@@ -410,6 +422,7 @@ impl Header {
         let (found, expected) = (field("checksum")?, checksum(bytes).map(digits));
         if expected.as_ref() != Some(found) {
             let expected = expected.unwrap_or_default();
+            let found = shown::field(found);
             return Err(damaged(format!("its bytes have the checksum {expected}, the header says {found}")));
         }
         let layout = KvLayout {
@@ -429,10 +442,8 @@ impl Header {
         let tensor = |name: &str, dtype: Dtype, shape: &[usize]| {
             let info = info(name)?;
             if (info.dtype, info.shape.as_slice()) != (dtype, shape) {
-                return Err(format!(
-                    "tensor {name} is {:?} {:?}, expected {dtype:?} {shape:?}",
-                    info.dtype, info.shape
-                ));
+                let (found, its_shape) = (info.dtype, shown::shape(&info.shape));
+                return Err(format!("tensor {name} is {found:?} {its_shape}, expected {dtype:?} {shape:?}"));
             }
             // The parser has checked that the places lie in the file and are as long as the shapes say.
             Ok(data[info.data_offsets.0..info.data_offsets.1].as_chunks().0)
@@ -449,39 +460,5 @@ impl Header {
             layers.push(FrozenLayer { k: rows(&k)?, v: rows(&v)? });
         }
         Ok(Snapshot { layout: self.layout, tokens, layers })
-    }
-}
-
-/// Puts a file in its place in one move: whoever opens it finds the old content or the new, never half of it.
-fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (temporary, mut output) = create_beside(file)?;
-    let written = output.write_all(bytes).and_then(|()| output.sync_all());
-    drop(output);
-    let moved = written.and_then(|()| fs::rename(&temporary, file));
-    if moved.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
-    }
-    moved
-}
-
-/// Creates a temporary file in the folder where `file` is to be.
-fn create_beside(file: &Path) -> io::Result<(PathBuf, File)> {
-    let wrong = |problem| Err(io::Error::new(ErrorKind::InvalidInput, problem));
-    let Some(name) = file.file_name() else {
-        return wrong("this is not the name of a file");
-    };
-    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
-        return wrong("this is a folder or a device, not a file");
-    }
-    let mut number = 0;
-    loop {
-        let mut temporary = name.to_os_string();
-        temporary.push(format!(".{}-{number}.part", std::process::id()));
-        let temporary = file.with_file_name(temporary);
-        match File::create_new(&temporary) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-            created => return created.map(|output| (temporary, output)),
-        }
     }
 }

@@ -1,6 +1,17 @@
 //! Text to token ids and back, by the Hugging Face `tokenizers` library.
+//!
+//! A `tokenizer.json` is close to a program: normalizers, patterns, templates that the library runs over every text. With
+//! some that contradict themselves it panics. Such a panic ends here, as an error that names the file.
 
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use serde_json::Value;
+
+use crate::{files, shown};
 
 /// A tokenizer that cannot be used, or a text that it cannot take.
 #[derive(Debug, thiserror::Error)]
@@ -13,26 +24,47 @@ pub enum TokenizerError {
         /// What the library said.
         problem: String,
     },
-    /// The library refused.
-    #[error("tokenizer: {0}")]
-    Refused(String),
+    /// The library cannot turn a text into tokens, or tokens into text.
+    #[error("{}: {problem}; use the tokenizer.json that came with the model", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What the library said.
+        problem: String,
+    },
 }
+
+/// Bytes of a `tokenizer.json`: several times what the largest vocabularies take.
+const MOST_BYTES: usize = 64 << 20;
 
 /// The tokenizer of a model folder.
 pub struct Tokenizer {
+    path: PathBuf,
     inner: tokenizers::Tokenizer,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`.
+    /// Reads `tokenizer.json`. What it says of padding and of cutting long texts is not followed: a prompt is taken as it
+    /// is.
     ///
     /// # Errors
     /// [`TokenizerError::Open`].
     pub fn open(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join("tokenizer.json");
-        match tokenizers::Tokenizer::from_file(&path) {
-            Ok(inner) => Ok(Tokenizer { inner }),
-            Err(problem) => Err(TokenizerError::Open { path, problem: problem.to_string() }),
+        let opened = files::read(&path, MOST_BYTES).map_err(|error| error.to_string()).and_then(|bytes| {
+            let mut inner = caught(|| tokenizers::Tokenizer::from_bytes(&bytes))?;
+            inner.with_padding(None);
+            caught(|| inner.with_truncation(None).map(drop))?;
+            match inner.get_post_processor().map(serde_json::to_value) {
+                Some(Ok(post_processor)) => check_templates(&post_processor)?,
+                Some(Err(error)) => return Err(error.to_string()),
+                None => {}
+            }
+            Ok(inner)
+        });
+        match opened {
+            Ok(inner) => Ok(Tokenizer { path, inner }),
+            Err(problem) => Err(TokenizerError::Open { path, problem }),
         }
     }
 
@@ -41,7 +73,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Refused`].
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self.inner.encode(text, true).map_err(|error| TokenizerError::Refused(error.to_string()))?;
+        let encoding = caught(|| self.inner.encode(text, true)).map_err(|problem| self.refused(problem))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -50,7 +82,11 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Refused`].
     pub fn decode(&self, tokens: &[u32]) -> Result<String, TokenizerError> {
-        self.inner.decode(tokens, true).map_err(|error| TokenizerError::Refused(error.to_string()))
+        caught(|| self.inner.decode(tokens, true)).map_err(|problem| self.refused(problem))
+    }
+
+    fn refused(&self, problem: String) -> TokenizerError {
+        TokenizerError::Refused { path: self.path.clone(), problem }
     }
 
     /// The first id, in order, that stands for another token in `other` or is missing in one of the two; `None` if both have
@@ -65,6 +101,52 @@ impl Tokenizer {
     pub fn stream(&self) -> TextStream<'_> {
         TextStream { tokenizer: self, tokens: Vec::new(), shown: 0, text: String::new() }
     }
+}
+
+/// Refuses a template that uses what is not there: the library would panic at the first text.
+fn check_templates(post_processor: &Value) -> Result<(), String> {
+    for part in post_processor["processors"].as_array().into_iter().flatten() {
+        check_templates(part)?;
+    }
+    for piece in post_processor["single"].as_array().into_iter().flatten() {
+        if let Some(token) = piece["SpecialToken"]["id"].as_str()
+            && post_processor["special_tokens"].get(token).is_none()
+        {
+            let token = shown::quoted(token);
+            return Err(format!("its post_processor uses the token {token}, which its special_tokens do not define"));
+        }
+        if piece["Sequence"]["id"] == "B" {
+            return Err("its post_processor asks for a second text (B) where there is only one".into());
+        }
+    }
+    Ok(())
+}
+
+/// What the library answers. A panic in it is an error too, and is not printed.
+fn caught<T>(ask: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    thread_local!(static ASKING: Cell<bool> = const { Cell::new(false) });
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let print = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !ASKING.get() {
+                print(panic);
+            }
+        }));
+    });
+    let before = ASKING.replace(true);
+    // After a panic only the library's own caches may be half done, and they only save time.
+    let answer = panic::catch_unwind(AssertUnwindSafe(ask));
+    ASKING.set(before);
+    match answer {
+        Ok(answer) => answer.map_err(|error| shown::field(&error.to_string())),
+        Err(panic) => Err(format!("the tokenizers library fails with it ({})", shown::field(panic_text(&*panic)))),
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no reason given")
 }
 
 /// Turns tokens into text as they come, whole characters only: one character may take several tokens.
@@ -159,5 +241,63 @@ mod tests {
             assert_eq!(stream.push(*token).unwrap(), "");
         }
         assert!(stream.finish().unwrap().contains(NOT_A_CHARACTER));
+    }
+
+    /// A copy of the storyteller's tokenizer, changed.
+    fn changed(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, Result<Tokenizer, TokenizerError>) {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/storyteller/tokenizer.json");
+        let mut json: Value = serde_json::from_slice(&std::fs::read(ours).unwrap()).unwrap();
+        change(&mut json);
+        std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+        let opened = Tokenizer::open(dir.path());
+        (dir, opened)
+    }
+
+    #[test]
+    fn a_template_that_uses_what_is_not_there_is_refused_by_name() {
+        let template = |json: &mut Value, piece: Value| json["post_processor"]["single"][0] = piece;
+        let undefined = serde_json::json!({ "SpecialToken": { "id": "<|begin|>", "type_id": 0 } });
+        let second = serde_json::json!({ "Sequence": { "id": "B", "type_id": 0 } });
+        let says = "its post_processor uses the token \"<|begin|>\", which its special_tokens do not define; ";
+        for nested in [false, true] {
+            for (piece, says) in [(&undefined, says), (&second, "its post_processor asks for a second text (B)")] {
+                let (dir, opened) = changed(|json| {
+                    template(json, piece.clone());
+                    if nested {
+                        let inner = json["post_processor"].take();
+                        json["post_processor"] = serde_json::json!({ "type": "Sequence", "processors": [inner] });
+                    }
+                });
+                let error = opened.err().expect("it is refused").to_string();
+                let file = dir.path().join("tokenizer.json");
+                assert!(error.starts_with(&format!("{}: {says}", file.display())), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_neither_padded_nor_cut() {
+        let expected = storyteller().encode("The king had a dragon").unwrap();
+        let (_dir, tokenizer) = changed(|json| {
+            json["padding"] = serde_json::json!({
+                "strategy": { "Fixed": 1u64 << 40 }, "direction": "Right", "pad_to_multiple_of": 0, "pad_id": 0,
+                "pad_type_id": 0, "pad_token": "<|endoftext|>"
+            });
+            json["truncation"] = serde_json::json!({
+                "max_length": 1, "strategy": "LongestFirst", "stride": 0, "direction": "Right"
+            });
+        });
+        assert_eq!(tokenizer.unwrap().encode("The king had a dragon").unwrap(), expected);
+    }
+
+    #[test]
+    fn a_panic_in_the_library_is_an_error_that_names_the_file() {
+        // The prefix is longer than the second half of every merge, which the library cuts off by that much.
+        let (dir, opened) = changed(|json| json["model"]["continuing_subword_prefix"] = "123456789".repeat(9).into());
+        let error = opened.err().expect("it is refused").to_string();
+        assert!(error.starts_with(&dir.path().join("tokenizer.json").display().to_string()), "{error}");
+        assert!(error.contains("the tokenizers library fails with it ("), "{error}");
+        assert!(caught(|| -> tokenizers::Result<()> { panic!("{}", "x".repeat(1 << 20)) }).unwrap_err().len() < 400);
     }
 }

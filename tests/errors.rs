@@ -74,6 +74,120 @@ fn a_file_where_a_folder_should_be() {
     fails(&["logits", "--tokens", "1", "--model", file.to_str().unwrap()], 1, &["model.safetensors", "not a file"]);
 }
 
+/// What is no file, where a file should be: nobody waits for it, and nothing of it is read.
+#[cfg(unix)]
+#[test]
+fn a_pipe_or_a_device_where_a_file_should_be() {
+    let bundled = || Folder::copy_of("storyteller-draft");
+    for name in ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"] {
+        let (pipe, device) = (bundled(), bundled());
+        for folder in [&pipe, &device] {
+            std::fs::remove_file(folder.file(name)).unwrap();
+        }
+        assert!(Command::new("mkfifo").arg(pipe.file(name)).status().unwrap().success());
+        std::os::unix::fs::symlink("/dev/zero", device.file(name)).unwrap();
+        for folder in [&pipe, &device] {
+            let says = [name, "this is a pipe, a socket or a device, not a file"];
+            if name == "tokenizer.json" {
+                let error = page_by_page::tokenizer::Tokenizer::open(folder.path().as_ref()).err().unwrap();
+                assert!(says.iter().all(|word| error.to_string().contains(word)), "{error}");
+            } else {
+                refused(folder, &says);
+            }
+        }
+    }
+    let sharded = Folder::copy_of("sharded");
+    let index = "model.safetensors.index.json";
+    std::fs::remove_file(sharded.file(index)).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", sharded.file(index)).unwrap();
+    refused(&sharded, &[index, "this is a pipe, a socket or a device, not a file"]);
+}
+
+#[test]
+fn a_file_that_is_much_too_large() {
+    for (golden, name, most) in [
+        ("bf16-gqa3", "config.json", 1 << 20),
+        ("long-eos-list", "generation_config.json", 1 << 20),
+        ("sharded", "model.safetensors.index.json", 16 << 20),
+        ("storyteller-draft", "tokenizer.json", 64 << 20),
+    ] {
+        let folder = Folder::copy_of(golden);
+        // As long as it says, and nearly nothing on the disk.
+        std::fs::File::options().write(true).open(folder.file(name)).unwrap().set_len(1 << 40).unwrap();
+        let says = [name, &format!("the file has 1099511627776 bytes, at most {most} are expected here")];
+        if name == "tokenizer.json" {
+            let error = page_by_page::tokenizer::Tokenizer::open(folder.path().as_ref()).err().unwrap();
+            assert!(says.iter().all(|word| error.to_string().contains(word)), "{error}");
+        } else {
+            refused(&folder, &says);
+        }
+    }
+    let folder = folder();
+    let header = 20 << 20;
+    let file = std::fs::File::options().write(true).open(folder.file("model.safetensors")).unwrap();
+    file.set_len(64 << 20).unwrap();
+    std::io::Write::write_all(&mut &file, &u64::to_le_bytes(header)).unwrap();
+    refused(&folder, &["model.safetensors", "its header has 20971520 bytes, at most 16777216 are expected"]);
+}
+
+/// A file can say anything; what of it is repeated is short, and no terminal obeys it.
+#[test]
+fn what_a_file_says_is_repeated_briefly_and_harmlessly() {
+    let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\r\nerror: all is well\u{9b}31m\u{202e}".to_string();
+    let long = "x".repeat(1 << 19);
+    for text in [evil, long] {
+        for (golden, file, field) in [
+            ("bf16-gqa3", "config.json", "model_type"),
+            ("bf16-gqa3", "config.json", "hidden_act"),
+            ("bf16-gqa3", "config.json", "rope_parameters"),
+            ("bf16-gqa3", "config.json", "vocab_size"),
+            ("bf16-gqa3", "config.json", "eos_token_id"),
+            ("sharded", "model.safetensors.index.json", "weight_map"),
+        ] {
+            let folder = Folder::copy_of(golden);
+            let value = match field {
+                "rope_parameters" => json!({ "rope_type": text }),
+                "weight_map" => json!({ &text: &text }),
+                _ => json!(text),
+            };
+            folder.set(file, field, value);
+            refused_harmlessly(&folder, file);
+        }
+        let index = "model.safetensors.index.json";
+        let folder = Folder::copy_of("sharded");
+        folder.set(index, "weight_map", json!({ &text: "model-00001-of-00003.safetensors" }));
+        refused_harmlessly(&folder, index);
+        let folder = Folder::copy_of("bf16-gqa3");
+        let header = json!({ "a": { "dtype": &text, "shape": [], "data_offsets": [0, 0] } }).to_string();
+        folder.write("model.safetensors", [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat());
+        refused_harmlessly(&folder, "model.safetensors");
+    }
+    let folder = folder();
+    folder.change_tensor("model.norm.weight", |tensor| {
+        tensor.shape = [&[1; 100_000][..], &tensor.shape].concat();
+    });
+    refused_harmlessly(&folder, "model.safetensors");
+}
+
+/// `logits` of this folder names the file in a short line that any terminal may show.
+#[track_caller]
+fn refused_harmlessly(folder: &Folder, file: &str) {
+    let (code, stderr) = run(&["logits", "--tokens", "1,2", "--model", folder.path()]);
+    let line = stderr.strip_suffix('\n').unwrap();
+    assert!(code == Some(1) && line.starts_with("error: ") && line.contains(file), "{line:?}");
+    assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
+    assert!(line.chars().count() < 1_000, "{} characters: {line}", line.chars().count());
+}
+
+#[test]
+fn an_argument_is_repeated_harmlessly() {
+    for arguments in [&["generate", "--kv", "\u{1b}[2J"][..], &["logits", "--tokens", "1", "--model", "\u{1b}[2J"]] {
+        let (code, stderr) = run(arguments);
+        assert!(code != Some(0) && stderr.contains("\\u{1b}[2J"), "{stderr:?}");
+        assert!(!stderr.contains('\u{1b}'), "{stderr:?}");
+    }
+}
+
 #[test]
 fn a_truncated_file() {
     let folder = folder();

@@ -194,9 +194,61 @@ fn other_files_are_no_saved_caches() {
         let error = place.load(bytes, &model).unwrap_err();
         assert!(matches!(error, SnapshotError::NotASnapshot { .. }), "{error}");
     }
-    for path in [place.0.path().join("nothing"), place.0.path().into()] {
+    let mut paths = vec![place.0.path().join("nothing"), place.0.path().into()];
+    if cfg!(unix) {
+        let pipe = place.0.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        paths.extend([pipe, "/dev/zero".into()]);
+    }
+    for path in paths {
         let error = Snapshot::load(&path, &model).unwrap_err();
         assert!(matches!(error, SnapshotError::Unreadable { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_file_larger_than_any_cache_of_the_model_is_not_read() {
+    let (model, place) = (model(), Place::new());
+    fs::write(place.file(), saved(&model)).unwrap();
+    // As long as it says, and nearly nothing on the disk.
+    fs::File::options().write(true).open(place.file()).unwrap().set_len(1 << 40).unwrap();
+    let error = Snapshot::load(&place.file(), &model).unwrap_err();
+    // A MiB, one KiB for each of 2 layers, and for each of 128 positions an id and 2 times 2 rows of 16 numbers.
+    let most = (1 << 20) + 2 * (1 << 10) + 128 * (4 + 2 * 2 * 16 * 4);
+    let says = format!("the file has 1099511627776 bytes, at most {most} are expected here; give a file with a saved");
+    assert!(error.to_string().contains(&says), "{error}");
+    // The longest text has room.
+    let longest: Vec<u32> = (0..128).map(|position| position % 97).collect();
+    frozen(model.config().kv_layout(), &longest).0.save(&place.file(), &model).unwrap();
+    assert_eq!(Snapshot::load(&place.file(), &model).unwrap().tokens(), longest);
+}
+
+#[test]
+fn what_a_header_says_is_repeated_briefly_and_harmlessly() {
+    let (model, place) = (model(), Place::new());
+    let bytes = saved(&model);
+    for (field, text) in [
+        ("version", "\u{1b}[2J".into()),
+        ("version", "x".repeat(1 << 19)),
+        ("n_layers", "x".repeat(1 << 19)),
+        ("n_layers", "\u{9b}31m\r\n".into()),
+        ("model", "\u{1b}]0;owned\u{7}".into()),
+        ("checksum", "x".repeat(1 << 19)),
+        ("checksum", "\u{1b}[2J".into()),
+    ] {
+        let lie = |fields: &mut HashMap<String, String>, _: &mut BTreeMap<String, Tensor>| {
+            fields.insert(field.into(), text.clone());
+        };
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+        assert!(metadata.metadata().as_ref().unwrap().contains_key(field));
+        let error = match field {
+            // Too short or too long for the place that is sealed.
+            "checksum" => place.load(&unsealed(&bytes, lie), &model),
+            _ => place.load(&forged(&bytes, lie), &model),
+        };
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(field) || error.contains("checksum"), "{error:?}");
+        assert!(!error.contains(char::is_control) && error.len() < 600, "{error:?}");
     }
 }
 
@@ -322,6 +374,11 @@ fn sealed(bytes: Vec<u8>) -> Vec<u8> {
 
 /// The file with other fields or tensors, and the right checksum.
 fn forged(bytes: &[u8], lie: impl FnOnce(&mut HashMap<String, String>, &mut BTreeMap<String, Tensor>)) -> Vec<u8> {
+    sealed(unsealed(bytes, lie))
+}
+
+/// The file with other fields or tensors, and the checksum that they say.
+fn unsealed(bytes: &[u8], lie: impl FnOnce(&mut HashMap<String, String>, &mut BTreeMap<String, Tensor>)) -> Vec<u8> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).unwrap();
     let mut fields = metadata.metadata().clone().unwrap();
     let file = SafeTensors::deserialize(bytes).unwrap();
@@ -333,7 +390,7 @@ fn forged(bytes: &[u8], lie: impl FnOnce(&mut HashMap<String, String>, &mut BTre
     let views = tensors
         .iter()
         .map(|(name, tensor)| (name, TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.data).unwrap()));
-    sealed(safetensors::serialize(views, Some(fields)).unwrap())
+    safetensors::serialize(views, Some(fields)).unwrap()
 }
 
 // Fingerprints

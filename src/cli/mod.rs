@@ -14,7 +14,9 @@ mod saved;
 mod status;
 mod synth;
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,6 +24,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::error::{Error as UsageError, ErrorKind};
 use clap::{Parser, Subcommand};
+use page_by_page::shown;
 
 use report::{count, thousands};
 
@@ -112,6 +115,10 @@ fn wrong_usage(error: &UsageError) -> ExitCode {
     let cause = std::error::Error::source(error);
     match cause.and_then(|cause| cause.downcast_ref::<kv::UnknownKv>()) {
         Some(unknown) if error.kind() == ErrorKind::ValueValidation => say(&format!("error: {unknown}")),
+        // What repeats arguments that a terminal would obey loses its colours.
+        _ if error.use_stderr() && std::env::args_os().any(|argument| commands_a_terminal(&argument)) => {
+            error.render().to_string().lines().for_each(say);
+        }
         // Help and version come this way too, and go to standard output. Nobody is left to hear of a failure.
         _ => drop(error.print()),
     }
@@ -123,14 +130,21 @@ fn reader_has_left(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Writes a line to standard error, if anybody reads it.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+fn commands_a_terminal(argument: &OsStr) -> bool {
+    let argument = argument.to_string_lossy();
+    shown::text(&argument) != argument
 }
 
-/// Writes text to standard output at once.
+/// Writes a line to standard error, if anybody reads it. Whatever file or name a part of it is from: a terminal obeys none
+/// of it.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", shown::message(line));
+}
+
+/// Writes text to standard output at once: as it is, or on a terminal with control characters shown as what they are.
 fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
+    let text = if out.is_terminal() { shown::text(text) } else { Cow::from(text) };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => error.into(),
         _ => anyhow::anyhow!("standard output: {error}"),

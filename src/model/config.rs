@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::cache::KvLayout;
 use crate::checkpoint::{CheckpointError, read_json};
 use crate::kernels::Heads;
+use crate::shown::quoted;
 
 /// The shape of a Qwen3 model and what else its config fixes.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +42,9 @@ pub struct ModelConfig {
     pub sampling: SamplingDefaults,
 }
 
+/// Bytes of a config: hundreds of times what any has.
+const MOST_BYTES: usize = 1 << 20;
+
 /// What `generation_config.json` says of sampling, where it is present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct SamplingDefaults {
@@ -61,10 +65,10 @@ impl ModelConfig {
     /// cannot be.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
         let path = dir.join("config.json");
-        let json: ConfigJson = read_json(&path)?;
+        let json: ConfigJson = read_json(&path, MOST_BYTES)?;
         let generation_path = dir.join("generation_config.json");
         let generation: GenerationJson =
-            if generation_path.exists() { read_json(&generation_path)? } else { GenerationJson::default() };
+            if generation_path.exists() { read_json(&generation_path, MOST_BYTES)? } else { GenerationJson::default() };
 
         let config = ModelConfig {
             vocab_size: json.vocab_size,
@@ -206,7 +210,8 @@ impl ConfigJson {
     fn unsupported(&self) -> Option<String> {
         let model_type = self.model_type.as_deref().unwrap_or("(none)");
         if model_type != "qwen3" {
-            return Some(format!("the architecture {model_type:?} is not supported (supported: \"qwen3\")"));
+            let model_type = quoted(model_type);
+            return Some(format!("the architecture {model_type} is not supported (supported: \"qwen3\")"));
         }
         if self.quantization_config.is_some() {
             return Some("quantized weights are not supported (quantization_config); use the bf16 checkpoint".into());
@@ -220,7 +225,8 @@ impl ConfigJson {
         }
         if let Some(rope) = &self.rope_parameters {
             if let Some(kind) = rope.rope_type.as_ref().filter(|kind| *kind != "default") {
-                return Some(format!("rope scaling is not supported (rope_type {kind:?}, supported: \"default\")"));
+                let kind = quoted(kind);
+                return Some(format!("rope scaling is not supported (rope_type {kind}, supported: \"default\")"));
             }
             if let Some(factor) = rope.partial_rotary_factor.filter(|factor| *factor != 1.0) {
                 return Some(format!("partial rotary positions are not supported (partial_rotary_factor {factor})"));
@@ -228,7 +234,8 @@ impl ConfigJson {
         }
         let activation = self.hidden_act.as_deref().unwrap_or("silu");
         if activation != "silu" {
-            return Some(format!("the activation {activation:?} is not supported (supported: \"silu\")"));
+            let activation = quoted(activation);
+            return Some(format!("the activation {activation} is not supported (supported: \"silu\")"));
         }
         None
     }

@@ -68,6 +68,7 @@ struct Cost {
 impl Append {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        self.output.check()?;
         require_chapters(&self.chapters())?;
         ensure!(
             !self.kv.contains(&Kv::Recompute),

@@ -50,6 +50,7 @@ struct Cost {
 impl Caches {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        self.output.check()?;
         require_chapters(&[1, 2, 3, 4, 5, 6])?;
         let model = Model::open(&model_dir("storyteller".as_ref()))?;
         let positions = model.config().max_positions;

@@ -95,6 +95,7 @@ struct Numbers {
 impl Engine {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        self.output.check()?;
         require_chapters(&[3])?;
         let model = Model::open(&model_dir(&self.model))?;
         let config = model.config();

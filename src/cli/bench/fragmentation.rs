@@ -43,6 +43,7 @@ const MOST_PAGES: usize = 10_000_000;
 impl Fragmentation {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        self.output.check()?;
         if self.lengths.is_empty() {
             bail!("there is no text that could end; give at least one length");
         }

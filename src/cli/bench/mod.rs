@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use page_by_page::cache::{CacheError, KvLayout, Rewind};
+use page_by_page::files;
 use serde::Serialize;
 
 use super::kv::{Kv, Room};
@@ -63,6 +64,14 @@ impl Bench {
 }
 
 impl Output {
+    /// Refuses, before anything is measured, a file that could not be written.
+    fn check(&self) -> Result<()> {
+        match &self.json {
+            Some(file) => check_json(file),
+            None => Ok(()),
+        }
+    }
+
     fn write(&self, numbers: &impl Serialize) -> Result<()> {
         match &self.json {
             Some(file) => write_json(file, numbers),
@@ -71,9 +80,21 @@ impl Output {
     }
 }
 
+/// True for what is there and takes what is written as it comes: standard output, say.
+fn is_a_stream(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+fn check_json(file: &Path) -> Result<()> {
+    let checked = if is_a_stream(file) { Ok(()) } else { files::check_writable(file) };
+    checked.with_context(|| format!("cannot write {}", file.display()))
+}
+
 fn write_json(file: &Path, numbers: &impl Serialize) -> Result<()> {
-    let json = serde_json::to_string_pretty(numbers)?;
-    std::fs::write(file, json + "\n").with_context(|| format!("cannot write {}", file.display()))
+    let json = serde_json::to_string_pretty(numbers)? + "\n";
+    let written =
+        if is_a_stream(file) { std::fs::write(file, json) } else { files::write_whole(file, json.as_bytes()) };
+    written.with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The caches that keep rows, in the order of the book.

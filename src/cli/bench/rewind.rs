@@ -66,6 +66,7 @@ struct Way {
 impl Rewinding {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        self.output.check()?;
         require_chapters(&[2, 3, 4, 5, 6, 7])?;
         let layout = ModelConfig::open(&model_dir(&self.model))?.kv_layout();
         for tokens in &self.tokens {

@@ -108,6 +108,7 @@ struct Run {
 impl Speculation {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        self.output.check()?;
         require_chapters(&[self.kv.chapters(), self.accept.chapters()].concat())?;
         ensure!(self.max_new_tokens > 0, "texts of 0 tokens: expected at least 1");
         let model = Model::open(&model_dir(&self.model))?;

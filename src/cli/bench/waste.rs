@@ -39,6 +39,7 @@ pub struct Waste {
 impl Waste {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        self.output.check()?;
         require_chapters(if self.page_size.is_some() { &[3, 4, 5, 6] } else { &[3] })?;
         let usages = match self.page_size {
             None => self.reserve()?,

@@ -1,0 +1,346 @@
+//! Files that others wrote, read only if they are what they should be; files for others, written whole or not at all.
+//!
+//! The book's page *What can go wrong* says what this promises, and what it does not.
+//!
+//! ```text
+//!   write_whole("story.cache"):
+//!     1. story.cache.4711-0.part   made beside it, locked, with the permissions of the file that is there
+//!     2.                           written, and on the disk
+//!     3. story.cache               renamed, in one move; then the folder is on the disk too
+//! ```
+//!
+//! A program that is killed in step 2 leaves its part. The lock goes with the program, so whoever writes the same file
+//! next can tell a part that was left behind from one that somebody is writing, and removes it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, Permissions, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Opens a file to read it. Only a file: a pipe would make us wait, a device might never end.
+///
+/// # Errors
+/// What the system says; [`ErrorKind::IsADirectory`] and [`ErrorKind::InvalidInput`] for what is no file.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Before it is opened, as opening a pipe waits for somebody to write to it.
+    must_be_a_file(&fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    // Again, in case the name has come to mean something else.
+    must_be_a_file(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Reads a whole file of at most so many bytes.
+///
+/// # Errors
+/// As [`open`]; [`ErrorKind::FileTooLarge`], with both numbers.
+pub fn read(path: &Path, at_most: usize) -> io::Result<Vec<u8>> {
+    let too_large = |len: u64| {
+        let problem = format!("the file has {len} bytes, at most {at_most} are expected here");
+        Err(io::Error::new(ErrorKind::FileTooLarge, problem))
+    };
+    let file = open(path)?;
+    let len = file.metadata()?.len();
+    if len > at_most as u64 {
+        return too_large(len);
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len as usize)?;
+    // The length is what the system says; some files have another, and some grow.
+    file.take((at_most as u64).saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() > at_most { too_large(bytes.len() as u64) } else { Ok(bytes) }
+}
+
+fn must_be_a_file(found: &Metadata) -> io::Result<()> {
+    if found.is_dir() {
+        return Err(io::Error::new(ErrorKind::IsADirectory, "this is a folder, not a file"));
+    }
+    if !found.is_file() {
+        return wrong("this is a pipe, a socket or a device, not a file");
+    }
+    Ok(())
+}
+
+fn wrong<T>(problem: impl Into<String>) -> io::Result<T> {
+    Err(io::Error::new(ErrorKind::InvalidInput, problem.into()))
+}
+
+/// Puts a file in its place in one move: whoever opens it finds the old content or the new, never half of it.
+///
+/// A file that is there keeps its permissions; a link stays a link, and what it leads to is replaced.
+///
+/// # Errors
+/// What the system says; [`ErrorKind::InvalidInput`] where no file can be. The file that was there is as it was, unless
+/// only the last step has failed: then the new one is there, and may be lost if the power fails now.
+pub fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let place = Place::of(file)?;
+    let mut part = place.new_part()?;
+    part.output.write_all(bytes)?;
+    part.output.sync_all()?;
+    part.rename_to(&place.file)?;
+    sync_folder(place.folder())
+}
+
+/// Checks that [`write_whole`] could begin now, and leaves the file as it is.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn check_writable(file: &Path) -> io::Result<()> {
+    Place::of(file)?.new_part().map(drop)
+}
+
+/// Where a file is to be.
+struct Place {
+    /// No link.
+    file: PathBuf,
+    /// Those of the file that is there.
+    permissions: Option<Permissions>,
+}
+
+impl Place {
+    fn of(file: &Path) -> io::Result<Self> {
+        if file.file_name().is_none() {
+            return wrong("this is not the name of a file");
+        }
+        let found = match fs::symlink_metadata(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Place { file: file.into(), permissions: None });
+            }
+            found => found?,
+        };
+        let file = if found.is_symlink() { behind_link(file)? } else { file.into() };
+        let found = fs::metadata(&file)?;
+        if !found.is_file() {
+            return wrong("this is a folder or a device, not a file");
+        }
+        // Replacing it asks for no right to write to it; whoever has protected it means to keep it.
+        File::options().write(true).open(&file)?;
+        Ok(Place { file, permissions: Some(found.permissions()) })
+    }
+
+    fn folder(&self) -> &Path {
+        self.file.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."))
+    }
+
+    /// Makes an empty part beside the file, and removes those that were left behind.
+    fn new_part(&self) -> io::Result<Part> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        self.remove_left_parts();
+        loop {
+            // A number is used once in a program, so that nobody can mean another part by the same name.
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let mut name = self.file.file_name().unwrap_or_default().to_os_string();
+            name.push(format!(".{}-{number}.part", std::process::id()));
+            let path = self.file.with_file_name(name);
+            let output = match self.options().open(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                output => output?,
+            };
+            let part = Part { path, output, in_place: false };
+            // Another program may have found it in the moment before it was locked, and taken it for left behind.
+            if !is_free(&part.output) || !part.path.exists() {
+                continue;
+            }
+            if let Some(permissions) = &self.permissions {
+                part.output.set_permissions(permissions.clone())?;
+            }
+            return Ok(part);
+        }
+    }
+
+    /// Never with more rights than the file that is there: what is private stays so from the first byte.
+    fn options(&self) -> fs::OpenOptions {
+        let mut options = File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        if let Some(permissions) = &self.permissions {
+            use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+            options.mode(permissions.mode());
+        }
+        options
+    }
+
+    /// Removes the parts that nobody is writing. What cannot be looked at or removed stays.
+    fn remove_left_parts(&self) {
+        let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
+            if is_part_of(&entry.file_name(), self.file.file_name().unwrap_or_default()) {
+                // Locked until it is removed: whoever has just made it sees the lock, and makes another.
+                if let Ok(part) = File::options().write(true).open(entry.path())
+                    && part.try_lock().is_ok()
+                {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+    }
+}
+
+/// The file that a link leads to.
+fn behind_link(link: &Path) -> io::Result<PathBuf> {
+    fs::canonicalize(link).or_else(|error| match (error.kind(), fs::read_link(link)) {
+        (ErrorKind::NotFound, Ok(target)) => {
+            wrong(format!("this is a link to {}, which does not exist", target.display()))
+        }
+        _ => Err(error),
+    })
+}
+
+/// Locks a file, if no other program has; true as well where files cannot be locked.
+fn is_free(file: &File) -> bool {
+    !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+/// `story.cache.4711-0.part` is a part of `story.cache`.
+fn is_part_of(name: &OsStr, file: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    let number = name.strip_prefix(file.as_encoded_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+    let Some(number) = number.and_then(|rest| rest.strip_suffix(b".part")) else {
+        return false;
+    };
+    let mut numbers = number.split(|byte| *byte == b'-');
+    let mut is_number = || numbers.next().is_some_and(|n| !n.is_empty() && n.iter().all(u8::is_ascii_digit));
+    is_number() && is_number() && numbers.next().is_none()
+}
+
+/// A file in the making, locked. It gets its name when it is whole, and goes away if it never is.
+struct Part {
+    path: PathBuf,
+    output: File,
+    in_place: bool,
+}
+
+impl Part {
+    fn rename_to(&mut self, file: &Path) -> io::Result<()> {
+        fs::rename(&self.path, file)?;
+        self.in_place = true;
+        Ok(())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.in_place {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A new name is on the disk when its folder is.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    // Elsewhere a folder cannot be opened.
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("story.cache");
+        (folder, file)
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_longer_than_expected_is_not_read() {
+        let (_folder, file) = place();
+        fs::write(&file, [7; 100]).unwrap();
+        assert_eq!(read(&file, 100).unwrap(), [7; 100]);
+        let error = read(&file, 99).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        assert_eq!(error.to_string(), "the file has 100 bytes, at most 99 are expected here");
+    }
+
+    #[test]
+    fn only_files_are_opened() {
+        let (folder, file) = place();
+        assert_eq!(open(&file).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(open(folder.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_is_not_read_and_a_pipe_does_not_make_us_wait() {
+        let (_folder, file) = place();
+        let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+        assert!(made.success());
+        for special in [&file, Path::new("/dev/zero"), Path::new("/dev/null")] {
+            let error = read(special, 100).unwrap_err();
+            assert_eq!(error.to_string(), "this is a pipe, a socket or a device, not a file", "{}", special.display());
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_keeps_its_permissions_and_a_link_stays_a_link() {
+        use std::os::unix::fs::PermissionsExt;
+        let (folder, file) = place();
+        for mode in [0o600, 0o640, 0o666, 0o755] {
+            fs::write(&file, "old").unwrap();
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            write_whole(&file, b"new").unwrap();
+            assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, mode);
+        }
+        let elsewhere = tempfile::tempdir().unwrap();
+        let link = elsewhere.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_whole(&link, b"through the link").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"through the link");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!((names(elsewhere.path()), names(folder.path())), (vec!["link".into()], vec!["story.cache".into()]));
+
+        fs::remove_file(&file).unwrap();
+        for refused in [write_whole(&link, b"nowhere"), check_writable(&link)] {
+            let says = format!("this is a link to {}, which does not exist", file.display());
+            assert_eq!(refused.unwrap_err().to_string(), says);
+        }
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn parts_that_were_left_behind_go_and_those_in_use_stay() {
+        let (folder, file) = place();
+        let parts = ["story.cache.1-0.part", "story.cache.4194304-17.part"].map(|name| folder.path().join(name));
+        let others = ["other.cache.1-0.part", "story.cache.1-0-2.part", "story.cache.part", "story.cache.x-1.part"];
+        for path in parts.iter().cloned().chain(others.map(|name| folder.path().join(name))) {
+            fs::write(path, "half of a").unwrap();
+        }
+        let in_use = File::options().write(true).open(&parts[1]).unwrap();
+        in_use.lock().unwrap();
+        let mut expected = [&others[..], &["story.cache", "story.cache.4194304-17.part"]].concat();
+        expected.sort_unstable();
+        write_whole(&file, b"whole").unwrap();
+        assert_eq!(names(folder.path()), expected);
+        drop(in_use);
+        check_writable(&file).unwrap();
+        expected.retain(|name| *name != "story.cache.4194304-17.part");
+        assert_eq!(names(folder.path()), expected);
+    }
+
+    #[test]
+    fn many_writers_and_readers_never_see_half_a_file() {
+        let (folder, file) = place();
+        let content = |writer: u8| vec![writer; 10_000];
+        write_whole(&file, &content(0)).unwrap();
+        std::thread::scope(|scope| {
+            for writer in 1..=4 {
+                let file = &file;
+                scope.spawn(move || (0..50).for_each(|_| write_whole(file, &content(writer)).unwrap()));
+            }
+            for _ in 0..500 {
+                let found = read(&file, 1 << 20).unwrap();
+                assert_eq!(found, content(found[0]));
+            }
+        });
+        assert_eq!(names(folder.path()), ["story.cache"]);
+    }
+}
