@@ -33,6 +33,7 @@ mod checks {
     use page_by_page::model::{Model, StepError};
     use page_by_page::sampler::{Sampler, Sampling};
 
+    use crate::support::asking::granted;
     use crate::support::oracle::{Dice, seeds};
     use crate::support::script::{Log, Script, one_hot};
     use crate::support::story::{SAMPLING, Storyteller, assets};
@@ -83,7 +84,7 @@ mod checks {
     fn task_1_draft_guesses_one_after_the_other() {
         let log = Log::default();
         let mut small = Script::certain("draft", &log, VOCAB, |text| text[text.len() - 1] + 1);
-        let draft = DraftModel::new(&mut small).draft(&[3, 4], 3).expect("there is room");
+        let draft = granted("a draft of 3 tokens after 3, 4", || DraftModel::new(&mut small).draft(&[3, 4], 3));
         same!(draft.tokens, [5, 6, 7], "3 tokens drafted by a model that counts, after 3, 4");
         let passes = [
             "draft reads [3, 4], answers after the last 1",
@@ -107,7 +108,7 @@ mod checks {
         let log = Log::default();
         let rows = [vec![-3.0, -1.0, -1.0, -2.0], vec![0.5, 0.25, 2.0, 1.0]];
         let mut small = Script::new("draft", &log, |text| rows[text.len() - 2].clone());
-        let draft = DraftModel::new(&mut small).draft(&[3, 0], 2).expect("there is room");
+        let draft = granted("a draft of 2 tokens after 3, 0", || DraftModel::new(&mut small).draft(&[3, 0], 2));
         same!(draft.tokens, [1, 2], "2 tokens drafted where the logits are {:?}, then {:?}", rows[0], rows[1]);
         let certain = [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]];
         same!(draft.probabilities, certain, "probabilities that the draft of [1, 2] tells: nothing was drawn");
@@ -130,7 +131,7 @@ mod checks {
     fn task_1_verify_is_one_pass_with_a_row_for_each_guess_and_one_more() {
         let log = Log::default();
         let mut target = Script::certain("target", &log, VOCAB, |text| text[text.len() - 1] + 1);
-        let rows = verify(&mut target, &[3, 4], &[5, 9, 2]).expect("there is room");
+        let rows = granted("verifying 5, 9, 2 after 3, 4", || verify(&mut target, &[3, 4], &[5, 9, 2]));
         same!(*log.borrow(), ["target reads [3, 4, 5, 9, 2], answers after the last 4"], "passes of the target");
         let followers: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
         same!(followers, [5, 6, 10, 3], "the likeliest token of each row: after 4, after 5, after 9, after 2");
@@ -141,7 +142,7 @@ mod checks {
         let log = Log::default();
         let mut target = Script::certain("target", &log, VOCAB, |text| text[text.len() - 1] + 1);
         target.last_logits(&[3], 0).expect("there is room");
-        let rows = verify(&mut target, &[3, 4], &[]).expect("there is room");
+        let rows = granted("verifying no guesses after 3, 4", || verify(&mut target, &[3, 4], &[]));
         same!(rows.len(), 1, "rows of a pass that verifies a draft of no tokens");
         same!(log.borrow()[1..], ["target reads [4], answers after the last 1"], "passes of a target that remembers 3");
     }
@@ -235,7 +236,7 @@ mod checks {
         let mut small = Script::certain("draft", log, VOCAB, next_of(drafted));
         let mut drafter = DraftModel::new(&mut small);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
-        let new_tokens = speculation.step(text, k, &[END]).expect("there is room");
+        let new_tokens = granted(format!("a step after {text:?}, k = {k}"), || speculation.step(text, k, &[END]));
         (new_tokens, target.read().to_vec(), small.read().to_vec())
     }
 
@@ -460,7 +461,7 @@ mod checks {
         transcript.line(format!("text {text:?}, k = 3, the text ends with {END}"));
         while text.last() != Some(&END) {
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut match_greedy };
-            let new_tokens = speculation.step(&text, 3, &[END]).expect("there is room");
+            let new_tokens = granted(format!("a step after {text:?}, k = 3"), || speculation.step(&text, 3, &[END]));
             text.extend(&new_tokens);
             transcript.line("step");
             for line in log.borrow_mut().drain(..) {
@@ -528,7 +529,9 @@ mod checks {
                 let (mut target, mut small) = (Recompute::new(&storyteller.model), Recompute::new(&draft_model));
                 let mut drafter = DraftModel::new(&mut small);
                 let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-                speculation.generate(&prompt, limits, 3, &mut |_| {}).expect("a short text fits")
+                granted("a story of models that remember nothing, k = 3", || {
+                    speculation.generate(&prompt, limits, 3, &mut |_| {})
+                })
             };
             storyteller.assert_same_story(&recomputed, &expected);
             for (k, kind) in (0..=8).flat_map(|k| (0..4).map(move |kind| (k, kind))) {
@@ -541,7 +544,8 @@ mod checks {
                 let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut pick);
                 let mut drafter = DraftModel::new(&mut small);
                 let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-                let story = speculation.generate(&prompt, limits, k, &mut |_| {}).expect("there is room");
+                let told = format!("a story of {n} tokens, {}, k = {k}", CACHES[kind]);
+                let story = granted(told, || speculation.generate(&prompt, limits, k, &mut |_| {}));
                 storyteller.assert_same_story(&story, &expected);
                 let lengths = (target.remembered(), small.remembered());
                 let all_but_one = prompt.len() + n - 1;
@@ -550,7 +554,11 @@ mod checks {
         }
     }
 
-    /// An empty cache: flat, contiguous, or paged with small or large pages.
+    /// The caches of the story.
+    const CACHES: [&str; 4] =
+        ["flat cache", "contiguous cache", "paged cache, page size 3", "paged cache, page size 16"];
+
+    /// An empty cache: one of `CACHES`.
     fn cache(kind: usize, layout: KvLayout) -> Box<dyn Rewind> {
         let paged = |page_size| {
             let slab = PageSlab::new(layout, page_size, 64).unwrap();

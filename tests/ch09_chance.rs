@@ -10,6 +10,19 @@ fn ch09_chance() {}
 mod support;
 
 #[cfg(not(unstarted = "ch09_chance"))]
+whose_code! {
+    ch01_recompute = "ch01_recompute",
+    ch02_flat = "ch02_flat",
+    ch03_contiguous = "ch03_contiguous",
+    ch04_page_pool = "ch04_page_pool",
+    ch05_page_table = "ch05_page_table",
+    ch06_paged = "ch06_paged",
+    ch07_rewind = "ch07_rewind",
+    ch08_speculative = "ch08_speculative",
+    ch09_chance = "ch09_chance",
+}
+
+#[cfg(not(unstarted = "ch09_chance"))]
 mod checks {
     use page_by_page::cache::{CacheError, KvLayout, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
@@ -21,6 +34,7 @@ mod checks {
     use page_by_page::model::Model;
     use page_by_page::sampler::{Sampler, Sampling, draw};
 
+    use crate::support::asking::{asking, granted};
     use crate::support::oracle::{Dice, seeds};
     use crate::support::script::{Log, Script};
     use crate::support::story::{SAMPLING, Storyteller, assets};
@@ -60,6 +74,8 @@ mod checks {
 
     /// The new tokens, with these random numbers.
     fn accepted(draft: &Draft, rows: &[Vec<f32>], numbers: &[f64]) -> Vec<u32> {
+        let told = format!("{:?} drafted, random numbers {numbers:?}", draft.tokens);
+        let _asking = asking(told);
         accept_sampled(draft, rows, &mut in_order(numbers))
     }
 
@@ -76,7 +92,9 @@ mod checks {
         let certain =
             |text: &[u32]| (0..12).map(|id| if id == text[text.len() - 1] + 1 { 99.0 } else { 0.0 }).collect();
         let mut small = Script::new("draft", &log, certain);
-        let draft = SamplingDraftModel::new(&mut small, Sampler::new(PLAIN)).draft(&[3, 4], 3).expect("there is room");
+        let draft = granted("a draft of 3 tokens after 3, 4", || {
+            SamplingDraftModel::new(&mut small, Sampler::new(PLAIN)).draft(&[3, 4], 3)
+        });
         same!(draft.tokens, [5, 6, 7], "3 tokens drafted by a model that counts, after 3, 4");
         let passes = [
             "draft reads [3, 4], answers after the last 1",
@@ -103,7 +121,9 @@ mod checks {
             let log = Log::default();
             let mut small = Script::new("draft", &log, |_| vec![1.0; 3]);
             let sampler = Sampler::new(Sampling { seed, ..PLAIN });
-            let draft = SamplingDraftModel::new(&mut small, sampler).draft(&[0], 2).expect("there is room");
+            let draft = granted(format!("seed {seed}: a draft of 2 tokens after 0"), || {
+                SamplingDraftModel::new(&mut small, sampler).draft(&[0], 2)
+            });
             same!(draft.tokens.len(), 2, "tokens in a draft of 2");
             seen[draft.tokens[0] as usize][draft.tokens[1] as usize] += 1;
         }
@@ -124,7 +144,9 @@ mod checks {
                 let log = Log::default();
                 let mut small = Script::new("draft", &log, five);
                 let sampler = Sampler::new(Sampling { seed, ..sampling });
-                let draft = SamplingDraftModel::new(&mut small, sampler).draft(&[0, 1], 3).expect("there is room");
+                let draft = granted(format!("seed {seed}: a draft of 3 tokens after 0, 1"), || {
+                    SamplingDraftModel::new(&mut small, sampler).draft(&[0, 1], 3)
+                });
                 let mut text = vec![0, 1];
                 for (index, token) in draft.tokens.iter().enumerate() {
                     let expected = Sampler::new(sampling).probabilities(&five(&text));
@@ -153,7 +175,9 @@ mod checks {
             let mut text = vec![0, 1];
             for k in [3, 1, 2] {
                 let expected = drawn(&mut own, &text, k).tokens;
-                let found = drafter.draft(&text, k).expect("there is room").tokens;
+                let found =
+                    granted(format!("seed {seed}: a draft of {k} tokens after {text:?}"), || drafter.draft(&text, k))
+                        .tokens;
                 same!(
                     found,
                     expected,
@@ -224,8 +248,11 @@ mod checks {
     #[test]
     fn task_3_accepts_no_token_that_the_target_never_chooses() {
         let draft = drafted(&[0], &[&[0.5, 0.5]]);
-        let found = accept_sampled(&draft, &[vec![0.0, 1.0], vec![1.0, 0.0]], &mut || 0.0);
-        same!(found, [1], "new tokens when token 0 was drafted, which has p 0 and q 0.5, random number 0.0");
+        same!(
+            accept_sampled(&draft, &[vec![0.0, 1.0], vec![1.0, 0.0]], &mut || 0.0),
+            [1],
+            "new tokens when token 0 was drafted, which has p 0 and q 0.5, random number 0.0"
+        );
     }
 
     #[test]
@@ -256,12 +283,14 @@ mod checks {
         for (what, draft, numbers, expected) in cases {
             let rows = [vec![P.to_vec(); draft.tokens.len()], vec![last.clone()]].concat();
             let told = format!("{what}: {:?} drafted from {:?}, p {P:?}", draft.tokens, draft.probabilities.first());
+            let question = asking(format!("{told}, random numbers {numbers:?}"));
             let mut given = in_order(numbers);
             let mut n_given = 0;
             let found = accept_sampled(&draft, &rows, &mut || {
                 n_given += 1;
                 given()
             });
+            drop(question);
             same!(found, expected, "{told}, random numbers {numbers:?}: new tokens");
             same!(n_given, numbers.len(), "{told}: random numbers taken");
         }
@@ -312,6 +341,7 @@ mod checks {
             for (first, second) in (0..PARTS * PARTS).map(|both| (both / PARTS, both % PARTS)) {
                 let numbers = [first, second].map(|part| (part as f64 + 0.5) / PARTS as f64);
                 let new_tokens = accepted(&draft, &[P.to_vec(), vec![1.0, 0.0, 0.0]], &numbers);
+                assert!(!new_tokens.is_empty(), "no new token when {guess} was drafted: there is always one");
                 found[new_tokens[0] as usize] += f64::from(Q[guess]) / (PARTS * PARTS) as f64;
             }
         }
@@ -493,7 +523,7 @@ mod checks {
                 })
             };
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-            let new_tokens = speculation.step(&text, 2, &[]).expect("there is room");
+            let new_tokens = granted(format!("a step after {text:?}, k = 2"), || speculation.step(&text, 2, &[]));
             text.extend(&new_tokens);
             transcript.line("step");
             for line in log.borrow_mut().drain(..) {
@@ -556,13 +586,15 @@ mod checks {
             };
             let draft = Draft { tokens, probabilities: of_64(&q) };
             let given: Vec<f64> = numbers.iter().map(|number| f64::from(*number) / 4096.0).collect();
+            let told =
+                format!("seed {seed}: {:?} drafted, in 64ths p {p:?}, q {q:?}, random numbers {given:?}", draft.tokens);
+            let question = asking(told.clone());
             let mut taken = 0;
             let found = accept_sampled(&draft, &of_64(&p), &mut || {
                 taken += 1;
                 given[(taken - 1).min(2 * k)]
             });
-            let told =
-                format!("seed {seed}: {:?} drafted, in 64ths p {p:?}, q {q:?}, random numbers {given:?}", draft.tokens);
+            drop(question);
             same!(found, expected, "{told}: new tokens");
             same!(taken, looked_at + 1, "{told}: random numbers taken");
         }
@@ -582,7 +614,7 @@ mod checks {
             };
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
             let limits = Limits { max_new_tokens: 3, end_of_text: &[] };
-            speculation.generate(&[0], limits, 2, &mut |_| {}).expect("there is room")
+            granted(format!("text {run}, 3 tokens, k = 2"), || speculation.generate(&[0], limits, 2, &mut |_| {}))
         });
         assert!(found < UNLIKELY, "20,000 texts: chi-square {found:.1}, more than {UNLIKELY} is no chance any more");
     }
@@ -608,7 +640,9 @@ mod checks {
         };
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
         let limits = Limits { max_new_tokens: 20, end_of_text: &[] };
-        speculation.generate(&prompt, limits, 4, &mut |_| {}).expect("there is room");
+        granted("a story of 20 tokens, k = 4, the target drafts for itself", || {
+            speculation.generate(&prompt, limits, 4, &mut |_| {})
+        });
         same!(shares.len(), 16, "guesses in a text of 20 tokens, four of them the target's own");
         for share in shares {
             assert!((share - 1.0).abs() < 1e-4, "share to expect of a draft model that is the target: {share}, not 1");
@@ -641,12 +675,17 @@ mod checks {
             let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(Sampling::GREEDY));
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
             let limits = Limits { max_new_tokens: n, end_of_text: &[] };
-            let story = speculation.generate(&prompt, limits, k, &mut |_| {}).expect("there is room");
+            let told = format!("a story of {n} tokens, {}, k = {k}", CACHES[kind]);
+            let story = granted(told, || speculation.generate(&prompt, limits, k, &mut |_| {}));
             storyteller.assert_same_story(&story, expected);
         }
     }
 
-    /// An empty cache: flat, contiguous, or paged with small or large pages.
+    /// The caches of the story.
+    const CACHES: [&str; 4] =
+        ["flat cache", "contiguous cache", "paged cache, page size 3", "paged cache, page size 16"];
+
+    /// An empty cache: one of `CACHES`.
     fn cache(kind: usize, layout: KvLayout) -> Box<dyn Rewind> {
         let paged = |page_size| {
             let slab = PageSlab::new(layout, page_size, 64).unwrap();
