@@ -79,7 +79,7 @@ pub fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
     part.output.write_all(bytes)?;
     part.output.sync_all()?;
     part.rename_to(&place.file)?;
-    sync_folder(place.folder())
+    sync_folder(folder_of(&place.file))
 }
 
 /// Checks that [`write_whole`] could begin now, and leaves the file as it is.
@@ -117,10 +117,6 @@ impl Place {
         // Replacing it asks for no right to write to it; whoever has protected it means to keep it.
         File::options().write(true).open(&file)?;
         Ok(Place { file, permissions: Some(found.permissions()) })
-    }
-
-    fn folder(&self) -> &Path {
-        self.file.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."))
     }
 
     /// Makes an empty part beside the file, and removes those that were left behind.
@@ -163,7 +159,7 @@ impl Place {
 
     /// Removes the parts that nobody is writing. What cannot be looked at or removed stays.
     fn remove_left_parts(&self) {
-        let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let entries = fs::read_dir(folder_of(&self.file)).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
             if is_part_of(&entry.file_name(), self.file.file_name().unwrap_or_default()) {
                 // Locked until it is removed: whoever has just made it sees the lock, and makes another.
@@ -227,7 +223,15 @@ impl Drop for Part {
     }
 }
 
-/// A new name is on the disk when its folder is.
+/// The folder that a file or a folder is in, or is to be.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."))
+}
+
+/// Waits until the names in a folder are on the disk, as the files are after [`File::sync_all`].
+///
+/// # Errors
+/// What the system says.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     // Elsewhere a folder cannot be opened.
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }

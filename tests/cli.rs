@@ -221,6 +221,55 @@ fn synth_never_writes_over_anything() {
     assert_eq!(std::fs::read(Path::new(&out).join("model.safetensors")).unwrap(), before);
 }
 
+/// The names in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn synth_removes_what_a_killed_run_left_and_nothing_that_is_in_use() {
+    let parent = tempfile::tempdir().unwrap();
+    let out = new_folder(&parent);
+    let mut large = Command::new(PROGRAM)
+        .args(["synth", "--shape", "qwen3-0.6b", "--out", &out, "--threads", "1"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let partial = format!("model.{}.partial", large.id());
+    let config = parent.path().join(&partial).join("config.json");
+    while std::fs::metadata(&config).map_or(0, |config| config.len()) == 0 {
+        assert!(large.try_wait().unwrap().is_none(), "it takes seconds");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    ok(&["synth", "--shape", "tiny", "--out", &out]);
+    assert_eq!(names(parent.path()), ["model", &partial], "the other is still writing");
+    large.kill().unwrap();
+    large.wait().unwrap();
+    assert_eq!(names(parent.path()), ["model", &partial], "nobody was left to remove it");
+    std::fs::remove_dir_all(&out).unwrap();
+    for other in ["model.partial", "model.x.partial", "other.1.partial"] {
+        std::fs::create_dir(parent.path().join(other)).unwrap();
+    }
+    ok(&["synth", "--shape", "tiny", "--out", &out]);
+    assert_eq!(names(parent.path()), ["model", "model.partial", "model.x.partial", "other.1.partial"]);
+}
+
+#[test]
+fn a_file_for_numbers_that_cannot_be_written_is_refused_before_anything_is_measured() {
+    for what in ["engine", "caches", "waste", "fragmentation", "append", "rewind", "speculation"] {
+        let run = run(&["bench", what, "--json", "no/such/folder/numbers.json"]);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{what}");
+        assert!(run.stderr.starts_with("error: cannot write no/such/folder/numbers.json: "), "{what}: {}", run.stderr);
+    }
+    if cfg!(all(target_os = "linux", reference = "ch03_contiguous")) {
+        let both = ok(&["bench", "waste", "--json", "/dev/stdout"]).stdout;
+        assert!(both.contains("wasted") && both.contains("\"wasted_share\""), "{both}");
+    }
+}
+
 /// What needs the code of chapters 1 to 6. A reader's unfinished chapter fails its own checks, not these.
 #[cfg(all(
     reference = "ch01_recompute",

@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use half::{bf16, f16};
+use page_by_page::files;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rayon::prelude::*;
@@ -21,7 +23,9 @@ use super::{memory, model_dir, say};
 /// Write a checkpoint of random weights
 ///
 /// It has the shape, the file format and the speed of the real model, and nothing to say. There is no tokenizer in it,
-/// so it serves `logits` and `bench engine`, not `generate`. The same seed writes the same bytes.
+/// so it serves `logits` and `bench engine`, not `generate`. The same seed writes the same bytes. Until all of it is
+/// written, the folder has another name: DIR.NUMBER.partial. If you stop it before, the next run for the same DIR removes
+/// that folder.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -149,15 +153,13 @@ impl Synth {
         let largest = tensors.iter().map(|tensor| tensor.len() * self.dtype.size()).max().unwrap_or(0);
         memory::require("the largest tensor", largest, "choose a smaller shape, or --dtype bf16")?;
 
-        let partial = Partial::beside(out)?;
+        let config = sizes.config(self.dtype);
+        let partial = Partial::beside(out, &format!("{config:#}\n"))?;
         let numbers: usize = tensors.iter().map(|tensor| tensor.len()).sum();
         let progress = Progress::new("writing", numbers as u64);
         let weights = tensors.iter().map(|tensor| Random { tensor, command: &self, progress: &progress }).collect();
         write_weights(&partial.dir, weights, self.shards.into())?;
-        let config = sizes.config(self.dtype);
-        fs::write(partial.dir.join("config.json"), format!("{config:#}\n"))
-            .and_then(|()| share_permissions(&partial.dir))
-            .with_context(|| format!("cannot write to {}", partial.dir.display()))?;
+        finish_files(&partial.dir).with_context(|| format!("cannot write to {}", partial.dir.display()))?;
         partial.rename_to(out)?;
         drop(progress);
         say(&format!(
@@ -172,31 +174,67 @@ impl Synth {
 }
 
 /// A folder in the making. It gets its name when it is whole, and goes away if it never is.
+///
+/// Its config is written first, and locked as long as this program writes. A program that is killed leaves the folder, but
+/// not the lock: that is how the next one knows what it may remove.
 struct Partial {
     dir: PathBuf,
+    config: Option<File>,
 }
 
 impl Partial {
-    fn beside(out: &Path) -> Result<Self> {
+    fn beside(out: &Path, config: &str) -> Result<Self> {
         let Some(name) = out.file_name() else {
             bail!("{} is not a name for a new folder", out.display());
         };
-        let name = format!(".{}.{}.partial", name.to_string_lossy(), std::process::id());
-        let dir = out.with_file_name(name);
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
-        Ok(Partial { dir })
+        let parent = files::folder_of(out);
+        fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
+        remove_left_folders(parent, &name.to_string_lossy());
+        let dir = parent.join(format!("{}.{}.partial", name.to_string_lossy(), std::process::id()));
+        let made = fs::create_dir(&dir).and_then(|()| File::create_new(dir.join("config.json")));
+        let file = made.with_context(|| format!("cannot make the folder {}", dir.display()))?;
+        let partial = Partial { dir, config: Some(file) };
+        let mut file = partial.config.as_ref().expect("just made");
+        // Where nothing can be locked, nothing is taken for left behind either.
+        let _ = file.try_lock();
+        file.write_all(config.as_bytes()).with_context(|| format!("cannot write to {}", partial.dir.display()))?;
+        Ok(partial)
     }
 
-    fn rename_to(&self, out: &Path) -> Result<()> {
+    fn rename_to(mut self, out: &Path) -> Result<()> {
+        // Not all systems rename a folder with an open file.
+        self.config = None;
         // Removes only an empty folder; not all systems rename onto one.
         let _ = fs::remove_dir(out);
-        fs::rename(&self.dir, out).with_context(|| format!("cannot rename {} to {}", self.dir.display(), out.display()))
+        fs::rename(&self.dir, out)
+            .with_context(|| format!("cannot rename {} to {}", self.dir.display(), out.display()))?;
+        let parent = files::folder_of(out);
+        files::sync_folder(parent).with_context(|| format!("cannot write to {}", parent.display()))
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Removes `NAME.4711.partial` where no program writes it any more: its config is there and not locked.
+fn remove_left_folders(parent: &Path, name: &str) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let found = entry.file_name();
+        let number =
+            found.to_str().and_then(|found| found.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".partial"));
+        if !number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())) {
+            continue;
+        }
+        let _ = match File::options().write(true).open(entry.path().join("config.json")) {
+            // Locked until all is removed.
+            Ok(config) if config.try_lock().is_ok() => fs::remove_dir_all(entry.path()),
+            Ok(_) => Ok(()),
+            // Removes only an empty folder.
+            Err(_) => fs::remove_dir(entry.path()),
+        };
     }
 }
 
@@ -230,13 +268,16 @@ fn write_weights(dir: &Path, weights: Vec<Random<'_>>, shards: usize) -> Result<
     Ok(())
 }
 
-/// Lets everyone read the weights who may read the config; the library writes files that only their owner can read.
-fn share_permissions(dir: &Path) -> std::io::Result<()> {
+/// Sees that all of it is on the disk. Lets everyone read the weights who may read the config; the library writes files that
+/// only their owner can read.
+fn finish_files(dir: &Path) -> std::io::Result<()> {
     let permissions = fs::metadata(dir.join("config.json"))?.permissions();
     for entry in fs::read_dir(dir)? {
-        fs::set_permissions(entry?.path(), permissions.clone())?;
+        let path = entry?.path();
+        fs::set_permissions(&path, permissions.clone())?;
+        File::options().write(true).open(&path)?.sync_all()?;
     }
-    Ok(())
+    files::sync_folder(dir)
 }
 
 /// A tensor of the model, by its published name.
