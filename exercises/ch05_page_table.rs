@@ -1,6 +1,7 @@
 //! Chapter 5: a page table, from a token's position to its page and slot.
 //!
-//! A text keeps the list of its pages, in the order of its tokens. Every page but the last is full.
+//! A text keeps the list of its pages, in the order of its tokens. Every page but the last is
+//! full.
 //!
 //! ```text
 //!   page size 4, pages 12, 5, 3, ten tokens
@@ -10,7 +11,8 @@
 //!   slot       0  1  2  3 | 0  1  2  3 | 0  1  2  3
 //! ```
 //!
-//! Position 6 is slot 2 of page 5. Two more tokens fit into page 3; the thirteenth needs a new page.
+//! Position 6 is slot 2 of page 5. Two more tokens fit into page 3; the thirteenth needs a
+//! new page.
 //!
 //! Check your work with `cargo test --features solution --test ch05_page_table`.
 
@@ -71,17 +73,20 @@ impl PageTable {
         self.pages.len() * self.page_size
     }
 
-    /// Pages that `n` more tokens need beyond those that the table has. `n` may be any number, even `usize::MAX`.
+    /// Pages that `n` more tokens need beyond those that the table has. `n` may be any
+    /// number, even `usize::MAX`.
     ///
     /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
     pub fn pages_needed(&self, n: usize) -> usize {
         todo!("ch05 task 1: what does not fit into the last page needs new ones")
     }
 
-    /// Makes room for `n` more tokens with exactly the pages that they need, behind those that the table has.
+    /// Makes room for `n` more tokens with exactly the pages that they need, behind those
+    /// that the table has.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they were.
+    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they
+    /// were.
     pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
         todo!("ch05 task 1: take exactly the pages needed, or refuse and change nothing")
     }
@@ -94,13 +99,23 @@ impl PageTable {
         todo!("ch05 task 2: from a position to its page and slot")
     }
 
-    /// Lets go of all pages; the table is then empty and can be used again.
+    /// Lets go of all pages, the newest first; the table is then empty and can be used again.
     ///
     /// # Errors
-    /// If one of the pages is not the table's to free, because this is another pool than it came from:
-    /// [`CacheError::ForeignPage`] if the pool has no such page, [`CacheError::DoubleFree`] if it has no owner there. Table
-    /// and pool are then as they were. A pool in which all these pages have owners cannot tell.
+    /// If one of the pages is not the table's to free, because this is another pool than it
+    /// came from: [`CacheError::ForeignPage`] if the pool has no such page,
+    /// [`CacheError::DoubleFree`] if it has no owner there. Table and pool are then as they
+    /// were. A pool in which all these pages have owners cannot tell.
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
-        todo!("ch05 task 3: free every page once and forget the tokens, or refuse and change nothing")
+        todo!("ch05 task 3: free every page once and forget the tokens, or change nothing")
     }
+}
+
+/// Looks, before any of these pages is freed, whether the pool would take them all.
+///
+/// # Errors
+/// [`CacheError::ForeignPage`] for a page that the pool does not have, [`CacheError::DoubleFree`]
+/// for one that has no owner there.
+pub(super) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
+    todo!("ch05 task 3: has each of these pages an owner in the pool?")
 }

@@ -1,8 +1,8 @@
 //! Chapter 6: the paged cache. Many texts, one slab of pages.
 //!
-//! The *slab* is the memory: one tensor of all keys and one of all values, `[n_pages, n_layers, page_size, kv_width]`.
-//! A page holds a few tokens of one text in all layers, so one page table serves every layer. Two texts that
-//! grow by turns, page size 4:
+//! The *slab* is the memory: one tensor of all keys and one of all values, `[n_pages,
+//! n_layers, page_size, kv_width]`. A page holds a few tokens of one text in all layers, so
+//! one page table serves every layer. Two texts that grow by turns, page size 4:
 //!
 //! ```text
 //!   slab     page 0        page 1        page 2        page 3
@@ -38,8 +38,8 @@ impl PageSlab {
     /// Memory for `n_pages` pages of `page_size` tokens each, to be shared by many caches.
     ///
     /// # Errors
-    /// [`CacheError::NoPages`] or [`CacheError::NoSlots`] if either is 0; [`CacheError::TooManySlots`] if no memory can
-    /// hold so many.
+    /// [`CacheError::NoPages`] or [`CacheError::NoSlots`] if either is 0;
+    /// [`CacheError::TooManySlots`] if no memory can hold so many.
     pub fn new(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<SharedSlab, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
@@ -67,14 +67,15 @@ impl PageSlab {
 
     /// Where the rows of some slots of a page lie in `k` and in `v`, in one layer.
     ///
-    /// With 2 layers, `page_size` 4 and `kv_width` 2: page 2, layer 1, slots `1..3` → numbers `42..46`.
+    /// With 2 layers, `page_size` 4 and `kv_width` 2: page 2, layer 1, slots `1..3` → numbers
+    /// `42..46`.
     fn range(&self, page: PageId, layer: usize, slots: Range<usize>) -> Range<usize> {
         todo!("ch06 task 2: where do these slots of the page lie?")
     }
 }
 
-/// A slab that many caches use. `Rc` keeps it as long as one of them needs it; `RefCell` lends it to one writer at a time,
-/// or to several readers, and panics otherwise.
+/// A slab that many caches use. `Rc` keeps it as long as one of them needs it; `RefCell`
+/// lends it to one writer at a time, or to several readers, and panics otherwise.
 pub type SharedSlab = Rc<RefCell<PageSlab>>;
 
 /// The cache of one text: a page table over a shared slab. Dropping it lets its pages go.
@@ -95,8 +96,8 @@ impl PagedCache {
 
     /// Gives all pages back to the pool; the cache is then empty and can be used again.
     ///
-    /// The table's pages all come from this slab's pool, so its `release` cannot fail. An error would be our own mistake:
-    /// something to assert, not to pass on.
+    /// The table's pages all come from this slab's pool, so its `release` cannot fail. An
+    /// error would be our own mistake: something to assert, not to pass on.
     pub fn release(&mut self) {
         todo!("ch06 task 1: give every page back")
     }
@@ -130,7 +131,8 @@ impl KvCache for PagedCache {
         todo!("ch06 task 2: scatter the new rows to their slots")
     }
 
-    /// Copies the filled slots of one layer together, page by page in table order: `[len, kv_width]`.
+    /// Copies the filled slots of one layer together, page by page in table order: `[len,
+    /// kv_width]`.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
         todo!("ch06 task 3: copy the filled slots together, in table order")
     }
@@ -139,7 +141,8 @@ impl KvCache for PagedCache {
         let slab = self.slab.borrow();
         let slots = self.table.slots();
         let numbers = 2 * slots * slab.layout.n_layers * slab.layout.kv_width();
-        Usage { tokens: self.table.len(), slots, bytes: numbers * size_of::<f32>(), rows_copied: 0 }
+        let (tokens, bytes) = (self.table.len(), numbers * size_of::<f32>());
+        Usage { tokens, slots, bytes, rows_copied: 0 }
     }
 }
 

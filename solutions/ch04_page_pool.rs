@@ -1,7 +1,8 @@
 //! Chapter 4: a pool of pages, known by their numbers.
 //!
-//! A page is room for a few tokens. The pool owns no bytes: it only knows who has which page. Each page has a count of
-//! its owners; a page without owners is on the *free list*, a stack from which the next one is taken.
+//! A page is room for a few tokens. The pool owns no bytes: it only knows who has which page.
+//! Each page has a count of its owners; a page without owners is on the *free list*, a stack
+//! from which the next one is taken.
 //!
 //! ```text
 //!   pool of 4        owners 0 0 0 0    free list, next one first: 0 1 2 3
@@ -64,7 +65,8 @@ impl PagePool {
     // ANCHOR_END: alloc
 
     // ANCHOR: alloc_n
-    /// Takes `n` pages, or none, in the order in which [`alloc`](Self::alloc) would hand them out.
+    /// Takes `n` pages, or none, in the order in which [`alloc`](Self::alloc) would hand them
+    /// out.
     ///
     /// 0 pages can always be had, even if none is free.
     ///
@@ -82,11 +84,11 @@ impl PagePool {
     /// How many owners a page has; 0 if it is free.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] if the pool has no page of this number. A page of another pool whose number this
-    /// pool has too cannot be told from its own.
+    /// [`CacheError::ForeignPage`] if the pool has no page of this number. A page of another
+    /// pool whose number this pool has too cannot be told from its own.
     pub fn owners(&self, page: PageId) -> Result<u32, CacheError> {
-        let n_pages = self.n_pages();
-        self.owners.get(page.index()).copied().ok_or(CacheError::ForeignPage { page, n_pages })
+        let owners = self.owners.get(page.index()).copied();
+        owners.ok_or(CacheError::ForeignPage { page, n_pages: self.n_pages() })
     }
     // ANCHOR_END: owners
 
@@ -94,7 +96,8 @@ impl PagePool {
     /// Adds an owner to a page that has one already.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`]; [`CacheError::FreePage`] if the page has no owner who could share it.
+    /// [`CacheError::ForeignPage`]; [`CacheError::FreePage`] if the page has no owner who
+    /// could share it.
     pub fn share(&mut self, page: PageId) -> Result<(), CacheError> {
         if self.owners(page)? == 0 {
             return Err(CacheError::FreePage(page));
@@ -105,7 +108,8 @@ impl PagePool {
     // ANCHOR_END: share
 
     // ANCHOR: free
-    /// Lets one owner go. The page returns to the free list when the last one goes; it is then the next to be handed out.
+    /// Lets one owner go. The page returns to the free list when the last one goes; it is
+    /// then the next to be handed out.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`]; [`CacheError::DoubleFree`] if the page has no owner.

@@ -1,6 +1,7 @@
 //! Chapter 5: a page table, from a token's position to its page and slot.
 //!
-//! A text keeps the list of its pages, in the order of its tokens. Every page but the last is full.
+//! A text keeps the list of its pages, in the order of its tokens. Every page but the last is
+//! full.
 //!
 //! ```text
 //!   page size 4, pages 12, 5, 3, ten tokens
@@ -10,7 +11,8 @@
 //!   slot       0  1  2  3 | 0  1  2  3 | 0  1  2  3
 //! ```
 //!
-//! Position 6 is slot 2 of page 5. Two more tokens fit into page 3; the thirteenth needs a new page.
+//! Position 6 is slot 2 of page 5. Two more tokens fit into page 3; the thirteenth needs a
+//! new page.
 
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
@@ -70,7 +72,8 @@ impl PageTable {
     }
 
     // ANCHOR: pages_needed
-    /// Pages that `n` more tokens need beyond those that the table has. `n` may be any number, even `usize::MAX`.
+    /// Pages that `n` more tokens need beyond those that the table has. `n` may be any
+    /// number, even `usize::MAX`.
     ///
     /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
     pub fn pages_needed(&self, n: usize) -> usize {
@@ -80,10 +83,12 @@ impl PageTable {
     // ANCHOR_END: pages_needed
 
     // ANCHOR: grow
-    /// Makes room for `n` more tokens with exactly the pages that they need, behind those that the table has.
+    /// Makes room for `n` more tokens with exactly the pages that they need, behind those
+    /// that the table has.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they were.
+    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they
+    /// were.
     pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
         let new_pages = pool.alloc_n(self.pages_needed(n))?;
         self.pages.extend(new_pages);
@@ -101,24 +106,22 @@ impl PageTable {
         if position >= self.len {
             return Err(CacheError::PastTheEnd { position, len: self.len });
         }
-        Ok(Slot { page: self.pages[position / self.page_size], slot: position % self.page_size })
+        let page = self.pages[position / self.page_size];
+        Ok(Slot { page, slot: position % self.page_size })
     }
     // ANCHOR_END: locate
 
     // ANCHOR: release
-    /// Lets go of all pages; the table is then empty and can be used again.
+    /// Lets go of all pages, the newest first; the table is then empty and can be used again.
     ///
     /// # Errors
-    /// If one of the pages is not the table's to free, because this is another pool than it came from:
-    /// [`CacheError::ForeignPage`] if the pool has no such page, [`CacheError::DoubleFree`] if it has no owner there. Table
-    /// and pool are then as they were. A pool in which all these pages have owners cannot tell.
+    /// If one of the pages is not the table's to free, because this is another pool than it
+    /// came from: [`CacheError::ForeignPage`] if the pool has no such page,
+    /// [`CacheError::DoubleFree`] if it has no owner there. Table and pool are then as they
+    /// were. A pool in which all these pages have owners cannot tell.
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
-        for page in &self.pages {
-            if pool.owners(*page)? == 0 {
-                return Err(CacheError::DoubleFree(*page));
-            }
-        }
-        for page in self.pages.drain(..) {
+        all_owned(&self.pages, pool)?;
+        for page in self.pages.drain(..).rev() {
             pool.free(page)?;
         }
         self.len = 0;
@@ -126,3 +129,19 @@ impl PageTable {
     }
     // ANCHOR_END: release
 }
+
+// ANCHOR: all_owned
+/// Looks, before any of these pages is freed, whether the pool would take them all.
+///
+/// # Errors
+/// [`CacheError::ForeignPage`] for a page that the pool does not have, [`CacheError::DoubleFree`]
+/// for one that has no owner there.
+pub(super) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
+    for page in pages {
+        if pool.owners(*page)? == 0 {
+            return Err(CacheError::DoubleFree(*page));
+        }
+    }
+    Ok(())
+}
+// ANCHOR_END: all_owned

@@ -1,22 +1,22 @@
 //! Chapter 7: rewind. The newest tokens are forgotten, in all three caches.
 //!
-//! What was guessed may be wrong: a cache must be able to go back. Nothing is erased. The length shrinks, pages without a
-//! token go back to the pool, and the rows that stay behind in the slots are *stale*: nobody reads them, and the next
-//! tokens are written over them.
+//! What was guessed may be wrong: a cache must be able to go back. Nothing is erased. The
+//! length shrinks, pages without a token go back to the pool, and the rows that stay behind
+//! in the slots are *stale*: nobody reads them, and the next tokens are written over them.
 //!
 //! ```text
 //!   page size 4, nine tokens in pages 0, 1, 2        filled 4 4 1
 //!
 //!   before     | t0 t1 t2 t3 | t4 t5 t6 t7 | t8 .. .. .. |
 //!   rewind(3)  | t0 t1 t2 t3 | t4 t5 ×6 ×7 |   page 2 is free      filled 4 2, × is stale
-//!   extend(1)  | t0 t1 t2 t3 | t4 t5 n6 ×7 |                       the new token 6 in the old one's slot
+//!   extend(1)  | t0 t1 t2 t3 | t4 t5 n6 ×7 |   n6, a new token, is written over ×6
 //! ```
 
 use crate::cache::{CacheError, KvCache, Rewind};
 use crate::chapters::ch02_flat::FlatCache;
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::PagedCache;
 
 // ANCHOR: tokens_left
@@ -59,22 +59,21 @@ impl Rewind for ContiguousCache {
 
 impl PageTable {
     // ANCHOR: table
-    /// Forgets the newest `n` tokens and lets go of the pages that hold no token any more, the newest page first.
+    /// Forgets the newest `n` tokens and lets go of the pages that hold no token any more,
+    /// the newest page first.
     ///
-    /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages 12 and 5.
+    /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages
+    /// 12 and 5.
     ///
     /// # Errors
-    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held. [`CacheError::ForeignPage`] or
-    /// [`CacheError::DoubleFree`] if a page to let go is not the table's to free, as in [`release`](PageTable::release).
-    /// Table and pool are then as they were.
+    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held.
+    /// [`CacheError::ForeignPage`] or [`CacheError::DoubleFree`] if a page to let go is not
+    /// the table's to free, as in [`release`](PageTable::release). Table and pool are then as
+    /// they were.
     pub fn rewind(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
         let left = tokens_left(self.len, n)?;
         let pages_kept = left.div_ceil(self.page_size());
-        for page in &self.pages[pages_kept..] {
-            if pool.owners(*page)? == 0 {
-                return Err(CacheError::DoubleFree(*page));
-            }
-        }
+        all_owned(&self.pages[pages_kept..], pool)?;
         for page in self.pages.drain(pages_kept..).rev() {
             pool.free(page)?;
         }

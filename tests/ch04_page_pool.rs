@@ -18,7 +18,7 @@ mod checks {
     use page_by_page::chapters::ch04_page_pool::PagePool;
 
     use crate::support::oracle::{Dice, STEPS, seeds};
-    use crate::support::transcript::{Transcript, assert_transcript, numbers, told};
+    use crate::support::transcript::{Transcript, assert_transcript, told, told_pages};
 
     fn pool(n_pages: usize) -> PagePool {
         PagePool::new(n_pages).expect("a pool with pages can be made")
@@ -228,7 +228,7 @@ mod checks {
                 "alloc" => ("alloc".into(), pool.alloc().map(|page| format!("page {page}"))),
                 "alloc_n" => {
                     let taken = pool.alloc_n(number as usize);
-                    (format!("alloc_n({number})"), taken.map(|pages| format!("pages {}", numbers(&pages))))
+                    (format!("alloc_n({number})"), taken.map(|pages| told_pages(&pages)))
                 }
                 "share" => (format!("share({number})"), pool.share(page).map(|()| "done".into())),
                 _ => (format!("free({number})"), pool.free(page).map(|()| "done".into())),

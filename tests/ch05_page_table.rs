@@ -19,7 +19,7 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
     use crate::support::oracle::{Dice, STEPS, seeds};
-    use crate::support::transcript::{Transcript, assert_transcript, numbers, told};
+    use crate::support::transcript::{Transcript, assert_transcript, outcome, told, told_pages};
 
     fn table(page_size: usize) -> PageTable {
         PageTable::new(page_size).expect("a table over pages with slots can be made")
@@ -256,12 +256,8 @@ mod checks {
         let mut transcript = Transcript::default();
         let mut pool = pool_that_gives(&[12, 5, 3, 9]);
         let mut table = table(4);
-        let tell = |did: &str, outcome: Result<(), CacheError>, table: &PageTable, pool: &PagePool| {
-            let outcome = outcome.map_or_else(|error| told(&error), |()| "done".into());
-            let pages = match table.pages() {
-                [] => "no pages".into(),
-                pages => format!("pages {}", numbers(pages)),
-            };
+        let tell = |did: &str, result: Result<(), CacheError>, table: &PageTable, pool: &PagePool| {
+            let (outcome, pages) = (outcome(&result), told_pages(table.pages()));
             let (len, free) = (table.len(), pool.n_free());
             format!("{did:<12}{outcome:<31}{len:>2} tokens in {pages:<17}{free} free")
         };

@@ -24,7 +24,7 @@ mod checks {
     use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
     use crate::support::rows::{self, KINDS};
     use crate::support::story::{Storyteller, Watched};
-    use crate::support::transcript::{Transcript, assert_transcript, numbers, told};
+    use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
 
     /// Page sizes that the checks of pieces go through. 4, the chapter's own, comes first: its failures are easy to read.
     const PAGE_SIZES: &[usize] = if cfg!(miri) { &[4, 3] } else { &[4, 1, 2, 3, 5, 6] };
@@ -330,19 +330,18 @@ mod checks {
         let mut next = [0, 100];
         for (name, n) in [("a", 3), ("b", 2), ("a", 2), ("b", 5), ("a", 4), ("b", 1)] {
             let (cache, next) = if name == "a" { (&mut a, &mut next[0]) } else { (&mut b, &mut next[1]) };
-            let outcome = cache.extend(n);
-            if outcome.is_ok() {
+            let result = cache.extend(n);
+            if result.is_ok() {
                 let tokens: Vec<usize> = (*next..*next + n).collect();
                 oracle::write(cache, &tokens);
                 *next += n;
             }
-            let outcome = outcome.map_or_else(|error| told(&error), |()| "done".into());
-            let (len, free) = (cache.len(), n_free(&slab));
-            let pages = format!("pages {}", numbers(cache.table().pages()));
+            let (outcome, len, free) = (outcome(&result), cache.len(), n_free(&slab));
+            let pages = told_pages(cache.table().pages());
             transcript.line(format!("{name}: extend({n})  {outcome:<31}{len:>2} tokens in {pages:<12}{free} free"));
         }
         for (name, cache) in [("a", &a), ("b", &b)] {
-            transcript.line(format!("gather of {name}, pages {}", numbers(cache.table().pages())));
+            transcript.line(format!("gather of {name}, {}", told_pages(cache.table().pages())));
             transcript.gather(cache);
         }
         drop(b);

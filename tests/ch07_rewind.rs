@@ -31,7 +31,7 @@ mod checks {
 
     use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
     use crate::support::story::Storyteller;
-    use crate::support::transcript::{Transcript, assert_transcript};
+    use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
 
     const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
 
@@ -61,10 +61,6 @@ mod checks {
 
     fn n_free(slab: &SharedSlab) -> usize {
         slab.borrow().pool().n_free()
-    }
-
-    fn pages(cache: &PagedCache) -> Vec<u32> {
-        cache.table().pages().iter().map(|page| page.0).collect()
     }
 
     fn first_tokens(n: usize) -> Vec<usize> {
@@ -289,25 +285,25 @@ mod checks {
         for (name, change) in steps {
             let cache = if name == "a" { &mut a } else { &mut b };
             let n = change.unsigned_abs() as usize;
-            let (operation, outcome) = if change > 0 {
+            let (operation, result) = if change > 0 {
                 (format!("extend({n})"), cache.extend(n))
             } else {
                 (format!("rewind({n})"), cache.rewind(n))
             };
-            if change > 0 && outcome.is_ok() {
+            if change > 0 && result.is_ok() {
                 oracle::write(cache, &(next..next + n).collect::<Vec<_>>());
                 next += n;
             }
             transcript.line(format!(
-                "{name}: {operation:<10}  {:<37} {:>2} tokens in pages {:<14} {} free",
-                format!("{outcome:?}"),
+                "{name}: {operation:<12}{:<24}{:>2} tokens in {:<16}{} free",
+                outcome(&result),
                 cache.len(),
-                format!("{:?}", pages(cache)),
+                told_pages(cache.table().pages()),
                 n_free(&slab)
             ));
         }
         for (name, cache) in [("a", &a), ("b", &b)] {
-            transcript.line(format!("gather of {name}, pages {:?}", pages(cache)));
+            transcript.line(format!("gather of {name}, {}", told_pages(cache.table().pages())));
             transcript.gather(cache);
         }
         assert_transcript("ch07_rewind", &transcript);

@@ -26,10 +26,7 @@ impl Transcript {
     /// Extends a cache and tells what it says of itself.
     pub fn extend(&mut self, cache: &mut dyn KvCache, n: usize) {
         let asking = asking(format!("extend({n}) on {} tokens, in the transcript", cache.len()));
-        let outcome = match cache.extend(n) {
-            Ok(()) => "ok".into(),
-            Err(error) => format!("{error:?}"),
-        };
+        let outcome = outcome(&cache.extend(n));
         drop(asking);
         let usage = cache.usage();
         self.line(format!(
@@ -111,19 +108,34 @@ fn code_of(name: &str) -> String {
     })
 }
 
+/// How a call went, in a few words: `done`, or why it was refused.
+pub fn outcome(result: &Result<(), CacheError>) -> String {
+    match result {
+        Ok(()) => "done".into(),
+        Err(error) => told(error),
+    }
+}
+
 /// A refusal in a few words, for a line of a transcript.
 pub fn told(error: &CacheError) -> String {
     match error {
         CacheError::OutOfPages { needed, free } => format!("OutOfPages: {needed} needed, {free} free"),
+        CacheError::OutOfSlots { needed, free, capacity } => {
+            format!("OutOfSlots: {needed} needed, {free} of {capacity} free")
+        }
         CacheError::DoubleFree(page) => format!("DoubleFree: page {page}"),
         CacheError::FreePage(page) => format!("FreePage: page {page}"),
         CacheError::ForeignPage { page, n_pages } => format!("ForeignPage: page {page} of {n_pages}"),
         CacheError::PastTheEnd { position, len } => format!("PastTheEnd: position {position} of {len}"),
+        CacheError::PastTheStart { n, len } => format!("PastTheStart: {n} of {len}"),
         other => format!("{other:?}"),
     }
 }
 
-/// Pages by their numbers, in order.
-pub fn numbers(pages: &[PageId]) -> String {
-    pages.iter().map(PageId::to_string).collect::<Vec<_>>().join(" ")
+/// Pages by their numbers, in order: `pages 12 5 3`, `no pages`.
+pub fn told_pages(pages: &[PageId]) -> String {
+    match pages {
+        [] => "no pages".into(),
+        pages => format!("pages {}", pages.iter().map(PageId::to_string).collect::<Vec<_>>().join(" ")),
+    }
 }

@@ -14,11 +14,17 @@ const PAGE_SIZE: usize = 4;
 const PAGES: usize = 3;
 /// The text that is gathered at the end.
 const GATHERED: char = 'a';
-/// `e` is the earlier text, whose pages `a` gets.
-const OPERATIONS: [Operation; 4] =
-    [Operation::Append('e', 8), Operation::Append('b', 3), Operation::Drop('e'), Operation::Append('a', 6)];
+/// `d` and `e` are earlier texts, whose pages `a` gets: the page that came back last first.
+const OPERATIONS: [Operation; 6] = [
+    Operation::Append('d', 4),
+    Operation::Append('e', 4),
+    Operation::Append('b', 3),
+    Operation::Drop('d'),
+    Operation::Drop('e'),
+    Operation::Append('a', 6),
+];
 /// The states that are shown: after so many operations.
-const SHOWN: [usize; 3] = [2, 3, 4];
+const SHOWN: [usize; 3] = [3, 5, 6];
 
 #[derive(Clone, Copy)]
 enum Operation {
@@ -158,8 +164,8 @@ pub fn draw(trace: &Trace) -> Drawing {
     Drawing {
         svg,
         label: format!(
-            "{} lines show a slab of {} pages of {page_size} slots while an earlier text ends and text {name} gets \
-             its pages, {} in table order. Arrows lead from {} into one dense tensor of {tokens} rows. The stale rows {} \
+            "{} lines show a slab of {} pages of {page_size} slots while two earlier texts end and text {name} gets \
+             their pages, {} in table order. Arrows lead from {} into one dense tensor of {tokens} rows. The stale rows {} \
              stay behind, without an arrow.",
             states.len(),
             last.slab.len(),
@@ -168,7 +174,7 @@ pub fn draw(trace: &Trace) -> Drawing {
             listed(&stale)
         ),
         caption: format!(
-            "Text e has ended, and {name} has got its pages, {} first. <code>gather</code> goes through the table, \
+            "Texts d and e have ended, and {name} has got their pages, {} first. <code>gather</code> goes through the table, \
              not through the memory, and takes only filled slots: {tokens} rows. {} still lie in page {}; nothing \
              reads them. Recorded from <code>PagedCache</code>, one layer; the slots beyond a text's end were read \
              by extending it without a <code>write</code>, on a second slab that went the same way.",
