@@ -17,14 +17,24 @@ mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
 
+    use crate::support::asking::made;
+    use crate::support::limits::often;
     use crate::support::oracle::{Dice, STEPS, seeds};
     use crate::support::transcript::{Transcript, assert_transcript, told, told_pages};
 
+    /// More pages, and more owners, than 16 bits can count.
+    const MANY: u32 = if cfg!(miri) { 300 } else { 70_000 };
+
+    /// Pages enough for a walk through them at every call to take minutes.
+    const VERY_MANY: u32 = if cfg!(miri) { 300 } else { 1_000_000 };
+
+    #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
-        PagePool::new(n_pages).expect("a pool with pages can be made")
+        made(&format!("PagePool::new({n_pages})"), || PagePool::new(n_pages))
     }
 
     /// A pool whose pages are all taken, each by one owner.
+    #[track_caller]
     fn full(n_pages: u32) -> PagePool {
         let mut pool = pool(n_pages as usize);
         for page in 0..n_pages {
@@ -81,6 +91,26 @@ mod checks {
     }
 
     #[test]
+    fn task_1_every_page_has_a_number_of_its_own() {
+        let mut pool = pool(MANY as usize);
+        for number in 0..MANY {
+            same!(pool.alloc(), Ok(PageId(number)), "alloc number {number} on a new pool of {MANY}");
+        }
+        same!(pool.n_free(), 0, "free pages when all {MANY} are handed out");
+    }
+
+    #[test]
+    fn task_1_the_cost_is_the_same_in_a_large_pool() {
+        let mut pool = pool(VERY_MANY as usize);
+        often(&format!("alloc on a pool of {VERY_MANY} pages"), VERY_MANY as usize, |number| {
+            let page = pool.alloc();
+            if page != Ok(PageId(number as u32)) {
+                same!(page, Ok(PageId(number as u32)), "alloc number {number} on a new pool of {VERY_MANY}");
+            }
+        });
+    }
+
+    #[test]
     #[cfg(target_pointer_width = "64")]
     #[should_panic(expected = "a page's number is a u32")]
     fn task_1_a_number_of_pages_beyond_u32_panics() {
@@ -115,6 +145,54 @@ mod checks {
         same!(pool.alloc_n(3), Ok(ids(1..4)), "alloc_n(3) after the refusal");
         let expected = Err(CacheError::OutOfPages { needed: usize::MAX, free: 0 });
         same!(pool.alloc_n(usize::MAX), expected, "alloc_n(usize::MAX)");
+    }
+
+    #[test]
+    fn task_2_one_page_and_several_take_turns() {
+        let mut pool = pool(8);
+        same!(pool.alloc_n(2), Ok(ids(0..2)), "alloc_n(2) on a new pool of 8");
+        same!(pool.alloc(), Ok(PageId(2)), "alloc after alloc_n(2)");
+        same!(pool.alloc_n(1), Ok(ids(3..4)), "alloc_n(1) after alloc_n(2) and alloc");
+        same!(pool.alloc_n(3), Ok(ids(4..7)), "alloc_n(3) after that");
+        let refused = pool.alloc_n(2);
+        same!(refused, Err(CacheError::OutOfPages { needed: 2, free: 1 }), "alloc_n(2) with one page free");
+        same!(pool.alloc(), Ok(PageId(7)), "alloc of the last page, after alloc_n(2) was refused");
+    }
+
+    #[test]
+    fn task_2_refused_again_and_again_the_pool_stays_as_it_was() {
+        let mut pool = pool(6);
+        same!(pool.alloc_n(2), Ok(ids(0..2)), "alloc_n(2) on a new pool of 6");
+        for n in [5, 6, 7, 5, 1000, usize::MAX] {
+            let expected = Err(CacheError::OutOfPages { needed: n, free: 4 });
+            same!(pool.alloc_n(n), expected, "alloc_n({n}) with 4 pages free");
+            same!(pool.n_free(), 4, "free pages after alloc_n({n}) was refused");
+        }
+        let next: Vec<_> = (0..4).map(|_| pool.alloc()).collect();
+        same!(next, [2, 3, 4, 5].map(|page| Ok(PageId(page))), "pages handed out after the refusals, one by one");
+    }
+
+    #[test]
+    fn task_2_the_cost_is_the_same_in_a_large_pool() {
+        let mut pool = pool(VERY_MANY as usize);
+        let calls = VERY_MANY as usize / 2;
+        often(&format!("alloc_n(2) on a pool of {VERY_MANY} pages"), calls, |number| {
+            let (first, pages) = (2 * number as u32, pool.alloc_n(2));
+            if pages != Ok(ids(first..first + 2)) {
+                same!(pages, Ok(ids(first..first + 2)), "alloc_n(2), call number {number} on a pool of {VERY_MANY}");
+            }
+        });
+    }
+
+    #[test]
+    fn task_2_very_many_pages_at_once() {
+        let mut pool = pool(MANY as usize);
+        let pages = made(&format!("alloc_n({MANY}) on a new pool of {MANY}"), || pool.alloc_n(MANY as usize));
+        same!(pages.len(), MANY as usize, "pages that alloc_n({MANY}) gives");
+        for (number, page) in (0..).zip(pages) {
+            same!(page, PageId(number), "page number {number} of alloc_n({MANY}) on a new pool");
+        }
+        same!(pool.n_free(), 0, "free pages when all {MANY} are handed out");
     }
 
     // Task 3
@@ -201,6 +279,115 @@ mod checks {
         free(&mut pool, 1);
         same!(pool.share(PageId(1)), Err(CacheError::FreePage(PageId(1))), "share of page 1, which is free");
         same!(pool.owners(PageId(1)), Ok(0), "owners of page 1 after the refusal");
+    }
+
+    #[test]
+    fn task_3_several_pages_come_as_they_came_back() {
+        let mut pool = full(5);
+        for page in [2, 0, 4, 3] {
+            free(&mut pool, page);
+        }
+        same!(
+            pool.alloc_n(3),
+            Ok([3, 4, 0].map(PageId).to_vec()),
+            "alloc_n(3) when 2, 0, 4, 3 came back in this order"
+        );
+        same!(pool.alloc(), Ok(PageId(2)), "the page handed out after them");
+    }
+
+    #[test]
+    fn task_3_refusals_leave_the_free_list_alone() {
+        let mut pool = full(5);
+        for page in [2, 0, 3] {
+            free(&mut pool, page);
+        }
+        same!(pool.free(PageId(2)), Err(CacheError::DoubleFree(PageId(2))), "free of page 2 for the second time");
+        same!(pool.free(PageId(0)), Err(CacheError::DoubleFree(PageId(0))), "free of page 0 for the second time");
+        same!(pool.share(PageId(2)), Err(CacheError::FreePage(PageId(2))), "share of page 2, which is free");
+        let foreign = CacheError::ForeignPage { page: PageId(5), n_pages: 5 };
+        same!(pool.free(PageId(5)), Err(foreign.clone()), "free of page 5 in a pool of 5");
+        same!(pool.share(PageId(5)), Err(foreign), "share of page 5 in a pool of 5");
+        same!(
+            pool.alloc_n(4),
+            Err(CacheError::OutOfPages { needed: 4, free: 3 }),
+            "alloc_n(4) when 3 pages have come back"
+        );
+        for (page, owners) in [(0, 0), (1, 1), (2, 0), (3, 0), (4, 1)] {
+            same!(pool.owners(PageId(page)), Ok(owners), "owners of page {page} after six refusals");
+        }
+        let next: Vec<_> = (0..4).map(|_| pool.alloc()).collect();
+        let mut expected = [3, 0, 2, 9].map(|page| Ok(PageId(page)));
+        expected[3] = Err(CacheError::OutOfPages { needed: 1, free: 0 });
+        same!(next, expected, "pages handed out when 2, 0, 3 came back and six calls were refused");
+    }
+
+    #[test]
+    fn task_3_the_cost_is_the_same_in_a_large_pool() {
+        let mut pool = pool(VERY_MANY as usize);
+        let calls = VERY_MANY as usize;
+        same!(pool.alloc_n(calls).map(|pages| pages.len()), Ok(calls), "pages that alloc_n gives on a pool of {calls}");
+        often(&format!("owners of a page, in a pool of {calls}"), calls, |number| {
+            same_for(number, pool.owners(PageId(number as u32)), Ok(1), "owners", "which was handed out once");
+        });
+        often(&format!("share of a page, in a pool of {calls}"), calls, |number| {
+            same_for(number, pool.share(PageId(number as u32)), Ok(()), "share", "which has one owner");
+        });
+        often(&format!("free of a page with two owners, in a pool of {calls}"), calls, |number| {
+            same_for(number, pool.free(PageId(number as u32)), Ok(()), "free", "which has two owners");
+        });
+        often(&format!("free of a page with one owner, in a pool of {calls}"), calls, |number| {
+            same_for(number, pool.free(PageId(number as u32)), Ok(()), "free", "which has one owner");
+        });
+        same!(pool.n_free(), calls, "free pages when all of {calls} have come back");
+    }
+
+    /// `same!`, only quicker, for a million calls.
+    #[track_caller]
+    fn same_for<T: PartialEq + std::fmt::Debug>(page: usize, yours: T, expected: T, call: &str, which: &str) {
+        if yours != expected {
+            same!(yours, expected, "{call} of page {page}, {which}");
+        }
+    }
+
+    #[test]
+    fn task_3_very_many_owners_are_counted() {
+        let mut pool = full(2);
+        for owners in 2..=MANY {
+            share(&mut pool, 1);
+            same!(pool.owners(PageId(1)), Ok(owners), "owners of page 1 after alloc and {} shares", owners - 1);
+        }
+        for owners in (1..MANY).rev() {
+            free(&mut pool, 1);
+            same!(pool.owners(PageId(1)), Ok(owners), "owners of page 1 when {} of {MANY} have let go", MANY - owners);
+            same!(pool.n_free(), 0, "free pages of 2 when page 1 still has {owners} owners");
+        }
+        free(&mut pool, 1);
+        same!(pool.n_free(), 1, "free pages of 2 when the last of {MANY} owners of page 1 has let go");
+        same!(pool.owners(PageId(0)), Ok(1), "owners of page 0, which nobody shared");
+    }
+
+    #[test]
+    fn task_3_very_many_pages_are_told_apart() {
+        let mut pool = full(MANY);
+        let pages = [MANY - 1, 256, 5];
+        for page in pages {
+            share(&mut pool, page);
+        }
+        for (page, owners) in [(0, 1), (4, 1), (5, 2), (6, 1), (255, 1), (256, 2), (MANY - 2, 1), (MANY - 1, 2)] {
+            same!(
+                pool.owners(PageId(page)),
+                Ok(owners),
+                "owners of page {page} of {MANY}; 5, 256 and the last are shared"
+            );
+        }
+        for page in pages {
+            free(&mut pool, page);
+            free(&mut pool, page);
+        }
+        same!(pool.n_free(), 3, "free pages when pages {pages:?} came back");
+        let next: Vec<_> = (0..3).map(|_| pool.alloc()).collect();
+        let expected = [5, 256, MANY - 1].map(|page| Ok(PageId(page)));
+        same!(next, expected, "pages handed out when pages {pages:?} of {MANY} came back in this order");
     }
 
     // All tasks

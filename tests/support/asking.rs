@@ -9,6 +9,7 @@
 //! ```
 
 use std::cell::RefCell;
+use std::fmt::Debug;
 use std::panic::{self, PanicHookInfo};
 use std::sync::Once;
 
@@ -74,4 +75,15 @@ fn tell(panic: &PanicHookInfo<'_>) {
     let file = chapter.map_or(file, |start| &file[start..]);
     let words = panic.payload_as_str().unwrap_or("no words");
     eprintln!("\n{questions}\n  {whose} ({file}:{}): {words}", place.line());
+}
+
+/// What a call must be able to make: `made("PagePool::new(5)", || PagePool::new(5))`. If it refuses, that is said in the
+/// words of `same!`.
+#[track_caller]
+pub fn made<T, E: Debug>(call: &str, make: impl FnOnce() -> Result<T, E>) -> T {
+    let _asking = asking(call);
+    match make() {
+        Ok(made) => made,
+        Err(error) => panic!("{call}\n  expected: Ok(…)\n  yours:    {:?}", Err::<(), E>(error)),
+    }
 }

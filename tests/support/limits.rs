@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, Once};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use super::asking::asking;
+
 /// Bytes that all checks of a program may hold together. They need less than a tenth of it.
 const MOST_BYTES: usize = 2 << 30;
 
@@ -96,6 +98,44 @@ unsafe impl GlobalAlloc for Counting {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: as in `alloc`.
         unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// Bytes that a call may ask for, on average, if it is to cost the same however much there is. And some to begin with.
+const BYTES_EACH: usize = 1 << 10;
+const BYTES_ONCE: usize = 1 << 16;
+
+/// How long so many calls may take, all together. Those that cost a few steps each take hundredths of a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Makes a call very often, on something very large, and holds it to the promise that it costs the same however much
+/// there is. `call` gets the calls' numbers, from 0.
+///
+/// This is no stopwatch. A call that copies the whole list asks the allocator for it, and that is counted. A call that
+/// only walks through the list asks for nothing, but would take minutes here, where others take hundredths of a second.
+#[track_caller]
+pub fn often(what: &str, calls: usize, mut call: impl FnMut(usize)) {
+    let _asking = asking(what);
+    let begin = Instant::now();
+    let mut total = 0;
+    for number in 0..calls {
+        let ((), asked) = allocated(|| call(number));
+        total += asked.bytes;
+        assert!(
+            total <= BYTES_ONCE + BYTES_EACH * (number + 1),
+            "{what}: call number {number} asked for {} bytes of memory, all calls so far for {total}: \
+             does it make a copy of everything?",
+            asked.bytes
+        );
+        if number % 64 == 0 {
+            alive();
+            assert!(
+                cfg!(miri) || begin.elapsed() < PATIENCE,
+                "{what}: after {number} of {calls} calls more than {} seconds are gone, and all of them should take a \
+                 fraction of one: does each go through everything there is?",
+                PATIENCE.as_secs()
+            );
+        }
     }
 }
 
