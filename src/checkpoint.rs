@@ -162,6 +162,11 @@ struct ShardIndex {
 impl Checkpoint {
     /// Maps the checkpoint of a folder: `model.safetensors`, or the shards of `model.safetensors.index.json`.
     ///
+    /// **The files must stay as they are while the checkpoint is open.** If another program cuts a file short, the operating
+    /// system stops this one with a bus error (SIGBUS). If it writes over the bytes, the weights change under the
+    /// `&[u8]` of [`Weight::bytes`], which Rust takes for constant: the results are then anybody's guess. To replace a
+    /// checkpoint, write the new one beside it and rename; what is open goes on with the old one.
+    ///
     /// # Errors
     /// [`CheckpointError::Unreadable`], [`CheckpointError::Json`] and [`CheckpointError::Damaged`], by file.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
@@ -275,8 +280,8 @@ impl Weight {
 fn map_file(path: &Path) -> Result<HashMap<String, Stored>, CheckpointError> {
     let unreadable = |error| CheckpointError::Unreadable { path: path.into(), error };
     let file = files::open(path).map_err(unreadable)?;
-    // SAFETY: the map is read-only. If another program cuts the file short while it is mapped, the operating system
-    // stops this one with a bus error; a checkpoint in use is not rewritten in place.
+    // SAFETY: the map is read-only, and nothing here writes to the file. What other programs may do to it while it is mapped
+    // no check can rule out: the documentation of `Checkpoint::open` asks that they do nothing.
     let map = unsafe { Mmap::map(&file) }.map_err(unreadable)?;
     let damaged = |problem| CheckpointError::Damaged { path: path.into(), problem };
     if let Some(header_len) = header_len(&map).filter(|len| (MOST_HEADER as u64..map.len() as u64).contains(len)) {

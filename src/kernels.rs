@@ -70,7 +70,8 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If they do not.
     pub fn new(bytes: &'a [u8], dtype: Dtype, rows: usize, cols: usize) -> Self {
-        assert_eq!(bytes.len(), rows * cols * dtype.size(), "bytes of a [{rows}, {cols}] {dtype:?} matrix");
+        let len = rows.checked_mul(cols).and_then(|numbers| numbers.checked_mul(dtype.size()));
+        assert_eq!(Some(bytes.len()), len, "bytes of a [{rows}, {cols}] {dtype:?} matrix");
         Matrix { bytes, dtype, rows, cols }
     }
 
@@ -89,12 +90,36 @@ impl<'a> Matrix<'a> {
         &self.bytes[row * size..][..size]
     }
 
+    /// Row and column of the first number that is not finite, `None` if all are. Reads the whole matrix, as fast as memory
+    /// gives it.
+    pub fn first_not_finite(&self) -> Option<(usize, usize)> {
+        // A whole number of numbers of any type, so that several threads can look.
+        const BYTES_PER_TASK: usize = 1 << 20;
+        let finite = |bytes: &[u8]| all_finite(self.dtype, bytes);
+        let task = self.bytes.par_chunks(BYTES_PER_TASK).position_first(|bytes| !finite(bytes))?;
+        let bytes = self.bytes[task * BYTES_PER_TASK..].chunks(self.dtype.size());
+        let number = task * BYTES_PER_TASK / self.dtype.size() + bytes.into_iter().position(|bytes| !finite(bytes))?;
+        Some((number / self.cols, number % self.cols))
+    }
+
     /// Converts one row to `f32`. `out`: `[cols]`.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
         let size = LANES * self.dtype.size();
         for (out, bytes) in out.chunks_mut(LANES).zip(self.row(row).chunks(size)) {
             out.copy_from_slice(&decode::<Plain>(self.dtype, bytes).lanes()[..out.len()]);
         }
+    }
+}
+
+/// True if no number among these is NaN or infinite: if none has all bits of its exponent set.
+fn all_finite(dtype: Dtype, bytes: &[u8]) -> bool {
+    fn most<const N: usize>(bytes: &[u8], exponent: impl Fn([u8; N]) -> u32) -> u32 {
+        bytes.as_chunks().0.iter().fold(0, |most, number| most.max(exponent(*number)))
+    }
+    match dtype {
+        Dtype::F32 => most(bytes, |b| u32::from_le_bytes(b) & 0x7f80_0000) < 0x7f80_0000,
+        Dtype::F16 => most(bytes, |b| (u16::from_le_bytes(b) & 0x7c00).into()) < 0x7c00,
+        Dtype::Bf16 => most(bytes, |b| (u16::from_le_bytes(b) & 0x7f80).into()) < 0x7f80,
     }
 }
 
@@ -573,17 +598,19 @@ fn pack_weights<V: Vector, const C: usize>(w: &Matrix<'_>, row: usize, at: usize
 /// An output `[n, width]` that several tasks fill at once, each its own columns.
 struct Columns<'a> {
     start: *mut f32,
-    len: usize,
+    rows: usize,
     width: usize,
     _out: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: `write` is the only access, and its callers keep to columns of their own.
+// SAFETY: `write` is the only access, and its callers keep to columns of their own. The numbers live as long as the
+// `PhantomData` borrows them.
 unsafe impl Sync for Columns<'_> {}
 
 impl<'a> Columns<'a> {
     fn new(out: &'a mut [f32], width: usize) -> Self {
-        Columns { start: out.as_mut_ptr(), len: out.len(), width, _out: PhantomData }
+        let rows = out.len().checked_div(width).unwrap_or(0);
+        Columns { start: out.as_mut_ptr(), rows, width, _out: PhantomData }
     }
 
     /// Writes `values` into row `row`, from column `column` on.
@@ -592,8 +619,9 @@ impl<'a> Columns<'a> {
     /// No other thread touches these places at the same time.
     #[inline(always)]
     unsafe fn write(&self, row: usize, column: usize, values: &[f32]) {
+        assert!(row < self.rows && column <= self.width && values.len() <= self.width - column);
+        // Nothing wraps: by the check, this is inside `rows * width` numbers, and those lie inside the output.
         let at = row * self.width + column;
-        assert!(column + values.len() <= self.width && at + values.len() <= self.len);
         // SAFETY: in bounds by the check above, exclusive by the caller's word; `values` cannot overlap an output.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.start.add(at), values.len()) };
     }
@@ -1061,6 +1089,78 @@ mod tests {
         };
         for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
             assert_eq!(results(*registers), results(Registers::Any), "{registers:?}");
+        }
+    }
+
+    #[test]
+    fn all_registers_take_the_greater_alike_and_pass_over_nan_on_the_left() {
+        struct Greater(Lanes, Lanes);
+        impl Kernel for Greater {
+            type Output = [u32; LANES];
+            #[inline(always)]
+            fn run<V: Vector>(self) -> [u32; LANES] {
+                V::load(&self.0).max(V::load(&self.1)).lanes().map(f32::to_bits)
+            }
+        }
+        let strange = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, f32::MIN_POSITIVE];
+        let left: Lanes = std::array::from_fn(|lane| strange[lane % 8]);
+        for shift in 0..8 {
+            let right: Lanes = std::array::from_fn(|lane| strange[(lane + shift) % 8]);
+            let expected: [f32; LANES] =
+                std::array::from_fn(|lane| if left[lane] > right[lane] { left[lane] } else { right[lane] });
+            for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
+                let found = registers.run(Greater(left, right));
+                assert_eq!(found, expected.map(f32::to_bits), "{registers:?}, shifted by {shift}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_softmax_with_a_number_that_is_none_gives_only_such() {
+        for at in [0, 15, 16, 40] {
+            for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
+                let mut scores = numbers(41, 3);
+                scores[at] = f32::NAN;
+                registers.run(Softmax { scores: &mut scores });
+                assert!(scores.iter().all(|score| score.is_nan()), "{registers:?}, NaN at {at}: {scores:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_number_that_is_not_finite_is_found() {
+        let (rows, cols) = (300, 1999);
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            let mut values = numbers(rows * cols, 1);
+            values[..2].copy_from_slice(&[f32::MIN_POSITIVE, -0.0]);
+            let found = |values: &[f32]| Matrix::new(&bytes(dtype, values), dtype, rows, cols).first_not_finite();
+            assert_eq!(found(&values), None, "{dtype:?}");
+            let places = [(299, 1998), (263, 7), (262, 570), (0, 1), (0, 0)];
+            for (row, col) in places {
+                for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    values[row * cols + col] = number;
+                    assert_eq!(found(&values), Some((row, col)), "{dtype:?} {number}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes of a [9223372036854775809, 2] F32 matrix")]
+    fn a_matrix_whose_size_wraps_is_refused() {
+        // 2 * (2^63 + 1) numbers wrap to 2, of 4 bytes each.
+        Matrix::new(&[0; 8], Dtype::F32, (1 << 63) + 1, 2);
+    }
+
+    #[test]
+    fn columns_that_are_not_of_the_output_are_refused() {
+        let mut out = [0.0; 6];
+        let out = Columns::new(&mut out, 2);
+        // 2 * (2^63 + 1) wraps to 2.
+        for (row, column, n) in [(3, 0, 1), (0, 2, 1), (0, 1, 2), (0, usize::MAX, 2), ((1 << 63) + 1, 0, 1)] {
+            // SAFETY: one thread only.
+            let write = std::panic::AssertUnwindSafe(|| unsafe { out.write(row, column, &[1.0, 1.0][..n]) });
+            assert!(std::panic::catch_unwind(write).is_err(), "row {row}, column {column}, {n} numbers");
         }
     }
 

@@ -29,7 +29,8 @@ pub(super) trait Vector: Copy {
     fn lanes(self) -> Lanes;
     /// `self * b + sum`, rounded once.
     fn mul_add(self, b: Self, sum: Self) -> Self;
-    /// The greater in each lane.
+    /// The greater in each lane: `if self > other { self } else { other }`. So where `self` is NaN it is passed over, where
+    /// `other` is NaN it stays, and of 0 and -0 it is `other`.
     fn max(self, other: Self) -> Self;
     /// Adds the lanes in halves: 16 → 8 → 4 → 2 → 1.
     fn sum(self) -> f32;
@@ -127,8 +128,8 @@ pub(super) use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! SAFETY, for all of this module: the instructions exist where these types are used, because `vectorized` has asked
-    //! the processor; and the references that are read through are to exactly as many bytes as are read.
+    //! These types are used only inside the functions of `Registers::run`, which has asked the processor whether it has
+    //! the instructions. What is read or written through a pointer lies in an array of exactly as many bytes.
 
     use std::arch::x86_64::*;
 
@@ -143,21 +144,25 @@ mod x86 {
 
         #[inline(always)]
         fn splat(number: f32) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
             Avx512(unsafe { _mm512_set1_ps(number) })
         }
 
         #[inline(always)]
         fn load(numbers: &Lanes) -> Self {
+            // SAFETY: the processor has these instructions; they read the 64 bytes of `numbers`.
             Avx512(unsafe { _mm512_loadu_ps(numbers.as_ptr()) })
         }
 
         #[inline(always)]
         fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
+            // SAFETY: the processor has these instructions; they read the 64 bytes of `bytes`.
             Avx512(unsafe { _mm512_loadu_ps(bytes.as_ptr().cast()) })
         }
 
         #[inline(always)]
         fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
+            // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
             unsafe {
                 let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(bytes.as_ptr().cast()));
                 Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
@@ -166,28 +171,33 @@ mod x86 {
 
         #[inline(always)]
         fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
+            // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
             Avx512(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bytes.as_ptr().cast())) })
         }
 
         #[inline(always)]
         fn lanes(self) -> Lanes {
             let mut lanes = [0.0; LANES];
+            // SAFETY: the processor has these instructions; they write the 64 bytes of `lanes`.
             unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), self.0) };
             lanes
         }
 
         #[inline(always)]
         fn mul_add(self, b: Self, sum: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
             Avx512(unsafe { _mm512_fmadd_ps(self.0, b.0, sum.0) })
         }
 
         #[inline(always)]
         fn max(self, other: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
             Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
         }
 
         #[inline(always)]
         fn sum(self) -> f32 {
+            // SAFETY: the processor has these instructions; they touch no memory.
             unsafe {
                 let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
                 sum_of_8(_mm256_add_ps(_mm512_castps512_ps256(self.0), high))
@@ -199,6 +209,7 @@ mod x86 {
         fn sum_4(four: &[Self; 4]) -> [f32; 4] {
             let [Avx512(a), Avx512(b), Avx512(c), Avx512(d)] = *four;
             let mut sums = [0.0; 4];
+            // SAFETY: the processor has these instructions; they write the 16 bytes of `sums`.
             unsafe {
                 let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
                 let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
@@ -220,24 +231,28 @@ mod x86 {
 
         #[inline(always)]
         fn splat(number: f32) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
             unsafe { Avx2(_mm256_set1_ps(number), _mm256_set1_ps(number)) }
         }
 
         #[inline(always)]
         fn load(numbers: &Lanes) -> Self {
             let start = numbers.as_ptr();
+            // SAFETY: the processor has these instructions; they read the 64 bytes of `numbers`.
             unsafe { Avx2(_mm256_loadu_ps(start), _mm256_loadu_ps(start.add(8))) }
         }
 
         #[inline(always)]
         fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
             let start = bytes.as_ptr().cast::<f32>();
+            // SAFETY: the processor has these instructions; they read the 64 bytes of `bytes`.
             unsafe { Avx2(_mm256_loadu_ps(start), _mm256_loadu_ps(start.add(8))) }
         }
 
         #[inline(always)]
         fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
             let start = bytes.as_ptr().cast::<__m128i>();
+            // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
             unsafe {
                 let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(start));
                 let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(start.add(1)));
@@ -251,12 +266,14 @@ mod x86 {
         #[inline(always)]
         fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
             let start = bytes.as_ptr().cast::<__m128i>();
+            // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
             unsafe { Avx2(_mm256_cvtph_ps(_mm_loadu_si128(start)), _mm256_cvtph_ps(_mm_loadu_si128(start.add(1)))) }
         }
 
         #[inline(always)]
         fn lanes(self) -> Lanes {
             let mut lanes = [0.0; LANES];
+            // SAFETY: the processor has these instructions; they write the 64 bytes of `lanes`.
             unsafe {
                 _mm256_storeu_ps(lanes.as_mut_ptr(), self.0);
                 _mm256_storeu_ps(lanes.as_mut_ptr().add(8), self.1);
@@ -266,22 +283,30 @@ mod x86 {
 
         #[inline(always)]
         fn mul_add(self, b: Self, sum: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
             unsafe { Avx2(_mm256_fmadd_ps(self.0, b.0, sum.0), _mm256_fmadd_ps(self.1, b.1, sum.1)) }
         }
 
         #[inline(always)]
         fn max(self, other: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
             unsafe { Avx2(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
         }
 
         #[inline(always)]
         fn sum(self) -> f32 {
+            // SAFETY: the processor has these instructions; they touch no memory.
             unsafe { sum_of_8(_mm256_add_ps(self.0, self.1)) }
         }
     }
 
+    /// Adds eight lanes in halves: 8 → 4 → 2 → 1.
+    ///
+    /// # Safety
+    /// The processor has AVX.
     #[inline(always)]
     unsafe fn sum_of_8(lanes: __m256) -> f32 {
+        // SAFETY: the processor has these instructions; they touch no memory.
         unsafe {
             let four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -295,8 +320,8 @@ pub(super) use aarch64::Neon;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64 {
-    //! SAFETY, for all of this module: every 64-bit Arm processor has these instructions, and the references that are
-    //! read through are to exactly as many bytes as are read.
+    //! Every 64-bit Arm processor has these instructions. What is read or written through a pointer lies in an array of
+    //! exactly as many bytes.
 
     use std::arch::aarch64::*;
 
@@ -311,12 +336,14 @@ mod aarch64 {
 
         #[inline(always)]
         fn splat(number: f32) -> Self {
+            // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
             Neon([unsafe { vdupq_n_f32(number) }; 4])
         }
 
         #[inline(always)]
         fn load(numbers: &Lanes) -> Self {
             let start = numbers.as_ptr();
+            // SAFETY: every 64-bit Arm processor has these instructions; they read the 64 bytes of `numbers`.
             unsafe {
                 Neon([vld1q_f32(start), vld1q_f32(start.add(4)), vld1q_f32(start.add(8)), vld1q_f32(start.add(12))])
             }
@@ -324,8 +351,10 @@ mod aarch64 {
 
         #[inline(always)]
         fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
+            // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
             let mut registers = [unsafe { vdupq_n_f32(0.0) }; 4];
             for (i, register) in registers.iter_mut().enumerate() {
+                // SAFETY: every 64-bit Arm processor has these instructions; they read 16 bytes each of the 64 of `bytes`.
                 *register = unsafe { vreinterpretq_f32_u8(vld1q_u8(bytes.as_ptr().add(16 * i))) };
             }
             Neon(registers)
@@ -333,6 +362,7 @@ mod aarch64 {
 
         #[inline(always)]
         fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
+            // SAFETY: every 64-bit Arm processor has these instructions; they read the 32 bytes of `bytes`.
             unsafe {
                 let first = vreinterpretq_u16_u8(vld1q_u8(bytes.as_ptr()));
                 let second = vreinterpretq_u16_u8(vld1q_u8(bytes.as_ptr().add(16)));
@@ -354,6 +384,7 @@ mod aarch64 {
         fn lanes(self) -> Lanes {
             let mut lanes = [0.0; LANES];
             for (i, register) in self.0.into_iter().enumerate() {
+                // SAFETY: every 64-bit Arm processor has these instructions; they write 16 bytes each of the 64 of `lanes`.
                 unsafe { vst1q_f32(lanes.as_mut_ptr().add(4 * i), register) };
             }
             lanes
@@ -362,6 +393,7 @@ mod aarch64 {
         #[inline(always)]
         fn mul_add(self, b: Self, sum: Self) -> Self {
             let (a, b, sum) = (self.0, b.0, sum.0);
+            // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
             unsafe {
                 Neon([
                     vfmaq_f32(sum[0], a[0], b[0]),
@@ -374,15 +406,19 @@ mod aarch64 {
 
         #[inline(always)]
         fn max(self, other: Self) -> Self {
-            let (a, b) = (self.0, other.0);
-            unsafe {
-                Neon([vmaxq_f32(a[0], b[0]), vmaxq_f32(a[1], b[1]), vmaxq_f32(a[2], b[2]), vmaxq_f32(a[3], b[3])])
+            // `vmaxq_f32` would give NaN where either is NaN: compare and choose instead.
+            let mut registers = other.0;
+            for (greater, a) in registers.iter_mut().zip(self.0) {
+                // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
+                *greater = unsafe { vbslq_f32(vcgtq_f32(a, *greater), a, *greater) };
             }
+            Neon(registers)
         }
 
         #[inline(always)]
         fn sum(self) -> f32 {
             let [a, b, c, d] = self.0;
+            // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
             unsafe {
                 let four = vaddq_f32(vaddq_f32(a, c), vaddq_f32(b, d));
                 let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
