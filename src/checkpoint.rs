@@ -105,6 +105,20 @@ pub enum CheckpointError {
         /// Its type in the file.
         found: String,
     },
+    /// A tensor holds a number with which nothing can be computed.
+    #[error(
+        "{}: tensor {name} is {number} at {place:?}; a weight is a finite number: download the file again", path.display()
+    )]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Row and column of the number, or its place in a vector, from 0.
+        place: Vec<usize>,
+        /// NaN or an infinity.
+        number: f32,
+    },
 }
 
 fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
@@ -203,12 +217,19 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
-    /// A weight matrix, used where it lies.
+    /// A weight matrix, used where it lies. It is read once, to see that all of its numbers are finite.
     ///
     /// # Errors
-    /// [`CheckpointError::MissingTensor`], [`CheckpointError::WrongShape`], [`CheckpointError::WrongDtype`].
+    /// [`CheckpointError::MissingTensor`], [`CheckpointError::WrongShape`], [`CheckpointError::WrongDtype`],
+    /// [`CheckpointError::NotFinite`].
     pub fn weight(&self, name: &str, rows: usize, cols: usize) -> Result<Weight, CheckpointError> {
         let (stored, dtype) = self.find(name, &[rows, cols])?;
+        let matrix = Matrix::new(stored.bytes(), dtype, rows, cols);
+        if let Some((row, col)) = matrix.first_not_finite() {
+            let mut numbers = vec![0.0; cols];
+            matrix.read_row(row, &mut numbers);
+            return Err(stored.not_finite(name, vec![row, col], numbers[col]));
+        }
         Ok(Weight { stored, dtype, rows, cols })
     }
 
@@ -220,7 +241,10 @@ impl Checkpoint {
         let (stored, dtype) = self.find(name, &[len])?;
         let mut vector = vec![0.0; len];
         Matrix::new(stored.bytes(), dtype, 1, len).read_row(0, &mut vector);
-        Ok(vector)
+        match vector.iter().position(|number| !number.is_finite()) {
+            Some(place) => Err(stored.not_finite(name, vec![place], vector[place])),
+            None => Ok(vector),
+        }
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<(Stored, Dtype), CheckpointError> {
@@ -249,6 +273,10 @@ impl Checkpoint {
 impl Stored {
     fn bytes(&self) -> &[u8] {
         &self.file.map[self.range.clone()]
+    }
+
+    fn not_finite(&self, name: &str, place: Vec<usize>, number: f32) -> CheckpointError {
+        CheckpointError::NotFinite { path: self.file.path.clone(), name: name.into(), place, number }
     }
 }
 

@@ -84,7 +84,7 @@ impl RewindableModel for Cached<'_> {
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
         let chunk = self.model.chunk(new_tokens, Some(&mut *self.cache), LogitRows::Newest(n))?;
-        let logits = self.model.forward(vec![chunk]);
+        let logits = self.model.forward(vec![chunk])?;
         self.rows_projected += new_tokens.len() as u64;
         Ok(rows(&logits, self.model))
     }
@@ -105,7 +105,7 @@ impl RewindableModel for Recompute<'_> {
         if n == 0 {
             return Ok(Vec::new());
         }
-        let logits = self.model.forward(vec![self.model.chunk(tokens, None, LogitRows::Newest(n))?]);
+        let logits = self.model.forward(vec![self.model.chunk(tokens, None, LogitRows::Newest(n))?])?;
         self.rows_projected += tokens.len() as u64;
         Ok(rows(&logits, self.model))
     }

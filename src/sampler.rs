@@ -22,7 +22,41 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+/// Sampling that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum SamplingError {
+    /// A temperature that logits cannot be divided by.
+    #[error("the temperature is {0}, expected 0 (greedy) or {LEAST_TEMPERATURE} to {MOST_TEMPERATURE}")]
+    Temperature(f32),
+    /// A share that is none.
+    #[error("top-p is {0}, expected a probability from 0 to 1")]
+    TopP(f32),
+}
+
+/// What some models publish who mean the likeliest token.
+const LEAST_TEMPERATURE: f32 = 0.000_001;
+/// All tokens are as likely then.
+const MOST_TEMPERATURE: f32 = 1000.0;
+
 impl Sampling {
+    /// Gives these back if a [`Sampler`] can use them.
+    ///
+    /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed` may be any
+    /// number.
+    ///
+    /// # Errors
+    /// [`SamplingError`], with the number.
+    pub fn check(self) -> Result<Self, SamplingError> {
+        let Sampling { temperature, top_p, .. } = self;
+        if temperature != 0.0 && !(LEAST_TEMPERATURE..=MOST_TEMPERATURE).contains(&temperature) {
+            return Err(SamplingError::Temperature(temperature));
+        }
+        if !(0.0..=1.0).contains(&top_p) {
+            return Err(SamplingError::TopP(top_p));
+        }
+        Ok(self)
+    }
+
     /// Always the likeliest token.
     pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
 }
@@ -38,11 +72,18 @@ type Candidate = (u32, f32);
 
 impl Sampler {
     /// A sampler at the start of its seed's sequence of draws.
+    ///
+    /// # Panics
+    /// If [`Sampling::check`] refuses `sampling`.
     pub fn new(sampling: Sampling) -> Self {
+        let sampling = sampling.check().unwrap_or_else(|error| panic!("{error}"));
         Sampler { sampling, rng: ChaCha8Rng::seed_from_u64(sampling.seed) }
     }
 
-    /// Chooses the next token. `logits`: `[vocab_size]`. Equal logits: the lower id is the likelier.
+    /// Chooses the next token. `logits`: `[vocab_size]`, at least one, all finite, as [`Model::forward`] gives them. Equal
+    /// logits: the lower id is the likelier.
+    ///
+    /// [`Model::forward`]: crate::model::Model::forward
     pub fn pick(&mut self, logits: &[f32]) -> u32 {
         if self.sampling.temperature == 0.0 {
             return argmax(logits);
@@ -76,7 +117,13 @@ impl Sampler {
 
     /// The tokens that pass the filters.
     fn candidates(&self, logits: &[f32]) -> Vec<Candidate> {
-        let mut probabilities: Vec<f32> = logits.iter().map(|logit| logit / self.sampling.temperature).collect();
+        let Sampling { temperature, .. } = self.sampling;
+        let mut probabilities: Vec<f32> = logits.iter().map(|logit| logit / temperature).collect();
+        if !probabilities.iter().all(|scaled| scaled.is_finite()) {
+            // Large logits, small temperature: what counts is how far each is below the largest.
+            let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            probabilities = logits.iter().map(|logit| (logit - max) / temperature).collect();
+        }
         softmax(&mut probabilities);
         let mut candidates: Vec<Candidate> = (0..).zip(probabilities).collect();
         let Sampling { top_k, top_p, .. } = self.sampling;
@@ -208,6 +255,60 @@ mod tests {
                 assert!((expected - found).abs() < 0.03, "token {token}: probability {expected}, drawn {found}");
                 assert!(*expected > 0.0 || found == 0.0, "token {token} has probability 0 and was drawn");
             }
+        }
+    }
+
+    #[test]
+    fn any_legal_sampling_draws_from_any_finite_logits() {
+        let logits: [&[f32]; 6] = [
+            &LOGITS,
+            &[0.0],
+            &[0.0; 100],
+            &[f32::MAX, f32::MIN, 0.0, f32::MAX],
+            &[f32::MIN; 3],
+            &[1e-45, -1e-45, f32::MIN_POSITIVE],
+        ];
+        for temperature in [1e-6, 1e-3, 0.8, 1000.0] {
+            for top_k in [0, 1, 2, usize::MAX] {
+                for top_p in [0.0, 1e-45, 0.5, 0.999_999_94, 1.0] {
+                    for logits in logits {
+                        let sampling = Sampling { temperature, top_k, top_p, seed: u64::MAX };
+                        let mut sampler = Sampler::new(sampling.check().unwrap());
+                        let probabilities = sampler.probabilities(logits);
+                        let sum: f64 = probabilities.iter().map(|p| f64::from(*p)).sum();
+                        assert!((sum - 1.0).abs() < 1e-5, "{sampling:?} {logits:?}: {probabilities:?}");
+                        for _ in 0..20 {
+                            let token = sampler.pick(logits) as usize;
+                            assert!(probabilities[token] > 0.0, "{sampling:?} {logits:?}: {token}");
+                        }
+                        assert!(probabilities[draw(&probabilities, 0.999_999_999) as usize] > 0.0);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_temperature_leaves_the_likeliest_even_of_huge_logits() {
+        let sampler = Sampler::new(Sampling { temperature: 1e-6, top_k: 0, top_p: 1.0, seed: 1 });
+        assert_eq!(sampler.probabilities(&[1e38, 2e38, -3e38, 2e38]), [0.0, 0.5, 0.0, 0.5]);
+    }
+
+    #[test]
+    fn sampling_that_makes_no_sense_is_refused_by_name() {
+        let sampling = |temperature, top_p| Sampling { temperature, top_k: 0, top_p, seed: 0 };
+        for temperature in [f32::INFINITY, f32::NEG_INFINITY, -1.0, 1e-40, 1e-7, 1000.1] {
+            let refused = Err(SamplingError::Temperature(temperature));
+            assert_eq!(sampling(temperature, 1.0).check(), refused);
+        }
+        for top_p in [f32::INFINITY, -0.1, 1.000_000_1] {
+            assert_eq!(sampling(1.0, top_p).check(), Err(SamplingError::TopP(top_p)));
+        }
+        let says = |sampling: Sampling| sampling.check().unwrap_err().to_string();
+        assert_eq!(says(sampling(f32::NAN, 1.0)), "the temperature is NaN, expected 0 (greedy) or 0.000001 to 1000");
+        assert_eq!(says(sampling(1.0, f32::NAN)), "top-p is NaN, expected a probability from 0 to 1");
+        for fine in [sampling(0.0, 0.0), sampling(-0.0, 1.0), sampling(1e-6, 0.5), sampling(1000.0, 1.0)] {
+            assert_eq!(fine.check(), Ok(fine));
         }
     }
 

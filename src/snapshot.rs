@@ -167,6 +167,21 @@ pub enum SnapshotError {
         /// What the model was made for.
         max_positions: usize,
     },
+    /// A row holds a number with which nothing can be computed.
+    #[error(
+        "{}: row {name} of the token at position {position} holds {number}, and a row's numbers are finite; \
+         compute the text again", path.display()
+    )]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// Layer and kind of the row, as the file names them.
+        name: String,
+        /// Position of the token in the text, from 0.
+        position: usize,
+        /// NaN or an infinity.
+        number: f32,
+    },
 }
 
 /// What the header calls the format.
@@ -221,8 +236,8 @@ impl Snapshot {
     /// Writes the rows and their tokens to a file, whole or not at all. `model`: the one that made them.
     ///
     /// # Errors
-    /// [`SnapshotError::Unwritable`]; [`SnapshotError::WrongLayout`], [`SnapshotError::UnknownToken`] or
-    /// [`SnapshotError::TooLong`] if the model cannot have made them.
+    /// [`SnapshotError::Unwritable`]; [`SnapshotError::WrongLayout`], [`SnapshotError::UnknownToken`],
+    /// [`SnapshotError::TooLong`] or [`SnapshotError::NotFinite`] if the model cannot have made them.
     pub fn save(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
         self.check(file, model)?;
         files::write_whole(file, &self.encode(model.fingerprint()))
@@ -275,6 +290,14 @@ impl Snapshot {
         }
         if len > max_positions {
             return Err(SnapshotError::TooLong { path: file.into(), len, max_positions });
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            for (name, rows) in row_names(index).into_iter().zip([&layer.k, &layer.v]) {
+                if let Some(at) = rows.iter().position(|number| !number.is_finite()) {
+                    let (position, number) = (at / self.layout.kv_width(), rows[at]);
+                    return Err(SnapshotError::NotFinite { path: file.into(), name, position, number });
+                }
+            }
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use support::story::assets;
 
 /// Logits after every token, all in one pass, without a cache.
 fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
-    model.forward(vec![model.chunk(tokens, None, LogitRows::All).unwrap()])
+    model.forward(vec![model.chunk(tokens, None, LogitRows::All).unwrap()]).unwrap()
 }
 
 /// Cuts each text into pieces of its own sizes and computes them turn by turn: in each turn the next piece of every
@@ -33,7 +33,7 @@ fn in_turns(model: &Model, texts: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
         if batch.is_empty() {
             break;
         }
-        let all = model.forward(batch);
+        let all = model.forward(batch).unwrap();
         let mut rest = all.as_slice();
         for (index, rows) in rows {
             let (own, others) = rest.split_at(rows * vocab_size);

@@ -138,7 +138,7 @@ fn status_counts_what_is_left_of_an_untouched_chapter() {
 fn logits_are_the_librarys_to_the_last_bit() {
     let model = bundled("storyteller-draft");
     let tokens = [0, 500, 37, 4095];
-    let expected = model.forward(vec![model.chunk(&tokens, None, LogitRows::All).unwrap()]);
+    let expected = model.forward(vec![model.chunk(&tokens, None, LogitRows::All).unwrap()]).unwrap();
     let bits = |numbers: &Value| -> Vec<u32> {
         // Through the text, as another program would read it.
         let numbers = numbers.as_array().expect("an array").iter();

@@ -313,12 +313,90 @@ fn numbers_that_cannot_be() {
         ("num_key_value_heads", json!(4), "num_attention_heads (6) is not a multiple of num_key_value_heads (4)"),
         ("num_key_value_heads", json!(0), "num_key_value_heads is 0"),
         ("head_dim", json!(7), "head_dim is 7, expected an even number"),
-        ("rms_norm_eps", json!(-1.0), "rms_norm_eps is -1"),
+        ("rms_norm_eps", json!(-1.0), "rms_norm_eps is -1, expected a finite number, 0 or more"),
+        ("rms_norm_eps", json!(1e39), "rms_norm_eps is inf, expected a finite number"),
+        ("rope_parameters", json!({ "rope_theta": 1e39 }), "rope_theta is inf, expected a finite number, 1 or more"),
+        ("rope_parameters", json!({ "rope_theta": 1e-45 }), "rope_theta is 0.000"),
+        ("rope_parameters", json!({ "rope_theta": -1.0 }), "rope_theta is -1"),
     ];
     for (field, value, says) in cases {
         let folder = folder();
         folder.set("config.json", field, value);
         refused(&folder, &["config.json: ", says]);
+    }
+}
+
+#[test]
+fn sampling_that_a_model_cannot_mean() {
+    for (field, value, says) in [
+        ("temperature", json!(-1.0), "the temperature is -1, expected 0 (greedy) or 0.000001 to 1000"),
+        ("temperature", json!(1e39), "the temperature is inf"),
+        ("temperature", json!(1e-40), "the temperature is 0.000"),
+        ("top_p", json!(1.5), "top-p is 1.5, expected a probability from 0 to 1"),
+        ("top_p", json!(1e39), "top-p is inf"),
+    ] {
+        let folder = folder();
+        folder.write("generation_config.json", json!({ field: value }).to_string());
+        refused(&folder, &["generation_config.json: ", says]);
+    }
+    for fine in [json!({ "temperature": 0.000001 }), json!({ "temperature": 0, "top_p": 0, "top_k": u64::MAX })] {
+        let folder = folder();
+        folder.write("generation_config.json", fine.to_string());
+        assert_eq!(run(&["logits", "--tokens", "1,2", "--model", folder.path()]), (Some(0), String::new()), "{fine}");
+    }
+}
+
+/// A tensor of a golden model, where in it a number is spoiled, and what is then said of the place.
+type Spoiled = (&'static str, &'static str, usize, &'static str);
+
+#[test]
+fn a_number_that_is_not_finite_is_named() {
+    // bf16-gqa3 has rows of 24 numbers, two bytes each; f32-bias-gqa7 has biases, four bytes a number.
+    let places: [Spoiled; 7] = [
+        ("bf16-gqa3", "model.embed_tokens.weight", 24 * 96 + 23, "[96, 23]"),
+        ("bf16-gqa3", "model.layers.1.mlp.down_proj.weight", 0, "[0, 0]"),
+        ("bf16-gqa3", "model.layers.0.self_attn.q_proj.weight", 24 * 7 + 5, "[7, 5]"),
+        ("bf16-gqa3", "model.layers.1.self_attn.k_norm.weight", 3, "[3]"),
+        ("bf16-gqa3", "model.norm.weight", 23, "[23]"),
+        ("f32-bias-gqa7", "model.layers.0.self_attn.v_proj.bias", 1, "[1]"),
+        ("f16-mha-untied", "lm_head.weight", 1, "[0, 1]"),
+    ];
+    for (golden, name, at, place) in places {
+        let folder = Folder::copy_of(golden);
+        for (text, number) in [("NaN", f32::NAN), ("inf", f32::INFINITY), ("-inf", f32::NEG_INFINITY)] {
+            folder.change_tensor(name, |tensor| {
+                let bytes = match tensor.dtype {
+                    Dtype::BF16 => half::bf16::from_f32(number).to_le_bytes().to_vec(),
+                    Dtype::F16 => half::f16::from_f32(number).to_le_bytes().to_vec(),
+                    _ => number.to_le_bytes().to_vec(),
+                };
+                tensor.data[at * bytes.len()..][..bytes.len()].copy_from_slice(&bytes);
+            });
+            let says = format!("tensor {name} is {text} at {place}; a weight is a finite number");
+            refused(&folder, &["model.safetensors: ", &says, "download the file again"]);
+        }
+    }
+}
+
+/// A folder whose weights are finite, and so large that nothing computed with them is.
+fn overflowing(golden: &str) -> Folder {
+    let folder = Folder::copy_of(golden);
+    folder.change_tensor("model.norm.weight", |tensor| {
+        let numbers = tensor.shape[0];
+        tensor.data = match tensor.dtype {
+            Dtype::BF16 => half::bf16::MAX.to_le_bytes().repeat(numbers),
+            _ => f32::MAX.to_le_bytes().repeat(numbers),
+        };
+    });
+    folder
+}
+
+#[test]
+fn logits_that_are_not_finite_are_never_printed() {
+    let folder = overflowing("bf16-gqa3");
+    for (more, position) in [(&[][..], "position 2 (token id 7)"), (&["--all"], "position 0 (token id 1)")] {
+        let logits = ["logits", "--tokens", "1,2,7", "--model", folder.path()];
+        fails(&[&logits, more].concat(), 1, &[&format!("the logits after {position} are not finite")]);
     }
 }
 
@@ -478,10 +556,26 @@ mod generate {
     #[test]
     fn sampling_that_makes_no_sense() {
         for (option, value) in [("--temperature", "-1"), ("--temperature", "NaN"), ("--temperature", "1e-30")] {
-            fails(&["generate", option, value], 1, &["the temperature is", "0 (greedy) or 0.001 to 1000"]);
+            fails(&["generate", option, value], 1, &["the temperature is", "0 (greedy) or 0.000001 to 1000"]);
+        }
+        for value in ["-1", "nan", "inf", "1e-40"] {
+            let says = format!("the temperature is {}", value.parse::<f32>().unwrap());
+            for rule in ["match", "sample"] {
+                let bench = ["bench", "speculation", "--temperature", value, "--accept", rule];
+                fails(&bench, 1, &[&says, "0 (greedy) or 0.000001 to 1000"]);
+            }
         }
         for value in ["1.5", "-0.1", "nan"] {
             fails(&["generate", "--top-p", value], 1, &["top-p is", "a probability from 0 to 1"]);
+        }
+    }
+
+    #[test]
+    fn a_story_that_cannot_be_computed_is_not_told() {
+        let folder = overflowing("storyteller-draft");
+        for kv in ["recompute", "flat", "contiguous"] {
+            let says = ["the logits after position 4 (token id ", "are not finite"];
+            fails(&["generate", "--kv", kv, "--model", folder.path()], 1, &says);
         }
     }
 

@@ -42,7 +42,7 @@ fn compare(name: &str, checkpoint: &Path) -> f32 {
     let golden = read(name);
     let model = Model::open(checkpoint).unwrap_or_else(|error| panic!("{name}: {error}"));
     let vocab_size = model.config().vocab_size;
-    let logits = model.forward(vec![model.chunk(&golden.tokens, None, LogitRows::All).unwrap()]);
+    let logits = model.forward(vec![model.chunk(&golden.tokens, None, LogitRows::All).unwrap()]).unwrap();
     let mut worst = 0.0f32;
     for (position, found) in logits.chunks_exact(vocab_size).enumerate() {
         let expected = &golden.logits[position * golden.ids.len()..][..golden.ids.len()];

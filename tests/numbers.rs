@@ -55,7 +55,7 @@ fn logits_of_more_tokens_than_a_step_has_are_refused_before_room_is_made() {
     assert_eq!(refused, Some(StepError::TooFewTokens { wanted: 4, tokens: 3 }));
     assert_eq!(cache.len(), 0);
     for n in 0..=3 {
-        let logits = model.forward(vec![model.chunk(&[1, 2, 3], None, LogitRows::Newest(n)).unwrap()]);
+        let logits = model.forward(vec![model.chunk(&[1, 2, 3], None, LogitRows::Newest(n)).unwrap()]).unwrap();
         assert_eq!(logits.len(), n * model.config().vocab_size);
     }
 }

@@ -88,12 +88,12 @@ fn bits(cache: &dyn KvCache) -> Vec<u32> {
 fn what_was_saved_comes_back_to_the_last_bit() {
     let (model, place) = (model(), Place::new());
     let layout = model.config().kv_layout();
-    let strange = [-0.0, f32::MIN_POSITIVE / 3.0, f32::INFINITY, f32::from_bits(0x7fc1_2345), f32::MAX, -1.0 / 3.0];
+    let strange = [-0.0, f32::MIN_POSITIVE / 3.0, f32::MIN, f32::from_bits(0x7f7f_1234), f32::MAX, -1.0 / 3.0];
     let rows: Vec<f32> = strange.into_iter().cycle().take(TOKENS.len() * layout.kv_width()).collect();
     let mut cache = DenseCache::new(layout);
     cache.extend(TOKENS.len()).unwrap();
     for layer in 0..layout.n_layers {
-        let reversed: Vec<f32> = rows.iter().rev().map(|number| number * (layer + 1) as f32).collect();
+        let reversed: Vec<f32> = rows.iter().rev().map(|number| number / (layer + 1) as f32).collect();
         cache.write(layer, &rows, &reversed);
     }
     Snapshot::freeze(&cache, &TOKENS).save(&place.file(), &model).unwrap();
@@ -311,6 +311,33 @@ fn a_token_outside_the_vocabulary_is_refused() {
         tensors.get_mut("tokens").unwrap().data[4..8].copy_from_slice(&97u32.to_le_bytes());
     });
     assert!(unknown(place.load(&bytes, &model).unwrap_err()));
+}
+
+#[test]
+fn rows_that_are_not_finite_are_neither_saved_nor_loaded() {
+    let (model, place) = (model(), Place::new());
+    for (number, text) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
+        let spoil = |data: &mut [u8]| data[4 * 37..4 * 38].copy_from_slice(&number.to_le_bytes());
+        // Number 37 of rows of 16.
+        let says =
+            format!("some.cache: row layers.1.v of the token at position 2 holds {text}, and a row's numbers are");
+        let bytes = forged(&saved(&model), |_, tensors| spoil(&mut tensors.get_mut("layers.1.v").unwrap().data));
+        let error = place.load(&bytes, &model).unwrap_err();
+        assert!(error.to_string().contains(&says), "{error}");
+
+        let layout = model.config().kv_layout();
+        let mut cache = DenseCache::new(layout);
+        cache.extend(3).unwrap();
+        for layer in 0..2 {
+            let rows = vec![1.0; 3 * layout.kv_width()];
+            let mut spoiled = rows.clone();
+            spoiled[37] = if layer == 1 { number } else { 1.0 };
+            cache.write(layer, &rows, &spoiled);
+        }
+        let error = Snapshot::freeze(&cache, &TOKENS).save(&place.file(), &model).unwrap_err();
+        assert!(error.to_string().contains(&says), "{error}");
+        assert_eq!(fs::read(place.file()).unwrap(), bytes, "the file that was there");
+    }
 }
 
 #[test]

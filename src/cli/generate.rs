@@ -8,7 +8,7 @@ use clap::Args;
 use page_by_page::cache::{Rewind, Usage};
 use page_by_page::chapters::{Source, all};
 use page_by_page::engine::{Draft, Limits};
-use page_by_page::model::{Model, ModelConfig};
+use page_by_page::model::{Model, ModelConfig, SamplingDefaults};
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
@@ -184,16 +184,14 @@ impl Generate {
     }
 
     fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
-        let temperature = self.temperature.or(config.sampling.temperature).unwrap_or(0.8);
-        let top_k = self.top_k.or(config.sampling.top_k).unwrap_or(0);
-        let top_p = self.top_p.or(config.sampling.top_p).unwrap_or(0.95);
-        if temperature != 0.0 && !(0.001..=1000.0).contains(&temperature) {
-            bail!("the temperature is {temperature}, expected 0 (greedy) or 0.001 to 1000");
-        }
-        if !(0.0..=1.0).contains(&top_p) {
-            bail!("top-p is {top_p}, expected a probability from 0 to 1");
-        }
-        Ok(Sampling { temperature, top_k, top_p, seed: self.seed })
+        let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: self.seed };
+        let SamplingDefaults { temperature, top_k, top_p } = config.sampling;
+        let wanted = SamplingDefaults {
+            temperature: self.temperature.or(temperature),
+            top_k: self.top_k.or(top_k),
+            top_p: self.top_p.or(top_p),
+        };
+        Ok(wanted.over(ours).check()?)
     }
 
     fn new_tokens_that_fit(&self, prompt: usize, config: &ModelConfig) -> Result<usize> {

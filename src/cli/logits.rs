@@ -47,7 +47,7 @@ impl Logits {
         let text = 16 * n_rows * model.config().vocab_size;
         let what = format!("computing {}", count(self.tokens.len(), "token"));
         memory::require(&what, model.step_bytes(self.tokens.len(), n_rows) + text, "give fewer tokens")?;
-        let logits = model.forward(vec![model.chunk(&self.tokens, None, rows)?]);
+        let logits = model.forward(vec![model.chunk(&self.tokens, None, rows)?])?;
         let json = if self.all {
             let logits: Vec<&[f32]> = logits.chunks(model.config().vocab_size).collect();
             serde_json::to_string(&Answer { tokens: self.tokens, logits })?

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::cache::KvLayout;
 use crate::checkpoint::{CheckpointError, read_json};
 use crate::kernels::Heads;
+use crate::sampler::Sampling;
 use crate::shown::quoted;
 
 /// The shape of a Qwen3 model and what else its config fixes.
@@ -56,13 +57,25 @@ pub struct SamplingDefaults {
     pub top_p: Option<f32>,
 }
 
+impl SamplingDefaults {
+    /// These where they are given, `sampling` where not.
+    pub fn over(self, sampling: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(sampling.temperature),
+            top_k: self.top_k.unwrap_or(sampling.top_k),
+            top_p: self.top_p.unwrap_or(sampling.top_p),
+            seed: sampling.seed,
+        }
+    }
+}
+
 impl ModelConfig {
     /// Reads and checks the config of a model folder.
     ///
     /// # Errors
     /// [`CheckpointError::Unreadable`], [`CheckpointError::Json`]; [`CheckpointError::Unsupported`] for another
     /// architecture, rope scaling, sliding windows or quantized weights; [`CheckpointError::Config`] for numbers that
-    /// cannot be.
+    /// cannot be, in either file.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
         let path = dir.join("config.json");
         let json: ConfigJson = read_json(&path, MOST_BYTES)?;
@@ -86,6 +99,9 @@ impl ModelConfig {
             eos_token_ids: generation.eos_token_id.or(json.eos_token_id.clone()).map(Ids::into_vec).unwrap_or_default(),
             sampling: generation.sampling,
         };
+        if let Err(error) = generation.sampling.over(Sampling::GREEDY).check() {
+            return Err(CheckpointError::Config { path: generation_path, problem: error.to_string() });
+        }
         if let Some(problem) = json.unsupported() {
             return Err(CheckpointError::Unsupported { path, problem });
         }
@@ -123,11 +139,11 @@ impl ModelConfig {
                 self.head_dim
             ));
         }
-        if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
-            return wrong(format!("rope_theta is {}, expected a number above 0", self.rope_theta));
+        if !(self.rope_theta.is_finite() && self.rope_theta >= 1.0) {
+            return wrong(format!("rope_theta is {}, expected a finite number, 1 or more", self.rope_theta));
         }
         if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
-            return wrong(format!("rms_norm_eps is {}, expected 0 or more", self.rms_norm_eps));
+            return wrong(format!("rms_norm_eps is {}, expected a finite number, 0 or more", self.rms_norm_eps));
         }
         Ok(())
     }

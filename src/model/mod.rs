@@ -75,7 +75,7 @@ fn add(x: &mut [f32], y: &[f32]) {
     }
 }
 
-/// Why a step was refused. Nothing has changed, in the cache or elsewhere.
+/// Why a step was refused. Nothing has changed, in the cache or elsewhere, unless it says so.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
     /// A step needs at least one token.
@@ -117,6 +117,18 @@ pub enum StepError {
         /// The model's layout.
         expected: KvLayout,
     },
+    /// The step was computed, and gave logits that no token can be chosen from. The caches of the step hold its tokens, and
+    /// rows that are worth nothing: rewind them, or drop them.
+    #[error(
+        "the logits after position {position} (token id {token}) are not finite: on the way to them the numbers have \
+         left the range of 32-bit floats; the weights are too large, or not those of this config.json"
+    )]
+    NotFinite {
+        /// Position of the token in its text, from 0.
+        position: usize,
+        /// The token.
+        token: u32,
+    },
     /// The cache has no room.
     #[error(transparent)]
     Cache(#[from] CacheError),
@@ -137,7 +149,7 @@ pub enum LogitRows {
 
 /// The new tokens of one text, with room made for them in its cache.
 ///
-/// [`Model::chunk`] makes it after checking everything that can be wrong, so that [`Model::forward`] cannot fail.
+/// [`Model::chunk`] makes it after checking everything that can be wrong before the numbers are known.
 pub struct Chunk<'a> {
     tokens: &'a [u32],
     /// Tokens before these.
@@ -147,8 +159,25 @@ pub struct Chunk<'a> {
     logits: LogitRows,
 }
 
+impl Chunk<'_> {
+    /// How many of the newest tokens are turned into logits.
+    fn rows(&self) -> usize {
+        match self.logits {
+            LogitRows::None => 0,
+            LogitRows::Newest(n) => n,
+            LogitRows::All => self.tokens.len(),
+        }
+    }
+
+    /// Position and id of each token that is turned into logits.
+    fn wanted(&self) -> impl Iterator<Item = (usize, u32)> {
+        (self.start..).zip(self.tokens.iter().copied()).skip(self.tokens.len() - self.rows())
+    }
+}
+
 impl Model {
-    /// Opens a model folder, checks every tensor against the config, and reads no weights yet.
+    /// Opens a model folder and checks every tensor against the config. All weights are read once, to see that they are finite:
+    /// that takes about as long as a decode step.
     ///
     /// # Errors
     /// [`CheckpointError`], naming the file and what is wrong with it.
@@ -275,19 +304,22 @@ impl Model {
     /// Without a cache, `tokens` is the whole text.
     ///
     /// # Errors
-    /// [`StepError`]; the cache is then as it was.
+    /// [`StepError`]; the cache is then as it was, except for [`StepError::NotFinite`].
     pub fn step(&self, tokens: &[u32], cache: Option<&mut dyn KvCache>) -> Result<Vec<f32>, StepError> {
         // The caller's borrow is longer than the chunk's: hand on a shorter one.
         match cache {
-            None => Ok(self.forward(vec![self.chunk(tokens, None, LogitRows::Newest(1))?])),
-            Some(cache) => Ok(self.forward(vec![self.chunk(tokens, Some(&mut *cache), LogitRows::Newest(1))?])),
+            None => self.forward(vec![self.chunk(tokens, None, LogitRows::Newest(1))?]),
+            Some(cache) => self.forward(vec![self.chunk(tokens, Some(&mut *cache), LogitRows::Newest(1))?]),
         }
     }
 
     /// Computes all rows of a batch and fills the caches.
     ///
-    /// Returns the logits of the rows that the chunks ask for, chunk after chunk: `[rows, vocab_size]`.
-    pub fn forward(&self, mut batch: Vec<Chunk<'_>>) -> Vec<f32> {
+    /// Returns the logits of the rows that the chunks ask for, chunk after chunk: `[rows, vocab_size]`, all finite.
+    ///
+    /// # Errors
+    /// [`StepError::NotFinite`].
+    pub fn forward(&self, mut batch: Vec<Chunk<'_>>) -> Result<Vec<f32>, StepError> {
         let config = &self.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         let tokens: Vec<u32> = batch.iter().flat_map(|chunk| chunk.tokens).copied().collect();
@@ -329,7 +361,15 @@ impl Model {
         rms_norm(&mut wanted, &self.norm, config.rms_norm_eps);
         let mut logits = vec![0.0; wanted.len() / hidden * config.vocab_size];
         matmul(&wanted, &self.output.as_ref().unwrap_or(&self.embedding).matrix(), &mut logits);
-        logits
+        let finite = |row: &[f32]| row.iter().all(|logit| logit.is_finite());
+        match logits.chunks_exact(config.vocab_size).position(|row| !finite(row)) {
+            Some(row) => {
+                let (position, token) =
+                    batch.iter().flat_map(Chunk::wanted).nth(row).expect("a row that was asked for");
+                Err(StepError::NotFinite { position, token })
+            }
+            None => Ok(logits),
+        }
     }
 
     fn norm_rows(&self, x: &[f32], weight: &[f32], out: &mut [f32]) {
@@ -380,13 +420,8 @@ fn wanted_rows(batch: &[Chunk<'_>], x: &[f32], width: usize) -> Vec<f32> {
     let mut rows = Vec::new();
     let mut end = 0;
     for chunk in batch {
-        let first = end;
         end += chunk.tokens.len() * width;
-        match chunk.logits {
-            LogitRows::None => {}
-            LogitRows::Newest(n) => rows.extend_from_slice(&x[end - n * width..end]),
-            LogitRows::All => rows.extend_from_slice(&x[first..end]),
-        }
+        rows.extend_from_slice(&x[end - chunk.rows() * width..end]);
     }
     rows
 }

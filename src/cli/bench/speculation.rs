@@ -41,7 +41,7 @@ pub struct Speculation {
     #[arg(long, value_name = "RULE", value_enum, default_value_t = Rule::Match)]
     accept: Rule,
     /// Below 1 safer, above 1 wilder, 0 always the likeliest token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Tokens to guess ahead, separated by commas; 0 is without guesses
     #[arg(long, value_name = "K,…", value_delimiter = ',', default_value = "1,2,3,4,6,8")]
@@ -110,6 +110,7 @@ impl Speculation {
     pub fn run(self) -> Result<()> {
         self.output.check()?;
         require_chapters(&[self.kv.chapters(), self.accept.chapters()].concat())?;
+        self.sampling(0).check()?;
         ensure!(self.max_new_tokens > 0, "texts of 0 tokens: expected at least 1");
         let model = Model::open(&model_dir(&self.model))?;
         let tokenizer = Tokenizer::open(&model_dir(&self.model))?;
@@ -157,6 +158,11 @@ impl Speculation {
         self.output.write(&numbers)
     }
 
+    /// How all texts are drawn, each with its own seed.
+    fn sampling(&self, seed: u64) -> Sampling {
+        Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed }
+    }
+
     fn guesser(&self, model: &Model, tokenizer: &Tokenizer, tokens: usize) -> Result<Guesser> {
         let draft_len = self.draft_lens.iter().copied().max().unwrap_or(0);
         let drafting = Drafting { drafter: Some(self.draft.clone()), draft_len, accept: self.accept };
@@ -176,7 +182,7 @@ impl Speculation {
         k: usize,
         (guesses, to_expect): (&mut Guesses, &mut f64),
     ) -> Result<Duration> {
-        let sampling = Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
+        let sampling = self.sampling(seed);
         let tokens = prompt.len() + self.max_new_tokens;
         let mut cache = self.kv.cache(model.config().kv_layout(), Room::for_tokens(tokens, PAGE_SIZE)?)?;
         let mut guesser = self.guesser(model, tokenizer, tokens)?;
@@ -222,7 +228,7 @@ impl Speculation {
                 let tokens = vec![1; BEHIND + n];
                 model.step(&tokens[..BEHIND], Some(cache.as_mut()))?;
                 let start = Instant::now();
-                model.forward(vec![model.chunk(&tokens[BEHIND..], Some(cache.as_mut()), LogitRows::All)?]);
+                model.forward(vec![model.chunk(&tokens[BEHIND..], Some(cache.as_mut()), LogitRows::All)?])?;
                 seconds.push(start.elapsed());
             }
         }

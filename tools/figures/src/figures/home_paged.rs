@@ -102,7 +102,7 @@ pub fn record() -> Result<Trace> {
         for (teller, held) in telling.iter_mut().zip(&held) {
             batch.push(model.chunk(&teller.tokens[*held..], Some(&mut teller.cache), LogitRows::Newest(1))?);
         }
-        let logits = model.forward(batch);
+        let logits = model.forward(batch)?;
         let mut reads = Vec::new();
         for ((teller, held), row) in telling.iter_mut().zip(&held).zip(logits.chunks_exact(model.config().vocab_size)) {
             reads.push(teller.read(*held)?);
