@@ -522,6 +522,31 @@ mod generate {
         fails(&["generate", "--model", folder.path()], 1, &["tokenizer.json: "]);
     }
 
+    /// A tokenizer with an escape sequence for a word: a terminal is shown what it is, a file gets it as it is.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_story_gives_no_orders_to_a_terminal() {
+        let folder = Folder::copy_of("storyteller-draft");
+        let mut tokenizer: serde_json::Value = serde_json::from_slice(&folder.read("tokenizer.json")).unwrap();
+        let model = &mut tokenizer["model"];
+        model["merges"].as_array_mut().unwrap().retain(|parts| parts[0] != "," && parts[1] != ",");
+        let vocab = model["vocab"].as_object_mut().unwrap();
+        let comma = vocab.remove(",").unwrap();
+        // Tokens are spelt in letters that stand for bytes; this one stands for an escape.
+        vocab.insert("ě[31m".into(), comma);
+        folder.write("tokenizer.json", tokenizer.to_string());
+        let program = env!("CARGO_BIN_EXE_page-by-page");
+        let story = format!("{program} generate --temperature 0 --max-new-tokens 20 --model {}", folder.path());
+        let plain = Command::new("sh").args(["-c", &story]).output().unwrap();
+        let plain = String::from_utf8(plain.stdout).unwrap();
+        assert!(plain.contains("\u{1b}[31m"), "{plain:?}");
+        // `script` gives it a terminal; nearly every Linux has it.
+        let Ok(shown) = Command::new("script").args(["-qec", &story, "/dev/null"]).output() else { return };
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        let text = plain.trim_end().replace('\u{1b}', "\\u{1b}");
+        assert!(shown.starts_with(&text) && !shown.contains('\u{1b}'), "{shown:?}");
+    }
+
     #[test]
     fn a_tokenizer_of_another_model() {
         let folder = folder();
