@@ -91,7 +91,8 @@ impl PageTable {
         todo!("ch05 task 1: take exactly the pages needed, or refuse and change nothing")
     }
 
-    /// Where the token at `position` lies.
+    /// Where the token at `position` lies. No walk: the end of a long text is found as soon
+    /// as its beginning.
     ///
     /// # Errors
     /// [`CacheError::PastTheEnd`] if no token is held there.
@@ -114,8 +115,8 @@ impl PageTable {
 /// Looks, before any of these pages is freed, whether the pool would take them all.
 ///
 /// # Errors
-/// [`CacheError::ForeignPage`] for a page that the pool does not have, [`CacheError::DoubleFree`]
-/// for one that has no owner there.
+/// [`CacheError::ForeignPage`] for a page that the pool does not have,
+/// [`CacheError::DoubleFree`] for one that has no owner there.
 pub(super) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
     todo!("ch05 task 3: has each of these pages an owner in the pool?")
 }

@@ -32,14 +32,15 @@ fn tokens_left(len: usize, n: usize) -> Result<usize, CacheError> {
 }
 
 impl Rewind for FlatCache {
-    /// Cuts both tensors of every layer to the rows that stay. Nothing is copied.
+    /// Cuts both tensors of every layer to the rows that stay. Nothing is copied: the tensors
+    /// stay where they are.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch07 task 1: forget the newest rows of every tensor")
     }
 }
 
 impl Rewind for ContiguousCache {
-    /// Moves the end of the text back; the slots behind it are free again.
+    /// Moves the end of the text back; the slots behind it are free again. No row is touched.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch07 task 2: forget the newest tokens of the reservation")
     }
@@ -50,7 +51,8 @@ impl PageTable {
     /// the newest page first.
     ///
     /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages
-    /// 12 and 5.
+    /// 12 and 5. The cost goes with the pages that are let go, not with the length of the
+    /// text.
     ///
     /// # Errors
     /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held.
@@ -63,7 +65,11 @@ impl PageTable {
 }
 
 impl Rewind for PagedCache {
-    /// Rewinds the table; the pages that this empties go back to the slab's pool.
+    /// Rewinds the table; the pages that this empties go back to the slab's pool. No row is
+    /// touched.
+    ///
+    /// # Panics
+    /// If the slab is lent to somebody at the moment.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch07 task 4: rewind the table over the slab")
     }

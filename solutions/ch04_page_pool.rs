@@ -16,6 +16,9 @@
 use crate::cache::{CacheError, PageId};
 
 /// Hands out pages, lets owners share them, takes them back from the last.
+///
+/// Every call takes the same few steps, however large the pool is, for each page that it is
+/// about.
 pub struct PagePool {
     /// How many owners each page has.
     owners: Vec<u32>,

@@ -98,7 +98,8 @@ impl PageTable {
     // ANCHOR_END: grow
 
     // ANCHOR: locate
-    /// Where the token at `position` lies.
+    /// Where the token at `position` lies. No walk: the end of a long text is found as soon
+    /// as its beginning.
     ///
     /// # Errors
     /// [`CacheError::PastTheEnd`] if no token is held there.
@@ -134,8 +135,8 @@ impl PageTable {
 /// Looks, before any of these pages is freed, whether the pool would take them all.
 ///
 /// # Errors
-/// [`CacheError::ForeignPage`] for a page that the pool does not have, [`CacheError::DoubleFree`]
-/// for one that has no owner there.
+/// [`CacheError::ForeignPage`] for a page that the pool does not have,
+/// [`CacheError::DoubleFree`] for one that has no owner there.
 pub(super) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
     for page in pages {
         if pool.owners(*page)? == 0 {

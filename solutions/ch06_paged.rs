@@ -1,8 +1,8 @@
 //! Chapter 6: the paged cache. Many texts, one slab of pages.
 //!
-//! The *slab* is the memory: one tensor of all keys and one of all values, `[n_pages,
-//! n_layers, page_size, kv_width]`. A page holds a few tokens of one text in all layers, so
-//! one page table serves every layer. Two texts that grow by turns, page size 4:
+//! The *slab* is the memory: one tensor of all keys and one of all values, each of shape
+//! `[n_pages, n_layers, page_size, kv_width]`. A page holds a few tokens of one text in all
+//! layers, so one page table serves every layer. Two texts that grow by turns, page size 4:
 //!
 //! ```text
 //!   slab     page 0        page 1        page 2        page 3
@@ -97,10 +97,14 @@ impl PagedCache {
     }
 
     // ANCHOR: release
-    /// Gives all pages back to the pool; the cache is then empty and can be used again.
+    /// Gives all pages back to the pool; the cache is then empty and can be used again. The
+    /// rows stay in the slab as they are.
     ///
     /// The table's pages all come from this slab's pool, so its `release` cannot fail. An
     /// error would be our own mistake: something to assert, not to pass on.
+    ///
+    /// # Panics
+    /// If the slab is lent to somebody at the moment: no page may be lost in silence.
     pub fn release(&mut self) {
         let released = self.table.release(&mut self.slab.borrow_mut().pool);
         debug_assert_eq!(released, Ok(()), "a cache frees each of its pages once");
@@ -123,17 +127,22 @@ impl KvCache for PagedCache {
     }
 
     // ANCHOR: extend
-    /// Makes room for `n` more tokens with pages of the pool: one table for all layers.
+    /// Makes room for `n` more tokens with pages of the pool: one table for all layers. No
+    /// row is touched.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`]; nothing has changed then.
+    ///
+    /// # Panics
+    /// If the slab is lent to somebody at the moment.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         self.table.grow(n, &mut self.slab.borrow_mut().pool)
     }
     // ANCHOR_END: extend
 
     // ANCHOR: write
-    /// Scatters the rows of the newest tokens to their slots in one layer.
+    /// Scatters the rows of the newest tokens to their slots in one layer, and touches
+    /// nothing else.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let slab = &mut *self.slab.borrow_mut();
         let width = slab.layout.kv_width();
@@ -150,8 +159,8 @@ impl KvCache for PagedCache {
     // ANCHOR_END: write
 
     // ANCHOR: gather
-    /// Copies the filled slots of one layer together, page by page in table order: `[len,
-    /// kv_width]`.
+    /// Copies the filled slots of one layer together, page by page in table order:
+    /// `[len, kv_width]`. The room for all is taken at once, and each row is copied once.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
         let slab = self.slab.borrow();
         let mut left = self.table.len();

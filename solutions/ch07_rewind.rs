@@ -33,7 +33,8 @@ fn tokens_left(len: usize, n: usize) -> Result<usize, CacheError> {
 
 impl Rewind for FlatCache {
     // ANCHOR: flat
-    /// Cuts both tensors of every layer to the rows that stay. Nothing is copied.
+    /// Cuts both tensors of every layer to the rows that stay. Nothing is copied: the tensors
+    /// stay where they are.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         let left = tokens_left(self.len, n)?;
         let numbers = left * self.layout().kv_width();
@@ -49,7 +50,7 @@ impl Rewind for FlatCache {
 
 impl Rewind for ContiguousCache {
     // ANCHOR: contiguous
-    /// Moves the end of the text back; the slots behind it are free again.
+    /// Moves the end of the text back; the slots behind it are free again. No row is touched.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         self.len = tokens_left(self.len, n)?;
         Ok(())
@@ -63,7 +64,8 @@ impl PageTable {
     /// the newest page first.
     ///
     /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages
-    /// 12 and 5.
+    /// 12 and 5. The cost goes with the pages that are let go, not with the length of the
+    /// text.
     ///
     /// # Errors
     /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held.
@@ -85,7 +87,11 @@ impl PageTable {
 
 impl Rewind for PagedCache {
     // ANCHOR: paged
-    /// Rewinds the table; the pages that this empties go back to the slab's pool.
+    /// Rewinds the table; the pages that this empties go back to the slab's pool. No row is
+    /// touched.
+    ///
+    /// # Panics
+    /// If the slab is lent to somebody at the moment.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         self.table.rewind(n, &mut self.slab.borrow_mut().pool)
     }

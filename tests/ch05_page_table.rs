@@ -18,24 +18,47 @@ mod checks {
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
+    use crate::support::asking::made;
+    use crate::support::limits::{often, once};
     use crate::support::oracle::{Dice, STEPS, seeds};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told, told_pages};
 
+    /// Tokens enough for a walk through their pages at every call to take minutes.
+    const VERY_MANY: usize = if cfg!(miri) { 300 } else { 1_000_000 };
+
+    #[track_caller]
     fn table(page_size: usize) -> PageTable {
-        PageTable::new(page_size).expect("a table over pages with slots can be made")
+        made(&format!("PageTable::new({page_size})"), || PageTable::new(page_size))
     }
 
+    #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
-        PagePool::new(n_pages).expect("a pool with pages can be made")
+        made(&format!("PagePool::new({n_pages}), of chapter 4"), || PagePool::new(n_pages))
+    }
+
+    /// A pool that has handed out all of its pages.
+    #[track_caller]
+    fn full_pool(n_pages: usize) -> PagePool {
+        let mut pool = pool(n_pages);
+        let pages = pool.alloc_n(n_pages).map(|pages| pages.len());
+        same!(pages, Ok(n_pages), "pages that alloc_n({n_pages}) of chapter 4 gives, on a new pool of {n_pages}");
+        pool
+    }
+
+    /// Frees a page that was handed out, as chapter 4 does it.
+    #[track_caller]
+    fn free(pool: &mut PagePool, page: u32) {
+        same!(pool.free(PageId(page)), Ok(()), "free of chapter 4, of page {page}, which was handed out");
     }
 
     /// A pool of 16 that has handed out all pages but these, and hands out these next.
+    #[track_caller]
     fn pool_that_gives(pages: &[u32]) -> PagePool {
-        let mut pool = pool(16);
-        pool.alloc_n(16).expect("a new pool of 16 gives 16 pages");
+        let mut pool = full_pool(16);
         for page in pages.iter().rev() {
-            pool.free(PageId(*page)).expect("a page that was handed out can be freed");
+            free(&mut pool, *page);
         }
+        same!(pool.n_free(), pages.len(), "free pages of the pool of chapter 4, when pages {pages:?} came back");
         pool
     }
 
@@ -43,15 +66,26 @@ mod checks {
         pages.iter().copied().map(PageId).collect()
     }
 
-    /// Grows a table for which there are pages enough.
+    /// Pages of `page_size` slots for so many tokens: the number that every growth must come to.
+    fn pages_of(tokens: usize, page_size: usize) -> usize {
+        (tokens as u128).div_ceil(page_size as u128) as usize
+    }
+
+    /// Grows a table for which there are pages enough, and looks at what it holds then.
     #[track_caller]
     fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
-        let (len, free) = (table.len(), pool.n_free());
+        let (len, free, held) = (table.len(), pool.n_free(), table.pages().len());
         let size = table.page_size();
-        same!(table.grow(n, pool), Ok(()), "grow({n}) on {len} tokens, page size {size}, {free} pages free");
+        let at = format!("grow({n}) on {len} tokens, page size {size}, {free} pages free");
+        same!(table.grow(n, pool), Ok(()), "{at}");
+        same!(table.len(), len + n, "tokens held after {at}");
+        let pages = pages_of(len + n, size);
+        same!(table.pages().len(), pages, "pages of the table after {at}");
+        same!(pool.n_free(), free + held - pages, "free pages after {at}, {held} pages in the table before");
     }
 
     /// Ten tokens in pages 12, 5, 3 of 4 slots: the example of the chapter. Page 9 is free.
+    #[track_caller]
     fn ten_tokens() -> (PageTable, PagePool) {
         let mut pool = pool_that_gives(&[12, 5, 3, 9]);
         let mut table = table(4);
@@ -60,6 +94,77 @@ mod checks {
     }
 
     // Task 1
+
+    #[test]
+    fn task_1_a_new_table_needs_whole_pages() {
+        for (n, needed) in [(0, 0), (1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (7, 2), (8, 2), (9, 3), (100, 25)] {
+            same!(table(4).pages_needed(n), needed, "pages_needed({n}) when 0 tokens are held, page size 4");
+        }
+    }
+
+    #[test]
+    fn task_1_every_page_size_has_its_boundaries() {
+        for size in 1..=7 {
+            for held in 0..=2 * size + 1 {
+                let mut pool = pool(20);
+                let mut table = table(size);
+                grow(&mut table, held, &mut pool);
+                for n in 0..=3 * size + 1 {
+                    let needed = pages_of(held + n, size) - pages_of(held, size);
+                    let found = table.pages_needed(n);
+                    same!(found, needed, "pages_needed({n}) when {held} tokens are held, page size {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn task_1_the_last_slots_can_be_had_without_a_free_page() {
+        let mut pool = pool_that_gives(&[12, 5, 3]);
+        let mut table = table(4);
+        grow(&mut table, 10, &mut pool);
+        same!(pool.n_free(), 0, "free pages when ten tokens have taken all three, page size 4");
+        for _ in 0..2 {
+            grow(&mut table, 1, &mut pool);
+        }
+        grow(&mut table, 0, &mut pool);
+        let refused = table.grow(1, &mut pool);
+        let expected = Err(CacheError::OutOfPages { needed: 1, free: 0 });
+        same!(refused, expected, "grow(1) on 12 tokens in three full pages, with no page free");
+        same!(table.len(), 12, "tokens held after grow(1) was refused");
+    }
+
+    #[test]
+    fn task_1_very_long_tables_cost_no_more() {
+        let mut pool = pool(VERY_MANY / 16 + 1);
+        let mut table = table(16);
+        often("grow(1), again and again, page size 16", VERY_MANY, |held| {
+            let needed = usize::from(held % 16 == 0);
+            if table.pages_needed(1) != needed {
+                same!(table.pages_needed(1), needed, "pages_needed(1) when {held} tokens are held, page size 16");
+            }
+            let grown = table.grow(1, &mut pool);
+            if grown != Ok(()) {
+                same!(grown, Ok(()), "grow(1) on {held} tokens, page size 16, {} pages free", pool.n_free());
+            }
+        });
+        same!(table.len(), VERY_MANY, "tokens held after so many times grow(1)");
+        same!(table.pages().len(), pages_of(VERY_MANY, 16), "pages of {VERY_MANY} tokens, page size 16");
+    }
+
+    /// A million million million tokens in five pages: a page table owns no memory.
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn task_1_very_large_pages() {
+        let size = 1 << 60;
+        let mut pool = pool(6);
+        let mut table = table(size);
+        for (n, needed) in [(size - 1, 1), (1, 0), (1, 1), (size, 1), (2 * size - 2, 1), (1, 0)] {
+            let held = table.len();
+            same!(table.pages_needed(n), needed, "pages_needed({n}) when {held} tokens are held, page size {size}");
+            grow(&mut table, n, &mut pool);
+        }
+    }
 
     #[test]
     fn task_1_pages_are_taken_at_boundaries_only() {
@@ -134,11 +239,24 @@ mod checks {
     #[test]
     fn task_1_very_large_numbers_can_be_asked_for() {
         let (mut table, mut pool) = ten_tokens();
-        for n in [usize::MAX, usize::MAX - 1, usize::MAX - 9] {
+        for n in [usize::MAX, usize::MAX - 1, usize::MAX - 9, usize::MAX - 10, usize::MAX / 2] {
             let needed = (n - 2).div_ceil(4);
             same!(table.pages_needed(n), needed, "pages_needed({n}) when ten tokens are held, page size 4");
             let expected = Err(CacheError::OutOfPages { needed, free: 1 });
             same!(table.grow(n, &mut pool), expected, "grow({n}) on ten tokens, page size 4: mind the overflow");
+            same!(table.len(), 10, "tokens held after grow({n}) was refused");
+        }
+        for size in [1, 2, 3, 16] {
+            for held in [0, 1, size, size + 1] {
+                let (mut pool, mut table) = (self::pool(20), self::table(size));
+                grow(&mut table, held, &mut pool);
+                for n in [usize::MAX, usize::MAX - 1, usize::MAX - size] {
+                    let left = pages_of(held, size) * size - held;
+                    let needed = pages_of(n - left, size);
+                    let found = table.pages_needed(n);
+                    same!(found, needed, "pages_needed({n}) when {held} tokens are held, page size {size}");
+                }
+            }
         }
     }
 
@@ -181,6 +299,68 @@ mod checks {
         }
     }
 
+    #[test]
+    fn task_2_every_page_size_finds_every_token() {
+        for size in [2, 3, 5, 7, 10] {
+            let mut pool = pool_that_gives(&[12, 5, 3]);
+            let mut table = table(size);
+            grow(&mut table, 2 * size + 1, &mut pool);
+            for position in 0..=2 * size {
+                let expected = Ok(Slot { page: PageId([12, 5, 3][position / size]), slot: position % size });
+                same!(
+                    table.locate(position),
+                    expected,
+                    "position {position} of {} tokens in pages 12, 5, 3 of {size} slots",
+                    2 * size + 1
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn task_2_very_far_positions_are_found_at_once() {
+        let size = 3;
+        let mut pool = pool(pages_of(VERY_MANY, size));
+        let mut table = table(size);
+        grow(&mut table, VERY_MANY, &mut pool);
+        often(&format!("locate, {VERY_MANY} tokens held, page size {size}"), VERY_MANY, |position| {
+            let expected = Ok(Slot { page: PageId((position / size) as u32), slot: position % size });
+            let place = table.locate(position);
+            if place != expected {
+                same!(place, expected, "position {position} of {VERY_MANY} tokens in pages 0, 1, 2 … of {size} slots");
+            }
+        });
+        let expected = Err(CacheError::PastTheEnd { position: VERY_MANY, len: VERY_MANY });
+        same!(table.locate(VERY_MANY), expected, "position {VERY_MANY} of {VERY_MANY} tokens");
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn task_2_very_large_pages() {
+        let size = 1 << 60;
+        let mut pool = pool_that_gives(&[12, 5, 3]);
+        let mut table = table(size);
+        grow(&mut table, 2 * size + 9, &mut pool);
+        for (position, page, slot) in [
+            (size - 1, 12, size - 1),
+            (1 << 24 | 1, 12, 1 << 24 | 1),
+            (1 << 32, 12, 1 << 32),
+            (1 << 32 | 5, 12, 1 << 32 | 5),
+            (1 << 53 | 1, 12, 1 << 53 | 1),
+            (size, 5, 0),
+            (size + 1, 5, 1),
+            (2 * size - 1, 5, size - 1),
+            (2 * size, 3, 0),
+            (2 * size + 8, 3, 8),
+        ] {
+            let expected = Ok(Slot { page: PageId(page), slot });
+            same!(table.locate(position), expected, "position {position} in pages 12, 5, 3 of {size} slots");
+        }
+        let (position, len) = (2 * size + 9, 2 * size + 9);
+        let expected = Err(CacheError::PastTheEnd { position, len });
+        same!(table.locate(position), expected, "position {position} of {len} tokens");
+    }
+
     // Task 3
 
     #[test]
@@ -210,6 +390,47 @@ mod checks {
     }
 
     #[test]
+    fn task_3_release_frees_the_newest_page_first() {
+        let (mut table, mut pool) = ten_tokens();
+        same!(table.release(&mut pool), Ok(()), "release of pages 12, 5, 3");
+        let next: Vec<_> = (0..4).map(|_| pool.alloc()).collect();
+        let expected = [12, 5, 3, 9].map(|page| Ok(PageId(page)));
+        same!(next, expected, "pages handed out after the release of 12, 5, 3: the one freed last comes first");
+    }
+
+    #[test]
+    fn task_3_release_of_very_many_pages() {
+        let pages = VERY_MANY / 4;
+        let mut pool = pool(pages);
+        let mut table = table(1);
+        grow(&mut table, pages, &mut pool);
+        let released = once(&format!("release of {pages} pages"), || table.release(&mut pool));
+        same!(released, Ok(()), "release of {pages} pages");
+        same!(pool.n_free(), pages, "free pages after the release of {pages}");
+        same!((table.len(), table.pages().len()), (0, 0), "tokens and pages of the table after the release");
+    }
+
+    #[test]
+    fn task_3_one_table_is_released_and_the_other_stays() {
+        let mut pool = pool_that_gives(&[12, 5, 3, 9]);
+        let (mut a, mut b) = (table(4), table(4));
+        grow(&mut a, 3, &mut pool);
+        grow(&mut b, 4, &mut pool);
+        grow(&mut a, 5, &mut pool);
+        grow(&mut b, 1, &mut pool);
+        same!(
+            (a.pages(), b.pages()),
+            (&ids(&[12, 3])[..], &ids(&[5, 9])[..]),
+            "pages of two tables that grew by turns"
+        );
+        same!(a.release(&mut pool), Ok(()), "release of pages 12 and 3");
+        same!((b.len(), b.pages()), (5, &ids(&[5, 9])[..]), "tokens and pages of the other table");
+        for (page, owners) in [(12, 0), (3, 0), (5, 1), (9, 1)] {
+            same!(pool.owners(PageId(page)), Ok(owners), "owners of page {page} after the release of 12 and 3");
+        }
+    }
+
+    #[test]
     fn task_3_a_shared_page_stays_with_its_other_owner() {
         let (mut table, mut pool) = ten_tokens();
         same!(pool.share(PageId(5)), Ok(()), "share of page 5");
@@ -220,33 +441,52 @@ mod checks {
 
     #[test]
     fn task_3_a_pool_without_such_a_page_changes_nothing() {
-        let (mut table, mut pool) = ten_tokens();
-        let mut other = self::pool(10);
-        other.alloc_n(10).expect("a new pool of 10 gives 10 pages");
-        let expected = Err(CacheError::ForeignPage { page: PageId(12), n_pages: 10 });
-        same!(table.release(&mut other), expected, "release of pages 12, 5, 3 into another pool, which has 0 to 9");
-        unchanged(&mut table, &mut pool, &other, 0);
+        // The page that the other pool does not have is the table's first, its last, or between them.
+        for pages in [[12, 5, 3], [3, 5, 12], [5, 12, 3]] {
+            let mut pool = pool_that_gives(&pages);
+            let mut table = table(4);
+            grow(&mut table, 10, &mut pool);
+            let other = full_pool(10);
+            let expected = CacheError::ForeignPage { page: PageId(12), n_pages: 10 };
+            let which = "which has pages 0 to 9, each with an owner";
+            refused(&mut table, &mut pool, other, expected, which);
+        }
     }
 
     #[test]
     fn task_3_a_pool_in_which_a_page_is_free_changes_nothing() {
-        let (mut table, mut pool) = ten_tokens();
-        let mut other = self::pool(16);
-        other.alloc_n(16).expect("a new pool of 16 gives 16 pages");
-        other.free(PageId(3)).expect("a page that was handed out can be freed");
-        let expected = Err(CacheError::DoubleFree(PageId(3)));
-        same!(table.release(&mut other), expected, "release of pages 12, 5, 3 into another pool, in which 3 is free");
-        unchanged(&mut table, &mut pool, &other, 1);
+        for page in [3, 5, 12] {
+            let (mut table, mut pool) = ten_tokens();
+            let mut other = full_pool(16);
+            free(&mut other, page);
+            let which = format!("in which {page} is free");
+            refused(&mut table, &mut pool, other, CacheError::DoubleFree(PageId(page)), &which);
+        }
     }
 
-    /// After a release of the ten tokens into another pool was refused.
+    #[test]
+    fn task_3_an_empty_table_asks_no_pool() {
+        let (mut table, mut other) = (table(4), pool(1));
+        same!(table.release(&mut other), Ok(()), "release of a table without pages");
+        same!(other.n_free(), 1, "free pages of the pool, of 1, after that");
+    }
+
+    /// Releases ten tokens in pages 12, 5 and 3 into another pool, which must refuse and stay as it is; so must the table.
     #[track_caller]
-    fn unchanged(table: &mut PageTable, pool: &mut PagePool, other: &PagePool, free: usize) {
-        same!(other.n_free(), free, "free pages of the other pool after the refusal");
-        same!(table.pages(), ids(&[12, 5, 3]), "pages of the table after the refusal");
-        same!(table.len(), 10, "tokens of the table after the refusal");
-        same!(table.release(pool), Ok(()), "release into the right pool after the refusal");
-        same!(pool.n_free(), 4, "free pages of the right pool after its release");
+    fn refused(table: &mut PageTable, pool: &mut PagePool, mut other: PagePool, expected: CacheError, which: &str) {
+        let pages = table.pages().to_vec();
+        let numbers = told_pages(&pages);
+        let at = format!("release of {numbers} into another pool, {which}");
+        let owners = |pool: &PagePool| (0..16).map(|page| pool.owners(PageId(page)).ok()).collect::<Vec<_>>();
+        let before = (other.n_free(), owners(&other));
+        same!(table.release(&mut other), Err(expected), "{at}");
+        same!(other.n_free(), before.0, "free pages of the other pool after the refused {at}");
+        same!(owners(&other), before.1, "owners of the other pool's pages 0 to 15 after the refused {at}");
+        same!(table.pages(), pages, "pages of the table after the refused {at}");
+        same!(table.len(), 10, "tokens of the table after the refused {at}");
+        let free = pool.n_free();
+        same!(table.release(pool), Ok(()), "release into the right pool after the refused {at}");
+        same!(pool.n_free(), free + 3, "free pages of the right pool after that");
     }
 
     // All tasks

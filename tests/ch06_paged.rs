@@ -21,22 +21,37 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::engine::{Cached, LanguageModel};
 
+    use crate::support::asking::{asking, made};
+    use crate::support::limits::{allocated, often};
     use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
-    use crate::support::rows::{self, KINDS};
+    use crate::support::rows::{self, KINDS, Kind};
     use crate::support::story::{Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
+
+    /// More tokens, and more pages, than 16 bits can count.
+    const MANY: usize = if cfg!(miri) { 100 } else { 200_000 };
 
     /// Page sizes that the checks of pieces go through. 4, the chapter's own, comes first: its failures are easy to read.
     const PAGE_SIZES: &[usize] = if cfg!(miri) { &[4, 3] } else { &[4, 1, 2, 3, 5, 6] };
 
-    const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
+    /// Three numbers that cannot be taken for one another.
+    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
 
+    #[track_caller]
     fn slab(page_size: usize, n_pages: usize) -> SharedSlab {
-        PageSlab::new(LAYOUT, page_size, n_pages).expect("a slab with pages and slots can be made")
+        slab_of(LAYOUT, page_size, n_pages)
     }
 
+    #[track_caller]
+    fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
+        made(&format!("PageSlab::new with {n_pages} pages of {page_size} slots"), || {
+            PageSlab::new(layout, page_size, n_pages)
+        })
+    }
+
+    #[track_caller]
     fn cache(slab: &SharedSlab) -> PagedCache {
-        PagedCache::new(slab).expect("a cache over a slab can be made")
+        made("PagedCache::new over a slab", || PagedCache::new(slab))
     }
 
     fn n_free(slab: &SharedSlab) -> usize {
@@ -53,6 +68,8 @@ mod checks {
         let len = cache.len();
         same!(cache.extend(n), Ok(()), "extend({n}) on {len} tokens, with pages enough");
         same!(cache.len(), len + n, "tokens after extend({n}) on {len}");
+        let (size, pages) = (cache.table().page_size(), cache.table().pages().len());
+        same!(pages, (len + n).div_ceil(size), "pages of {} tokens after extend({n}), page size {size}", len + n);
     }
 
     // Task 1
@@ -71,7 +88,7 @@ mod checks {
     #[test]
     fn task_1_one_page_serves_all_layers() {
         let layout = KvLayout { n_layers: 6, n_kv_heads: 1, head_dim: 2 };
-        let slab = PageSlab::new(layout, 4, 3).expect("a slab with pages and slots can be made");
+        let slab = slab_of(layout, 4, 3);
         let mut cache = cache(&slab);
         extend(&mut cache, 4);
         same!(n_free(&slab), 2, "free pages of 3 when 4 tokens are held in 6 layers, page size 4");
@@ -92,6 +109,24 @@ mod checks {
     }
 
     #[test]
+    fn task_1_out_of_pages_leaves_the_free_pages_in_order() {
+        let slab = slab(4, 4);
+        let (mut a, mut b) = (cache(&slab), cache(&slab));
+        extend(&mut a, 5);
+        let expected = Err(CacheError::OutOfPages { needed: 3, free: 2 });
+        same!(a.extend(12), expected, "extend(12) on 5 tokens: 3 slots are left, 2 pages are free");
+        same!(b.extend(usize::MAX).is_err(), true, "extend(usize::MAX) refused, on an empty cache");
+        same!(n_free(&slab), 2, "free pages after the refusals");
+        extend(&mut b, 1);
+        extend(&mut a, 4);
+        same!(
+            (pages(&a), pages(&b)),
+            (vec![0, 1, 3], vec![2]),
+            "pages of a and of b when both grew after the refusals"
+        );
+    }
+
+    #[test]
     fn task_1_release_gives_the_pages_back_once() {
         let slab = slab(4, 4);
         let mut cache = cache(&slab);
@@ -104,6 +139,117 @@ mod checks {
         extend(&mut cache, 5);
         drop(cache);
         same!(n_free(&slab), 4, "free pages when the cache was used again and dropped");
+    }
+
+    #[test]
+    fn task_1_release_keeps_the_pages_of_others() {
+        let slab = slab(4, 5);
+        let (mut a, mut b) = (cache(&slab), cache(&slab));
+        extend(&mut a, 4);
+        extend(&mut b, 5);
+        extend(&mut a, 2);
+        a.release();
+        same!(n_free(&slab), 3, "free pages of 5 when a, which had two, was released and b still has two");
+        same!((b.len(), pages(&b)), (5, vec![1, 2]), "tokens and pages of b when a was released");
+        extend(&mut b, 12);
+        same!(pages(&b), [1, 2, 0, 3, 4], "pages of b, which grew into those of a: the newest of a was freed first");
+    }
+
+    /// A slab that somebody still looks at cannot be had for writing. That must not be passed over in silence.
+    #[test]
+    fn task_1_a_slab_that_is_lent_is_a_panic_and_loses_no_page() {
+        let slab = slab(4, 4);
+        let mut cache = cache(&slab);
+        extend(&mut cache, 5);
+        let lent = slab.borrow();
+        let released = quietly(|| cache.release());
+        assert!(released.is_none(), "release while the slab is lent did not panic: it cannot have given a page back");
+        let extended = quietly(|| cache.extend(9));
+        assert!(extended.is_none(), "extend(9) while the slab is lent did not panic, but said {extended:?}");
+        drop(lent);
+        same!(n_free(&slab), 2, "free pages of 4 when release and extend have panicked");
+        same!((cache.len(), pages(&cache)), (5, vec![0, 1]), "tokens and pages when release and extend have panicked");
+        cache.release();
+        same!(n_free(&slab), 4, "free pages of 4 when the same release came again, after the loan");
+    }
+
+    /// Calls what may panic; `None` if it does.
+    fn quietly<T>(call: impl FnOnce() -> T) -> Option<T> {
+        catch_unwind(AssertUnwindSafe(call)).ok()
+    }
+
+    #[test]
+    fn task_1_neither_extend_nor_release_touches_a_row() {
+        let slab = slab(4, 4);
+        let mut old = cache(&slab);
+        extend(&mut old, 16);
+        oracle::write(&mut old, &(1..=16).collect::<Vec<_>>());
+        let before = content(&slab);
+        old.release();
+        same_content(&slab, &before, "release of a text of 16 tokens");
+        let mut new = cache(&slab);
+        for n in [1, 4, 9] {
+            extend(&mut new, n);
+            same_content(&slab, &before, &format!("extend({n}) of a new text: what lies in its slots is stale"));
+        }
+        same!(new.extend(9).is_err(), true, "extend(9) refused, with 14 tokens in four pages of 4");
+        same_content(&slab, &before, "extend(9), which was refused");
+        drop(new);
+        same_content(&slab, &before, "the drop of a text of 14 tokens");
+    }
+
+    /// All numbers of a slab, keys and values, and where they lie in memory.
+    fn content(slab: &SharedSlab) -> [(*const f32, Vec<f32>); 2] {
+        let slab = slab.borrow();
+        [slab.keys(), slab.values()].map(|numbers| (numbers.as_ptr(), numbers.to_vec()))
+    }
+
+    /// Nothing in the slab is another than it was, but the rows that `of_the_write` names (page, layer, slot).
+    #[track_caller]
+    fn same_content(slab: &SharedSlab, before: &[(*const f32, Vec<f32>); 2], after_what: &str) {
+        same_but(slab, before, after_what, 1, |_| false);
+    }
+
+    #[track_caller]
+    fn same_but(
+        slab: &SharedSlab,
+        before: &[(*const f32, Vec<f32>); 2],
+        after_what: &str,
+        page_size: usize,
+        may_change: impl Fn((usize, usize, usize)) -> bool,
+    ) {
+        let after = content(slab);
+        let width = LAYOUT.kv_width();
+        for (kind, (before, after)) in KINDS.into_iter().zip(before.iter().zip(&after)) {
+            assert!(
+                before.0 == after.0,
+                "{after_what}: the slab's {kind} lie elsewhere in memory now, so all were moved"
+            );
+            same!(after.1.len(), before.1.len(), "numbers in the slab's {kind} after {after_what}");
+            for (row, (before, after)) in before.1.chunks(width).zip(after.1.chunks(width)).enumerate() {
+                let (page, layer) = (row / page_size / LAYOUT.n_layers, row / page_size % LAYOUT.n_layers);
+                let place = (page, layer, row % page_size);
+                let same = before.iter().zip(after).all(|(before, after)| before.to_bits() == after.to_bits());
+                let [was, is] = [before, after].map(|found| rows::name(LAYOUT, found, layer, kind));
+                assert!(
+                    same || may_change(place),
+                    "{after_what} has changed the {kind} in row {row} of the slab: {was} before, {is} now"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn task_1_very_long_texts_cost_no_more() {
+        let slab = slab_of(KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, 16, MANY / 16 + 1);
+        let mut cache = cache(&slab);
+        often("extend(1), again and again, page size 16", MANY, |held| {
+            let extended = cache.extend(1);
+            if extended != Ok(()) {
+                same!(extended, Ok(()), "extend(1) on {held} tokens, with pages enough");
+            }
+        });
+        same!(cache.len(), MANY, "tokens after so many times extend(1)");
     }
 
     #[test]
@@ -150,7 +296,10 @@ mod checks {
         for layer in 0..layout.n_layers {
             for (kind, numbers) in KINDS.into_iter().zip([slab.keys(), slab.values()]) {
                 for (position, token) in tokens.iter().enumerate() {
-                    let Slot { page, slot } = cache.table().locate(position).expect("a token that is held has a place");
+                    let place = made(&format!("locate({position}) of chapter 5, {} tokens held", cache.len()), || {
+                        cache.table().locate(position)
+                    });
+                    let Slot { page, slot } = place;
                     let row = (page.index() * layout.n_layers + layer) * size + slot;
                     let found = &numbers[row * width..(row + 1) * width];
                     assert!(
@@ -180,7 +329,7 @@ mod checks {
         let width = LAYOUT.kv_width();
         for (kind, numbers) in KINDS.into_iter().zip([slab.borrow().keys(), slab.borrow().values()]) {
             let written = numbers.chunks(width).filter(|row| row.iter().any(|x| *x != 0.0)).count();
-            same!(written, 12, "rows of {kind} in the slab that are not zeros: 6 tokens in 2 layers");
+            same!(written, 18, "rows of {kind} in the slab that are not zeros: 6 tokens in 3 layers");
         }
     }
 
@@ -204,16 +353,127 @@ mod checks {
     }
 
     #[test]
-    fn task_2_rows_without_room_are_a_panic() {
-        let slab = slab(4, 2);
+    fn task_2_a_write_touches_its_own_rows_only() {
+        let slab = slab(4, 5);
+        let mut old = cache(&slab);
+        append(&mut old, &(1..=20).collect::<Vec<_>>());
+        drop(old);
+        let mut cache = cache(&slab);
+        let mut next = 100;
+        for n in [3, 2, 0, 9, 1] {
+            let first = cache.len();
+            extend(&mut cache, n);
+            let tokens: Vec<usize> = (next..next + n).collect();
+            next += n;
+            // The last layer first: no layer waits for another.
+            for layer in (0..LAYOUT.n_layers).rev() {
+                let before = content(&slab);
+                let write = format!("write of {n} rows to layer {layer}, {} tokens held", first + n);
+                write_layer(&mut cache, layer, &tokens);
+                let its_own = |(page, its_layer, slot): (usize, usize, usize)| {
+                    let of_the_write =
+                        |position| cache.table().locate(position).map(|place| (place.page.index(), place.slot));
+                    its_layer == layer && (first..first + n).any(|position| of_the_write(position) == Ok((page, slot)))
+                };
+                same_but(&slab, &before, &write, 4, its_own);
+            }
+            check_slots(&slab, &cache, &(100..next).collect::<Vec<_>>());
+        }
+    }
+
+    /// Writes the rows of the newest tokens to one layer.
+    #[track_caller]
+    fn write_layer(cache: &mut PagedCache, layer: usize, tokens: &[usize]) {
+        let [k, v] = KINDS.map(|kind| rows::rows(LAYOUT, tokens, layer, kind));
+        let _asking = asking(format!("write of {} rows to layer {layer}, {} tokens held", tokens.len(), cache.len()));
+        cache.write(layer, &k, &v);
+    }
+
+    #[test]
+    fn task_2_rows_are_those_of_the_newest_tokens() {
+        for &page_size in PAGE_SIZES {
+            let slab = slab(page_size, 30);
+            let mut cache = cache(&slab);
+            extend(&mut cache, 3);
+            extend(&mut cache, 2);
+            oracle::write(&mut cache, &[1, 2, 3, 4, 5]);
+            check_slots(&slab, &cache, &[1, 2, 3, 4, 5]);
+            oracle::write(&mut cache, &[14, 15]);
+            check_slots(&slab, &cache, &[1, 2, 3, 14, 15]);
+            assert!(cache.extend(1000).is_err(), "extend(1000) with 30 pages of {page_size} was not refused");
+            oracle::write(&mut cache, &[23, 24, 25]);
+            check_slots(&slab, &cache, &[1, 2, 23, 24, 25]);
+            oracle::write(&mut cache, &[]);
+            check_slots(&slab, &cache, &[1, 2, 23, 24, 25]);
+        }
+    }
+
+    #[test]
+    fn task_2_every_number_is_kept_to_the_bit() {
+        let slab = slab(4, 3);
+        let mut old = cache(&slab);
+        append(&mut old, &(1..=12).collect::<Vec<_>>());
+        drop(old);
+        let mut cache = cache(&slab);
+        let width = LAYOUT.kv_width();
+        let telling = [-0.0, 0.1, -2.5, f32::MIN_POSITIVE, 1e-40, f32::MAX, -1e30, 1.0 / 3.0, 16_777_217.0, 0.0];
+        for (position, row) in
+            [vec![0.0; width], telling.to_vec(), vec![-0.0; width], vec![0.0; width]].iter().enumerate()
+        {
+            extend(&mut cache, 1);
+            for layer in 0..LAYOUT.n_layers {
+                let negated: Vec<f32> = row.iter().map(|x| -x).collect();
+                let question = asking(format!("write of one row to layer {layer}, {} tokens held", cache.len()));
+                cache.write(layer, row, &negated);
+                drop(question);
+                let first = layer * 4 * width + position * width;
+                // The page that came back last: the old text's first one, page 0.
+                same!(pages(&cache), [0], "pages of the text");
+                let (slab, kinds) = (slab.borrow(), [row, &negated]);
+                for (kind, (numbers, expected)) in KINDS.iter().zip([slab.keys(), slab.values()].into_iter().zip(kinds))
+                {
+                    let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    let found = &numbers[first..first + width];
+                    assert!(
+                        bits(found) == bits(expected),
+                        "{kind} of position {position} in layer {layer}, page 0, slot {position}, which held a row before\n  \
+                         expected: {expected:?}\n  yours:    {found:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn task_2_rows_that_do_not_fit_are_a_panic() {
+        let slab = slab(4, 3);
         let mut cache = cache(&slab);
         append(&mut cache, &[1, 2]);
-        let three = KINDS.map(|kind| rows::rows(LAYOUT, &[3, 4, 5], 0, kind));
-        let outcome = catch_unwind(AssertUnwindSafe(|| cache.write(0, &three[0], &three[1])));
-        assert!(
-            outcome.is_err(),
-            "write of 3 rows when 2 tokens are held did not panic: extend has made no room for them"
-        );
+        let rows = |n: usize| vec![1.0; n * LAYOUT.kv_width()];
+        let half = LAYOUT.kv_width() / 2;
+        for (k, v, what) in [
+            (rows(3), rows(3), "of 3 rows when 2 tokens are held: extend has made no room for them".to_string()),
+            (rows(2), rows(1), "of 2 key rows and 1 value row".into()),
+            (rows(1), rows(2), "of 1 key row and 2 value rows".into()),
+            (rows(1), vec![], "of 1 key row and no value row".into()),
+            (rows(1)[half..].to_vec(), rows(1)[half..].to_vec(), "of half a row".into()),
+        ] {
+            let outcome = quietly(|| cache.write(1, &k, &v));
+            assert!(outcome.is_none(), "write {what} did not panic");
+        }
+        append(&mut cache, &[3]);
+        check_slots(&slab, &cache, &[1, 2, 3]);
+    }
+
+    #[test]
+    fn task_2_very_long_texts_cost_no_more() {
+        let layout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
+        let slab = slab_of(layout, 16, MANY / 16 + 1);
+        let mut cache = cache(&slab);
+        extend(&mut cache, MANY);
+        often(&format!("write of one row, {MANY} tokens held, page size 16"), MANY, |number| {
+            cache.write(0, &[number as f32], &[0.5]);
+        });
     }
 
     // Task 3
@@ -255,9 +515,11 @@ mod checks {
     #[test]
     fn task_3_stale_rows_in_reused_pages_are_not_seen() {
         let slab = slab(4, 2);
-        let mut old = cache(&slab);
-        append(&mut old, &[200, 201, 202, 203, 204, 205, 206, 207]);
+        let (mut old, mut older) = (cache(&slab), cache(&slab));
+        append(&mut old, &[200, 201, 202, 203]);
+        append(&mut older, &[204, 205, 206, 207]);
         drop(old);
+        drop(older);
         let mut new = cache(&slab);
         let mut oracle = Oracle::default();
         oracle.append(&mut new, &[1, 2, 3, 4, 5]);
@@ -304,6 +566,56 @@ mod checks {
         check(&oracle, &cache);
     }
 
+    #[test]
+    fn task_3_gather_copies_once() {
+        let layout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
+        let slab = slab_of(layout, 16, 100);
+        let mut cache = cache(&slab);
+        extend(&mut cache, 1500);
+        let before = content(&slab);
+        let at = "gather(1) of 1,500 tokens, page size 16";
+        let question = asking(at);
+        let (gathered, asked) = allocated(|| cache.gather(1));
+        drop(question);
+        let found = (gathered.0.len(), gathered.1.len());
+        same!(found, (12_000, 12_000), "numbers of keys and of values that {at} gives, rows of 8");
+        let bytes = 2 * 12_000 * size_of::<f32>();
+        assert!(
+            asked.bytes <= bytes + bytes / 4,
+            "{at} asks for {} bytes of memory, in {} pieces; its rows take {bytes}: take the room for all of them at once, \
+             or those that are there already are copied again and again",
+            asked.bytes,
+            asked.times
+        );
+        drop(gathered);
+        let after = content(&slab);
+        assert!(before.iter().zip(&after).all(|(before, after)| before.0 == after.0), "{at} has moved the slab");
+    }
+
+    #[test]
+    fn task_3_very_many_tokens() {
+        let layout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 1 };
+        let slab = slab_of(layout, 2, MANY / 2 + 1);
+        let mut cache = cache(&slab);
+        extend(&mut cache, MANY);
+        for layer in 0..2 {
+            let sign = if layer == 0 { 1.0 } else { -1.0 };
+            let k: Vec<f32> = (0..MANY).map(|token| sign * token as f32).collect();
+            let v: Vec<f32> = (0..MANY).map(|token| sign * (token as f32 + 0.5)).collect();
+            let question = asking(format!("write of {MANY} rows to layer {layer}, page size 2"));
+            cache.write(layer, &k, &v);
+            drop(question);
+            let question = asking(format!("gather({layer}) of {MANY} tokens, page size 2"));
+            let found = cache.gather(layer);
+            drop(question);
+            for (kind, (found, expected)) in [Kind::Keys, Kind::Values].iter().zip([(found.0, k), (found.1, v)]) {
+                same!(found.len(), MANY, "numbers of {kind} that gather({layer}) gives, rows of one number");
+                let other = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+                same!(other, None, "the first position at which gather({layer}) gives other {kind} than were written");
+            }
+        }
+    }
+
     // All tasks
 
     #[test]
@@ -325,7 +637,7 @@ mod checks {
     #[test]
     fn whole_transcript() {
         let mut transcript = Transcript::default();
-        let slab = slab(4, 4);
+        let slab = slab_of(KvLayout { n_layers: 2, ..LAYOUT }, 4, 4);
         let (mut a, mut b) = (cache(&slab), cache(&slab));
         let mut next = [0, 100];
         for (name, n) in [("a", 3), ("b", 2), ("a", 2), ("b", 5), ("a", 4), ("b", 1)] {
@@ -357,7 +669,7 @@ mod checks {
                 KvLayout { n_layers: dice.roll(1, 3), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 3) };
             let (page_size, n_pages) = (dice.roll(1, 6), dice.roll(3, 16));
             let run = format!("seed {seed}, page size {page_size}");
-            let slab = PageSlab::new(layout, page_size, n_pages).expect("a slab with pages and slots can be made");
+            let slab = slab_of(layout, page_size, n_pages);
             let mut texts: Vec<(PagedCache, Oracle)> = Vec::new();
             let mut next = 0;
             for step in 0..STEPS {
@@ -366,6 +678,15 @@ mod checks {
                     0 if texts.len() < 4 => texts.push((cache(&slab), Oracle::of(run.clone()))),
                     1 if !texts.is_empty() => {
                         texts.remove(dice.roll(0, texts.len() - 1));
+                    }
+                    2 if !texts.is_empty() => {
+                        let index = dice.roll(0, texts.len() - 1);
+                        let (cache, oracle) = &mut texts[index];
+                        let question = asking(format!("{at}: release of {} tokens", cache.len()));
+                        cache.release();
+                        drop(question);
+                        oracle.note("release".into());
+                        oracle.tokens.clear();
                     }
                     _ if !texts.is_empty() => {
                         let index = dice.roll(0, texts.len() - 1);
@@ -402,7 +723,7 @@ mod checks {
         let expected = storyteller.recompute(40);
         for page_size in [1, 3, 16, 64] {
             let layout = storyteller.model.config().kv_layout();
-            let slab = PageSlab::new(layout, page_size, 100).expect("a slab with pages and slots can be made");
+            let slab = slab_of(layout, page_size, 100);
             // Another text takes every other page, so that the story's pages lie scattered.
             let mut other = cache(&slab);
             let mut cache = cache(&slab);

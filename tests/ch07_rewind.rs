@@ -21,6 +21,8 @@ whose_code! {
 
 #[cfg(not(unstarted = "ch07_rewind"))]
 mod checks {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -29,11 +31,17 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::engine::{Cached, LanguageModel};
 
+    use crate::support::asking::{asking, made};
+    use crate::support::limits::{allocated, often, once};
     use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
-    use crate::support::story::Storyteller;
+    use crate::support::story::{Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
 
-    const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
+    /// Three numbers that cannot be taken for one another.
+    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
+
+    /// Pages enough for a walk through them at every call to take minutes.
+    const VERY_MANY: usize = if cfg!(miri) { 300 } else { 1_000_000 };
 
     /// Tokens held, tokens to forget, tokens left, pages of 4 left: every way to meet a page boundary.
     const BOUNDARIES: [[usize; 4]; 12] = [
@@ -51,12 +59,54 @@ mod checks {
         [0, 0, 0, 0], // nothing of nothing
     ];
 
+    #[track_caller]
     fn slab(n_pages: usize) -> SharedSlab {
-        PageSlab::new(LAYOUT, 4, n_pages).expect("a slab with pages and slots can be made")
+        slab_of(LAYOUT, 4, n_pages)
     }
 
+    #[track_caller]
+    fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
+        made(&format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
+            PageSlab::new(layout, page_size, n_pages)
+        })
+    }
+
+    #[track_caller]
     fn cache(slab: &SharedSlab) -> PagedCache {
-        PagedCache::new(slab).expect("a cache over a slab can be made")
+        made("PagedCache::new of chapter 6", || PagedCache::new(slab))
+    }
+
+    #[track_caller]
+    fn pool(n_pages: usize) -> PagePool {
+        made(&format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
+    }
+
+    /// A table over pages of so many slots that has grown by `tokens`, as chapter 5 does it.
+    #[track_caller]
+    fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
+        let mut table = made(&format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
+        grow(&mut table, tokens, pool);
+        table
+    }
+
+    #[track_caller]
+    fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
+        let (len, size) = (table.len(), table.page_size());
+        let grown = table.grow(n, pool);
+        same!(grown, Ok(()), "grow({n}) of chapter 5, on {len} tokens, page size {size}, with pages enough");
+        let (found, pages) = ((table.len(), table.pages().len()), (len + n).div_ceil(size));
+        same!(
+            found,
+            (len + n, pages),
+            "(tokens, pages) after grow({n}) of chapter 5 on {len} tokens, page size {size}"
+        );
+    }
+
+    #[track_caller]
+    fn extend(cache: &mut dyn Rewind, n: usize) {
+        let len = cache.len();
+        same!(cache.extend(n), Ok(()), "extend({n}) of an earlier chapter, on {len} tokens, with room enough");
+        same!(cache.len(), len + n, "tokens after extend({n}) of an earlier chapter, on {len}");
     }
 
     fn n_free(slab: &SharedSlab) -> usize {
@@ -67,68 +117,184 @@ mod checks {
         (0..n).collect()
     }
 
+    /// Rewinds the cache, and looks first at what it says of itself: a wrong length or a missing page would show as a
+    /// panic in an earlier chapter.
+    #[track_caller]
+    fn rewind(oracle: &mut Oracle, cache: &mut dyn Rewind, n: usize) {
+        let held = oracle.tokens.len();
+        oracle.rewind(cache, n);
+        same!(cache.usage().tokens, held - n, "tokens that usage tells after rewind({n}) on {held}");
+    }
+
+    /// Pages of a paged cache after a rewind: exactly those that its tokens need.
+    #[track_caller]
+    fn check_pages(cache: &PagedCache, after_what: &str) {
+        let (len, size, pages) = (cache.len(), cache.table().page_size(), cache.table().pages().len());
+        same!(
+            pages,
+            len.div_ceil(size),
+            "pages of the cache after {after_what}: {len} tokens are left, page size {size}"
+        );
+    }
+
     /// Rewinds at every boundary, then writes other tokens over the stale rows.
-    fn check_boundaries(new_cache: impl Fn() -> Box<dyn Rewind>) {
+    fn check_boundaries<C: Rewind>(new_cache: impl Fn() -> C, look: impl Fn(&C, &str)) {
         for [held, n, left, _] in BOUNDARIES {
             let mut cache = new_cache();
             let mut oracle = Oracle::default();
-            oracle.append(&mut *cache, &first_tokens(held));
-            oracle.rewind(&mut *cache, n);
+            oracle.append(&mut cache, &first_tokens(held));
+            rewind(&mut oracle, &mut cache, n);
             same!(cache.len(), left, "tokens left after rewind({n}) on {held}");
-            oracle.check(&*cache);
-            oracle.append(&mut *cache, &[100, 101, 102, 103, 104]);
-            oracle.check(&*cache);
+            look(&cache, &format!("rewind({n}) on {held} tokens"));
+            oracle.check(&cache);
+            oracle.append(&mut cache, &[100, 101, 102, 103, 104]);
+            oracle.check(&cache);
+            for n in [1, 2] {
+                let held = cache.len();
+                rewind(&mut oracle, &mut cache, n);
+                look(&cache, &format!("rewind({n}) on {held} tokens, the second or third one"));
+                oracle.check(&cache);
+            }
+            oracle.append(&mut cache, &[200]);
+            oracle.check(&cache);
         }
     }
 
     /// Asks for more than there is; the cache must then be as it was.
-    fn check_past_the_start(mut cache: Box<dyn Rewind>) {
+    fn check_past_the_start(mut cache: impl Rewind) {
         let mut oracle = Oracle::default();
-        for (held, n) in [(0, 1), (3, 4), (3, usize::MAX), (5, 6)] {
-            oracle.append(&mut *cache, &(oracle.tokens.len()..held).collect::<Vec<_>>());
+        for (held, n) in [(0, 1), (0, usize::MAX), (3, 4), (3, usize::MAX), (3, 1 << 32 | 1), (5, 6)] {
+            oracle.append(&mut cache, &(oracle.tokens.len()..held).collect::<Vec<_>>());
             let expected = Err(CacheError::PastTheStart { n, len: held });
             same!(cache.rewind(n), expected, "rewind({n}) on {held} tokens");
             oracle.note(format!("rewind({n}) refused"));
-            oracle.check(&*cache);
+            oracle.check(&cache);
         }
-        oracle.append(&mut *cache, &[100, 101]);
-        oracle.check(&*cache);
+        oracle.append(&mut cache, &[100, 101]);
+        oracle.check(&cache);
+    }
+
+    /// Forgets nothing of nothing, then everything, and begins anew.
+    fn check_from_the_start(mut cache: impl Rewind) {
+        let mut oracle = Oracle::default();
+        rewind(&mut oracle, &mut cache, 0);
+        for n in [7, 1, 8] {
+            oracle.append(&mut cache, &(100..100 + n).collect::<Vec<_>>());
+            rewind(&mut oracle, &mut cache, n);
+            oracle.check(&cache);
+            rewind(&mut oracle, &mut cache, 0);
+            oracle.check(&cache);
+        }
+        oracle.append(&mut cache, &first_tokens(3));
+        oracle.check(&cache);
+    }
+
+    /// Where the rows of each layer lie in memory, keys and values.
+    fn places(cache: &dyn KvCache) -> Vec<[*const f32; 2]> {
+        (0..cache.layout().n_layers)
+            .map(|layer| {
+                let (k, v) = cache.gather(layer);
+                [k.as_ptr(), v.as_ptr()]
+            })
+            .collect()
+    }
+
+    /// Rewinds a cache that lends its rows where they are: they must lie there afterwards too.
+    #[track_caller]
+    fn check_in_place(cache: &mut dyn Rewind) {
+        extend(cache, 9);
+        oracle::write(cache, &first_tokens(9));
+        for n in [0, 1, 3, 4] {
+            let (len, before) = (cache.len(), places(cache));
+            let question = asking(format!("rewind({n}) on {len} tokens"));
+            let (outcome, asked) = allocated(|| cache.rewind(n));
+            drop(question);
+            same!(outcome, Ok(()), "rewind({n}) on {len} tokens");
+            let after = places(cache);
+            for (layer, (before, after)) in before.iter().zip(&after).enumerate() {
+                assert!(
+                    before == after,
+                    "rewind({n}) on {len} tokens: the rows of layer {layer} lie elsewhere in memory now, so they were copied"
+                );
+            }
+            assert!(
+                asked.bytes < 1000,
+                "rewind({n}) on {len} tokens asks for {} bytes of memory: what is it for? Nothing is to be copied",
+                asked.bytes
+            );
+        }
+        same!(cache.usage().rows_copied, 0, "rows copied by four rewinds");
     }
 
     // Task 1
 
     #[test]
     fn task_1_flat_rewinds_at_every_boundary() {
-        check_boundaries(|| Box::new(FlatCache::new(LAYOUT)));
+        check_boundaries(|| FlatCache::new(LAYOUT), |_, _| {});
     }
 
     #[test]
     fn task_1_flat_refuses_to_go_past_the_start() {
-        check_past_the_start(Box::new(FlatCache::new(LAYOUT)));
+        check_past_the_start(FlatCache::new(LAYOUT));
+    }
+
+    #[test]
+    fn task_1_flat_forgets_all_and_begins_anew() {
+        check_from_the_start(FlatCache::new(LAYOUT));
+    }
+
+    #[test]
+    fn task_1_flat_rows_stay_in_their_place() {
+        check_in_place(&mut FlatCache::new(LAYOUT));
     }
 
     #[test]
     fn task_1_flat_copies_nothing_to_rewind() {
         let mut cache = FlatCache::new(LAYOUT);
-        cache.extend(9).unwrap();
-        cache.rewind(3).expect("nine tokens are held");
+        extend(&mut cache, 9);
+        same!(cache.rewind(3), Ok(()), "rewind(3) on 9 tokens");
         same!(cache.usage().rows_copied, 0, "rows copied by rewind(3) on 9 tokens");
         same!(cache.usage().tokens, 6, "tokens that usage tells after rewind(3) on 9");
         same!(cache.usage().slots, 9, "slots after rewind(3) on 9 tokens: in smaller tensors the rows would be copies");
-        cache.extend(1).unwrap();
+        extend(&mut cache, 1);
         same!(cache.usage().rows_copied, 6, "rows copied when the 6 tokens left are extended by 1");
+        same!(cache.usage().slots, 7, "slots when the 6 tokens left are extended by 1");
     }
 
     // Task 2
 
     #[test]
     fn task_2_contiguous_rewinds_at_every_boundary() {
-        check_boundaries(|| Box::new(ContiguousCache::new(LAYOUT, 16)));
+        check_boundaries(|| ContiguousCache::new(LAYOUT, 16), |_, _| {});
     }
 
     #[test]
     fn task_2_contiguous_refuses_to_go_past_the_start() {
-        check_past_the_start(Box::new(ContiguousCache::new(LAYOUT, 8)));
+        check_past_the_start(ContiguousCache::new(LAYOUT, 8));
+    }
+
+    #[test]
+    fn task_2_contiguous_forgets_all_and_begins_anew() {
+        check_from_the_start(ContiguousCache::new(LAYOUT, 8));
+    }
+
+    #[test]
+    fn task_2_contiguous_rows_stay_in_their_place() {
+        check_in_place(&mut ContiguousCache::new(LAYOUT, 9));
+    }
+
+    #[test]
+    fn task_2_contiguous_erases_nothing() {
+        let mut cache = ContiguousCache::new(LAYOUT, 8);
+        let mut oracle = Oracle::default();
+        oracle.append(&mut cache, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        rewind(&mut oracle, &mut cache, 5);
+        extend(&mut cache, 5);
+        // Nothing was written since: what lies in the slots are the rows that were forgotten.
+        oracle.note("extend(5) without a write, to see what lies in the slots: nothing is to be erased".into());
+        oracle.tokens.extend([4, 5, 6, 7, 8]);
+        oracle.check(&cache);
+        same!(cache.usage().slots, 8, "slots of a reservation of 8 after rewind(5) and extend(5)");
     }
 
     #[test]
@@ -136,7 +302,7 @@ mod checks {
         let mut cache = ContiguousCache::new(LAYOUT, 8);
         let mut oracle = Oracle::default();
         oracle.append(&mut cache, &first_tokens(8));
-        oracle.rewind(&mut cache, 5);
+        rewind(&mut oracle, &mut cache, 5);
         let expected = Err(CacheError::OutOfSlots { needed: 6, free: 5, capacity: 8 });
         same!(cache.extend(6), expected, "extend(6) after rewind(5) on 8 tokens, capacity 8");
         oracle.append(&mut cache, &[100, 101, 102, 103, 104]);
@@ -148,34 +314,60 @@ mod checks {
     #[test]
     fn task_3_table_lets_go_of_the_pages_that_are_empty() {
         for [held, n, left, pages] in BOUNDARIES {
-            let mut pool = PagePool::new(5).unwrap();
-            let mut table = PageTable::new(4).unwrap();
-            table.grow(held, &mut pool).unwrap();
+            let mut pool = pool(5);
+            let mut table = table(4, held, &mut pool);
             same!(table.rewind(n, &mut pool), Ok(()), "rewind({n}) on {held} tokens, page size 4");
-            let found = (table.len(), table.pages().len(), pool.n_free());
-            same!(found, (left, pages, 5 - pages), "(tokens, pages, free of 5) after rewind({n}) on {held} tokens");
+            same!(table.len(), left, "tokens after rewind({n}) on {held}, page size 4");
+            same!(table.pages().len(), pages, "pages after rewind({n}) on {held} tokens, page size 4");
+            same!(pool.n_free(), 5 - pages, "free pages of 5 after rewind({n}) on {held} tokens, page size 4");
+            let numbers: Vec<u32> = table.pages().iter().map(|page| page.0).collect();
+            same!(numbers, [0, 1, 2][..pages], "pages of the table after rewind({n}) on {held} tokens, page size 4");
+        }
+    }
+
+    #[test]
+    fn task_3_table_lets_go_whatever_the_page_size() {
+        for size in 1..=7 {
+            for held in 0..=3 * size + 1 {
+                for n in 0..=held {
+                    let mut pool = pool(25);
+                    let mut table = table(size, held, &mut pool);
+                    same!(table.rewind(n, &mut pool), Ok(()), "rewind({n}) on {held} tokens, page size {size}");
+                    let pages = (held - n).div_ceil(size);
+                    let found = (table.len(), table.pages().len(), pool.n_free());
+                    let expected = (held - n, pages, 25 - pages);
+                    same!(
+                        found,
+                        expected,
+                        "(tokens, pages, free of 25) after rewind({n}) on {held} tokens, page size {size}"
+                    );
+                }
+            }
         }
     }
 
     #[test]
     fn task_3_table_refuses_to_go_past_the_start() {
-        let mut pool = PagePool::new(5).unwrap();
-        let mut table = PageTable::new(4).unwrap();
-        table.grow(6, &mut pool).unwrap();
-        for n in [7, 8, usize::MAX] {
+        let mut pool = pool(5);
+        let mut table = table(4, 6, &mut pool);
+        for n in [7, 8, 1 << 32 | 1, usize::MAX] {
             same!(table.rewind(n, &mut pool), Err(CacheError::PastTheStart { n, len: 6 }), "rewind({n}) on 6 tokens");
             same!((table.len(), pool.n_free()), (6, 3), "(tokens, free pages of 5) after rewind({n}) was refused");
+            same!(table.pages(), [PageId(0), PageId(1)], "pages after rewind({n}) was refused");
         }
+        same!(table.rewind(6, &mut pool), Ok(()), "rewind(6) on 6 tokens, after the refusals");
+        same!((table.len(), pool.n_free()), (0, 5), "(tokens, free pages of 5) after rewind(6) on 6 tokens");
+        let expected = Err(CacheError::PastTheStart { n: 1, len: 0 });
+        same!(table.rewind(1, &mut pool), expected, "rewind(1) when all is forgotten");
     }
 
     #[test]
     fn task_3_table_takes_the_same_pages_again() {
-        let mut pool = PagePool::new(6).unwrap();
-        let mut table = PageTable::new(4).unwrap();
-        table.grow(17, &mut pool).unwrap();
+        let mut pool = pool(6);
+        let mut table = table(4, 17, &mut pool);
         let before = table.pages().to_vec();
-        table.rewind(14, &mut pool).expect("17 tokens are held");
-        table.grow(14, &mut pool).unwrap();
+        same!(table.rewind(14, &mut pool), Ok(()), "rewind(14) on 17 tokens, page size 4");
+        grow(&mut table, 14, &mut pool);
         same!(
             table.pages(),
             before,
@@ -185,10 +377,9 @@ mod checks {
 
     #[test]
     fn task_3_table_keeps_positions_behind_the_end_out_of_reach() {
-        let mut pool = PagePool::new(5).unwrap();
-        let mut table = PageTable::new(4).unwrap();
-        table.grow(9, &mut pool).unwrap();
-        table.rewind(3, &mut pool).expect("nine tokens are held");
+        let mut pool = pool(5);
+        let mut table = table(4, 9, &mut pool);
+        same!(table.rewind(3, &mut pool), Ok(()), "rewind(3) on 9 tokens, page size 4");
         same!((table.len(), table.pages().len()), (6, 2), "(tokens, pages) after rewind(3) on 9 tokens");
         same!(table.locate(5).map(|place| (place.page.0, place.slot)), Ok((1, 1)), "place of position 5 of 6");
         let expected = Err(CacheError::PastTheEnd { position: 6, len: 6 });
@@ -197,61 +388,170 @@ mod checks {
 
     #[test]
     fn task_3_table_only_lets_its_own_share_of_a_page_go() {
-        let mut pool = PagePool::new(3).unwrap();
-        let mut table = PageTable::new(4).unwrap();
-        table.grow(9, &mut pool).unwrap();
-        pool.share(PageId(2)).unwrap();
-        table.rewind(1, &mut pool).expect("nine tokens are held");
+        let mut pool = pool(3);
+        let mut table = table(4, 9, &mut pool);
+        same!(pool.share(PageId(2)), Ok(()), "share of chapter 4, of page 2");
+        same!(table.rewind(1, &mut pool), Ok(()), "rewind(1) on 9 tokens in pages 0, 1, 2; 2 has another owner too");
         same!(pool.owners(PageId(2)), Ok(1), "owners of page 2, which somebody else has too");
         same!(pool.n_free(), 0, "free pages: somebody else still has page 2");
     }
 
     #[test]
+    fn task_3_table_rewinds_one_and_leaves_the_other() {
+        let mut pool = pool(6);
+        let mut a = table(4, 4, &mut pool);
+        let b = table(4, 5, &mut pool);
+        grow(&mut a, 6, &mut pool);
+        same!(a.rewind(7, &mut pool), Ok(()), "rewind(7) on 10 tokens in pages 0, 3, 4");
+        same!((a.len(), a.pages()), (3, &[PageId(0)][..]), "tokens and pages after rewind(7) on 10");
+        same!((b.len(), b.pages()), (5, &[PageId(1), PageId(2)][..]), "tokens and pages of the other table");
+        for (page, owners) in [(0, 1), (1, 1), (2, 1), (3, 0), (4, 0)] {
+            same!(pool.owners(PageId(page)), Ok(owners), "owners of page {page} after the rewind that let 3 and 4 go");
+        }
+    }
+
+    /// Rewinds over another pool, which must refuse and stay as it is; so must the table.
+    #[track_caller]
+    fn refused_by(other: &mut PagePool, table: &mut PageTable, n: usize, expected: &[CacheError], which: &str) {
+        let (len, pages) = (table.len(), table.pages().to_vec());
+        let at = format!("rewind({n}) on {len} tokens in pages 0, 1, 2, over another pool, {which}");
+        let owners = |pool: &PagePool| (0..5).map(|page| pool.owners(PageId(page)).ok()).collect::<Vec<_>>();
+        let before = (other.n_free(), owners(other));
+        let outcome = table.rewind(n, other);
+        assert!(outcome.is_err(), "{at}\n  expected: one of {expected:?}\n  yours:    {outcome:?}");
+        same!(other.n_free(), before.0, "free pages of the other pool after the refused {at}");
+        same!(owners(other), before.1, "owners of the other pool's pages 0 to 4 after the refused {at}");
+        same!((table.len(), table.pages()), (len, &pages[..]), "tokens and pages of the table after the refused {at}");
+        let known = outcome.as_ref().is_err_and(|error| expected.contains(error));
+        assert!(known, "{at}\n  expected: one of {expected:?}\n  yours:    {outcome:?}");
+    }
+
+    #[test]
     fn task_3_table_rewound_over_another_pool_changes_nothing() {
-        let mut pool = PagePool::new(5).unwrap();
-        let mut table = PageTable::new(4).unwrap();
-        table.grow(9, &mut pool).unwrap();
-        let mut other = PagePool::new(5).unwrap();
-        other.alloc_n(3).unwrap();
-        // Of the table's pages 0, 1, 2, the other pool has given away page 2 only.
-        other.free(PageId(0)).unwrap();
-        other.free(PageId(1)).unwrap();
-        let outcome = table.rewind(9, &mut other);
-        assert!(outcome.is_err(), "rewind(9) over a pool in which pages 0 and 1 are free: expected an error");
-        same!((table.len(), table.pages().len()), (9, 3), "(tokens, pages) after rewind(9) was refused: {outcome:?}");
-        same!(other.n_free(), 4, "free pages of the other pool, which had 4, after rewind(9) was refused");
-        let mut small = PagePool::new(2).unwrap();
-        let foreign = Err(CacheError::ForeignPage { page: PageId(2), n_pages: 2 });
-        same!(table.rewind(1, &mut small), foreign, "rewind(1), which lets go of page 2, over a pool of 2 pages");
-        same!(table.rewind(1, &mut pool), Ok(()), "the same over the table's own pool");
+        let mut pool = pool(5);
+        let mut table = table(4, 9, &mut pool);
+        // Of the table's pages 0, 1, 2, some are free in the other pool: the oldest, the newest, the one between, two.
+        for free in [&[0][..], &[2], &[1], &[0, 1], &[1, 2]] {
+            let mut other = self::pool(5);
+            same!(other.alloc_n(3).map(|pages| pages.len()), Ok(3), "pages that alloc_n(3) of chapter 4 gives");
+            for page in free {
+                same!(other.free(PageId(*page)), Ok(()), "free of chapter 4, of page {page}, which was handed out");
+            }
+            let expected: Vec<_> = free.iter().map(|page| CacheError::DoubleFree(PageId(*page))).collect();
+            refused_by(&mut other, &mut table, 9, &expected, &format!("in which of these {free:?} are free"));
+        }
+        for n_pages in [1, 2] {
+            let mut other = self::pool(n_pages);
+            same!(
+                other.alloc_n(n_pages).map(|pages| pages.len()),
+                Ok(n_pages),
+                "pages that alloc_n of chapter 4 gives"
+            );
+            let foreign = |page| CacheError::ForeignPage { page: PageId(page), n_pages };
+            let expected: Vec<_> = (n_pages as u32..3).map(foreign).collect();
+            refused_by(&mut other, &mut table, 9, &expected, &format!("which has only {n_pages}"));
+            refused_by(&mut other, &mut table, 1, &[foreign(2)], &format!("which has only {n_pages}"));
+        }
+        same!(
+            table.rewind(1, &mut pool),
+            Ok(()),
+            "rewind(1) on 9 tokens over the table's own pool, after the refusals"
+        );
+    }
+
+    #[test]
+    fn task_3_table_asks_only_for_the_pages_that_go() {
+        let mut pool = pool(5);
+        let mut table = table(4, 10, &mut pool);
+        let mut other = self::pool(5);
+        let outcome = table.rewind(1, &mut other);
+        same!(
+            outcome,
+            Ok(()),
+            "rewind(1) on 10 tokens, page size 4, over another pool: no page goes, so no pool is asked"
+        );
+        same!((table.len(), table.pages().len(), other.n_free()), (9, 3, 5), "(tokens, pages, free pages) after that");
+    }
+
+    #[test]
+    fn task_3_table_very_long_texts_cost_no_more() {
+        let mut pool = pool(VERY_MANY);
+        let mut table = table(1, VERY_MANY, &mut pool);
+        often(
+            &format!("rewind(1) and grow(1) in turns, {VERY_MANY} tokens held, page size 1"),
+            VERY_MANY / 4,
+            |number| {
+                let outcome = (table.rewind(1, &mut pool), table.grow(1, &mut pool));
+                if outcome != (Ok(()), Ok(())) || table.len() != VERY_MANY {
+                    same!(
+                        (outcome, table.len()),
+                        ((Ok(()), Ok(())), VERY_MANY),
+                        "rewind(1), grow(1), tokens; turn {number}"
+                    );
+                }
+            },
+        );
+        let n = VERY_MANY / 4;
+        let outcome = once(&format!("rewind({n}) on {VERY_MANY} tokens, page size 1"), || table.rewind(n, &mut pool));
+        same!(outcome, Ok(()), "rewind({n}) on {VERY_MANY} tokens, page size 1");
+        let found = (table.len(), table.pages().len(), pool.n_free());
+        same!(found, (VERY_MANY - n, VERY_MANY - n, n), "(tokens, pages, free pages) after rewind({n}), page size 1");
+    }
+
+    /// More tokens than 63 bits count, in nine pages: a page table owns no memory.
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn task_3_table_very_large_pages() {
+        let size = 1 << 60;
+        let mut pool = pool(10);
+        let mut table = table(size, 9 * size - 7, &mut pool);
+        for (n, pages) in [(1, 9), (1 << 32 | 1, 9), (size - (1 << 53), 9), (1 << 53, 8), (3 * size + 1, 5), (0, 5)] {
+            let len = table.len();
+            same!(table.rewind(n, &mut pool), Ok(()), "rewind({n}) on {len} tokens, page size {size}");
+            let found = (table.len(), table.pages().len(), pool.n_free());
+            let left = len - n;
+            same!(found.0, left, "tokens after rewind({n}) on {len}");
+            same!(found.1, left.div_ceil(size), "pages after rewind({n}) on {len} tokens, page size {size}");
+            same!(pages, left.div_ceil(size), "the table of this check");
+            same!(found.2, 10 - found.1, "free pages of 10 after rewind({n}) on {len} tokens, page size {size}");
+        }
     }
 
     // Task 4
 
     #[test]
     fn task_4_paged_rewinds_at_every_boundary() {
-        check_boundaries(|| Box::new(cache(&slab(5))));
+        check_boundaries(|| cache(&slab(5)), check_pages);
     }
 
     #[test]
     fn task_4_paged_refuses_to_go_past_the_start() {
-        check_past_the_start(Box::new(cache(&slab(5))));
+        check_past_the_start(cache(&slab(5)));
+    }
+
+    #[test]
+    fn task_4_paged_forgets_all_and_begins_anew() {
+        check_from_the_start(cache(&slab(2)));
     }
 
     #[test]
     fn task_4_paged_gives_the_pages_to_others() {
         let slab = slab(3);
         let (mut a, mut b) = (cache(&slab), cache(&slab));
-        let (mut oracle_a, mut oracle_b) = (Oracle::default(), Oracle::default());
+        let (mut oracle_a, mut oracle_b) = (Oracle::of("text a".into()), Oracle::of("text b".into()));
         oracle_a.append(&mut a, &first_tokens(10));
         same!(
             b.extend(1),
             Err(CacheError::OutOfPages { needed: 1, free: 0 }),
             "extend(1) of b while a has all 3 pages"
         );
-        oracle_a.rewind(&mut a, 6);
+        rewind(&mut oracle_a, &mut a, 6);
+        check_pages(&a, "rewind(6) on 10 tokens");
         same!(n_free(&slab), 2, "free pages of 3 when a has 4 tokens left, page size 4");
         oracle_b.append(&mut b, &[100, 101, 102, 103, 104]);
+        oracle_a.check(&a);
+        oracle_b.check(&b);
+        rewind(&mut oracle_b, &mut b, 1);
         oracle_a.check(&a);
         oracle_b.check(&b);
         drop(a);
@@ -259,12 +559,61 @@ mod checks {
         same!(n_free(&slab), 3, "free pages of 3 when both are dropped");
     }
 
+    #[test]
+    fn task_4_paged_touches_no_row() {
+        let slab = slab(4);
+        let mut cache = cache(&slab);
+        let mut oracle = Oracle::default();
+        oracle.append(&mut cache, &first_tokens(14));
+        let content = || {
+            let slab = slab.borrow();
+            [slab.keys(), slab.values()].map(|numbers| (numbers.as_ptr(), numbers.to_vec()))
+        };
+        let before = content();
+        for n in [1, 3, 0, 5, 5] {
+            let at = format!("rewind({n}) on {} tokens, page size 4", cache.len());
+            let question = asking(at.as_str());
+            let (outcome, asked) = allocated(|| cache.rewind(n));
+            drop(question);
+            same!(outcome, Ok(()), "{at}");
+            check_pages(&cache, &at);
+            for (kind, (before, after)) in ["keys", "values"].iter().zip(before.iter().zip(content())) {
+                assert!(before.0 == after.0, "{at}: the slab's {kind} lie elsewhere in memory now, so all were copied");
+                let width = LAYOUT.kv_width();
+                let rows = before.1.chunks(width).zip(after.1.chunks(width));
+                let changed: Vec<usize> =
+                    rows.enumerate().filter(|(_, (before, after))| before != after).map(|(row, _)| row).collect();
+                same!(changed, [0; 0], "rows of the slab's {kind} that {at} has changed: nothing is to be erased");
+            }
+            assert!(asked.bytes < 1000, "{at} asks for {} bytes of memory: nothing is to be copied", asked.bytes);
+        }
+        same!(cache.usage().rows_copied, 0, "rows copied by five rewinds");
+    }
+
+    /// A slab that somebody still looks at cannot be had for writing. That must not be passed over in silence.
+    #[test]
+    fn task_4_paged_rewind_of_a_slab_that_is_lent_is_a_panic() {
+        let slab = slab(4);
+        let mut cache = cache(&slab);
+        extend(&mut cache, 9);
+        let lent = slab.borrow();
+        let rewound = catch_unwind(AssertUnwindSafe(|| cache.rewind(3)));
+        if let Ok(outcome) = rewound {
+            panic!(
+                "rewind(3) while the slab is lent did not panic, but said {outcome:?}: page 2 cannot have gone back"
+            );
+        }
+        drop(lent);
+        same!((cache.len(), n_free(&slab)), (9, 1), "(tokens, free pages of 4) when rewind has panicked");
+        same!(cache.rewind(3), Ok(()), "rewind(3) on 9 tokens, after the loan");
+    }
+
     // All tasks
 
     #[test]
     fn whole_transcript() {
         let mut transcript = Transcript::default();
-        let slab = slab(6);
+        let slab = slab_of(KvLayout { n_layers: 2, ..LAYOUT }, 4, 6);
         let (mut a, mut b) = (cache(&slab), cache(&slab));
         let mut next = 0;
         transcript.line("page size 4, 6 pages");
@@ -309,6 +658,13 @@ mod checks {
         assert_transcript("ch07_rewind", &transcript);
     }
 
+    /// One of the caches in the oracle's hands, and what it must hold.
+    struct Text {
+        kind: &'static str,
+        cache: Box<dyn Rewind>,
+        oracle: Oracle,
+    }
+
     #[test]
     fn whole_oracle() {
         for seed in seeds(40) {
@@ -316,18 +672,19 @@ mod checks {
             let layout =
                 KvLayout { n_layers: dice.roll(1, 3), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 3) };
             let (page_size, n_pages) = (dice.roll(1, 6), dice.roll(4, 16));
-            let slab = PageSlab::new(layout, page_size, n_pages).unwrap();
-            let mut texts: Vec<(Box<dyn Rewind>, Oracle)> = Vec::new();
+            let slab = slab_of(layout, page_size, n_pages);
+            let mut texts: Vec<Text> = Vec::new();
             let mut next = 0;
             for _ in 0..STEPS {
                 let move_ = dice.roll(0, 9);
                 if texts.is_empty() || (move_ == 0 && texts.len() < 5) {
-                    let cache: Box<dyn Rewind> = match dice.roll(0, 3) {
-                        0 => Box::new(FlatCache::new(layout)),
-                        1 => Box::new(ContiguousCache::new(layout, 4 * n_pages)),
-                        _ => Box::new(cache(&slab)),
+                    let (kind, cache): (_, Box<dyn Rewind>) = match dice.roll(0, 3) {
+                        0 => ("flat", Box::new(FlatCache::new(layout))),
+                        1 => ("contiguous", Box::new(ContiguousCache::new(layout, 4 * n_pages))),
+                        _ => ("paged", Box::new(cache(&slab))),
                     };
-                    texts.push((cache, Oracle::default()));
+                    let run = format!("seed {seed}, a {kind} cache, {layout:?}, page size {page_size}");
+                    texts.push(Text { kind, cache, oracle: Oracle::of(run) });
                     continue;
                 }
                 let index = dice.roll(0, texts.len() - 1);
@@ -335,30 +692,43 @@ mod checks {
                     texts.remove(index);
                     continue;
                 }
-                let (cache, oracle) = &mut texts[index];
-                let len = cache.len();
-                if move_ < 6 {
+                let Text { kind, cache, oracle } = &mut texts[index];
+                let (len, kind) = (cache.len(), *kind);
+                let at = if move_ < 6 {
                     let n = dice.roll(0, 2 * page_size + 1);
                     let tokens: Vec<usize> = (next..next + n).collect();
-                    if cache.extend(n).is_ok() {
+                    let at =
+                        format!("seed {seed}: extend({n}) on {len} tokens in a {kind} cache, page size {page_size}");
+                    let question = asking(at.as_str());
+                    let extended = cache.extend(n);
+                    drop(question);
+                    if extended.is_ok() {
                         oracle.note(format!("extend({n}) and write"));
+                        oracle.tokens.extend(&tokens);
+                        same!(cache.len(), oracle.tokens.len(), "tokens after {at}");
                         oracle::write(&mut **cache, &tokens);
-                        oracle.tokens.extend(tokens);
                         next += n;
                     } else {
                         oracle.note(format!("extend({n}) refused"));
                     }
+                    at
                 } else {
                     let n = dice.roll(0, len + 1);
+                    let at =
+                        format!("seed {seed}: rewind({n}) on {len} tokens in a {kind} cache, page size {page_size}");
                     if n > len {
-                        let expected = Err(CacheError::PastTheStart { n, len });
-                        same!(cache.rewind(n), expected, "seed {seed}: rewind({n}) on {len} tokens");
+                        same!(cache.rewind(n), Err(CacheError::PastTheStart { n, len }), "{at}");
                         oracle.note(format!("rewind({n}) refused"));
                     } else {
-                        oracle.rewind(&mut **cache, n);
+                        rewind(oracle, &mut **cache, n);
                     }
+                    at
+                };
+                let (len, slots) = (cache.len(), cache.usage().slots);
+                if kind == "paged" {
+                    same!(slots / page_size, len.div_ceil(page_size), "pages that hold {len} tokens, after {at}");
                 }
-                for (cache, oracle) in &texts {
+                for Text { cache, oracle, .. } in &texts {
                     oracle.check(&**cache);
                 }
             }
@@ -372,23 +742,41 @@ mod checks {
         for seed in seeds(40) {
             let mut dice = Dice::new(seed);
             let (page_size, n_pages) = (dice.roll(1, 6), dice.roll(3, 16));
-            let slab = PageSlab::new(LAYOUT, page_size, n_pages).unwrap();
+            let slab = slab_of(LAYOUT, page_size, n_pages);
             let mut caches: Vec<PagedCache> = (0..3).map(|_| cache(&slab)).collect();
             for step in 0..STEPS {
                 let index = dice.roll(0, 2);
-                match dice.roll(0, 9) {
-                    0 => caches[index] = cache(&slab),
-                    1..6 => drop(caches[index].extend(dice.roll(0, 2 * page_size + 1))),
-                    _ => drop(caches[index].rewind(dice.roll(0, 2 * page_size + 1))),
+                let at = format!("seed {seed}, step {step}, page size {page_size}");
+                let (len, free) = (caches[index].len(), n_free(&slab));
+                let at = match dice.roll(0, 9) {
+                    0 => {
+                        caches[index] = cache(&slab);
+                        format!("{at}: a cache of {len} tokens is dropped, a new one made")
+                    }
+                    1..6 => {
+                        let n = dice.roll(0, 2 * page_size + 1);
+                        let at = format!("{at}: extend({n}) on {len} tokens, {free} pages free");
+                        let needed = (len + n).div_ceil(page_size) - len.div_ceil(page_size);
+                        let expected =
+                            if needed > free { Err(CacheError::OutOfPages { needed, free }) } else { Ok(()) };
+                        same!(caches[index].extend(n), expected, "{at}");
+                        at
+                    }
+                    _ => {
+                        let n = dice.roll(0, 2 * page_size + 1);
+                        let at = format!("{at}: rewind({n}) on {len} tokens");
+                        let expected = if n > len { Err(CacheError::PastTheStart { n, len }) } else { Ok(()) };
+                        same!(caches[index].rewind(n), expected, "{at}");
+                        same!(caches[index].len(), if n > len { len } else { len - n }, "tokens after {at}");
+                        at
+                    }
+                };
+                for cache in &caches {
+                    let (len, pages) = (cache.len(), cache.table().pages().len());
+                    same!(pages, len.div_ceil(page_size), "pages that hold {len} tokens, after {at}");
                 }
-                let needed: usize = caches.iter().map(|cache| cache.len().div_ceil(page_size)).sum();
                 let held: usize = caches.iter().map(|cache| cache.table().pages().len()).sum();
-                same!(held, needed, "seed {seed}, step {step}: pages held, by caches that need {needed}");
-                same!(
-                    n_free(&slab),
-                    n_pages - held,
-                    "seed {seed}, step {step}: free pages when {held} of {n_pages} are held"
-                );
+                same!(n_free(&slab), n_pages - held, "free pages when {held} of {n_pages} are held, after {at}");
             }
         }
     }
@@ -398,23 +786,30 @@ mod checks {
         let storyteller = Storyteller::open();
         let expected = storyteller.recompute(30);
         let layout = storyteller.model.config().kv_layout();
-        let slab = PageSlab::new(layout, 3, 100).unwrap();
+        let slab = slab_of(layout, 3, 100);
         let mut flat = FlatCache::new(layout);
         let mut contiguous = ContiguousCache::new(layout, 100);
         let mut paged = cache(&slab);
-        let caches: [&mut dyn Rewind; 3] = [&mut flat, &mut contiguous, &mut paged];
-        for cache in caches {
+        let caches: [(&str, &mut dyn Rewind); 3] =
+            [("flat", &mut flat), ("contiguous", &mut contiguous), ("paged", &mut paged)];
+        for (kind, cache) in caches {
+            let mut watched = Watched(cache);
             let mut guesses = 0;
             let story = storyteller.continue_with(30, |text| {
+                let _asking = asking(format!("the story, through the {kind} cache"));
                 // Some tokens that nobody asked for, forgotten again.
                 guesses = (guesses + 1) % 5;
                 if guesses > 0 {
-                    let unread = &text[cache.len()..];
+                    let unread = &text[watched.len()..];
                     let read_on = [unread, &[5, 6, 7, 8][..guesses]].concat();
-                    storyteller.model.step(&read_on, Some(&mut *cache)).expect("there is room");
-                    cache.rewind(guesses + 1).expect("so many were just added");
+                    let step = format!("a step of {} tokens, of which {guesses} are forgotten again", read_on.len());
+                    made(&step, || storyteller.model.step(&read_on, Some(&mut watched)));
+                    let (n, len) = (guesses + 1, watched.len());
+                    same!(watched.rewind(n), Ok(()), "rewind({n}) on {len} tokens, the {kind} cache in the story");
+                    same!(watched.len(), len - n, "tokens after rewind({n}) on {len}, the {kind} cache in the story");
                 }
-                Cached::new(&storyteller.model, &mut *cache).next_logits(text).expect("there is room")
+                let next = format!("a step of the story, through the {kind} cache");
+                made(&next, || Cached::new(&storyteller.model, &mut watched).next_logits(text))
             });
             storyteller.assert_same_story(&story, &expected);
         }

@@ -74,7 +74,13 @@ fn tell(panic: &PanicHookInfo<'_>) {
     };
     let file = chapter.map_or(file, |start| &file[start..]);
     let words = panic.payload_as_str().unwrap_or("no words");
-    eprintln!("\n{questions}\n  {whose} ({file}:{}): {words}", place.line());
+    let help = if words.contains("already borrowed") || words.contains("already mutably borrowed") {
+        "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this asked \
+         for it. A `borrow` or `borrow_mut` lasts as long as what it gives; `self.layout()` is a `borrow` as well.)"
+    } else {
+        ""
+    };
+    eprintln!("\n{questions}\n  {whose} ({file}:{}): {words}{help}", place.line());
 }
 
 /// What a call must be able to make: `made("PagePool::new(5)", || PagePool::new(5))`. If it refuses, that is said in the

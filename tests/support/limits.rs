@@ -139,6 +139,20 @@ pub fn often(what: &str, calls: usize, mut call: impl FnMut(usize)) {
     }
 }
 
+/// Makes one call, on something very large, and holds it to the promise that it goes through that once: see [`often`].
+#[track_caller]
+pub fn once<T>(what: &str, call: impl FnOnce() -> T) -> T {
+    let _asking = asking(what);
+    let begin = Instant::now();
+    let value = call();
+    assert!(
+        cfg!(miri) || begin.elapsed() < PATIENCE,
+        "{what}: took {:.0} seconds, and should take a fraction of one: does it go through everything again and again?",
+        begin.elapsed().as_secs_f64()
+    );
+    value
+}
+
 /// Ends the program; says which check went wrong, past the capture of output, and why.
 fn stop(check: Option<&str>, why: &str) -> ! {
     let _ = writeln!(std::io::stderr(), "\nerror: {} {why}", check.unwrap_or("a check"));
