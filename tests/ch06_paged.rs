@@ -37,6 +37,9 @@ mod checks {
     /// Three numbers that cannot be taken for one another.
     const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
 
+    /// A row in which rounding, a lost sign, and a number that is taken for nothing all show.
+    const TELLING: [f32; 10] = [-0.0, 0.1, -2.5, f32::MIN_POSITIVE, 1e-40, 1e38, -1e30, 1.0 / 3.0, 16_777_213.0, 0.0];
+
     #[track_caller]
     fn slab(page_size: usize, n_pages: usize) -> SharedSlab {
         slab_of(LAYOUT, page_size, n_pages)
@@ -416,9 +419,8 @@ mod checks {
         drop(old);
         let mut cache = cache(&slab);
         let width = LAYOUT.kv_width();
-        let telling = [-0.0, 0.1, -2.5, f32::MIN_POSITIVE, 1e-40, f32::MAX, -1e30, 1.0 / 3.0, 16_777_217.0, 0.0];
         for (position, row) in
-            [vec![0.0; width], telling.to_vec(), vec![-0.0; width], vec![0.0; width]].iter().enumerate()
+            [vec![0.0; width], TELLING.to_vec(), vec![-0.0; width], vec![0.0; width]].iter().enumerate()
         {
             extend(&mut cache, 1);
             for layer in 0..LAYOUT.n_layers {
@@ -564,6 +566,35 @@ mod checks {
         let mut oracle = Oracle::default();
         oracle.append(&mut cache, &[1, 2, 3]);
         check(&oracle, &cache);
+    }
+
+    #[test]
+    fn task_3_gather_keeps_every_bit() {
+        let slab = slab(4, 3);
+        let mut cache = cache(&slab);
+        let rows: Vec<Vec<f32>> =
+            (0..6).map(|token| TELLING.iter().map(|x| x * (token as f32 - 2.0)).collect()).collect();
+        for row in &rows {
+            extend(&mut cache, 1);
+            for layer in 0..LAYOUT.n_layers {
+                let negated: Vec<f32> = row.iter().map(|x| -x).collect();
+                let _asking = asking(format!("write of one row to layer {layer}, {} tokens held", cache.len()));
+                cache.write(layer, row, &negated);
+            }
+        }
+        let question = asking("gather(1) of 6 tokens");
+        let (k, v) = cache.gather(1);
+        drop(question);
+        for (kind, (found, sign)) in KINDS.iter().zip([(k, 1.0), (v, -1.0)]) {
+            same!(found.len(), 6 * LAYOUT.kv_width(), "numbers of {kind} that gather(1) gives, 6 rows of 10");
+            for (token, (found, row)) in found.chunks(LAYOUT.kv_width()).zip(&rows).enumerate() {
+                let same = found.iter().zip(row).all(|(found, x)| found.to_bits() == (sign * x).to_bits());
+                assert!(
+                    same,
+                    "{kind} of position {token} that gather(1) gives\n  expected: {row:?}, times {sign}\n  yours:    {found:?}"
+                );
+            }
+        }
     }
 
     #[test]
