@@ -188,6 +188,28 @@ fn an_argument_is_repeated_harmlessly() {
     }
 }
 
+/// A program goes on with the checkpoint that it has opened, as long as nobody changes that file itself.
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_that_is_replaced_stays_as_it_was_for_who_has_it_open() {
+    use page_by_page::model::{LogitRows, Model};
+    let folder = folder();
+    let logits = |model: &Model| model.forward(vec![model.chunk(&[1, 2], None, LogitRows::All).unwrap()]);
+    let open = || Model::open(folder.path().as_ref()).unwrap();
+    let first = open();
+    let expected = logits(&first);
+    // What follows writes to the file that it has mapped.
+    drop(first);
+    let old = folder.read("model.safetensors");
+    folder.change_tensor("model.embed_tokens.weight", |tensor| tensor.data.fill(0));
+    std::fs::rename(folder.file("model.safetensors"), folder.file("new")).unwrap();
+    folder.write("model.safetensors", old);
+    let before = open();
+    std::fs::rename(folder.file("new"), folder.file("model.safetensors")).unwrap();
+    assert_eq!(logits(&before), expected, "opened before");
+    assert_ne!(logits(&open()), expected, "opened after");
+}
+
 #[test]
 fn a_truncated_file() {
     let folder = folder();
