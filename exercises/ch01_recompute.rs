@@ -1,9 +1,11 @@
 //! Chapter 1: a loop that writes text, with a model that remembers nothing.
 //!
-//! A language model turns the text so far into one number for each token of its vocabulary, the *logits*: the higher,
-//! the likelier the token comes next. Pick one, append it, ask again: that is the whole loop.
+//! A language model turns the text so far into one number for each token of its vocabulary,
+//! the *logits*: the higher, the likelier the token comes next. Pick one, append it, ask
+//! again: that is the whole loop.
 //!
-//! [`Recompute`] answers every question from scratch. Its rows of work, for a text that grows from 3 tokens to 6:
+//! [`Recompute`] answers every question from scratch. Its rows of work, for a text that grows
+//! from 3 tokens to 6:
 //!
 //! ```text
 //!   The king had           3 rows → a
@@ -27,12 +29,16 @@ pub fn argmax(logits: &[f32]) -> u32 {
 
 /// Continues `prompt`, one token at a time; returns the new tokens.
 ///
-/// Each turn: ask `model` for the logits after the whole text so far, let `pick` choose a token from them, tell
-/// `on_token`, append it. Stops after `limits.max_new_tokens` new tokens, or when `pick` chooses one of
-/// `limits.end_of_text`, which is neither reported nor returned. Never asks the model for logits that it will not use.
+/// Each turn: ask `model` for the logits after the whole text so far, let `pick` choose a
+/// token from them, tell `on_token`, append it. Stops after `limits.max_new_tokens` new
+/// tokens, or when `pick` chooses one of `limits.end_of_text`, which is neither reported nor
+/// returned. Never asks the model for logits that it will not use.
+///
+/// `limits.max_new_tokens` may be any number; `usize::MAX` leaves the end to
+/// `limits.end_of_text`.
 ///
 /// # Errors
-/// The first error of `model`. What was reported until then stays reported.
+/// The first error of `model`, whichever it is. What was reported until then stays reported.
 pub fn generate(
     model: &mut dyn LanguageModel,
     prompt: &[u32],
@@ -55,14 +61,16 @@ impl<'m> Recompute<'m> {
         Recompute { model, rows_projected: 0 }
     }
 
-    /// Rows that went through the model since this was made: one for each token of each call that succeeded.
+    /// Rows that went through the model since this was made: one for each token of each call
+    /// that succeeded.
     pub fn rows_projected(&self) -> u64 {
         self.rows_projected
     }
 }
 
 impl LanguageModel for Recompute<'_> {
-    /// Computes all of `tokens`, without a cache, and counts their rows.
+    /// Computes all of `tokens`, once and without a cache, and counts their rows. A call that
+    /// fails counts nothing.
     ///
     /// `self.model.step(tokens, None)` computes; `None` says that there is no cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {

@@ -1,7 +1,8 @@
 //! Chapter 3: a cache with all its room reserved at the start.
 //!
-//! One tensor holds the keys of all layers and one the values, each `[n_layers, capacity, kv_width]`. A new row has its
-//! place waiting, so nothing is ever copied; what the text does not fill stays empty, and nobody else can use it.
+//! One tensor holds the keys of all layers and one the values, each
+//! `[n_layers, capacity, kv_width]`. A new row has its place waiting, so nothing is ever
+//! copied; what the text does not fill stays empty, and nobody else can use it.
 //!
 //! ```text
 //!   capacity 8, 2 layers, 5 tokens held
@@ -10,7 +11,9 @@
 //!   layer 0  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]
 //!
 //!   row        8    9   10   11   12   13   14   15
-//!   layer 1  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]      token 3 in layer 1 is row 8 + 3 = 11 of the tensor
+//!   layer 1  [ t0 | t1 | t2 | t3 | t4 | .. | .. | .. ]
+//!
+//!   token 3 in layer 1 is row 8 + 3 = 11 of the tensor
 //! ```
 //!
 //! Check your work with `cargo test --features solution --test ch03_contiguous`.
@@ -47,7 +50,8 @@ impl ContiguousCache {
     /// If no memory can hold so many.
     pub fn new(layout: KvLayout, capacity: usize) -> Self {
         let numbers = layout.numbers(capacity).unwrap_or_else(|error| panic!("{error}"));
-        ContiguousCache { layout, capacity, len: 0, k: vec![0.0; numbers], v: vec![0.0; numbers] }
+        let (k, v) = (vec![0.0; numbers], vec![0.0; numbers]);
+        ContiguousCache { layout, capacity, len: 0, k, v }
     }
 
     /// Where the rows of some positions in one layer lie in `k` and in `v`.
@@ -67,22 +71,27 @@ impl KvCache for ContiguousCache {
         self.len
     }
 
-    /// Takes the next `n` slots of the reservation.
+    /// Takes the next `n` slots of the reservation; no memory, and no row is touched.
     ///
     /// # Errors
-    /// [`CacheError::OutOfSlots`] if fewer than `n` are free; the cache is then as it was. `n` may be any number, even
-    /// `usize::MAX`.
+    /// [`CacheError::OutOfSlots`] if fewer than `n` are free; the cache is then as it was.
+    /// `n` may be any number, even `usize::MAX`.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch03 task 2: take n slots, or refuse and change nothing")
     }
 
-    /// Puts the rows of the newest tokens into their slots of one layer.
+    /// Puts the rows of the newest tokens into their slots of one layer. Takes no memory, and
+    /// touches no other row.
+    ///
+    /// With 5 tokens held, 2 rows fill the slots 3 and 4, and 1 row fills slot 4, however
+    /// many came with the last `extend`.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         todo!("ch03 task 3: store the new rows in the newest slots")
     }
 
-    /// The rows of one layer, borrowed from the reservation: `[len, kv_width]`, the empty slots left out.
+    /// The rows of one layer, borrowed from the reservation: `[len, kv_width]`, the empty
+    /// slots left out.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
         todo!("ch03 task 3: lend the filled part of the layer")
     }

@@ -1,7 +1,8 @@
 //! Chapter 2: a cache of one flat tensor a layer, grown by copying.
 //!
-//! Each layer keeps its keys and its values in two tensors that are exactly as long as the text. A tensor cannot grow
-//! in place, so making room means: take a new one, copy the old rows, let the old one go.
+//! Each layer keeps its keys and its values in two tensors that are exactly as long as the
+//! text. A tensor cannot grow in place, so making room means: take a new one, copy the old
+//! rows, let the old one go.
 //!
 //! ```text
 //!   before     [ t0 | t1 | t2 ]
@@ -9,8 +10,8 @@
 //!   write      [ t0 | t1 | t2 | t3 ]     the new row in its place
 //! ```
 //!
-//! This is `torch.cat` at every step, as the first caches of many libraries do it. Later chapters do away with the
-//! copying; here it is counted.
+//! This is `torch.cat` at every step, as the first caches of many libraries do it. Later
+//! chapters do away with the copying; here it is counted.
 
 use std::borrow::Cow;
 
@@ -37,7 +38,8 @@ pub(super) struct FlatLayer {
 impl FlatCache {
     /// An empty cache.
     pub fn new(layout: KvLayout) -> Self {
-        FlatCache { layout, len: 0, layers: vec![FlatLayer::default(); layout.n_layers], rows_copied: 0 }
+        let layers = vec![FlatLayer::default(); layout.n_layers];
+        FlatCache { layout, len: 0, layers, rows_copied: 0 }
     }
 }
 
@@ -62,10 +64,12 @@ impl KvCache for FlatCache {
     }
 
     // ANCHOR: extend
-    /// Replaces both tensors of every layer by ones that are `n` rows longer, and counts the rows that this copies.
+    /// Replaces both tensors of every layer by ones that are `n` rows longer. Copies each old
+    /// row once, and counts the rows that this copies.
     ///
-    /// A token counts once, although its rows are copied in every layer: `extend(2)` on 3 tokens copies 3 rows, and
-    /// `len` is then 5. `extend(0)` makes new tensors too: on 3 tokens it copies 3 rows.
+    /// A token counts once, although its rows are copied in every layer: `extend(2)` on 3
+    /// tokens copies 3 rows, and `len` is then 5. `extend(0)` makes new tensors too: on 3
+    /// tokens it copies 3 rows.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         let extra = n * self.layout.kv_width();
         for layer in &mut self.layers {
@@ -79,10 +83,12 @@ impl KvCache for FlatCache {
     // ANCHOR_END: extend
 
     // ANCHOR: write
-    /// Puts the rows of the newest tokens into their places at the end of one layer's tensors.
+    /// Puts the rows of the newest tokens into their places at the end of one layer's
+    /// tensors. Takes no memory, and touches no other row.
     ///
-    /// Their room is made: after the `extend(2)` that brought `len` to 5, `write` with 2 rows fills rows 3 and 4. Written
-    /// again, the same rows change nothing.
+    /// Their room is made: after the `extend(2)` that brought `len` to 5, `write` with 2 rows
+    /// fills rows 3 and 4, and with 1 row only row 4. Written again, the same rows change
+    /// nothing.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         let first = (self.len - rows) * self.layout.kv_width();
@@ -100,7 +106,8 @@ impl KvCache for FlatCache {
     // ANCHOR_END: gather
 
     fn usage(&self) -> Usage {
-        let numbers: usize = self.layers.iter().map(|layer| layer.k.capacity() + layer.v.capacity()).sum();
+        let numbers = |layer: &FlatLayer| layer.k.capacity() + layer.v.capacity();
+        let numbers: usize = self.layers.iter().map(numbers).sum();
         Usage {
             tokens: self.len,
             slots: numbers / (2 * self.layout.n_layers * self.layout.kv_width()),

@@ -161,3 +161,20 @@ pub trait Drafter {
     /// [`StepError`] when the text cannot be computed.
     fn settle(&mut self, text: &[u32]) -> Result<(), StepError>;
 }
+
+#[cfg(test)]
+mod tests {
+    /// Counted up to there row by row, it would take hours: hence the field, not the calls.
+    #[cfg(not(unstarted = "ch01_recompute"))]
+    #[test]
+    fn recompute_counts_rows_beyond_32_bits() {
+        use super::*;
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
+        let model = Model::open(&folder).expect("a golden checkpoint opens");
+        let mut model = Recompute { model: &model, rows_projected: u32::MAX.into() };
+        model.next_logits(&[1, 2, 3]).expect("three tokens of the vocabulary are computed");
+        assert_eq!(model.rows_projected(), (1 << 32) + 2, "rows after 3 more than {}", u32::MAX);
+        model.last_logits(&[1, 2, 3], 2).expect("three tokens of the vocabulary are computed");
+        assert_eq!(model.rows_projected(), (1 << 32) + 5, "rows after 3 more, with the logits after the last 2");
+    }
+}

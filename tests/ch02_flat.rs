@@ -14,18 +14,26 @@ whose_code! { ch02_flat = "ch02_flat" }
 
 #[cfg(not(unstarted = "ch02_flat"))]
 mod checks {
-    use std::borrow::Cow;
-
     use page_by_page::cache::{KvCache, KvLayout};
     use page_by_page::chapters::ch02_flat::{FlatCache, grown};
     use page_by_page::engine::{Cached, LanguageModel};
 
+    use crate::support::asking::asking;
+    use crate::support::in_place;
+    use crate::support::limits::allocated;
     use crate::support::oracle::{Dice, Oracle, seeds, write};
-    use crate::support::rows::{KINDS, row};
-    use crate::support::story::Storyteller;
+    use crate::support::rows::{self, KINDS, row};
+    use crate::support::story::{Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript};
 
-    const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
+    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
+
+    /// Numbers that a tensor keeps only if it keeps every bit.
+    const TELLING: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
+
+    fn bits(numbers: &[f32]) -> Vec<u32> {
+        numbers.iter().map(|number| number.to_bits()).collect()
+    }
 
     // Task 1
 
@@ -34,17 +42,31 @@ mod checks {
         same!(grown(&[1.0, 2.0], 2), [1.0, 2.0, 0.0, 0.0], "grown(&[1.0, 2.0], 2)");
         same!(grown(&[], 3), [0.0, 0.0, 0.0], "grown(&[], 3)");
         same!(grown(&[1.0, 2.0], 0), [1.0, 2.0], "grown(&[1.0, 2.0], 0)");
-        same!(grown(&[1.0; 5], 1).capacity(), 6, "numbers allocated for grown(&[1.0; 5], 1)");
+        let expected = [bits(&TELLING), vec![0; 3]].concat();
+        same!(bits(&grown(&TELLING, 3)), expected, "bits of grown(&{TELLING:?}, 3)");
+    }
+
+    #[test]
+    fn task_1_a_grown_tensor_takes_no_more_than_it_needs() {
+        for (old, extra) in [(5, 1), (1, 5), (8, 8), (64, 8), (1000, 1), (3, 0), (70_000, 1)] {
+            let found = grown(&vec![1.0; old], extra).capacity();
+            same!(found, old + extra, "numbers allocated for grown(&[1.0; {old}], {extra})");
+        }
     }
 
     #[test]
     fn task_1_extend_holds_more_tokens() {
         let mut cache = FlatCache::new(LAYOUT);
         same!(cache.len(), 0, "tokens in a new cache");
-        for (n, expected) in [(3, 3), (1, 4), (0, 4), (2, 6)] {
-            cache.extend(n).unwrap();
+        for (n, expected) in [(3, 3), (1, 4), (0, 4), (2, 6), (300, 306), (70_000, 70_306)] {
+            extend(&mut cache, n);
             same!(cache.len(), expected, "tokens after extend({n})");
         }
+    }
+
+    #[track_caller]
+    fn extend(cache: &mut FlatCache, n: usize) {
+        same!(cache.extend(n), Ok(()), "extend({n}) on {} tokens", cache.len());
     }
 
     #[test]
@@ -52,14 +74,14 @@ mod checks {
         let mut cache = FlatCache::new(LAYOUT);
         let mut tokens = 0;
         for n in [1, 1, 1, 5, 1, 1] {
-            cache.extend(n).unwrap();
+            extend(&mut cache, n);
             tokens += n;
             let bytes = tokens * 2 * LAYOUT.n_layers * LAYOUT.kv_width() * 4;
             let usage = cache.usage();
             same!(
                 usage.bytes,
                 bytes,
-                "bytes allocated after extend({n}), tokens: {tokens}, in 2 layers, keys and values of 4 numbers, 4 bytes each"
+                "bytes allocated after extend({n}), tokens: {tokens}, in 3 layers, keys and values of 8 numbers, 4 bytes each"
             );
             same!(usage.slots, tokens, "tokens that the memory allocated has room for, after extend({n})");
         }
@@ -70,7 +92,7 @@ mod checks {
         let mut cache = FlatCache::new(LAYOUT);
         let mut held = 0;
         for (n, expected) in [(3, 0), (2, 3), (1, 8), (0, 14), (1, 20)] {
-            cache.extend(n).unwrap();
+            extend(&mut cache, n);
             let copied = cache.usage().rows_copied;
             same!(copied, expected, "rows copied in all after extend({n}) on {held} tokens: a token counts once");
             held += n;
@@ -78,11 +100,37 @@ mod checks {
     }
 
     #[test]
+    fn task_1_rows_copied_are_copied_once() {
+        let row_of_all = 2 * LAYOUT.n_layers * LAYOUT.kv_width() * 4;
+        for n in [1, 0, 5, 200] {
+            let mut cache = FlatCache::new(LAYOUT);
+            extend(&mut cache, 100);
+            let question = asking(format!("extend({n}) on 100 tokens"));
+            let (_, taken) = allocated(|| cache.extend(n));
+            drop(question);
+            // Zeros for the new rows may be made apart; a thousand bytes for whatever else.
+            let (least, most) = ((100 + n) * row_of_all, (100 + 2 * n) * row_of_all + 1000);
+            let found = taken.bytes as f64 / row_of_all as f64;
+            let expected = 100 + n;
+            assert!(
+                taken.bytes >= least,
+                "extend({n}) on 100 tokens asks for memory for {found:.1} rows a tensor: expected {expected}; \
+                 it makes new tensors and copies, as it counts"
+            );
+            assert!(
+                taken.bytes <= most,
+                "extend({n}) on 100 tokens asks for memory for {found:.1} rows a tensor: expected {expected}; \
+                 it counts each old row as copied once"
+            );
+        }
+    }
+
+    #[test]
     fn task_1_token_by_token_half_a_square_is_copied() {
-        for n in [1, 2, 10, 100] {
+        for n in [1, 2, 10, 100, 400] {
             let mut cache = FlatCache::new(LAYOUT);
             for _ in 0..n {
-                cache.extend(1).unwrap();
+                extend(&mut cache, 1);
             }
             let copied = cache.usage().rows_copied;
             same!(copied, n * (n - 1) / 2, "rows copied by {n} times extend(1): n(n-1)/2");
@@ -94,7 +142,8 @@ mod checks {
     #[test]
     fn task_2_an_empty_cache_gathers_nothing() {
         let cache = FlatCache::new(LAYOUT);
-        for layer in 0..2 {
+        for layer in 0..LAYOUT.n_layers {
+            let _question = asking(format!("gather({layer}) of no tokens"));
             let (k, v) = cache.gather(layer);
             same!((k.len(), v.len()), (0, 0), "numbers of keys and values in layer {layer}");
         }
@@ -102,13 +151,10 @@ mod checks {
 
     #[test]
     fn task_2_gather_lends_what_is_there() {
-        let mut cache = FlatCache::new(LAYOUT);
-        cache.extend(3).unwrap();
-        for layer in 0..2 {
-            let (k, v) = cache.gather(layer);
-            same!((k.len(), v.len()), (12, 12), "numbers that gather({layer}) gives for 3 tokens of 4 numbers each");
-            assert!(matches!(k, Cow::Borrowed(_)), "gather copied the keys; the tensor can be borrowed");
-            assert!(matches!(v, Cow::Borrowed(_)), "gather copied the values; the tensor can be borrowed");
+        for tokens in [3, 1, 64, 65, 300] {
+            let mut cache = FlatCache::new(LAYOUT);
+            extend(&mut cache, tokens);
+            in_place::check_lent(&cache);
         }
     }
 
@@ -117,7 +163,8 @@ mod checks {
         let mut cache = FlatCache::new(LAYOUT);
         Oracle::default().append(&mut cache, &[1]);
         let written = |layer| KINDS.map(|kind| row(LAYOUT, 1, layer, kind));
-        for layer in 0..2 {
+        for layer in 0..LAYOUT.n_layers {
+            let _question = asking(format!("gather({layer}) of 1 token"));
             let (k, v) = cache.gather(layer);
             let [keys, values] = written(layer);
             assert!(
@@ -125,16 +172,20 @@ mod checks {
                 "gather({layer}) gives the values first, then the keys: expected the keys first\n  \
                  (or write puts keys where values belong, and values where keys belong)"
             );
+            for other in (0..LAYOUT.n_layers).filter(|other| *other != layer) {
+                let [keys, values] = written(other);
+                assert!(
+                    (&*k, &*v) != (&*keys, &*values),
+                    "gather({layer}) gives the rows of layer {other}: expected those of layer {layer}"
+                );
+            }
         }
-        let (k, v) = cache.gather(1);
-        let [keys, values] = written(0);
-        assert!((&*k, &*v) != (&*keys, &*values), "gather(1) gives the rows of layer 0: expected those of layer 1");
     }
 
     // Task 3
 
     #[test]
-    fn task_3_new_rows_go_behind_the_old_ones() {
+    fn task_3_a_new_row_goes_behind_the_old_ones() {
         let mut cache = FlatCache::new(LAYOUT);
         let mut oracle = Oracle::default();
         for tokens in [vec![10, 11, 12], vec![13], vec![14, 15]] {
@@ -144,13 +195,141 @@ mod checks {
     }
 
     #[test]
-    fn task_3_layers_are_written_one_by_one() {
+    fn task_3_a_row_lands_in_its_layer_only() {
         let mut cache = FlatCache::new(LAYOUT);
-        cache.extend(1).unwrap();
-        cache.write(1, &[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0]);
-        same!(*cache.gather(0).0, [0.0; 4], "keys of layer 0 after a write to layer 1 only");
-        same!(*cache.gather(1).0, [1.0, 2.0, 3.0, 4.0], "keys of layer 1");
-        same!(*cache.gather(1).1, [5.0, 6.0, 7.0, 8.0], "values of layer 1");
+        extend(&mut cache, 1);
+        let [keys, values] = KINDS.map(|kind| row(LAYOUT, 1, 1, kind));
+        let question = asking("write of 1 row to layer 1, 1 token held");
+        cache.write(1, &keys, &values);
+        drop(question);
+        for layer in [0, 2] {
+            same!(*cache.gather(layer).0, [0.0; 8], "keys of layer {layer} after a write to layer 1 only");
+            same!(*cache.gather(layer).1, [0.0; 8], "values of layer {layer} after a write to layer 1 only");
+        }
+        same!(*cache.gather(1).0, *keys, "keys of layer 1");
+        same!(*cache.gather(1).1, *values, "values of layer 1");
+    }
+
+    #[test]
+    fn task_3_any_number_of_the_newest_rows_can_be_written() {
+        let mut cache = FlatCache::new(LAYOUT);
+        extend(&mut cache, 2);
+        extend(&mut cache, 3);
+        let mut oracle = Oracle::default();
+        oracle.tokens = vec![1, 2, 3, 4, 5];
+        oracle.note("extend(2); extend(3); write of 5 rows".into());
+        write(&mut cache, &[1, 2, 3, 4, 5]);
+        oracle.check(&cache);
+        for tokens in [&[6][..], &[7, 8], &[9, 10, 11, 12]] {
+            oracle.note(format!("write of {}", rows::count(tokens.len() * 8, 8)));
+            write(&mut cache, tokens);
+            oracle.tokens.splice(5 - tokens.len().., tokens.iter().copied());
+            oracle.check(&cache);
+        }
+    }
+
+    #[test]
+    fn task_3_every_bit_is_kept() {
+        let mut cache = FlatCache::new(LAYOUT);
+        let values: Vec<f32> = TELLING.iter().map(|number| -number).collect();
+        extend(&mut cache, 1);
+        for layer in 0..LAYOUT.n_layers {
+            let _question = asking(format!("write of {TELLING:?} to layer {layer}"));
+            cache.write(layer, &TELLING, &values);
+        }
+        extend(&mut cache, 1);
+        for layer in 0..LAYOUT.n_layers {
+            let (k, v) = cache.gather(layer);
+            same!(
+                (k.len(), v.len()),
+                (16, 16),
+                "numbers of keys and values in layer {layer}, 2 tokens of 8 numbers held"
+            );
+            same!(
+                bits(&k[..8]),
+                bits(&TELLING),
+                "bits of the keys {TELLING:?} in layer {layer}, after one more extend"
+            );
+            same!(
+                bits(&v[..8]),
+                bits(&values),
+                "bits of the values {values:?} in layer {layer}, after one more extend"
+            );
+        }
+    }
+
+    #[test]
+    fn task_3_many_tokens_many_layers_many_numbers() {
+        let layouts = [(2, 1, 3, 70_000), (300, 2, 3, 2), (2, 3, 100, 2), (1, 5, 14_000, 2)];
+        for (n_layers, n_kv_heads, head_dim, tokens) in layouts {
+            let layout = KvLayout { n_layers, n_kv_heads, head_dim };
+            let mut cache = FlatCache::new(layout);
+            let width = layout.kv_width();
+            let numbers = |layer: usize, first: usize, rows: usize| -> [Vec<f32>; 2] {
+                let keys: Vec<f32> = (0..rows * width).map(|i| (layer + 1 + first * width + i) as f32).collect();
+                let values = keys.iter().map(|number| -number).collect();
+                [keys, values]
+            };
+            for (first, rows) in [(0, tokens), (tokens, 1)] {
+                extend(&mut cache, rows);
+                for layer in 0..n_layers {
+                    let [k, v] = numbers(layer, first, rows);
+                    let _question = asking(format!("write of {rows} rows to layer {layer}, with {layout:?}"));
+                    cache.write(layer, &k, &v);
+                }
+            }
+            for layer in 0..n_layers {
+                let (k, v) = cache.gather(layer);
+                let expected = numbers(layer, 0, tokens + 1);
+                for (kind, (found, expected)) in KINDS.into_iter().zip([k, v].iter().zip(&expected)) {
+                    let (found_rows, expected_rows) =
+                        (rows::count(found.len(), width), rows::count(expected.len(), width));
+                    same!(found_rows, expected_rows, "{kind} that gather({layer}) gives, with {layout:?}");
+                    let wrong =
+                        (0..=tokens).find(|row| found[row * width..][..width] != expected[row * width..][..width]);
+                    same!(
+                        wrong,
+                        None,
+                        "the first row of the {kind} in layer {layer} that is not as it was written, {layout:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn task_3_rows_of_zeros_are_rows() {
+        let mut cache = FlatCache::new(LAYOUT);
+        let mut oracle = Oracle::default();
+        oracle.append(&mut cache, &[1, 2]);
+        let zeros = [0.0; 8];
+        for layer in 0..LAYOUT.n_layers {
+            cache.write(layer, &zeros, &zeros);
+            let (k, v) = cache.gather(layer);
+            let newest = (k[8..].to_vec(), v[8..].to_vec());
+            same!(newest, (zeros.to_vec(), zeros.to_vec()), "row 1 of layer {layer}, when zeros were written over t2");
+        }
+        oracle.note("zeros written over t2".into());
+        extend(&mut cache, 1);
+        write(&mut cache, &[3]);
+        for layer in 0..LAYOUT.n_layers {
+            let (k, v) = cache.gather(layer);
+            for (kind, found) in KINDS.into_iter().zip([k, v]) {
+                let names: Vec<String> = found.chunks(8).map(|row| rows::name(LAYOUT, row, layer, kind)).collect();
+                same!(names, ["t1", "zeros", "t3"], "{kind} of layer {layer}, when a row of zeros came before t3");
+            }
+        }
+    }
+
+    #[test]
+    fn task_3_write_moves_nothing_and_changes_nothing_else() {
+        let mut cache = FlatCache::new(LAYOUT);
+        let mut next = 0;
+        for n in [3, 1, 2, 1, 70, 1] {
+            extend(&mut cache, n);
+            in_place::write(&mut cache, &(next..next + n).collect::<Vec<_>>());
+            next += n;
+        }
     }
 
     #[test]
@@ -169,7 +348,7 @@ mod checks {
     #[test]
     fn whole_transcript() {
         let mut transcript = Transcript::default();
-        let mut cache = FlatCache::new(LAYOUT);
+        let mut cache = FlatCache::new(KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 3 });
         for tokens in [vec![0, 1, 2], vec![3], vec![4, 5]] {
             transcript.extend(&mut cache, tokens.len());
             transcript.write(&mut cache, &tokens);
@@ -185,7 +364,7 @@ mod checks {
             let layout =
                 KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) };
             let mut cache = FlatCache::new(layout);
-            let mut oracle = Oracle::default();
+            let mut oracle = Oracle::of(format!("seed {seed}, {layout:?}"));
             let mut next = 0;
             for _ in 0..dice.roll(1, 12) {
                 let n = dice.roll(0, 7);
@@ -200,8 +379,14 @@ mod checks {
     fn whole_story() {
         let storyteller = Storyteller::open();
         let mut cache = FlatCache::new(storyteller.model.config().kv_layout());
-        let mut model = Cached::new(&storyteller.model, &mut cache);
-        let story = storyteller.continue_with(40, |text| model.next_logits(text).expect("a flat cache always grows"));
+        let mut watched = Watched(&mut cache);
+        let mut model = Cached::new(&storyteller.model, &mut watched);
+        let question = asking("a story, told with the flat cache");
+        let story = storyteller.continue_with(40, |text| match model.next_logits(text) {
+            Ok(logits) => logits,
+            Err(error) => panic!("the flat cache refuses a text of {} tokens: {error}", text.len()),
+        });
+        drop(question);
         storyteller.assert_same_story(&story, &storyteller.recompute(40));
 
         let prompt = storyteller.prompt().len() as u64;

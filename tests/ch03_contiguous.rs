@@ -14,25 +14,35 @@ whose_code! { ch03_contiguous = "ch03_contiguous" }
 
 #[cfg(not(unstarted = "ch03_contiguous"))]
 mod checks {
-    use std::borrow::Cow;
-
     use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
     use page_by_page::chapters::ch03_contiguous::{ContiguousCache, cache_bytes, wasted_share};
     use page_by_page::engine::{Cached, LanguageModel};
 
-    use crate::support::oracle::{Dice, Oracle, seeds};
-    use crate::support::story::Storyteller;
+    use crate::support::asking::asking;
+    use crate::support::in_place;
+    use crate::support::limits::allocated;
+    use crate::support::oracle::{Dice, Oracle, seeds, write};
+    use crate::support::rows::{self, KINDS, row};
+    use crate::support::story::{Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript};
 
-    const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
+    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
+
+    #[track_caller]
+    fn extend(cache: &mut ContiguousCache, n: usize) {
+        let slots = cache.usage().slots;
+        same!(cache.extend(n), Ok(()), "extend({n}) with {} of {slots} slots taken", cache.len());
+    }
 
     // Task 1
 
     #[test]
-    fn task_1_the_formula_on_small_numbers() {
+    fn task_1_a_formula_on_small_numbers() {
         let layout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
         let bytes = cache_bytes(layout, 5, 2);
         same!(bytes, 480, "3 layers, 2 heads of 4 numbers, 5 tokens, 2 bytes a number, keys and values");
+        same!(cache_bytes(layout, 5, 4), 960, "the same with 4 bytes a number");
+        same!(cache_bytes(layout, 5, 1), 240, "the same with 1 byte a number");
         same!(cache_bytes(layout, 0, 2), 0, "no tokens, no bytes");
     }
 
@@ -43,8 +53,18 @@ mod checks {
     }
 
     #[test]
+    fn task_1_the_formula_holds_for_large_numbers() {
+        let layout = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
+        same!(cache_bytes(layout, 40_960, 2), 4_697_620_480, "Qwen3-0.6B, 40,960 tokens, 16 bits: more than 4 GiB");
+        same!(cache_bytes(layout, 16_000_001, 2), 1_835_008_114_688, "Qwen3-0.6B, 16,000,001 tokens, 16 bits");
+        let odd = KvLayout { n_layers: 61, n_kv_heads: 7, head_dim: 131 };
+        let tokens = 1_000_000_000_001;
+        same!(cache_bytes(odd, tokens, 1), 111_874_000_000_111_874, "{odd:?}, {tokens} tokens, 8 bits: to the byte");
+    }
+
+    #[test]
     fn task_1_the_formula_is_what_the_cache_takes() {
-        for (n_layers, n_kv_heads, head_dim, capacity) in [(1, 1, 2, 1), (2, 2, 2, 8), (6, 2, 32, 100), (3, 5, 6, 7)] {
+        for (n_layers, n_kv_heads, head_dim, capacity) in [(1, 1, 2, 1), (2, 3, 4, 8), (6, 2, 32, 100), (3, 5, 6, 7)] {
             let layout = KvLayout { n_layers, n_kv_heads, head_dim };
             let taken = ContiguousCache::new(layout, capacity).usage().bytes;
             let formula = cache_bytes(layout, capacity, 4);
@@ -55,18 +75,26 @@ mod checks {
     // Task 2
 
     #[test]
-    fn task_2_extend_takes_slots_up_to_the_last() {
+    fn task_2_an_extend_takes_slots_up_to_the_last() {
         let mut cache = ContiguousCache::new(LAYOUT, 5);
         for (n, expected) in [(2, 2), (0, 2), (3, 5), (0, 5)] {
-            same!(cache.extend(n), Ok(()), "extend({n}) with {} of 5 slots taken", cache.len());
+            extend(&mut cache, n);
             same!(cache.len(), expected, "tokens after extend({n})");
+        }
+        let mut cache = ContiguousCache::new(LAYOUT, 0);
+        extend(&mut cache, 0);
+        same!(cache.len(), 0, "tokens after extend(0) without any slot");
+        let mut cache = ContiguousCache::new(LAYOUT, 70_000);
+        for (n, expected) in [(300, 300), (69_000, 69_300), (700, 70_000)] {
+            extend(&mut cache, n);
+            same!(cache.len(), expected, "tokens after extend({n}), with 70,000 slots");
         }
     }
 
     #[test]
     fn task_2_one_token_too_many_is_refused_in_numbers() {
         let mut cache = ContiguousCache::new(LAYOUT, 5);
-        cache.extend(3).unwrap();
+        extend(&mut cache, 3);
         let expected = Err(CacheError::OutOfSlots { needed: 3, free: 2, capacity: 5 });
         same!(cache.extend(3), expected, "extend(3) with 3 of 5 slots taken");
         let expected = Err(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 0 });
@@ -75,46 +103,152 @@ mod checks {
 
     #[test]
     fn task_2_any_number_can_be_asked_for() {
-        for n in [usize::MAX, usize::MAX - 2] {
+        // Of some, only the highest bits are set; the others look small in 8, 16 or 32 bits.
+        for n in [usize::MAX, usize::MAX - 2, 1 << 63, 256, 65_537, 1 << 32, (1 << 32) + 1] {
             let mut cache = ContiguousCache::new(LAYOUT, 5);
-            cache.extend(3).unwrap();
+            extend(&mut cache, 3);
             let expected = Err(CacheError::OutOfSlots { needed: n, free: 2, capacity: 5 });
             same!(cache.extend(n), expected, "extend({n}) with 3 of 5 slots taken: mind the overflow");
             same!(cache.len(), 3, "tokens after a refused extend({n})");
         }
+        // One more than an f32 can tell from one less.
+        let slots = 1 << 24;
+        let mut cache = ContiguousCache::new(KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, slots);
+        let expected = Err(CacheError::OutOfSlots { needed: slots + 1, free: slots, capacity: slots });
+        same!(cache.extend(slots + 1), expected, "extend({}) with 0 of {slots} slots taken", slots + 1);
     }
 
     #[test]
     fn task_2_a_refused_extend_changes_nothing() {
         let mut cache = ContiguousCache::new(LAYOUT, 5);
-        cache.extend(3).unwrap();
-        assert!(cache.extend(3).is_err(), "extend(3) with 3 of 5 slots taken was not refused");
-        same!(cache.len(), 3, "tokens after a refused extend(3), with 3 held before");
-        same!(cache.extend(2), Ok(()), "extend(2) with 3 of 5 slots taken, after a refused extend(3)");
+        extend(&mut cache, 3);
+        for n in [3, usize::MAX, 6] {
+            let expected = Err(CacheError::OutOfSlots { needed: n, free: 2, capacity: 5 });
+            same!(cache.extend(n), expected, "extend({n}) with 3 of 5 slots taken");
+            same!(cache.len(), 3, "tokens after a refused extend({n}), with 3 held before");
+            let usage = cache.usage();
+            same!((usage.tokens, usage.slots), (3, 5), "tokens and slots after a refused extend({n})");
+        }
+        same!(cache.extend(2), Ok(()), "extend(2) with 3 of 5 slots taken, after a refused extend(6)");
         same!(cache.len(), 5, "tokens after extend(2)");
     }
 
+    #[test]
+    fn task_2_the_room_is_taken_once_and_for_all() {
+        let mut cache = ContiguousCache::new(LAYOUT, 100);
+        for n in [3, 0, 1, 60, 36] {
+            let question = asking(format!("extend({n}) with {} of 100 slots taken", cache.len()));
+            let (outcome, taken) = allocated(|| cache.extend(n));
+            drop(question);
+            same!(outcome, Ok(()), "extend({n}), {} of 100 slots taken after it", cache.len());
+            same!(taken.bytes, 0, "bytes that extend({n}) asks the allocator for: the room is there");
+        }
+    }
+
     // Task 3
+
+    #[test]
+    fn task_3_a_new_row_goes_behind_the_old_ones() {
+        let mut cache = ContiguousCache::new(LAYOUT, 8);
+        let mut oracle = Oracle::default();
+        for tokens in [vec![10, 11, 12], vec![13], vec![14, 15]] {
+            oracle.append(&mut cache, &tokens);
+            oracle.check(&cache);
+        }
+    }
 
     #[test]
     fn task_3_a_refused_extend_leaves_every_row() {
         let mut cache = ContiguousCache::new(LAYOUT, 5);
         let mut oracle = Oracle::default();
         oracle.append(&mut cache, &[1, 2, 3]);
-        assert!(cache.extend(3).is_err(), "extend(3) with 3 of 5 slots taken was not refused: task 2");
-        oracle.note("extend(3) refused".into());
-        oracle.check(&cache);
+        for n in [3, usize::MAX] {
+            let expected = Err(CacheError::OutOfSlots { needed: n, free: 2, capacity: 5 });
+            same!(cache.extend(n), expected, "extend({n}) with 3 of 5 slots taken: task 2");
+            oracle.note(format!("extend({n}) refused"));
+            oracle.check(&cache);
+        }
         oracle.append(&mut cache, &[4, 5]);
         oracle.check(&cache);
     }
 
     #[test]
-    fn task_3_new_rows_go_behind_the_old_ones() {
-        let mut cache = ContiguousCache::new(LAYOUT, 8);
+    fn task_3_a_row_lands_in_its_layer_only() {
+        let mut cache = ContiguousCache::new(LAYOUT, 5);
+        extend(&mut cache, 1);
+        let [keys, values] = KINDS.map(|kind| row(LAYOUT, 1, 1, kind));
+        let question = asking("write of 1 row to layer 1, 1 token held in 5 slots");
+        cache.write(1, &keys, &values);
+        drop(question);
+        for layer in 0..LAYOUT.n_layers {
+            let question = asking(format!("gather({layer}) of 1 token in 5 slots"));
+            let (k, v) = cache.gather(layer);
+            drop(question);
+            for (kind, found, written) in [("keys", k, &keys), ("values", v, &values)] {
+                let expected = if layer == 1 { written.clone() } else { vec![0.0; 8] };
+                same!(*found, *expected, "{kind} of layer {layer} after a write to layer 1 only");
+            }
+        }
+    }
+
+    #[test]
+    fn task_3_any_number_of_the_newest_rows_can_be_written() {
+        let mut cache = ContiguousCache::new(LAYOUT, 7);
+        extend(&mut cache, 2);
+        extend(&mut cache, 3);
         let mut oracle = Oracle::default();
-        for tokens in [vec![10, 11, 12], vec![13], vec![14, 15]] {
-            oracle.append(&mut cache, &tokens);
+        oracle.tokens = vec![1, 2, 3, 4, 5];
+        oracle.note("extend(2); extend(3); write of 5 rows".into());
+        write(&mut cache, &[1, 2, 3, 4, 5]);
+        oracle.check(&cache);
+        for tokens in [&[6][..], &[7, 8], &[9, 10, 11, 12]] {
+            oracle.note(format!("write of {}", rows::count(tokens.len() * 8, 8)));
+            write(&mut cache, tokens);
+            oracle.tokens.splice(5 - tokens.len().., tokens.iter().copied());
             oracle.check(&cache);
+        }
+    }
+
+    #[test]
+    fn task_3_every_bit_is_kept() {
+        const TELLING: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
+        let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
+        let mut cache = ContiguousCache::new(LAYOUT, 3);
+        let values: Vec<f32> = TELLING.iter().map(|number| -number).collect();
+        extend(&mut cache, 1);
+        for layer in 0..LAYOUT.n_layers {
+            let _question = asking(format!("write of {TELLING:?} to layer {layer}"));
+            cache.write(layer, &TELLING, &values);
+        }
+        extend(&mut cache, 1);
+        for layer in 0..LAYOUT.n_layers {
+            let _question = asking(format!("gather({layer}) of 2 tokens in 3 slots"));
+            let (k, v) = cache.gather(layer);
+            same!(
+                (k.len(), v.len()),
+                (16, 16),
+                "numbers of keys and values in layer {layer}, 2 tokens of 8 numbers held"
+            );
+            same!(
+                bits(&k[..8]),
+                bits(&TELLING),
+                "bits of the keys {TELLING:?} in layer {layer}, after one more extend"
+            );
+            same!(
+                bits(&v[..8]),
+                bits(&values),
+                "bits of the values {values:?} in layer {layer}, after one more extend"
+            );
+        }
+    }
+
+    #[test]
+    fn task_3_gather_lends_the_filled_part_only() {
+        let mut cache = ContiguousCache::new(LAYOUT, 301);
+        in_place::check_lent(&cache);
+        for n in [3, 61, 1, 235, 1] {
+            extend(&mut cache, n);
+            in_place::check_lent(&cache);
         }
     }
 
@@ -130,14 +264,43 @@ mod checks {
     }
 
     #[test]
-    fn task_3_gather_lends_the_filled_part_only() {
-        let mut cache = ContiguousCache::new(LAYOUT, 100);
-        Oracle::default().append(&mut cache, &[1, 2, 3]);
-        for layer in 0..LAYOUT.n_layers {
-            let (k, v) = cache.gather(layer);
-            same!((k.len(), v.len()), (12, 12), "numbers gathered for 3 tokens of 4, with 97 slots empty");
-            assert!(matches!(k, Cow::Borrowed(_)), "gather copied the keys; they lie side by side and can be borrowed");
-            assert!(matches!(v, Cow::Borrowed(_)), "gather copied the values; they can be borrowed");
+    fn task_3_many_slots_many_layers_many_numbers() {
+        // In the last, the newest rows of the last layer lie beyond number 2^24 of the tensor, which f32 cannot count.
+        let cases = [(2, 1, 3, 70_000), (300, 2, 3, 5), (2, 3, 100, 5), (1, 5, 14_000, 3), (3, 1, 3, 2_500_000)];
+        for (n_layers, n_kv_heads, head_dim, capacity) in cases {
+            let layout = KvLayout { n_layers, n_kv_heads, head_dim };
+            let mut cache = ContiguousCache::new(layout, capacity);
+            let width = layout.kv_width();
+            let numbers = |layer: usize| -> [Vec<f32>; 2] {
+                let keys: Vec<f32> = (0..2 * width).map(|i| (layer * 7 + 1 + i) as f32).collect();
+                let values = keys.iter().map(|number| -number).collect();
+                [keys, values]
+            };
+            extend(&mut cache, capacity - 1);
+            for layer in 0..n_layers {
+                let [k, v] = numbers(layer);
+                let _question =
+                    asking(format!("write of 2 rows to layer {layer}, {} of {capacity} slots taken", capacity - 1));
+                cache.write(layer, &k, &v);
+            }
+            for layer in 0..n_layers {
+                let _question =
+                    asking(format!("gather({layer}), {} of {capacity} slots taken, {layout:?}", capacity - 1));
+                let (k, v) = cache.gather(layer);
+                for (kind, (found, expected)) in KINDS.into_iter().zip([k, v].iter().zip(numbers(layer))) {
+                    let (found_rows, expected_rows) =
+                        (rows::count(found.len(), width), rows::count((capacity - 1) * width, width));
+                    same!(found_rows, expected_rows, "{kind} that gather({layer}) gives, with {layout:?}");
+                    let newest = &found[(capacity - 3) * width..];
+                    let wrong = (0..2 * width).find(|i| newest[*i] != expected[*i]);
+                    same!(
+                        wrong.map(|number| capacity - 3 + number / width),
+                        None,
+                        "a row that does not hold what was written, {kind} of layer {layer}, {} of {capacity} slots taken, {layout:?}",
+                        capacity - 1
+                    );
+                }
+            }
         }
     }
 
@@ -146,25 +309,68 @@ mod checks {
         let mut cache = ContiguousCache::new(LAYOUT, 50);
         let mut oracle = Oracle::default();
         oracle.append(&mut cache, &[0]);
-        let place = |cache: &ContiguousCache, layer| cache.gather(layer).0.as_ptr() as usize;
-        let places = [0, 1].map(|layer| place(&cache, layer));
+        let place = |cache: &ContiguousCache, layer| {
+            let (k, v) = cache.gather(layer);
+            [k.as_ptr() as isize, v.as_ptr() as isize]
+        };
+        let places = [0, 1, 2].map(|layer| place(&cache, layer));
         for token in 1..50 {
             oracle.append(&mut cache, &[token]);
             for (layer, first) in places.into_iter().enumerate() {
-                let moved = place(&cache, layer) as isize - first as isize;
-                same!(moved, 0, "bytes by which row 0 of layer {layer} has moved when token {token} came");
+                for (kind, (now, first)) in KINDS.into_iter().zip(place(&cache, layer).into_iter().zip(first)) {
+                    same!(
+                        now - first,
+                        0,
+                        "bytes by which row 0 of the {kind} of layer {layer} has moved when token {token} came"
+                    );
+                }
             }
         }
         oracle.check(&cache);
         same!(cache.usage().rows_copied, 0, "rows copied");
     }
 
+    #[test]
+    fn task_3_rows_of_zeros_are_rows() {
+        let mut cache = ContiguousCache::new(LAYOUT, 4);
+        let mut oracle = Oracle::default();
+        oracle.append(&mut cache, &[1, 2]);
+        let zeros = [0.0; 8];
+        for layer in 0..LAYOUT.n_layers {
+            let _question = asking(format!("write of a row of zeros over t2 in layer {layer}"));
+            cache.write(layer, &zeros, &zeros);
+        }
+        extend(&mut cache, 1);
+        write(&mut cache, &[3]);
+        for layer in 0..LAYOUT.n_layers {
+            let _question = asking(format!("gather({layer}) of 3 tokens in 4 slots"));
+            let (k, v) = cache.gather(layer);
+            for (kind, found) in KINDS.into_iter().zip([k, v]) {
+                let names: Vec<String> = found.chunks(8).map(|row| rows::name(LAYOUT, row, layer, kind)).collect();
+                same!(
+                    names,
+                    ["t1", "zeros", "t3"],
+                    "{kind} of layer {layer}: zeros were written over t2, then t3 came"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn task_3_write_moves_nothing_and_changes_nothing_else() {
+        let mut cache = ContiguousCache::new(LAYOUT, 80);
+        let mut next = 0;
+        for n in [3, 1, 2, 1, 70, 3] {
+            extend(&mut cache, n);
+            in_place::write(&mut cache, &(next..next + n).collect::<Vec<_>>());
+            next += n;
+        }
+    }
+
     // Task 4
 
-    fn of(capacity: usize, len: usize) -> Usage {
-        let mut cache = ContiguousCache::new(LAYOUT, capacity);
-        same!(cache.extend(len), Ok(()), "extend({len}) on a reservation of {capacity}: task 2");
-        cache.usage()
+    fn of(slots: usize, tokens: usize) -> Usage {
+        Usage { tokens, slots, bytes: slots * LAYOUT.kv_width() * LAYOUT.n_layers * 8, rows_copied: 0 }
     }
 
     #[test]
@@ -179,6 +385,37 @@ mod checks {
         same!(wasted_share(&[of(10, 0), of(30, 30)]), 0.25, "0 of 10 and 30 of 30 slots used: 10 of 40 are empty");
         same!(wasted_share(&[of(8, 8)]), 0.0, "a full reservation");
         same!(wasted_share(&[of(8, 0)]), 1.0, "an empty reservation");
+        same!(wasted_share(&[of(0, 0), of(8, 2)]), 0.75, "no slots, and 2 of 8 slots used: 6 of 8 are empty");
+        // The first with rows three times as wide.
+        let wide = Usage { bytes: 3 * of(10, 0).bytes, ..of(10, 0) };
+        same!(
+            wasted_share(&[wide, of(30, 30)]),
+            0.25,
+            "0 of 10 wide slots and 30 of 30 slots used: slots count, not bytes"
+        );
+    }
+
+    #[test]
+    fn task_4_the_share_is_exact_also_for_many_slots() {
+        // Whatever the order of the steps, f64 comes so close; f32 does not.
+        let near = |usages: &[Usage], expected: f64, what: &str| {
+            let _question = asking(format!("wasted_share: {what}"));
+            let found = wasted_share(usages);
+            assert!(
+                (found - expected).abs() < 1e-12,
+                "wasted_share: {what}\n  expected: {expected}\n  yours:    {found}"
+            );
+        };
+        near(&[of(3, 2)], 1.0 / 3.0, "2 of 3 slots used");
+        near(&[of(70_000, 69_999)], 1.0 / 70_000.0, "69,999 of 70,000 slots used");
+        let (slots, tokens) = (3 << 40, 1 << 40);
+        near(&[of(slots, tokens), of(slots, tokens)], 2.0 / 3.0, "2^40 of 3 · 2^40 slots used, twice");
+        let cache = {
+            let mut cache = ContiguousCache::new(LAYOUT, 30);
+            extend(&mut cache, 23);
+            cache.usage()
+        };
+        near(&[cache], 7.0 / 30.0, "a cache of 30 slots that holds 23 tokens");
     }
 
     #[test]
@@ -192,7 +429,7 @@ mod checks {
     #[test]
     fn whole_transcript() {
         let mut transcript = Transcript::default();
-        let mut cache = ContiguousCache::new(LAYOUT, 6);
+        let mut cache = ContiguousCache::new(KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 3 }, 6);
         for tokens in [vec![0, 1, 2], vec![3]] {
             transcript.extend(&mut cache, tokens.len());
             transcript.write(&mut cache, &tokens);
@@ -214,7 +451,7 @@ mod checks {
                 KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) };
             let capacity = dice.roll(1, 40);
             let mut cache = ContiguousCache::new(layout, capacity);
-            let mut oracle = Oracle::default();
+            let mut oracle = Oracle::of(format!("seed {seed}, {capacity} slots, {layout:?}"));
             let mut next = 0;
             for _ in 0..dice.roll(1, 14) {
                 let n = dice.roll(0, 9);
@@ -224,7 +461,7 @@ mod checks {
                     next += n;
                 } else {
                     let expected = Err(CacheError::OutOfSlots { needed: n, free, capacity });
-                    same!(cache.extend(n), expected, "extend({n}) with {free} of {capacity} slots free");
+                    same!(cache.extend(n), expected, "seed {seed}: extend({n}) with {free} of {capacity} slots free");
                     oracle.note(format!("extend({n}) refused"));
                 }
                 oracle.check(&cache);
@@ -237,8 +474,14 @@ mod checks {
         let storyteller = Storyteller::open();
         let prompt = storyteller.prompt().len();
         let mut cache = ContiguousCache::new(storyteller.model.config().kv_layout(), prompt + 39);
-        let mut model = Cached::new(&storyteller.model, &mut cache);
-        let story = storyteller.continue_with(40, |text| model.next_logits(text).expect("the reservation is enough"));
+        let mut watched = Watched(&mut cache);
+        let mut model = Cached::new(&storyteller.model, &mut watched);
+        let question = asking("a story, told with the contiguous cache");
+        let story = storyteller.continue_with(40, |text| match model.next_logits(text) {
+            Ok(logits) => logits,
+            Err(error) => panic!("{} slots for a story of 39 tokens and its prompt: {error}", prompt + 39),
+        });
+        drop(question);
         storyteller.assert_same_story(&story, &storyteller.recompute(40));
         same!(model.rows_projected(), prompt as u64 + 39, "rows projected");
         let usage = cache.usage();

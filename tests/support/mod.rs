@@ -21,6 +21,7 @@ macro_rules! same {
 
 pub mod asking;
 pub mod dense;
+pub mod in_place;
 pub mod keeping;
 pub mod limits;
 pub mod oracle;
