@@ -12,6 +12,7 @@
 //!
 //! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
+//! - [`batch`]: several texts told in turns, in one pass of the model a step.
 //! - [`engine`]: what the generation loop asks of a model, with a cache or without.
 //! - [`model`]: Qwen3, tokens in and logits out.
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
@@ -23,6 +24,7 @@
 //! - [`lookup`]: drafts for speculation without a second model.
 //! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
 
+pub mod batch;
 pub mod cache;
 pub mod chapters;
 pub mod checkpoint;

@@ -58,6 +58,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
     match command.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["generate"] => &[
             &["--model=SMALL", "--max-new-tokens=3"],
+            &["--model=SMALL", "--max-new-tokens=3", "One day", "The king had"],
             &["--model=SMALL", "--max-new-tokens=3", "--kv=paged", "--draft=SMALL", "--accept=sample", "--draft-len=2"],
         ],
         ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],

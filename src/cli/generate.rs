@@ -1,4 +1,8 @@
-//! `generate`: tells a story, and what its cache cost.
+//! `generate`: tells a story, and what its cache cost; or several stories in turns.
+
+mod live;
+mod prompts;
+mod several;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -24,22 +28,31 @@ use super::{memory, model_dir, print, say};
 ///
 /// Continues a text, token by token. The text goes to standard output as it is made; what it cost follows on standard
 /// error. The same seed tells the same story with every cache: only the costs differ.
+///
+/// Several prompts are told in turns, one pass of the model for all in each step, and kept in pages of one memory.
+/// Each is the story that it is when told alone. On a terminal they grow side by side; otherwise they follow each other.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   page-by-page generate
   page-by-page generate \"The king had\" --kv flat --seed 7
+  page-by-page generate \"The king had\" \"An old woman\" \"One day\"
+  page-by-page generate --prompts beginnings.txt --pages 40
   page-by-page generate --draft storyteller-draft --temperature 0
   page-by-page generate --save-cache story.cache
   page-by-page generate --load-cache story.cache --kv paged
   page-by-page generate --model path/to/Qwen3-0.6B \"The capital of France is\" --temperature 0")]
 pub struct Generate {
-    /// How the text begins
-    #[arg(default_value = "Once upon a time")]
-    prompt: String,
-    /// Where keys and values are kept: recompute (nowhere), flat, contiguous or paged
-    #[arg(long, value_name = "CACHE", default_value = "contiguous")]
-    kv: Kv,
+    /// How the text begins; several prompts are told in turns [default: "Once upon a time"]
+    #[arg(value_name = "PROMPT")]
+    prompt: Vec<String>,
+    /// Tell a text for each line of this file, - for standard input; empty lines are skipped
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    prompts: Option<PathBuf>,
+    /// Where keys and values are kept: recompute (nowhere), flat, contiguous or paged [default: contiguous; paged for
+    /// several prompts]
+    #[arg(long, value_name = "CACHE")]
+    kv: Option<Kv>,
     /// Model folder, or a bundled model: storyteller, storyteller-draft
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: PathBuf,
@@ -64,14 +77,17 @@ pub struct Generate {
     /// Slots in a page of the paged cache
     #[arg(long, value_name = "P", default_value_t = 16)]
     page_size: usize,
-    /// Pages that the paged cache may use [default: enough for prompt and new tokens]
+    /// Pages that the paged cache may use, for all texts [default: enough for prompts and new tokens]
     #[arg(long, value_name = "N")]
     pages: Option<usize>,
     #[command(flatten)]
     drafting: Drafting,
     #[command(flatten)]
     saved_cache: SavedCache,
-    /// Print one JSON object instead: text, token ids, counters, timings
+    /// While texts grow side by side, take so many tokens a second for each at most, 0 as many as there are
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pace: u32,
+    /// Print one JSON object instead: text, token ids, counters, timings; a list of texts for several prompts
     #[arg(long)]
     json: bool,
 }
@@ -81,24 +97,39 @@ const STOP: u32 = u32::MAX;
 
 impl Generate {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.saved_cache.check(self.kv)?;
+    pub fn run(mut self) -> Result<()> {
+        if let Some(file) = &self.prompts {
+            return self.tell_several(&prompts::read(file)?);
+        }
+        match self.prompt.len() {
+            0 => self.prompt.push("Once upon a time".into()),
+            1 => {}
+            _ => return self.tell_several(&self.prompt),
+        }
+        self.tell_one(&self.prompt[0])
+    }
+
+    /// The cache to write with.
+    fn kv(&self) -> Kv {
+        let is_one = self.prompts.is_none() && self.prompt.len() < 2;
+        self.kv.unwrap_or(if is_one { Kv::Contiguous } else { Kv::Paged })
+    }
+
+    fn tell_one(&self, beginning: &str) -> Result<()> {
+        self.saved_cache.check(self.kv())?;
         require_chapters(&self.chapters())?;
-        ensure!(
-            !self.prompt.is_empty(),
-            "the prompt is empty; give the text a beginning, such as \"Once upon a time\""
-        );
+        ensure!(!beginning.is_empty(), "the prompt is empty; give the text a beginning, such as \"Once upon a time\"");
         let dir = model_dir(&self.model);
         let model = Model::open(&dir)?;
         let tokenizer = Tokenizer::open(&dir)?;
         let sampling = self.sampling(model.config())?;
-        let prompt = tokenizer.encode(&self.prompt)?;
+        let prompt = tokenizer.encode(beginning)?;
         model.check(&prompt, 0)?;
         let what = format!("reading {}", count(prompt.len(), "token"));
         memory::require(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
-        let max_new_tokens = self.new_tokens_that_fit(prompt.len(), model.config())?;
+        let max_new_tokens = self.new_tokens_that_fit("", prompt.len(), model.config())?;
         let tokens = prompt.len() + max_new_tokens;
-        let mut guesser = self.drafting.open(&model, &tokenizer, self.kv, tokens, self.page_size)?;
+        let mut guesser = self.drafting.open(&model, &tokenizer, self.kv(), tokens, self.page_size)?;
         let (mut cache, restored) = self.cache(&model, &prompt, max_new_tokens)?;
 
         let mut end_of_text = model.config().eos_token_ids.clone();
@@ -106,7 +137,7 @@ impl Generate {
         let limits = Limits { max_new_tokens, end_of_text: &end_of_text };
         let progress = self.json.then(|| Progress::new("writing", max_new_tokens as u64));
         let mut screen = Screen { stream: tokenizer.stream(), progress, failure: None };
-        screen.show(&self.prompt);
+        screen.show(beginning);
         let mut sampler = Sampler::new(sampling);
         let mut guesses = Guesses::default();
         let mut clock = Clock::start();
@@ -152,7 +183,7 @@ impl Generate {
         let guesses = guesser.map(|_| guesses);
         let told = Told { prompt, sampling, restored, guesses, written, saved, clock };
         if self.json {
-            print(&(serde_json::to_string(&self.story(&text, &told))? + "\n"))?;
+            print(&(serde_json::to_string(&self.story(beginning, &text, &told))? + "\n"))?;
         } else {
             self.report(&model, &told);
         }
@@ -161,7 +192,7 @@ impl Generate {
 
     /// The chapters whose code it runs.
     fn chapters(&self) -> Vec<usize> {
-        [self.kv.chapters(), self.saved_cache.chapters(), self.drafting.chapters()].concat()
+        [self.kv().chapters(), self.saved_cache.chapters(), self.drafting.chapters()].concat()
     }
 
     /// The cache to write with, and what it holds of a saved one.
@@ -175,7 +206,7 @@ impl Generate {
             n_pages: self.pages.unwrap_or(enough.n_pages),
             ..enough
         };
-        let mut cache = self.kv.cache(model.config().kv_layout(), room)?;
+        let mut cache = self.kv().cache(model.config().kv_layout(), room)?;
         let restored = match (&saved, &mut cache) {
             (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), prompt)?),
             _ => None,
@@ -194,11 +225,12 @@ impl Generate {
         Ok(wanted.over(ours).check()?)
     }
 
-    fn new_tokens_that_fit(&self, prompt: usize, config: &ModelConfig) -> Result<usize> {
+    /// `text`: which one, to begin a message with.
+    fn new_tokens_that_fit(&self, text: &str, prompt: usize, config: &ModelConfig) -> Result<usize> {
         let positions = config.max_positions;
         if prompt >= positions {
             bail!(
-                "the prompt has {} tokens and the model {} positions: no room for a new token; shorten the prompt",
+                "{text}the prompt has {} tokens and the model {} positions: no room for a new token; shorten the prompt",
                 thousands(prompt as u64),
                 thousands(positions as u64)
             );
@@ -206,7 +238,7 @@ impl Generate {
         let fit = positions - prompt;
         if self.max_new_tokens > fit {
             say(&format!(
-                "note: at most {} new tokens, as the model has {} positions and the prompt takes {}",
+                "note: {text}at most {} new tokens, as the model has {} positions and the prompt takes {}",
                 thousands(fit as u64),
                 thousands(positions as u64),
                 thousands(prompt as u64)
@@ -220,12 +252,12 @@ impl Generate {
         let config = model.config();
         let weights = model.weights().map(|weight| weight.bytes().len()).sum();
         let usage = written.usage;
-        let cache = if self.kv == Kv::Recompute {
+        let cache = if self.kv() == Kv::Recompute {
             "none, all is computed again".into()
         } else {
             format!(
                 "{}: {} in {}, {} wasted, {}; {} copied",
-                self.kv,
+                self.kv(),
                 count(usage.tokens, "token"),
                 count(usage.slots, "slot"),
                 thousands(usage.wasted() as u64),
@@ -268,14 +300,14 @@ impl Generate {
         }
     }
 
-    fn story<'a>(&'a self, text: &'a str, told: &'a Told) -> Story<'a> {
+    fn story<'a>(&'a self, beginning: &'a str, text: &'a str, told: &'a Told) -> Story<'a> {
         let Told { written, clock, sampling, .. } = told;
         let Usage { tokens, slots, bytes, rows_copied } = written.usage;
         Story {
-            prompt: &self.prompt,
+            prompt: beginning,
             text,
             tokens: Tokens { prompt: &told.prompt, new: &written.tokens },
-            kv: self.kv.to_string(),
+            kv: self.kv().to_string(),
             model: self.model.display().to_string(),
             seed: sampling.seed,
             sampling: SamplingUsed { temperature: sampling.temperature, top_k: sampling.top_k, top_p: sampling.top_p },

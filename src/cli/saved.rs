@@ -46,6 +46,11 @@ impl SavedCache {
         if self.load_cache.is_some() { &[7] } else { &[] }
     }
 
+    /// Whether a file was named.
+    pub fn is_asked(&self) -> bool {
+        self.save_cache.is_some() || self.load_cache.is_some()
+    }
+
     /// Refuses what could only fail after the text is written.
     pub fn check(&self, kv: Kv) -> Result<()> {
         let file = self.load_cache.as_ref().or(self.save_cache.as_ref());

@@ -1,0 +1,594 @@
+//! Several texts told in turns: each is the one that it is when told alone, whatever the memory, and nothing is lost.
+
+#[path = "support/checkpoints.rs"]
+#[allow(dead_code)]
+mod checkpoints;
+
+/// What needs the code of chapters 1 to 6. A reader's unfinished chapter fails its own checks, not these.
+#[cfg(all(
+    reference = "ch01_recompute",
+    reference = "ch02_flat",
+    reference = "ch03_contiguous",
+    reference = "ch04_page_pool",
+    reference = "ch05_page_table",
+    reference = "ch06_paged"
+))]
+mod with_caches {
+    use std::collections::HashSet;
+    use std::io::{Read, Write};
+    use std::path::{Path, PathBuf};
+    use std::process::{Command, Stdio};
+
+    use page_by_page::batch::{Batch, End, MOST_TEXTS, Memory, Stage};
+    use page_by_page::cache::{CacheError, KvCache};
+    use page_by_page::chapters::ch02_flat::FlatCache;
+    use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+    use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+    use page_by_page::model::{Model, StepError};
+    use page_by_page::sampler::{Sampler, Sampling};
+    use serde_json::{Value, json};
+
+    use super::checkpoints::Folder;
+
+    const SEEDED: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 23 };
+    /// Prompts, as ids of the small bundled model, and new tokens at most. The last may have none.
+    const ASKED: [(&[u32], usize); 6] = [
+        (&[0, 435, 591, 12, 77], 40),
+        (&[0, 9], 13),
+        (&[0, 500, 37, 4095, 8, 8, 8, 301, 44, 5, 6, 7, 1000, 1001, 1002, 1003, 1004], 25),
+        (&[7], 1),
+        (&[0, 435, 591, 12, 77], 30),
+        (&[0, 1], 0),
+    ];
+
+    fn small_model() -> Model {
+        Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/storyteller-draft")).unwrap()
+    }
+
+    /// What a text becomes alone, computed without any cache; and why it ends.
+    fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampling: Sampling) -> (Vec<u32>, End) {
+        let mut sampler = Sampler::new(sampling);
+        let mut text = prompt.to_vec();
+        while text.len() < prompt.len() + most {
+            let token = sampler.pick(&model.step(&text, None).unwrap());
+            if ends.contains(&token) {
+                return (text, End::EndOfText);
+            }
+            text.push(token);
+        }
+        (text, End::Limit)
+    }
+
+    /// Tokens that end some of the texts, each at another place.
+    fn ends(model: &Model, sampling: Sampling) -> Vec<u32> {
+        let (first, _) = alone(model, ASKED[0], &[], sampling);
+        let (third, _) = alone(model, ASKED[2], &[], sampling);
+        vec![third[third.len() - 5], first[first.len() - 9]]
+    }
+
+    fn batch<'m>(model: &'m Model, memory: Memory<'m>, ends: &[u32], sampling: Sampling) -> Batch<'m> {
+        let mut batch = Batch::new(model, memory, ends);
+        for (place, (prompt, most)) in ASKED.iter().enumerate() {
+            assert_eq!(batch.add(prompt.to_vec(), *most, Sampler::new(sampling)), Ok(place));
+        }
+        batch
+    }
+
+    fn all_alone(model: &Model, ends: &[u32], sampling: Sampling) -> Vec<(Vec<u32>, End)> {
+        ASKED.into_iter().map(|asked| alone(model, asked, ends, sampling)).collect()
+    }
+
+    #[track_caller]
+    fn assert_as_alone(batch: &Batch<'_>, alone: &[(Vec<u32>, End)], run: &str) {
+        for (place, ((text, asked), (expected, end))) in batch.texts().iter().zip(ASKED).zip(alone).enumerate() {
+            let end = Stage::Ended(end.clone());
+            assert_eq!((text.tokens(), text.stage()), (&expected[..], &end), "{run}, text {place}");
+            assert_eq!(text.new_tokens(), &expected[asked.0.len()..], "{run}, text {place}");
+        }
+    }
+
+    fn n_free(slab: &SharedSlab) -> usize {
+        slab.borrow().pool().n_free()
+    }
+
+    /// Tells all texts and counts the pages in another way: from the tokens that each text has read.
+    fn tell_and_count(batch: &mut Batch<'_>, slab: &SharedSlab, page_size: usize, run: &str) {
+        let n_pages = slab.borrow().pool().n_pages();
+        let mut peak = 0;
+        let mut begun = 0;
+        for step in 0.. {
+            let run = format!("{run}, step {step}");
+            if batch.is_done() {
+                break;
+            }
+            assert!(step < 1000, "{run}: no end");
+            let read: Vec<usize> = batch.texts().iter().map(|text| text.tokens().len()).collect();
+            let held: Vec<usize> = batch.texts().iter().map(|text| text.pages().len()).collect();
+            let answered: HashSet<usize> = batch.step().iter().map(|new| new.text).collect();
+            let mut during = 0;
+            for (place, text) in batch.texts().iter().enumerate() {
+                let ends_now = matches!(text.stage(), Stage::Ended(_)) && held[place] + read[place] > 0;
+                during += match text.stage() {
+                    _ if answered.contains(&place) => read[place].div_ceil(page_size),
+                    // It chose its end in this step, if it was not told before.
+                    Stage::Ended(End::EndOfText)
+                        if ends_now && text.usage().tokens == read[place] && held[place] > 0 =>
+                    {
+                        read[place].div_ceil(page_size)
+                    }
+                    _ => held[place],
+                };
+            }
+            peak = peak.max(during);
+            assert!(during <= n_pages, "{run}: {during} pages of {n_pages}");
+            // Afterwards: nobody's page is another's, and what ended has none.
+            let pages: Vec<_> = batch.texts().iter().flat_map(|text| text.pages()).collect();
+            assert_eq!(pages.iter().collect::<HashSet<_>>().len(), pages.len(), "{run}: a page has two texts");
+            assert_eq!(n_free(slab), n_pages - pages.len(), "{run}: free pages when the texts hold {}", pages.len());
+            for text in batch.texts().iter().filter(|text| matches!(text.stage(), Stage::Ended(_))) {
+                assert!(text.pages().is_empty(), "{run}: a text that has ended holds pages");
+            }
+            // They begin in order.
+            let waiting = batch.texts().iter().position(|text| *text.stage() == Stage::Waiting);
+            let now = waiting.unwrap_or(batch.texts().len());
+            let later = &batch.texts()[now..];
+            assert!(later.iter().all(|text| *text.stage() != Stage::Telling), "{run}: a text was passed over");
+            assert!(now >= begun, "{run}");
+            begun = now;
+        }
+        assert_eq!(batch.totals().peak_pages, peak, "{run}: pages at the peak");
+        assert_eq!(n_free(slab), n_pages, "{run}: free pages in the end");
+    }
+
+    #[test]
+    fn each_text_is_the_one_told_alone_in_pages_of_any_size_and_number() {
+        let model = small_model();
+        for sampling in [Sampling::GREEDY, SEEDED] {
+            let ends = ends(&model, sampling);
+            let alone = all_alone(&model, &ends, sampling);
+            for page_size in [1, 3, 16] {
+                let pages = |(prompt, most): (&[u32], usize)| (prompt.len() + most).div_ceil(page_size);
+                let longest = ASKED.map(pages).into_iter().max().unwrap();
+                let all: usize = ASKED.map(pages).into_iter().sum();
+                let mut at_once = Vec::new();
+                for n_pages in [longest, longest + 1, longest + longest / 2, all, 2 * all] {
+                    let run = format!("temperature {}, {n_pages} pages of {page_size}", sampling.temperature);
+                    let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
+                    let mut batch = batch(&model, Memory::Shared(slab.clone()), &ends, sampling);
+                    tell_and_count(&mut batch, &slab, page_size, &run);
+                    assert_as_alone(&batch, &alone, &run);
+                    at_once.push(batch.totals().most_texts);
+                }
+                assert!(at_once[0] < 5, "the longest text leaves no room for all others: {at_once:?}");
+                assert_eq!(at_once[3..], [5, 5], "with pages for all, all that want a token are told at once");
+            }
+        }
+    }
+
+    #[test]
+    fn the_texts_end_at_different_times() {
+        // Otherwise the test above would show less than it says.
+        let model = small_model();
+        for sampling in [Sampling::GREEDY, SEEDED] {
+            let ends = ends(&model, sampling);
+            let told = ASKED.map(|asked| alone(&model, asked, &ends, sampling));
+            let by_themselves = told.iter().filter(|(_, end)| *end == End::EndOfText).count();
+            let lengths: HashSet<usize> =
+                told.iter().zip(ASKED).map(|((text, _), (prompt, _))| text.len() - prompt.len()).collect();
+            assert!(by_themselves >= 2 && lengths.len() >= 4, "{by_themselves} end by themselves; lengths {lengths:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_one_pass_for_all() {
+        let model = small_model();
+        let slab = PageSlab::new(model.config().kv_layout(), 4, 200).unwrap();
+        let mut batch = batch(&model, Memory::Shared(slab), &[], SEEDED);
+        while !batch.is_done() {
+            batch.step();
+        }
+        let totals = batch.totals();
+        assert_eq!(totals.steps, 40, "as many passes as the longest text has new tokens");
+        let rows: usize =
+            ASKED.iter().filter(|(_, most)| *most > 0).map(|(prompt, most)| prompt.len() + most - 1).sum();
+        assert_eq!(totals.rows_projected, rows as u64, "each token once, but never the last");
+        assert_eq!((totals.prefill.steps, totals.decode.steps), (1, 39));
+        assert_eq!(totals.prefill.answers + totals.decode.answers, 40 + 13 + 25 + 1 + 30);
+    }
+
+    #[test]
+    fn a_cache_for_each_tells_the_same_texts() {
+        let model = small_model();
+        let layout = model.config().kv_layout();
+        let ends = ends(&model, SEEDED);
+        let alone = all_alone(&model, &ends, SEEDED);
+        let make = |kind: &'static str| -> Memory<'static> {
+            Memory::Apart(Box::new(move |tokens| -> Option<Box<dyn KvCache>> {
+                match kind {
+                    "flat" => Some(Box::new(FlatCache::new(layout))),
+                    "contiguous" => Some(Box::new(ContiguousCache::new(layout, tokens))),
+                    _ => None,
+                }
+            }))
+        };
+        for kind in ["recompute", "flat", "contiguous"] {
+            let mut batch = batch(&model, make(kind), &ends, SEEDED);
+            while !batch.is_done() {
+                batch.step();
+            }
+            assert_as_alone(&batch, &alone, kind);
+            assert_eq!((batch.totals().peak_pages, batch.totals().most_texts), (0, 5), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_for_the_slab_waits_until_it_is_alone_and_is_then_cut() {
+        let model = small_model();
+        // Pages of 4: the first text may need 11, the third 11; the others need 4 and fewer, or 9.
+        let slab = PageSlab::new(model.config().kv_layout(), 4, 10).unwrap();
+        let mut batch = batch(&model, Memory::Shared(slab.clone()), &[], SEEDED);
+        let mut together = Vec::new();
+        while !batch.is_done() {
+            batch.step();
+            let telling: Vec<usize> =
+                (0..ASKED.len()).filter(|place| *batch.texts()[*place].stage() == Stage::Telling).collect();
+            if telling.contains(&0) || telling.contains(&2) {
+                together.push(telling.len());
+            }
+        }
+        assert!(together.iter().all(|texts| *texts == 1), "in company: {together:?}");
+        let refused = Stage::Ended(End::Refused(StepError::Cache(CacheError::OutOfPages { needed: 1, free: 0 })));
+        for (place, (text, asked)) in batch.texts().iter().zip(ASKED).enumerate() {
+            let (expected, _) = alone(&model, asked, &[], SEEDED);
+            if place == 0 || place == 2 {
+                assert_eq!(text.stage(), &refused, "text {place}");
+                assert_eq!(text.tokens(), &expected[..41], "40 tokens in 10 pages, and the one that they led to");
+                assert_eq!((text.pages_at_end(), text.usage().tokens), (10, 40));
+            } else {
+                assert_eq!((text.tokens(), text.stage()), (&expected[..], &Stage::Ended(End::Limit)), "text {place}");
+            }
+        }
+        assert_eq!(n_free(&slab), 10);
+    }
+
+    #[test]
+    fn a_text_that_may_be_too_long_can_end_in_time() {
+        let model = small_model();
+        let slab = PageSlab::new(model.config().kv_layout(), 4, 10).unwrap();
+        let (text, _) = alone(&model, ASKED[0], &[], SEEDED);
+        let mut batch = Batch::new(&model, Memory::Shared(slab), &[text[30]]);
+        batch.add(ASKED[0].0.to_vec(), 1000, Sampler::new(SEEDED)).unwrap();
+        while !batch.is_done() {
+            batch.step();
+        }
+        assert_eq!(batch.texts()[0].stage(), &Stage::Ended(End::EndOfText));
+    }
+
+    #[test]
+    fn a_refused_text_takes_no_other_along() {
+        let model = small_model();
+        let layout = model.config().kv_layout();
+        let slots = |tokens: usize| if tokens == ASKED[1].0.len() + ASKED[1].1 { 6 } else { tokens };
+        let memory = Memory::Apart(Box::new(move |tokens| {
+            Some(Box::new(ContiguousCache::new(layout, slots(tokens))) as Box<dyn KvCache>)
+        }));
+        let mut batch = batch(&model, memory, &[], SEEDED);
+        while !batch.is_done() {
+            batch.step();
+        }
+        for (place, (text, asked)) in batch.texts().iter().zip(ASKED).enumerate() {
+            let (expected, _) = alone(&model, asked, &[], SEEDED);
+            if place == 1 {
+                let refused = CacheError::OutOfSlots { needed: 1, free: 0, capacity: 6 };
+                assert_eq!(text.stage(), &Stage::Ended(End::Refused(StepError::Cache(refused))));
+                assert_eq!(text.tokens(), &expected[..7]);
+            } else {
+                assert_eq!((text.tokens(), text.stage()), (&expected[..], &Stage::Ended(End::Limit)), "text {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn logits_that_are_not_finite_end_the_texts_of_their_step() {
+        let folder = Folder::copy_of("bf16-gqa3");
+        folder.change_tensor("model.norm.weight", |tensor| {
+            tensor.data = half::bf16::MAX.to_le_bytes().repeat(tensor.shape[0]);
+        });
+        let model = Model::open(Path::new(folder.path())).unwrap();
+        let slab = PageSlab::new(model.config().kv_layout(), 4, 9).unwrap();
+        let mut batch = Batch::new(&model, Memory::Shared(slab.clone()), &[]);
+        for prompt in [vec![1, 2, 7], vec![3]] {
+            batch.add(prompt, 5, Sampler::new(SEEDED)).unwrap();
+        }
+        assert!(batch.step().is_empty() && batch.is_done());
+        for text in batch.texts() {
+            let refused = matches!(text.stage(), Stage::Ended(End::Refused(StepError::NotFinite { .. })));
+            assert!(refused && text.new_tokens().is_empty(), "{:?}", text.stage());
+        }
+        assert_eq!(n_free(&slab), 9);
+    }
+
+    #[test]
+    fn a_step_has_no_more_texts_than_it_should() {
+        let model = small_model();
+        let mut batch = Batch::new(&model, Memory::Apart(Box::new(|_| None)), &[]);
+        for _ in 0..MOST_TEXTS + 40 {
+            batch.add(vec![0, 5], 2, Sampler::new(Sampling::GREEDY)).unwrap();
+        }
+        while !batch.is_done() {
+            batch.step();
+        }
+        assert_eq!(batch.totals().most_texts, MOST_TEXTS);
+        assert!(batch.texts().iter().all(|text| text.tokens() == batch.texts()[0].tokens()));
+    }
+
+    #[test]
+    fn a_prompt_that_the_model_cannot_read_is_refused() {
+        let model = small_model();
+        let mut batch = Batch::new(&model, Memory::Apart(Box::new(|_| None)), &[]);
+        assert_eq!(batch.add(vec![], 3, Sampler::new(SEEDED)), Err(StepError::NoTokens));
+        let unknown = StepError::UnknownToken { token: 4096, vocab_size: 4096 };
+        assert_eq!(batch.add(vec![0, 4096], 3, Sampler::new(SEEDED)), Err(unknown));
+        assert!(batch.is_done() && batch.texts().is_empty());
+    }
+
+    // The command
+
+    const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
+    const PROMPTS: [&str; 4] = ["Once upon a time", "The king had", "An old woman", "One day"];
+
+    struct Run {
+        code: Option<i32>,
+        stdout: String,
+        stderr: String,
+    }
+
+    fn run_with(arguments: &[&str], input: &[u8]) -> Run {
+        let mut child = Command::new(PROGRAM)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A command that is refused does not read.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
+        Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    fn run(arguments: &[&str]) -> Run {
+        run_with(arguments, b"")
+    }
+
+    #[track_caller]
+    fn ok(arguments: &[&str]) -> Run {
+        let run = run(arguments);
+        assert_eq!(run.code, Some(0), "exit code of {arguments:?}:\n{}", run.stderr);
+        run
+    }
+
+    /// `generate` with the four prompts; the third of them ends by itself after 107 new tokens.
+    fn several<'a>(more: &[&'a str]) -> Vec<&'a str> {
+        [&["generate"], &PROMPTS[..], &["--max-new-tokens", "110"], more].concat()
+    }
+
+    /// What `several` should print: each text as it is told alone.
+    fn told_alone(more: &[&str]) -> String {
+        let mut texts = String::new();
+        for (prompt, number) in PROMPTS.iter().zip(1..) {
+            let alone = ok(&[&["generate", prompt, "--max-new-tokens", "110"], more].concat()).stdout;
+            texts.push_str(&format!("{}text {number}\n{alone}", if number == 1 { "" } else { "\n" }));
+        }
+        texts
+    }
+
+    #[test]
+    fn the_command_prints_the_texts_that_it_prints_alone() {
+        let memories: [&[&str]; 6] = [
+            &["--page-size", "3", "--pages", "39"],
+            &[],
+            &["--page-size", "1"],
+            &["--kv", "recompute"],
+            &["--kv", "flat"],
+            &["--kv", "contiguous"],
+        ];
+        for (sampling, memories) in [
+            (&[] as &[&str], &memories[..]),
+            (&["--temperature", "0"], &memories[..1]),
+            (&["--seed", "4", "--top-k", "40"], &memories[..1]),
+        ] {
+            let expected = told_alone(sampling);
+            for memory in memories {
+                let run = ok(&several(&[memory, sampling].concat()));
+                assert_eq!(run.stdout, expected, "{memory:?} {sampling:?}");
+                assert!(!run.stderr.contains('\u{1b}'), "no picture where nobody watches");
+            }
+        }
+    }
+
+    #[test]
+    fn the_report_counts_for_all_texts() {
+        let report = |more: &[&str]| ok(&several(more)).stderr;
+        let line = |report: &str, name: &str| {
+            let line = report.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {report}"));
+            line[name.len()..].trim_start().to_string()
+        };
+        let paged = report(&[]);
+        // 5, 4, 5 and 3 tokens; 110 new ones, the third text 107 and its end. The last of 110 is not read.
+        assert_eq!(line(&paged, "texts"), "4, at most 4 in a step");
+        assert!(line(&paged, "prefill").starts_with("17 tokens in 1 step, "), "{paged}");
+        assert!(line(&paged, "decode").starts_with("434 tokens in 109 steps, "), "{paged}");
+        assert_eq!(line(&paged, "projected"), "451 rows");
+        assert_eq!(line(&paged, "cache"), "paged: 451 tokens in 480 slots, 29 wasted, 1.41 MiB; 0 rows copied");
+        assert_eq!(line(&paged, "pages"), "28 of 32 at the peak, 16 slots each");
+        assert_eq!(line(&paged, "room for"), "4 texts like these in 32 pages; with 115 slots reserved for each: 4");
+        assert!(
+            line(&paged, "chapters").starts_with("1 not needed, 2 not needed, 3 not needed, 4 reference, 5 reference")
+        );
+        assert!(
+            paged.lines().any(|line| line.starts_with("3      An old woman") && line.contains("by itself")),
+            "{paged}"
+        );
+
+        let contiguous = report(&["--kv", "contiguous"]);
+        assert_eq!(
+            line(&contiguous, "cache"),
+            "contiguous: 451 tokens in 457 slots, 6 wasted, 1.34 MiB; 0 rows copied"
+        );
+        assert!(!contiguous.contains("\npages") && !contiguous.contains("\nroom for"), "{contiguous}");
+        let greedy = report(&["--temperature", "0"]);
+        assert!(line(&greedy, "chapters").starts_with("1 reference"), "argmax is chapter 1's: {greedy}");
+    }
+
+    fn json_of(run: &Run) -> Value {
+        serde_json::from_str(&run.stdout).expect("JSON on standard output")
+    }
+
+    #[test]
+    fn json_is_one_object_with_all_texts() {
+        let all = json_of(&ok(&several(&["--json"])));
+        for (text, prompt) in all["texts"].as_array().unwrap().iter().zip(PROMPTS) {
+            let alone = json_of(&ok(&["generate", prompt, "--max-new-tokens", "110", "--json"]));
+            for key in ["prompt", "text", "tokens"] {
+                assert_eq!(text[key], alone[key], "{key} of {prompt}");
+            }
+        }
+        let ends: Vec<&Value> = all["texts"].as_array().unwrap().iter().map(|text| &text["end"]).collect();
+        assert_eq!(json!(ends), json!(["limit", "limit", "end of text", "limit"]));
+        assert_eq!(all["texts"][2]["held"], json!({ "tokens": 112, "slots": 112, "pages": 7 }));
+        let counters = json!({
+            "steps": 110, "most_texts_in_a_step": 4, "rows_projected": 451, "rows_copied": 0, "tokens": 451,
+            "slots": 480, "wasted": 29, "bytes": 480 * 2 * 6 * 64 * 4
+        });
+        assert_eq!(all["counters"], counters);
+        let room_for = json!({ "in_pages": 4, "reserved": 4, "slots_reserved_for_each": 115 });
+        assert_eq!(all["pages"], json!({ "page_size": 16, "pages": 32, "peak": 28, "room_for": room_for }));
+        assert!(all["timings"]["decode_tokens_per_second"].as_f64().unwrap() > 0.0);
+    }
+
+    fn file(contents: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("prompts.txt");
+        std::fs::write(&path, contents).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn prompts_come_from_a_file_or_from_standard_input() {
+        let expected = ok(&["generate", "The king had", "One day", "--max-new-tokens", "9"]).stdout;
+        let lines = b"\xEF\xBB\xBFThe king had\r\n\n   \nOne day";
+        let (_folder, path) = file(lines);
+        let path = path.to_str().unwrap();
+        assert_eq!(ok(&["generate", "--prompts", path, "--max-new-tokens", "9"]).stdout, expected);
+        let piped = run_with(&["generate", "--prompts", "-", "--max-new-tokens", "9"], lines);
+        assert_eq!((piped.code, piped.stdout), (Some(0), expected));
+        // A file with one prompt is a list of one.
+        let one = run_with(&["generate", "--prompts", "-", "--max-new-tokens", "9", "--json"], b"One day\n");
+        assert_eq!(json_of(&one)["texts"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_file_without_prompts_is_refused_by_name() {
+        for (contents, says) in [
+            (b"" as &[u8], "no prompt; write one a line"),
+            (b"\n \r\n", "no prompt; write one a line"),
+            (b"One day\nThe \xFFking\n", "line 2 is not UTF-8; save the file as UTF-8"),
+        ] {
+            let (_folder, path) = file(contents);
+            let run = run(&["generate", "--prompts", path.to_str().unwrap()]);
+            assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+            assert!(run.stderr.starts_with(&format!("error: {}: {says}", path.display())), "{}", run.stderr);
+        }
+        let (folder, path) = file(b"");
+        for path in [folder.path(), &path.with_file_name("no_such_file")] {
+            let run = run(&["generate", "--prompts", path.to_str().unwrap()]);
+            assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+            let start = format!("error: {}: name a file with one prompt a line, or - for", path.display());
+            assert!(run.stderr.starts_with(&start), "{}", run.stderr);
+        }
+        let both = run(&["generate", "One day", "--prompts", path.to_str().unwrap()]);
+        assert_eq!((both.code, both.stdout.as_str()), (Some(2), ""));
+    }
+
+    #[test]
+    fn what_serves_one_text_is_refused_for_several() {
+        for (option, value) in
+            [("--draft", "storyteller-draft"), ("--save-cache", "no/such/file"), ("--load-cache", "no/such/file")]
+        {
+            let run = run(&several(&[option, value]));
+            assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+            let says =
+                run.stderr.starts_with("error: --") && run.stderr.contains("several were asked for; give one prompt");
+            assert!(says && run.stderr.contains(option), "{}", run.stderr);
+        }
+        let empty = run(&["generate", "One day", ""]);
+        assert_eq!((empty.code, empty.stdout.as_str()), (Some(1), ""));
+        assert_eq!(empty.stderr, "error: text 2: the prompt is empty; give the text a beginning\n");
+        for (arguments, says) in [
+            (["--page-size", "0"], "error: a page needs at least one slot"),
+            (["--pages", "0"], "error: a pool needs at least one page"),
+            (["--pages", "99999999999"], "error: 99,999,999,999 pages are more than"),
+        ] {
+            let run = run(&several(&arguments));
+            assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+            assert!(run.stderr.starts_with(says), "{}", run.stderr);
+        }
+    }
+
+    #[test]
+    fn a_pool_that_is_too_small_cuts_a_text_and_loses_nothing() {
+        // Seven pages are 112 tokens: enough for the third text, and for the fourth, whose last token is not read.
+        let expected = told_alone(&[]);
+        let cut = run(&several(&["--pages", "7"]));
+        assert_eq!(cut.code, Some(1));
+        let (whole, found): (Vec<&str>, Vec<&str>) =
+            (expected.split("\n\n").collect(), cut.stdout.split("\n\n").collect());
+        assert_eq!(found.len(), 4, "{}", cut.stdout);
+        for (place, (found, whole)) in found.iter().zip(&whole).enumerate() {
+            let found = found.trim_end();
+            assert!(whole.starts_with(found) && found.len() > 400, "text {}: {found}", place + 1);
+            assert_eq!(place >= 2, found == whole.trim_end(), "text {}: {found}", place + 1);
+        }
+        let errors: Vec<&str> = cut.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(errors.len(), 2, "{}", cut.stderr);
+        let says = "error: text 1 is cut after 108 of 110 new tokens: pages needed: 1, free: 0 of 7, and no other text is \
+                    left to wait for; give the pool more pages (--pages), or ask for fewer tokens";
+        assert_eq!(errors[0], says);
+        assert!(errors[1].starts_with("error: text 2 is cut after 109 of 110 new tokens: "), "{}", errors[1]);
+
+        let json = run(&several(&["--pages", "7", "--json"]));
+        assert_eq!(json.code, Some(1));
+        let all = json_of(&json);
+        assert_eq!((&all["texts"][0]["end"], &all["texts"][2]["end"]), (&json!("refused"), &json!("end of text")));
+        assert_eq!(all["texts"][0]["tokens"]["new"].as_array().unwrap().len(), 108);
+        assert!(all["texts"][0]["error"].as_str().unwrap().starts_with("pages needed: 1, free: 0 of 7"));
+        assert_eq!(all["pages"]["peak"], 7);
+    }
+
+    #[test]
+    fn a_prompt_that_no_pool_of_this_size_can_hold_is_refused_first() {
+        let run = run(&several(&["--pages", "1", "--page-size", "4"]));
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+        let says = "error: text 1: its prompt of 5 tokens needs 2 pages of 4 slots, and the pool has 1; give it more \
+                    (--pages), or shorten the prompt\n";
+        assert_eq!(run.stderr, says);
+    }
+
+    #[test]
+    fn nobody_left_to_read_is_no_failure() {
+        let mut child = Command::new(PROGRAM)
+            .args(several(&["--kv", "recompute"]))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut start = [0; 27];
+        child.stdout.take().unwrap().read_exact(&mut start).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(start, *b"text 1\nOnce upon a time the");
+        assert!(output.status.success() && !stderr.contains("panicked") && !stderr.contains("error"), "{stderr}");
+    }
+}
