@@ -293,6 +293,11 @@ mod tests {
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
             write_whole(&file, b"new").unwrap();
             assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, mode);
+            // Nor has its part more rights, not even while it is empty.
+            let part = folder.path().join("part");
+            let made = Place::of(&file).unwrap().options().open(&part).unwrap().metadata().unwrap();
+            assert_eq!(made.permissions().mode() & 0o777 & !mode, 0);
+            fs::remove_file(part).unwrap();
         }
         let elsewhere = tempfile::tempdir().unwrap();
         let link = elsewhere.path().join("link");
