@@ -160,7 +160,7 @@ mod checks {
 
     /// A slab that somebody still looks at cannot be had for writing. That must not be passed over in silence.
     #[test]
-    fn task_1_a_slab_that_is_lent_is_a_panic_and_loses_no_page() {
+    fn task_1_with_a_slab_that_is_lent_no_page_is_lost_in_silence() {
         let slab = slab(4, 4);
         let mut cache = cache(&slab);
         extend(&mut cache, 5);
@@ -256,7 +256,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_a_dropped_cache_lets_its_pages_go() {
+    fn task_1_pages_go_when_a_cache_is_dropped() {
         let slab = slab(4, 4);
         for number in 1..=10 {
             let mut cache = cache(&slab);
@@ -319,7 +319,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_rows_land_in_the_slots_of_their_page() {
+    fn task_2_each_row_lands_in_a_slot_of_its_page() {
         let slab = slab(4, 6);
         let (mut a, mut b) = (cache(&slab), cache(&slab));
         append(&mut a, &[1, 2, 3]);
@@ -356,7 +356,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_a_write_touches_its_own_rows_only() {
+    fn task_2_writing_touches_its_own_rows_only() {
         let slab = slab(4, 5);
         let mut old = cache(&slab);
         append(&mut old, &(1..=20).collect::<Vec<_>>());
@@ -393,7 +393,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_rows_are_those_of_the_newest_tokens() {
+    fn task_2_the_rows_are_those_of_the_newest_tokens() {
         for &page_size in PAGE_SIZES {
             let slab = slab(page_size, 30);
             let mut cache = cache(&slab);
@@ -412,7 +412,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_every_number_is_kept_to_the_bit() {
+    fn task_2_the_rows_keep_every_bit() {
         let slab = slab(4, 3);
         let mut old = cache(&slab);
         append(&mut old, &(1..=12).collect::<Vec<_>>());
@@ -545,7 +545,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_a_refused_extend_keeps_every_row() {
+    fn task_3_rows_stay_when_extend_is_refused() {
         let slab = slab(4, 3);
         let (mut a, mut b) = (cache(&slab), cache(&slab));
         let (mut oracle_a, mut oracle_b) = (Oracle::of("text a".into()), Oracle::of("text b".into()));
@@ -558,7 +558,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_a_released_cache_can_be_used_again() {
+    fn task_3_rows_of_a_cache_that_is_used_again() {
         let slab = slab(4, 4);
         let mut cache = cache(&slab);
         append(&mut cache, &[200, 201, 202, 203, 204]);
@@ -598,7 +598,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_gather_copies_once() {
+    fn task_3_gathering_copies_once() {
         let layout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
         let slab = slab_of(layout, 16, 100);
         let mut cache = cache(&slab);
