@@ -14,14 +14,12 @@ whose_code! { ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_ta
 
 #[cfg(not(unstarted = "ch06_paged"))]
 mod checks {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     use page_by_page::cache::{CacheError, KvCache, KvLayout};
     use page_by_page::chapters::ch05_page_table::Slot;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::engine::{Cached, LanguageModel};
 
-    use crate::support::asking::{asking, made};
+    use crate::support::asking::{asking, made, quietly};
     use crate::support::limits::{allocated, often};
     use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
     use crate::support::rows::{self, KINDS, Kind};
@@ -75,6 +73,16 @@ mod checks {
         same!(pages, (len + n).div_ceil(size), "pages of {} tokens after extend({n}), page size {size}", len + n);
     }
 
+    /// Releases a cache, and looks at what it holds then.
+    #[track_caller]
+    fn release(cache: &mut PagedCache) {
+        let at = format!("release of {} tokens in pages {:?}", cache.len(), pages(cache));
+        let question = asking(at.as_str());
+        cache.release();
+        drop(question);
+        same!((cache.len(), pages(cache)), (0, vec![]), "tokens and pages after {at}");
+    }
+
     // Task 1
 
     #[test]
@@ -118,7 +126,8 @@ mod checks {
         extend(&mut a, 5);
         let expected = Err(CacheError::OutOfPages { needed: 3, free: 2 });
         same!(a.extend(12), expected, "extend(12) on 5 tokens: 3 slots are left, 2 pages are free");
-        same!(b.extend(usize::MAX).is_err(), true, "extend(usize::MAX) refused, on an empty cache");
+        let expected = Err(CacheError::OutOfPages { needed: usize::MAX.div_ceil(4), free: 2 });
+        same!(b.extend(usize::MAX), expected, "extend(usize::MAX) on an empty cache, page size 4, 2 pages free");
         same!(n_free(&slab), 2, "free pages after the refusals");
         extend(&mut b, 1);
         extend(&mut a, 4);
@@ -134,10 +143,10 @@ mod checks {
         let slab = slab(4, 4);
         let mut cache = cache(&slab);
         extend(&mut cache, 9);
-        cache.release();
+        release(&mut cache);
         same!(n_free(&slab), 4, "free pages of 4 after release");
         same!((cache.len(), pages(&cache)), (0, vec![]), "tokens and pages after release");
-        cache.release();
+        release(&mut cache);
         same!(n_free(&slab), 4, "free pages after a second release");
         extend(&mut cache, 5);
         drop(cache);
@@ -151,7 +160,7 @@ mod checks {
         extend(&mut a, 4);
         extend(&mut b, 5);
         extend(&mut a, 2);
-        a.release();
+        release(&mut a);
         same!(n_free(&slab), 3, "free pages of 5 when a, which had two, was released and b still has two");
         same!((b.len(), pages(&b)), (5, vec![1, 2]), "tokens and pages of b when a was released");
         extend(&mut b, 12);
@@ -168,78 +177,15 @@ mod checks {
         let released = quietly(|| cache.release());
         assert!(released.is_none(), "release while the slab is lent did not panic: it cannot have given a page back");
         let extended = quietly(|| cache.extend(9));
-        assert!(extended.is_none(), "extend(9) while the slab is lent did not panic, but said {extended:?}");
+        if let Some(outcome) = extended {
+            panic!("extend(9) while the slab is lent did not panic, but said {outcome:?}");
+        }
         drop(lent);
         same!(n_free(&slab), 2, "free pages of 4 when release and extend have panicked");
         same!((cache.len(), pages(&cache)), (5, vec![0, 1]), "tokens and pages when release and extend have panicked");
-        cache.release();
+        release(&mut cache);
         same!(n_free(&slab), 4, "free pages of 4 when the same release came again, after the loan");
-    }
-
-    /// Calls what may panic; `None` if it does.
-    fn quietly<T>(call: impl FnOnce() -> T) -> Option<T> {
-        catch_unwind(AssertUnwindSafe(call)).ok()
-    }
-
-    #[test]
-    fn task_1_neither_extend_nor_release_touches_a_row() {
-        let slab = slab(4, 4);
-        let mut old = cache(&slab);
-        extend(&mut old, 16);
-        oracle::write(&mut old, &(1..=16).collect::<Vec<_>>());
-        let before = content(&slab);
-        old.release();
-        same_content(&slab, &before, "release of a text of 16 tokens");
-        let mut new = cache(&slab);
-        for n in [1, 4, 9] {
-            extend(&mut new, n);
-            same_content(&slab, &before, &format!("extend({n}) of a new text: what lies in its slots is stale"));
-        }
-        same!(new.extend(9).is_err(), true, "extend(9) refused, with 14 tokens in four pages of 4");
-        same_content(&slab, &before, "extend(9), which was refused");
-        drop(new);
-        same_content(&slab, &before, "the drop of a text of 14 tokens");
-    }
-
-    /// All numbers of a slab, keys and values, and where they lie in memory.
-    fn content(slab: &SharedSlab) -> [(*const f32, Vec<f32>); 2] {
-        let slab = slab.borrow();
-        [slab.keys(), slab.values()].map(|numbers| (numbers.as_ptr(), numbers.to_vec()))
-    }
-
-    /// Nothing in the slab is another than it was, but the rows that `of_the_write` names (page, layer, slot).
-    #[track_caller]
-    fn same_content(slab: &SharedSlab, before: &[(*const f32, Vec<f32>); 2], after_what: &str) {
-        same_but(slab, before, after_what, 1, |_| false);
-    }
-
-    #[track_caller]
-    fn same_but(
-        slab: &SharedSlab,
-        before: &[(*const f32, Vec<f32>); 2],
-        after_what: &str,
-        page_size: usize,
-        may_change: impl Fn((usize, usize, usize)) -> bool,
-    ) {
-        let after = content(slab);
-        let width = LAYOUT.kv_width();
-        for (kind, (before, after)) in KINDS.into_iter().zip(before.iter().zip(&after)) {
-            assert!(
-                before.0 == after.0,
-                "{after_what}: the slab's {kind} lie elsewhere in memory now, so all were moved"
-            );
-            same!(after.1.len(), before.1.len(), "numbers in the slab's {kind} after {after_what}");
-            for (row, (before, after)) in before.1.chunks(width).zip(after.1.chunks(width)).enumerate() {
-                let (page, layer) = (row / page_size / LAYOUT.n_layers, row / page_size % LAYOUT.n_layers);
-                let place = (page, layer, row % page_size);
-                let same = before.iter().zip(after).all(|(before, after)| before.to_bits() == after.to_bits());
-                let [was, is] = [before, after].map(|found| rows::name(LAYOUT, found, layer, kind));
-                assert!(
-                    same || may_change(place),
-                    "{after_what} has changed the {kind} in row {row} of the slab: {was} before, {is} now"
-                );
-            }
-        }
+        same!((cache.len(), pages(&cache)), (0, vec![]), "tokens and pages when the same release came again");
     }
 
     #[test]
@@ -350,6 +296,66 @@ mod checks {
                     append(&mut cache, &new);
                     tokens.extend(new);
                     check_slots(&slab, &cache, &tokens);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn task_2_extend_and_release_touch_no_row() {
+        let slab = slab(4, 4);
+        let mut old = cache(&slab);
+        extend(&mut old, 16);
+        oracle::write(&mut old, &(1..=16).collect::<Vec<_>>());
+        let before = content(&slab);
+        release(&mut old);
+        same_content(&slab, &before, "release of a text of 16 tokens");
+        let mut new = cache(&slab);
+        for n in [1, 4, 9] {
+            extend(&mut new, n);
+            same_content(&slab, &before, &format!("extend({n}) of a new text: what lies in its slots is stale"));
+        }
+        let expected = Err(CacheError::OutOfPages { needed: 2, free: 0 });
+        same!(new.extend(9), expected, "extend(9) on 14 tokens in all four pages of 4");
+        same_content(&slab, &before, "extend(9), which was refused");
+        drop(new);
+        same_content(&slab, &before, "the drop of a text of 14 tokens");
+    }
+
+    /// All numbers of a slab, keys and values, and where they lie in memory.
+    fn content(slab: &SharedSlab) -> [(*const f32, Vec<f32>); 2] {
+        let slab = slab.borrow();
+        [slab.keys(), slab.values()].map(|numbers| (numbers.as_ptr(), numbers.to_vec()))
+    }
+
+    /// Nothing in the slab is another than it was, but the rows that `of_the_write` names (page, layer, slot).
+    #[track_caller]
+    fn same_content(slab: &SharedSlab, before: &[(*const f32, Vec<f32>); 2], after_what: &str) {
+        same_but(slab, before, after_what, 1, |_| false);
+    }
+
+    #[track_caller]
+    fn same_but(
+        slab: &SharedSlab,
+        before: &[(*const f32, Vec<f32>); 2],
+        after_what: &str,
+        page_size: usize,
+        may_change: impl Fn((usize, usize, usize)) -> bool,
+    ) {
+        let after = content(slab);
+        let width = LAYOUT.kv_width();
+        for (kind, (before, after)) in KINDS.into_iter().zip(before.iter().zip(&after)) {
+            assert!(
+                before.0 == after.0,
+                "{after_what}: the slab's {kind} lie elsewhere in memory now, so all were moved"
+            );
+            same!(after.1.len(), before.1.len(), "numbers in the slab's {kind} after {after_what}");
+            for (row, (before, after)) in before.1.chunks(width).zip(after.1.chunks(width)).enumerate() {
+                let (page, layer) = (row / page_size / LAYOUT.n_layers, row / page_size % LAYOUT.n_layers);
+                let same = before.iter().zip(after).all(|(before, after)| before.to_bits() == after.to_bits());
+                if !same && !may_change((page, layer, row % page_size)) {
+                    let [was, is] = [before, after].map(|found| rows::name(LAYOUT, found, layer, kind));
+                    panic!("{after_what} has changed the {kind} in row {row} of the slab: {was} before, {is} now");
                 }
             }
         }
@@ -467,6 +473,30 @@ mod checks {
         check_slots(&slab, &cache, &[1, 2, 3]);
     }
 
+    /// Very many rows of one number each.
+    #[track_caller]
+    fn same_numbers(yours: &[f32], expected: &[f32], what: &str) {
+        let other = yours.iter().zip(expected).position(|(yours, expected)| yours != expected);
+        if let Some(position) = other {
+            same!(yours[position], expected[position], "{what}: position {position} of {}", expected.len());
+        }
+    }
+
+    #[test]
+    fn task_2_very_many_rows_have_a_place_of_their_own() {
+        let slab = slab_of(KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, 2, MANY / 2);
+        let mut cache = cache(&slab);
+        extend(&mut cache, MANY);
+        let [k, v]: [Vec<f32>; 2] = [0.0, 0.5].map(|more| (0..MANY).map(|token| token as f32 + more).collect());
+        let question = asking(format!("write of {MANY} rows to layer 0, page size 2"));
+        cache.write(0, &k, &v);
+        drop(question);
+        let slab = slab.borrow();
+        for (kind, (numbers, expected)) in KINDS.iter().zip([(slab.keys(), k), (slab.values(), v)]) {
+            same_numbers(numbers, &expected, &format!("{kind} in the slab, pages 0, 1, 2 … of 2 slots"));
+        }
+    }
+
     #[test]
     fn task_2_very_long_texts_cost_no_more() {
         let layout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
@@ -562,7 +592,7 @@ mod checks {
         let slab = slab(4, 4);
         let mut cache = cache(&slab);
         append(&mut cache, &[200, 201, 202, 203, 204]);
-        cache.release();
+        release(&mut cache);
         let mut oracle = Oracle::default();
         oracle.append(&mut cache, &[1, 2, 3]);
         check(&oracle, &cache);
@@ -641,8 +671,7 @@ mod checks {
             drop(question);
             for (kind, (found, expected)) in [Kind::Keys, Kind::Values].iter().zip([(found.0, k), (found.1, v)]) {
                 same!(found.len(), MANY, "numbers of {kind} that gather({layer}) gives, rows of one number");
-                let other = found.iter().zip(&expected).position(|(found, expected)| found != expected);
-                same!(other, None, "the first position at which gather({layer}) gives other {kind} than were written");
+                same_numbers(&found, &expected, &format!("{kind} that gather({layer}) gives"));
             }
         }
     }
@@ -713,8 +742,8 @@ mod checks {
                     2 if !texts.is_empty() => {
                         let index = dice.roll(0, texts.len() - 1);
                         let (cache, oracle) = &mut texts[index];
-                        let question = asking(format!("{at}: release of {} tokens", cache.len()));
-                        cache.release();
+                        let question = asking(at.as_str());
+                        release(cache);
                         drop(question);
                         oracle.note("release".into());
                         oracle.tokens.clear();

@@ -8,15 +8,16 @@
 //!   your code panicked (exercises/ch06_paged.rs:118): index out of bounds: …
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
-use std::panic::{self, PanicHookInfo};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 
 use super::limits;
 
 thread_local! {
     static QUESTIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A question that is being asked, until this is dropped.
@@ -25,14 +26,7 @@ pub struct Asking;
 
 /// Notes what is asked next: `extend(3) on 4 tokens`. Within another question, both are told, the newest first.
 pub fn asking(question: impl Into<String>) -> Asking {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| {
-            tell(panic);
-            usual(panic);
-        }));
-    });
+    listen();
     limits::alive();
     QUESTIONS.with_borrow_mut(|questions| questions.push(question.into()));
     Asking
@@ -46,6 +40,29 @@ pub fn granted<T, E: std::fmt::Debug>(question: impl Into<String>, call: impl Fn
     let answer = call();
     drop(asking);
     answer.unwrap_or_else(|error| panic!("{question}\n  expected: no refusal\n  yours:    {error:?}"))
+}
+
+/// From the first call on, a panic is told with its question; one within [`quietly`] is not told at all.
+fn listen() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !QUIET.get() {
+                tell(panic);
+                usual(panic);
+            }
+        }));
+    });
+}
+
+/// Makes a call that is to panic; `None` if it does. Such a panic is no news, so nothing is printed.
+pub fn quietly<T>(call: impl FnOnce() -> T) -> Option<T> {
+    listen();
+    QUIET.set(true);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(call)).ok();
+    QUIET.set(false);
+    outcome
 }
 
 impl Drop for Asking {
