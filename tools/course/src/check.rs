@@ -77,6 +77,10 @@ fn check_chapter(course: &Course, chapter: &Chapter, report: &mut Report) -> Res
     if let (Some((stub_text, stub)), Some((solution_text, solution))) = (&stub, &solution) {
         surface::check(chapter, &Surface::of(stub), &Surface::of(solution), report);
         leak::check(chapter, (stub_text, stub), (solution_text, solution), report);
+        for function in leak::written(stub, solution) {
+            let problem = format!("`{function}` has no todo!, but is not as in {}", chapter.solution());
+            report.add(chapter.stub(), 0, problem);
+        }
     }
     if let Some((text, _)) = &grader {
         let name = &chapter.name;

@@ -32,6 +32,9 @@ pub enum Verdict {
     Problems,
 }
 
+/// The share of the mistakes that must first be reported by a line which says what the reader's code did, in percent.
+const EXPLAINED: usize = 95;
+
 /// Appended to a stub or a solution, so that it is not the untouched stub.
 const STARTED: &str = "\n// Started.\n";
 
@@ -64,8 +67,10 @@ pub fn grade(course: &Course, order: &Order) -> Result<Verdict> {
 
     let snapshots = workshop.snapshots()?;
     let mistakes = order.mistakes;
-    let mut grading = Grading { course, workshop, cargo, mistakes, log: Log::new(), rows: Vec::new(), snapshots };
+    let (log, rows) = (Log::new(), Vec::new());
+    let mut grading = Grading { course, workshop, cargo, mistakes, all_tried: true, log, rows, snapshots };
     grading.untouched_with_reference(&chapters)?;
+    grading.refusals(&chapters[0])?;
     for chapter in &chapters {
         let is_last = all.last() == Some(chapter);
         grading.chapter(chapter, if is_last && order.chapter.is_none() { Some(&all) } else { None })?;
@@ -85,6 +90,8 @@ struct Grading {
     cargo: Cargo,
     /// Mistakes of each chapter, at most.
     mistakes: usize,
+    /// No list was longer than that.
+    all_tried: bool,
     log: Log,
     rows: Vec<Row>,
     /// The snapshots as they are handed out.
@@ -96,9 +103,9 @@ struct Row {
     chapter: String,
     mistake: String,
     red: Vec<String>,
-    /// What the first red check says, in a line.
+    /// What the first red check says, in a line; or what is wrong with this step.
     says: String,
-    /// Some check says what is wrong, rather than the code that it calls panicking.
+    /// The first red check says what the reader's code did.
     explained: bool,
 }
 
@@ -122,7 +129,37 @@ impl Grading {
     fn untouched_with_reference(&mut self, chapters: &[Chapter]) -> Result<()> {
         self.log.begin("untouched, with the reference");
         let trial = self.cargo.test(&graders(chapters, &REFERENCE), &[])?;
-        self.log.end(all_green(&trial, chapters));
+        self.log.end(all_green(&trial, chapters, |_| REFERENCES));
+        Ok(())
+    }
+
+    /// Files that cannot be graded fairly stop the build, each with the advice that helps.
+    fn refusals(&mut self, chapter: &Chapter) -> Result<()> {
+        let file = chapter.stub();
+        let stub = self.course.read(&file)?;
+        let bad_byte = [stub.as_bytes(), b"// caf\xe9\n"].concat();
+        let exit = stub + "\nfn end() { std::process::exit(0) }\n";
+        for (name, content, says) in [
+            ("a byte that is not UTF-8", Some(bad_byte), "not text in UTF-8: the byte 0xE9"),
+            ("std::process::exit(0)", Some(exit.into_bytes()), "a chapter may not use std::process"),
+            ("no file", None, "is missing: restore it with `git checkout"),
+        ] {
+            self.log.begin(format!("{} {name}", chapter.short()));
+            match &content {
+                Some(content) => self.workshop.put(&file, content)?,
+                None => self.workshop.remove(&file)?,
+            }
+            let trial = self.cargo.test(&graders(std::slice::from_ref(chapter), &REFERENCE), &[])?;
+            let mut problems = Vec::new();
+            if trial.ran() || !trial.output.contains(says) {
+                problems.push(format!("should stop the build with `{says}`"));
+            }
+            if content.is_some() && trial.output.contains("git checkout") {
+                problems.push("advises to throw the file away".into());
+            }
+            self.log.end(outcome("stops the build", problems));
+            self.workshop.restore_file(&file)?;
+        }
         Ok(())
     }
 
@@ -150,7 +187,7 @@ impl Grading {
             self.workshop.put(&chapter.stub(), &(solution + STARTED))?;
         }
         let trial = self.cargo.test(&graders(chapters, &[]), &[])?;
-        self.log.end(all_green(&trial, chapters));
+        self.log.end(all_green(&trial, chapters, |_| YOURS));
         Ok(())
     }
 
@@ -168,7 +205,8 @@ impl Grading {
         self.log.begin(format!("{} solution over its stub", chapter.short()));
         self.workshop.put(&chapter.stub(), &(solution.clone() + STARTED))?;
         let trial = self.cargo.test(&graders(all.unwrap_or(own), &REFERENCE), &[])?;
-        let mut outcome = all_green(&trial, all.unwrap_or(own));
+        let whose = |name: &str| if name == chapter.name { YOURS } else { REFERENCES };
+        let mut outcome = all_green(&trial, all.unwrap_or(own), whose);
         if let Ok(seen) = &mut outcome {
             if let Some(warning) = warning(&trial, chapter) {
                 outcome = Err(vec![warning]);
@@ -180,9 +218,14 @@ impl Grading {
         if let Some(all) = all {
             self.status(chapter, all)?;
         }
+        self.stale(chapter, &stub)?;
+        self.no_runs(chapter)?;
 
+        let mutations = mutation::of(&self.course, chapter)?;
+        self.all_tried &= mutations.len() <= self.mistakes;
+        self.without_program()?;
         let mut protected = false;
-        for mutation in mutation::spread(mutation::of(&self.course, chapter)?, self.mistakes) {
+        for mutation in mutation::spread(mutations, self.mistakes) {
             let trial = self.mistake(chapter, &mutation, &solution)?;
             if !protected && trial.is_some_and(|trial| trial.failures().any(Failure::is_snapshot)) {
                 protected = true;
@@ -195,6 +238,53 @@ impl Grading {
                 .end(Err(vec!["no mistake in the list turns the transcript red: its protection was not tried".into()]));
         }
         Ok(())
+    }
+
+    /// Another file over the reader's, with an older date: cargo builds nothing, and the checks say so.
+    fn stale(&mut self, chapter: &Chapter, stub: &str) -> Result<()> {
+        self.log.begin(format!("{} another file, with an old date", chapter.short()));
+        let file = chapter.stub();
+        let (date, solved) = (self.workshop.date(&file)?, self.course.read(&file)?);
+        self.workshop.put_dated(&file, stub.to_string() + STARTED, date - Duration::from_secs(24 * 3600))?;
+        let trial = self.cargo.test(&graders(std::slice::from_ref(chapter), &REFERENCE), &[])?;
+        let mut problems: Vec<String> = trial.obstacle().into_iter().collect();
+        let check = format!("whose_code::{}::{YOURS}", chapter.name);
+        let advice = format!("`touch {file}`");
+        if !trial.failures().any(|failure| failure.test == check && failure.message.contains(&advice)) {
+            problems.push(format!("{check} should be red and say {advice}"));
+        }
+        self.log.end(outcome("red, with the next step", problems));
+        self.workshop.put_dated(&file, solved, date)
+    }
+
+    /// An oracle that is told to run no seed is not green.
+    fn no_runs(&mut self, chapter: &Chapter) -> Result<()> {
+        if !self.course.read(&chapter.grader())?.contains("seeds(") {
+            return Ok(());
+        }
+        for runs in ["0", "many"] {
+            self.log.begin(format!("{} PAGE_BY_PAGE_SEEDS={runs}", chapter.short()));
+            let own = graders(std::slice::from_ref(chapter), &REFERENCE);
+            let trial = self.cargo.test(&own, &[("PAGE_BY_PAGE_SEEDS", runs)])?;
+            let mut problems: Vec<String> = trial.obstacle().into_iter().collect();
+            let says = format!("PAGE_BY_PAGE_SEEDS is \"{runs}\": ");
+            if !trial.failures().any(|failure| failure.message.contains(&says)) {
+                problems.push(format!("no check says `{says}`"));
+            }
+            self.log.end(outcome("red", problems));
+        }
+        Ok(())
+    }
+
+    /// From here to the next restoring, only the graders are built, not the program: half of the time for each mistake.
+    fn without_program(&self) -> Result<()> {
+        let manifest = self.course.read("Cargo.toml")?;
+        let without: String = manifest
+            .lines()
+            .map(|line| if line.starts_with("default-run = ") { "autobins = false" } else { line })
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        self.workshop.put("Cargo.toml", without)
     }
 
     /// Whose code runs, as the command line tells it: the program that the checks were built with.
@@ -235,14 +325,12 @@ impl Grading {
         };
         self.workshop.put(&chapter.stub(), &(wrong + STARTED))?;
         let trial = self.cargo.test(&graders(std::slice::from_ref(chapter), &REFERENCE), &[])?;
-        let mut red: Vec<String> = trial.red().into_iter().map(short_name).collect();
-        red.sort_by_key(|test| (tasks::of_test(test).is_none(), test.clone()));
-        // The check that says most: one that explains, and of a task.
-        let of_a_task = |failure: &Failure| tasks::of_test(&failure.test).is_some();
-        let telling =
-            trial.failures().min_by_key(|failure| (!failure.is_explained(), !of_a_task(failure), &failure.test));
-        let explained = telling.is_some_and(Failure::is_explained);
-        let says = telling.map(Failure::says).unwrap_or_default();
+        let mut failures: Vec<&Failure> = trial.failures().collect();
+        failures.sort_by_key(|failure| reading_order(&failure.test));
+        let red: Vec<String> = failures.iter().map(|failure| short_name(&failure.test)).collect();
+        let first = failures.first();
+        let explained = first.is_some_and(|first| first.is_explained());
+        let says = first.map(|first| first.says()).unwrap_or_default();
 
         let mut problems: Vec<String> = trial.obstacle().into_iter().collect();
         if problems.is_empty() && red.is_empty() {
@@ -267,22 +355,30 @@ impl Grading {
     fn snapshots_stay(&mut self, chapter: &Chapter) -> Result<()> {
         let has_cargo_insta = self.cargo.run(&["insta", "--version"], &[])?.success;
         let tests = [&REFERENCE[..], &["--test", &chapter.name]].concat();
+        let manifest = self.cargo.root.join("Cargo.toml");
+        let manifest = manifest.to_str().context("the path of the copy is not UTF-8")?;
+        let (inside, outside) = (self.cargo.root.clone(), std::env::temp_dir());
+        let from_outside = vec!["test", "--manifest-path", manifest];
         let ways = [
-            ("cargo test", vec!["test"], vec![]),
-            ("INSTA_UPDATE=always cargo test", vec!["test"], vec![("INSTA_UPDATE", "always")]),
-            ("INSTA_FORCE_PASS=1 cargo test", vec!["test"], vec![("INSTA_FORCE_PASS", "1")]),
-            ("cargo insta test --accept", vec!["insta", "test", "--accept"], vec![]),
+            ("cargo test", vec!["test"], vec![], &inside),
+            ("INSTA_UPDATE=always cargo test", vec!["test"], vec![("INSTA_UPDATE", "always")], &inside),
+            ("INSTA_FORCE_PASS=1 cargo test", vec!["test"], vec![("INSTA_FORCE_PASS", "1")], &inside),
+            ("INSTA_FORCE_UPDATE=1 cargo test", vec!["test"], vec![("INSTA_FORCE_UPDATE", "1")], &inside),
+            ("INSTA_UPDATE=always, from outside", from_outside.clone(), vec![("INSTA_UPDATE", "always")], &outside),
+            ("INSTA_FORCE_PASS=1, from outside", from_outside, vec![("INSTA_FORCE_PASS", "1")], &outside),
+            ("cargo insta test --accept", vec!["insta", "test", "--accept"], vec![], &inside),
         ];
-        for (name, command, environment) in ways {
+        for (name, command, environment, folder) in ways {
             self.log.begin(format!("{} snapshot: {name}", chapter.short()));
             if command[0] == "insta" && !has_cargo_insta {
                 self.log.end(Ok("left out: cargo-insta is not installed".into()));
                 continue;
             }
             self.workshop.reset_snapshots(&self.snapshots)?;
-            let trial = self.cargo.run(&[&command[..], &tests].concat(), &environment)?;
+            let trial = self.cargo.run_in(folder, &[&command[..], &tests].concat(), &environment)?;
             let mut problems: Vec<String> = trial.obstacle().into_iter().collect();
-            if trial.success || !trial.failures().any(Failure::is_snapshot) {
+            let refused = |failure: &Failure| failure.message.contains("tells insta to accept a wrong transcript");
+            if trial.success || !trial.failures().any(|failure| failure.is_snapshot() || refused(failure)) {
                 problems.push("turns a wrong transcript green".into());
             }
             let after = self.workshop.snapshots()?;
@@ -308,22 +404,37 @@ impl Grading {
         for row in &self.rows {
             writeln!(out, "{}  {}", row.chapter, row.mistake)?;
             writeln!(out, "      {}", named(&row.red))?;
-            let by_panic = if row.explained { "" } else { "only a panic: " };
-            writeln!(out, "      {by_panic}{}", shortened(&row.says, 160))?;
+            writeln!(out, "      {}", shortened(&row.says, 160))?;
         }
-        let caught = self.rows.iter().filter(|row| !row.red.is_empty());
-        let by_panic = caught.clone().filter(|row| !row.explained).count();
-        let caught = caught.count();
+        let caught: Vec<&Row> = self.rows.iter().filter(|row| !row.red.is_empty()).collect();
+        writeln!(out, "\n{} of {} mistakes are caught", caught.len(), self.rows.len())?;
+        let (explained, by_panic): (Vec<&Row>, Vec<&Row>) = caught.into_iter().partition(|row| row.explained);
+        if !by_panic.is_empty() {
+            writeln!(
+                out,
+                "{} of them are first reported by a panic that does not say what was asked:",
+                by_panic.len()
+            )?;
+        }
+        for row in by_panic {
+            writeln!(out, "  {}  {}: {}", row.chapter, row.mistake, shortened(&row.says, 100))?;
+        }
+        let problem = too_few_explained(explained.len(), self.rows.len()).filter(|_| self.all_tried);
+        let mut problems = self.log.problems.clone();
+        problems.extend(problem);
+        if !self.rows.is_empty() {
+            let percent = 100.0 * explained.len() as f64 / self.rows.len() as f64;
+            writeln!(out, "{percent:.1} % are first reported by a line that names what the reader's code did")?;
+        }
         let minutes = self.log.started.elapsed().as_secs_f64() / 60.0;
-        writeln!(out, "\n{caught} of {} mistakes are caught, {by_panic} of them only by a panic", self.rows.len())?;
         writeln!(out, "{minutes:.1} minutes")?;
-        if self.log.problems.is_empty() {
+        if problems.is_empty() {
             let what = if chapters == 1 { "1 chapter is".into() } else { format!("{chapters} chapters are") };
             writeln!(out, "{what} sound")?;
             return Ok(Verdict::Sound);
         }
-        writeln!(out, "{} problems:", self.log.problems.len())?;
-        for problem in &self.log.problems {
+        writeln!(out, "{} problems:", problems.len())?;
+        for problem in &problems {
             writeln!(out, "  {problem}")?;
         }
         Ok(Verdict::Problems)
@@ -345,9 +456,33 @@ fn complaints(trial: &Trial, chapters: &[Chapter]) -> Vec<String> {
     problems
 }
 
-/// Every grader ran, and nothing was red or ignored.
-fn all_green(trial: &Trial, chapters: &[Chapter]) -> Outcome {
+/// What is wrong if too few of the mistakes are first reported by a line that says what the reader's code did.
+fn too_few_explained(explained: usize, mistakes: usize) -> Option<String> {
+    (100 * explained < EXPLAINED * mistakes).then(|| {
+        format!(
+            "{explained} of {mistakes} mistakes are first reported by a line that names what the reader's code did: \
+                 fewer than {EXPLAINED} %"
+        )
+    })
+}
+
+/// How a grader names the check that says whose code ran.
+const YOURS: &str = "is_yours";
+const REFERENCES: &str = "is_the_reference_not_yours";
+
+/// Every grader ran, nothing was red or ignored, and each said whose code of which chapter it ran.
+fn all_green(trial: &Trial, chapters: &[Chapter], whose: impl Fn(&str) -> &'static str) -> Outcome {
     let mut problems = complaints(trial, chapters);
+    for suite in &trial.suites {
+        let said: Vec<(&str, &str)> =
+            suite.passed.iter().filter_map(|test| test.strip_prefix("whose_code::")?.split_once("::")).collect();
+        for (chapter, word) in said.iter().filter(|(chapter, word)| *word != whose(chapter)) {
+            problems.push(format!("{} says that {chapter} {word}, not that it {}", suite.name, whose(chapter)));
+        }
+        if !said.iter().any(|(chapter, _)| *chapter == suite.name) {
+            problems.push(format!("{} does not say whose code it graded", suite.name));
+        }
+    }
     for suite in &trial.suites {
         for (test, reason) in &suite.ignored {
             problems.push(format!("{test} of {} is ignored: {reason}", suite.name));
@@ -390,6 +525,11 @@ fn warning(trial: &Trial, chapter: &Chapter) -> Option<String> {
     let place = lines.iter().position(|line| line.contains("--> exercises/") && line.contains(&chapter.name))?;
     let what = lines[..place].iter().rev().find(|line| line.starts_with("warning") || line.starts_with("error"))?;
     what.starts_with("warning").then(|| format!("compiles with a {what}"))
+}
+
+/// The order in which a reader is told to look at red checks: by task, then those of the whole chapter.
+fn reading_order(test: &str) -> (usize, String) {
+    (tasks::of_test(test).unwrap_or(usize::MAX), test.into())
 }
 
 /// `checks::task_1_adds` → `task_1_adds`
@@ -499,13 +639,44 @@ mod tests {
     #[test]
     fn green_means_that_every_grader_ran() {
         let chapters = [chapter()];
-        assert_eq!(all_green(&trial(&["a", "b"], &[], ""), &chapters), Ok("2 green".into()));
-        assert!(all_green(&trial(&["a"], &[("b", "no")], ""), &chapters).is_err());
-        assert!(all_green(&trial(&[], &[], ""), &chapters).is_err());
+        let green = |trial: &Trial, chapters: &[Chapter]| all_green(trial, chapters, |_| YOURS);
+        let whose = "whose_code::ch01_sum::is_yours";
+        assert_eq!(green(&trial(&["a", whose], &[], ""), &chapters), Ok("2 green".into()));
+        assert!(green(&trial(&["a", whose], &[("b", "no")], ""), &chapters).is_err());
+        assert!(green(&trial(&[], &[], ""), &chapters).is_err());
         let two = [chapter(), Chapter { name: "ch02_double".into() }];
-        assert!(all_green(&trial(&["a"], &[], ""), &two).is_err());
-        let mut ignored = trial(&["a"], &[], "");
+        assert!(green(&trial(&["a", whose], &[], ""), &two).is_err());
+        let mut ignored = trial(&["a", whose], &[], "");
         ignored.suites[0].ignored.push(("b".into(), "not started".into()));
-        assert_eq!(all_green(&ignored, &chapters), Err(vec!["b of ch01_sum is ignored: not started".into()]));
+        assert_eq!(green(&ignored, &chapters), Err(vec!["b of ch01_sum is ignored: not started".into()]));
+    }
+
+    #[test]
+    fn green_says_whose_code_ran() {
+        let chapters = [chapter()];
+        let problem = |passed: &[&str], whose| all_green(&trial(passed, &[], ""), &chapters, |_| whose).unwrap_err();
+        let nobodys = "ch01_sum does not say whose code it graded".to_string();
+        assert_eq!(problem(&["a"], YOURS), [nobodys]);
+        let reference = "whose_code::ch01_sum::is_the_reference_not_yours";
+        let wrong = "ch01_sum says that ch01_sum is_the_reference_not_yours, not that it is_yours".to_string();
+        assert_eq!(problem(&["a", reference], YOURS), [wrong]);
+        assert_eq!(all_green(&trial(&["a", reference], &[], ""), &chapters, |_| REFERENCES), Ok("2 green".into()));
+    }
+
+    #[test]
+    fn checks_are_read_by_task_then_those_of_the_whole_chapter() {
+        let mut tests =
+            ["whose_code::ch01_sum::is_yours", "checks::whole_oracle", "checks::task_2_b", "checks::task_1_z"];
+        tests.sort_by_key(|test| reading_order(test));
+        let first_to_last =
+            ["checks::task_1_z", "checks::task_2_b", "checks::whole_oracle", "whose_code::ch01_sum::is_yours"];
+        assert_eq!(tests, first_to_last);
+    }
+
+    #[test]
+    fn nineteen_of_twenty_mistakes_must_be_explained() {
+        assert_eq!(too_few_explained(19, 20), None);
+        assert_eq!(too_few_explained(0, 0), None);
+        assert!(too_few_explained(18, 19).unwrap().starts_with("18 of 19 mistakes are first reported by a line"));
     }
 }

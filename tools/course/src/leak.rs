@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use proc_macro2::Span;
+use quote::ToTokens;
 use syn::visit::Visit;
 use syn::{Block, ImplItemFn, ItemFn, ItemImpl, ItemTrait, TraitItemFn};
 
@@ -194,6 +195,19 @@ pub fn check(
     }
 }
 
+/// Functions that the stub gives ready, but not as the solution has them: somebody has begun to solve the chapter.
+///
+/// A function is given if it holds no task; then its code is the solution's, whatever the comments and the layout.
+pub fn written(stub: &syn::File, solution: &syn::File) -> Vec<String> {
+    let code = |block: &Block| block.to_token_stream().to_string();
+    let solved = Functions::of(solution);
+    let given = Functions::of(stub).into_iter().filter(|(_, block)| !is_open(block));
+    given
+        .filter(|(name, block)| solved.get(name).map(|solved| code(solved)) != Some(code(block)))
+        .map(|(name, _)| name)
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use crate::sample::Sample;
@@ -219,7 +233,7 @@ mod tests {
             let sample = Sample::new();
             sample.append("exercises/ch01_sum.rs", leak);
             if leak.starts_with("///") {
-                sample.append("exercises/ch01_sum.rs", "fn documented() {}\n");
+                sample.append("exercises/ch01_sum.rs", "struct Documented;\n");
             }
             sample.record();
             sample.expect("gives away lines 9 to 10 of solutions/ch01_sum.rs, the answer in `sum`");
@@ -238,6 +252,19 @@ mod tests {
         sample.expect(
             "exercises/ch01_sum.rs:10: gives away line 24 of solutions/ch01_sum.rs, the answer in `Total::new`",
         );
+    }
+
+    #[test]
+    fn a_function_that_somebody_wrote_is_found() {
+        let sample = Sample::new();
+        sample.replace("exercises/ch01_sum.rs", "        self.of\n", "        // The same.\n        self.of + 0\n");
+        sample.record_anyway();
+        sample.expect("exercises/ch01_sum.rs: `Total::get` has no todo!, but is not as in solutions/ch01_sum.rs");
+
+        let sample = Sample::new();
+        sample.replace("exercises/ch01_sum.rs", "        self.of\n", "        // The same.\n        self . of\n");
+        sample.record();
+        sample.expect_nothing();
     }
 
     #[test]

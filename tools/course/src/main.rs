@@ -49,8 +49,13 @@ struct Arguments {
 enum Task {
     /// Write the hashes of all stubs to exercises/untouched.txt
     ///
-    /// Refuses a file without any `todo!`: it is not a stub, but probably somebody's solution.
-    Record,
+    /// Refuses a file in which somebody has begun to write: it would count as untouched, and the reference would be
+    /// graded in its place.
+    Record {
+        /// Also record a stub that has fewer `todo!`s than the one recorded before
+        #[arg(long)]
+        fewer_tasks: bool,
+    },
     /// Read stubs, solutions, graders and snapshots, and say what does not fit together; if anything, exit with 1
     Check,
     /// Do what readers do, in a copy of the repository: right work must be green, wrong work red; if not, exit with 1
@@ -86,8 +91,8 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<ExitCode> {
     let course = Course::find(arguments.root)?;
     match arguments.task {
-        Task::Record => {
-            println!("{}", record::record(&course)?);
+        Task::Record { fewer_tasks } => {
+            println!("{}", record::record(&course, fewer_tasks)?);
             Ok(ExitCode::SUCCESS)
         }
         Task::Check => {

@@ -1,7 +1,7 @@
 //! Runs cargo as a reader would, and reads what it says: which checks were red, and with which words.
 
 use std::io::{PipeReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -49,6 +49,27 @@ pub struct Failure {
     pub message: String,
 }
 
+/// How Rust's own panics begin, wherever they come from: none says what was asked of the reader's code.
+const RAW: [&str; 17] = [
+    "already borrowed",
+    "already mutably borrowed",
+    "assertion ",
+    "attempt to ",
+    "called `Option::",
+    "called `Result::",
+    "capacity overflow",
+    "chunk size must be ",
+    "copy_from_slice: ",
+    "explicit panic",
+    "index out of bounds: ",
+    "insertion index ",
+    "internal error: entered unreachable code",
+    "range ",
+    "removal index ",
+    "slice index ",
+    "source slice length ",
+];
+
 impl Failure {
     /// What was wrong, in a line: the beginning of the message, or of the difference from a snapshot.
     pub fn says(&self) -> String {
@@ -57,7 +78,8 @@ impl Failure {
             let changed: Vec<&str> = changed.filter(|text| text.starts_with(['-', '+'])).take(2).collect();
             return format!("transcript: {}", changed.join("; "));
         }
-        let lines = self.message.lines().skip_while(|line| !line.contains(" panicked at ")).skip(1);
+        let mut lines = self.message.lines().skip_while(|line| line.trim().is_empty()).peekable();
+        lines.next_if(|line| line.contains(" panicked at "));
         let end = |line: &str| line.is_empty() || line.starts_with("note: ") || line.starts_with("stack backtrace");
         let lines: Vec<&str> = lines.take_while(|line| !end(line)).take(3).map(str::trim).collect();
         match lines[..] {
@@ -66,11 +88,18 @@ impl Failure {
         }
     }
 
-    /// A check says what is wrong, rather than the code that it calls panicking.
+    /// Its first line says what the reader's code did. Otherwise it is a panic as it came, in the code that was called or
+    /// in Rust's library, or a check that stumbled over what it was given.
     pub fn is_explained(&self) -> bool {
-        let in_a_test =
-            |line: &str| line.split_once(" panicked at ").is_some_and(|(_, place)| place.starts_with("tests"));
-        self.is_snapshot() || self.message.lines().any(in_a_test)
+        let mut lines = self.message.lines().skip_while(|line| line.trim().is_empty());
+        let Some(first) = lines.next() else { return false };
+        let Some((_, place)) = first.split_once(" panicked at ") else {
+            // A line that was written before the panic: of a check, or of the snapshot's difference.
+            return true;
+        };
+        let ours = place.starts_with("tests/") || place.starts_with("tests\\");
+        let words = lines.next().unwrap_or_default();
+        self.is_snapshot() || ours && !RAW.iter().any(|raw| words.starts_with(raw))
     }
 
     /// It was a transcript that differed from its snapshot.
@@ -127,12 +156,25 @@ impl Cargo {
 
     /// Runs cargo.
     pub fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<Trial> {
+        self.run_in(&self.root, arguments, environment)
+    }
+
+    /// Runs cargo with this working folder.
+    pub fn run_in(&self, folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Result<Trial> {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(arguments).current_dir(&self.root).stdin(Stdio::null());
+        command.args(arguments).current_dir(folder).stdin(Stdio::null());
         // What the reader's shell does not have: traces of the cargo that runs this, and of CI, which insta heeds.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            let prefixes = ["INSTA_", "CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PROFILE_"];
+            let prefixes = [
+                "INSTA_",
+                "PAGE_BY_PAGE_",
+                "CARGO_PKG_",
+                "CARGO_MANIFEST_",
+                "CARGO_BIN_",
+                "CARGO_CRATE_",
+                "CARGO_PROFILE_",
+            ];
             if prefixes.iter().any(|prefix| text.starts_with(prefix)) || text == "CI" || text == "GITHUB_ACTIONS" {
                 command.env_remove(&name);
             }
@@ -265,11 +307,13 @@ mod tests {
     Finished `test` profile [optimized + debuginfo] target(s) in 2.08s
      Running tests/ch01_sum.rs (target/debug/deps/ch01_sum-a3e9)
 
-running 4 tests
+running 6 tests
 test checks::story ... ok
 test checks::task_1_adds ... FAILED
 test checks::transcript ... FAILED
 test checks::twice ... FAILED
+test checks::asks ... FAILED
+test checks::stumbles ... FAILED
 
 failures:
 
@@ -300,12 +344,25 @@ index out of bounds
 stack backtrace:
    0: somewhere
 
+---- checks::asks stdout ----
+
+grow(2)
+  your code panicked (exercises/ch01_sum.rs:7): capacity overflow
+
+thread 'checks::asks' (9) panicked at /rustc/raw_vec/mod.rs:28:5:
+capacity overflow
+
+---- checks::stumbles stdout ----
+
+thread 'checks::stumbles' (9) panicked at tests/ch01_sum.rs:9:5:
+called `Result::unwrap()` on an `Err` value: NoTokens
+
 failures:
     checks::task_1_adds
     checks::transcript
     checks::twice
 
-test result: FAILED. 1 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.08s
+test result: FAILED. 1 passed; 5 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.08s
 
 error: test failed, to rerun pass `--test ch01_sum`
      Running tests/ch02_double.rs (target/debug/deps/ch02_double-0b1c)
@@ -326,7 +383,7 @@ running 1 test
         let [first, second, third] = &suites[..] else { panic!() };
         assert_eq!((first.name.as_str(), first.ended), ("ch01_sum", true));
         assert_eq!(first.passed, ["checks::story"]);
-        assert_eq!(first.failed.len(), 3);
+        assert_eq!(first.failed.len(), 5);
         assert_eq!(first.failed[0].test, "checks::task_1_adds");
         assert_eq!(first.failed[0].says(), "sum([1, 2]); expected: 3; yours:    2");
         assert!(first.failed[0].is_explained() && !first.failed[0].is_snapshot());
@@ -334,6 +391,10 @@ running 1 test
         assert!(first.failed[1].is_explained() && first.failed[1].is_snapshot());
         assert_eq!(first.failed[2].says(), "index out of bounds");
         assert!(!first.failed[2].is_explained());
+        assert_eq!(first.failed[3].says(), "grow(2); your code panicked (exercises/ch01_sum.rs:7): capacity overflow");
+        assert!(first.failed[3].is_explained());
+        assert_eq!(first.failed[4].says(), "called `Result::unwrap()` on an `Err` value: NoTokens");
+        assert!(!first.failed[4].is_explained(), "a check that stumbles explains nothing");
         let reason = "not started: edit exercises/ch02_double.rs".to_string();
         assert_eq!(second.ignored, [("ch02_double".to_string(), reason)]);
         assert_eq!((third.name.as_str(), third.ended), ("ch03_crash", false));

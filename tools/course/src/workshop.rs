@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
@@ -41,13 +42,45 @@ impl Workshop {
     }
 
     /// Puts a text in place of a file.
-    pub fn put(&self, file: &str, text: &str) -> Result<()> {
-        let path = self.root.join(file);
+    pub fn put(&self, file: &str, text: impl AsRef<[u8]>) -> Result<()> {
+        self.keep(file)?;
+        write_if_different(&self.root.join(file), text.as_ref())
+    }
+
+    /// Puts a text in place of a file, with a date of its own.
+    pub fn put_dated(&self, file: &str, text: impl AsRef<[u8]>, date: SystemTime) -> Result<()> {
+        self.put(file, text)?;
+        let opened = fs::File::options().write(true).open(self.root.join(file))?;
+        opened.set_modified(date).with_context(|| format!("cannot set the date of {file}"))
+    }
+
+    /// The date of a file.
+    pub fn date(&self, file: &str) -> Result<SystemTime> {
+        Ok(fs::metadata(self.root.join(file)).and_then(|metadata| metadata.modified())?)
+    }
+
+    /// Takes a file away.
+    pub fn remove(&self, file: &str) -> Result<()> {
+        self.keep(file)?;
+        fs::remove_file(self.root.join(file)).with_context(|| format!("cannot remove {file}"))
+    }
+
+    /// Remembers a file as it was before its first change.
+    fn keep(&self, file: &str) -> Result<()> {
         let mut originals = self.originals.borrow_mut();
         if !originals.contains_key(file) {
-            originals.insert(file.into(), fs::read(&path).with_context(|| format!("cannot read {file}"))?);
+            let content = fs::read(self.root.join(file)).with_context(|| format!("cannot read {file}"))?;
+            originals.insert(file.into(), content);
         }
-        write_if_different(&path, text.as_bytes())
+        Ok(())
+    }
+
+    /// Makes the changes of one file undone.
+    pub fn restore_file(&self, file: &str) -> Result<()> {
+        match self.originals.borrow_mut().remove(file) {
+            Some(content) => write_if_different(&self.root.join(file), &content),
+            None => Ok(()),
+        }
     }
 
     /// Makes all changes undone.
@@ -141,8 +174,14 @@ mod tests {
         workshop.put("a.rs", "mine").unwrap();
         workshop.put("a.rs", "mine again").unwrap();
         assert_eq!(fs::read_to_string(copy.join("a.rs")).unwrap(), "mine again");
+        workshop.remove("b/c.rs").unwrap();
+        workshop.restore_file("b/c.rs").unwrap();
+        assert_eq!(fs::read_to_string(copy.join("b/c.rs")).unwrap(), "c");
+        assert_eq!(fs::read_to_string(copy.join("a.rs")).unwrap(), "mine again");
         workshop.restore().unwrap();
         assert_eq!(fs::read_to_string(copy.join("a.rs")).unwrap(), "a");
+        workshop.put_dated("a.rs", "old", SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(workshop.date("a.rs").unwrap(), SystemTime::UNIX_EPOCH);
     }
 
     #[test]
