@@ -6,6 +6,9 @@
 //! - `cfg(reference = "chNN_name")` with `--features solution`: `src/chapters.rs` takes it from `solutions/`;
 //! - `cfg(unstarted = "chNN_name")` without: its grader is ignored, with the reason.
 //!
+//! Where no `todo!` is left in what is compiled, the reader's or the reference's, it sets `cfg(written = "chNN_name")`: what
+//! needs several chapters, as the commands do, is tested on them.
+//!
 //! A file that cannot be compiled fairly stops the build, with a line that says what to do.
 
 #[path = "tools/course/src/stub.rs"]
@@ -19,6 +22,7 @@ fn main() {
     println!("cargo::rerun-if-changed=exercises");
     println!("cargo::rustc-check-cfg=cfg(reference, values(any()))");
     println!("cargo::rustc-check-cfg=cfg(unstarted, values(any()))");
+    println!("cargo::rustc-check-cfg=cfg(written, values(any()))");
 
     let root = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     let root = Path::new(&root);
@@ -28,24 +32,49 @@ fn main() {
     });
     let with_solutions = std::env::var_os("CARGO_FEATURE_SOLUTION").is_some();
     for line in record.lines().filter(|line| !line.starts_with('#')) {
-        match is_untouched(root, line) {
-            Ok((chapter, true)) if with_solutions => println!("cargo::rustc-cfg=reference=\"{chapter}\""),
-            Ok((chapter, true)) => println!("cargo::rustc-cfg=unstarted=\"{chapter}\""),
-            Ok((_, false)) => {}
-            Err(problem) => println!("cargo::error={problem}"),
+        let (chapter, state) = match read(root, line) {
+            Ok(found) => found,
+            Err(problem) => {
+                println!("cargo::error={problem}");
+                continue;
+            }
+        };
+        match state {
+            State::Untouched if with_solutions => println!("cargo::rustc-cfg=reference=\"{chapter}\""),
+            State::Untouched => println!("cargo::rustc-cfg=unstarted=\"{chapter}\""),
+            State::Begun | State::Written => {}
+        }
+        if state == State::Written || state == State::Untouched && with_solutions {
+            println!("cargo::rustc-cfg=written=\"{chapter}\"");
         }
     }
 }
 
-/// The chapter of a line of the record, and whether its stub is as it was handed out.
-fn is_untouched<'a>(root: &Path, line: &'a str) -> Result<(&'a str, bool), String> {
+/// How far a reader's file has come.
+#[derive(PartialEq)]
+enum State {
+    /// The stub as it was handed out.
+    Untouched,
+    /// Changed, with a `todo!` left.
+    Begun,
+    /// No `todo!` left.
+    Written,
+}
+
+/// The chapter of a line of the record, and how far the reader's file has come.
+fn read<'a>(root: &Path, line: &'a str) -> Result<(&'a str, State), String> {
     let (hash, chapter) = line.split_once("  ").ok_or_else(|| {
         format!("{RECORD}: `{line}` is not `hash  chapter`: restore the file with `git checkout {RECORD}`")
     })?;
     let file = format!("exercises/{chapter}.rs");
     let text = stub::read(root, &file)?;
-    match stub::refused(&text) {
-        Some((line, problem)) => Err(format!("{file}:{line}: {problem}")),
-        None => Ok((chapter, stub::fingerprint(&text) == hash)),
+    if let Some((line, problem)) = stub::refused(&text) {
+        return Err(format!("{file}:{line}: {problem}"));
     }
+    let state = match stub::fingerprint(&text) == hash {
+        true => State::Untouched,
+        false if stub::code(&text).contains("todo!") => State::Begun,
+        false => State::Written,
+    };
+    Ok((chapter, state))
 }

@@ -514,7 +514,7 @@ fn an_unknown_cache_names_the_known_ones() {
 }
 
 /// What `generate` says once the chapters that it needs are there.
-#[cfg(all(reference = "ch01_recompute", reference = "ch02_flat", reference = "ch03_contiguous"))]
+#[cfg(all(written = "ch01_recompute", written = "ch02_flat", written = "ch03_contiguous"))]
 mod generate {
     use super::*;
 
@@ -640,14 +640,14 @@ mod generate {
 
 /// What the commands say that keep drafts and pages, once those chapters are there.
 #[cfg(all(
-    reference = "ch01_recompute",
-    reference = "ch02_flat",
-    reference = "ch03_contiguous",
-    reference = "ch04_page_pool",
-    reference = "ch05_page_table",
-    reference = "ch06_paged",
-    reference = "ch07_rewind",
-    reference = "ch08_speculative"
+    written = "ch01_recompute",
+    written = "ch02_flat",
+    written = "ch03_contiguous",
+    written = "ch04_page_pool",
+    written = "ch05_page_table",
+    written = "ch06_paged",
+    written = "ch07_rewind",
+    written = "ch08_speculative"
 ))]
 mod pages_and_drafts {
     use super::*;

@@ -26,7 +26,7 @@ fn more_slots_than_any_memory_has_are_refused_in_numbers() {
     assert!(one.numbers(usize::MAX / 8 + 1).is_err());
 }
 
-#[cfg(all(reference = "ch04_page_pool", reference = "ch06_paged"))]
+#[cfg(all(written = "ch04_page_pool", written = "ch06_paged"))]
 #[test]
 fn a_slab_that_no_memory_holds_is_refused() {
     use page_by_page::chapters::ch06_paged::PageSlab;

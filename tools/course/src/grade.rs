@@ -188,6 +188,15 @@ impl Grading {
         }
         let trial = self.cargo.test(&graders(chapters, &[]), &[])?;
         self.log.end(all_green(&trial, chapters, |_| YOURS));
+
+        self.log.begin("the program's stories on all of them");
+        let trial = self.cargo.test(&["--no-fail-fast", "--test", "stories"], &[])?;
+        let mut problems: Vec<String> = trial.obstacle().into_iter().collect();
+        problems.extend(trial.failures().map(|failure| format!("{} is red: {}", failure.test, failure.says())));
+        let told: usize = trial.suites.iter().map(|suite| suite.passed.len()).sum();
+        problems
+            .extend(trial.suites.iter().flat_map(|suite| &suite.ignored).map(|(test, _)| format!("{test} is ignored")));
+        self.log.end(outcome(format!("{told} green"), problems));
         Ok(())
     }
 

@@ -39,11 +39,16 @@ pub fn fingerprint(text: &str) -> String {
     format!("{hash:016x}")
 }
 
+/// A text line by line, without what stands behind `//`.
+pub fn code(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
+    lines.join("\n")
+}
+
 /// Why a chapter may not be compiled: it uses `std::process`, whose `exit(0)` ends a run of checks as if all of them had
 /// passed. With the line.
 pub fn refused(text: &str) -> Option<(usize, &'static str)> {
-    let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
-    let code = code.join("\n");
+    let code = code(text);
     let is_part_of_a_word = |c: char| c.is_alphanumeric() || c == '_';
     let (at, _) = code.match_indices("process").find(|(at, word)| {
         let (before, after) = (&code[..*at], &code[at + word.len()..]);
@@ -105,6 +110,11 @@ mod tests {
             let found = refused(&format!("fn a() {{\n    {code}\n}}"));
             assert_eq!(found.map(|(line, _)| line), Some(2), "{code}");
         }
+    }
+
+    #[test]
+    fn comments_are_no_code() {
+        assert_eq!(code("/// todo!(1)\r\nfn a() { todo!(2) } // todo!(3)\n"), "\nfn a() { todo!(2) } ");
     }
 
     #[test]
