@@ -22,7 +22,7 @@ mod checks {
     use crate::support::asking::{asking, made, quietly};
     use crate::support::limits::{allocated, often};
     use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
-    use crate::support::rows::{self, KINDS, Kind};
+    use crate::support::rows::{self, KINDS};
     use crate::support::story::{Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
 
@@ -486,11 +486,15 @@ mod checks {
     fn task_2_very_many_rows_have_a_place_of_their_own() {
         let slab = slab_of(KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, 2, MANY / 2);
         let mut cache = cache(&slab);
-        extend(&mut cache, MANY);
         let [k, v]: [Vec<f32>; 2] = [0.0, 0.5].map(|more| (0..MANY).map(|token| token as f32 + more).collect());
-        let question = asking(format!("write of {MANY} rows to layer 0, page size 2"));
-        cache.write(0, &k, &v);
-        drop(question);
+        often(&format!("extend(100) and write of 100 rows, until {MANY} are held, page size 2"), MANY / 100, |piece| {
+            let extended = cache.extend(100);
+            if extended != Ok(()) {
+                same!(extended, Ok(()), "extend(100) on {} tokens, with pages enough", piece * 100);
+            }
+            let rows = piece * 100..(piece + 1) * 100;
+            cache.write(0, &k[rows.clone()], &v[rows]);
+        });
         let slab = slab.borrow();
         for (kind, (numbers, expected)) in KINDS.iter().zip([(slab.keys(), k), (slab.values(), v)]) {
             same_numbers(numbers, &expected, &format!("{kind} in the slab, pages 0, 1, 2 … of 2 slots"));
@@ -656,22 +660,26 @@ mod checks {
     #[test]
     fn task_3_very_many_tokens() {
         let layout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 1 };
-        let slab = slab_of(layout, 2, MANY / 2 + 1);
+        let slab = slab_of(layout, 2, MANY / 2);
         let mut cache = cache(&slab);
-        extend(&mut cache, MANY);
-        for layer in 0..2 {
-            let sign = if layer == 0 { 1.0 } else { -1.0 };
-            let k: Vec<f32> = (0..MANY).map(|token| sign * token as f32).collect();
-            let v: Vec<f32> = (0..MANY).map(|token| sign * (token as f32 + 0.5)).collect();
-            let question = asking(format!("write of {MANY} rows to layer {layer}, page size 2"));
-            cache.write(layer, &k, &v);
-            drop(question);
+        let [k, v]: [Vec<f32>; 2] = [0.0, 0.5].map(|more| (0..MANY).map(|token| token as f32 + more).collect());
+        let [negative_k, negative_v] = [&k, &v].map(|rows| rows.iter().map(|x| -x).collect::<Vec<f32>>());
+        often(&format!("extend(100) and write of 100 rows, until {MANY} are held, page size 2"), MANY / 100, |piece| {
+            let extended = cache.extend(100);
+            if extended != Ok(()) {
+                same!(extended, Ok(()), "extend(100) on {} tokens, with pages enough", piece * 100);
+            }
+            let rows = piece * 100..(piece + 1) * 100;
+            cache.write(0, &k[rows.clone()], &v[rows.clone()]);
+            cache.write(1, &negative_k[rows.clone()], &negative_v[rows]);
+        });
+        for (layer, expected) in [[k, v], [negative_k, negative_v]].iter().enumerate() {
             let question = asking(format!("gather({layer}) of {MANY} tokens, page size 2"));
-            let found = cache.gather(layer);
+            let (k, v) = cache.gather(layer);
             drop(question);
-            for (kind, (found, expected)) in [Kind::Keys, Kind::Values].iter().zip([(found.0, k), (found.1, v)]) {
+            for (kind, (found, expected)) in KINDS.iter().zip([&k, &v].into_iter().zip(expected)) {
                 same!(found.len(), MANY, "numbers of {kind} that gather({layer}) gives, rows of one number");
-                same_numbers(&found, &expected, &format!("{kind} that gather({layer}) gives"));
+                same_numbers(found, expected, &format!("{kind} that gather({layer}) gives"));
             }
         }
     }

@@ -102,7 +102,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Bytes that a call may ask for, on average, if it is to cost the same however much there is. And some to begin with.
-const BYTES_EACH: usize = 1 << 10;
+const BYTES_EACH: usize = 1 << 12;
 const BYTES_ONCE: usize = 1 << 16;
 
 /// How long so many calls may take, all together. Those that cost a few steps each take hundredths of a second.
