@@ -37,6 +37,9 @@ pub enum TokenizerError {
 /// Bytes of a `tokenizer.json`: several times what the largest vocabularies take.
 const MOST_BYTES: usize = 64 << 20;
 
+/// Characters of an added token: many times what the longest have. The library takes their square in time.
+const MOST_CHARACTERS: usize = 256;
+
 /// The tokenizer of a model folder.
 pub struct Tokenizer {
     path: PathBuf,
@@ -52,6 +55,7 @@ impl Tokenizer {
     pub fn open(dir: &Path) -> Result<Self, TokenizerError> {
         let path = dir.join("tokenizer.json");
         let opened = files::read(&path, MOST_BYTES).map_err(|error| error.to_string()).and_then(|bytes| {
+            check_added_tokens(&bytes)?;
             let mut inner = caught(|| tokenizers::Tokenizer::from_bytes(&bytes))?;
             inner.with_padding(None);
             caught(|| inner.with_truncation(None).map(drop))?;
@@ -100,6 +104,27 @@ impl Tokenizer {
     /// The text of tokens that come one at a time.
     pub fn stream(&self) -> TextStream<'_> {
         TextStream { tokenizer: self, tokens: Vec::new(), shown: 0, text: String::new() }
+    }
+}
+
+/// Refuses an added token that is too long. What else is wrong with the file is left to the library.
+fn check_added_tokens(file: &[u8]) -> Result<(), String> {
+    #[derive(serde::Deserialize)]
+    struct File {
+        added_tokens: Vec<AddedToken>,
+    }
+    #[derive(serde::Deserialize)]
+    struct AddedToken {
+        content: String,
+    }
+    let tokens = serde_json::from_slice::<File>(file).map_or(Vec::new(), |file| file.added_tokens);
+    let lengths = tokens.iter().map(|token| (token, token.content.chars().count()));
+    match lengths.max_by_key(|(_, length)| *length) {
+        Some((token, length)) if length > MOST_CHARACTERS => {
+            let token = shown::quoted(&token.content);
+            Err(format!("its added token {token} has {length} characters, at most {MOST_CHARACTERS} are expected"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -274,6 +299,15 @@ mod tests {
                 assert!(error.starts_with(&format!("{}: {says}", file.display())), "{error}");
             }
         }
+    }
+
+    #[test]
+    fn an_added_token_of_absurd_length_is_refused_at_once() {
+        let with_token =
+            |length: usize| changed(|json| json["added_tokens"][0]["content"] = "x".repeat(length).into()).1.map(drop);
+        assert!(with_token(MOST_CHARACTERS).is_ok());
+        let error = with_token(1 << 20).unwrap_err().to_string();
+        assert!(error.contains(" has 1048576 characters, at most 256 are expected") && error.len() < 600, "{error}");
     }
 
     #[test]
