@@ -1146,6 +1146,44 @@ mod tests {
     }
 
     #[test]
+    fn several_threads_fill_one_output() {
+        let (n, rows, cols) = (5, 10, 21);
+        let heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 6 };
+        let (x, w) = (numbers(n * cols, 2), bytes(Dtype::Bf16, &numbers(rows * cols, 1)));
+        let (q, k, v) = (numbers(n * 24, 4), numbers(n * 12, 5), numbers(n * 12, 6));
+        let (x, w, (q, k, v)) = (&x[..], &Matrix::new(&w, Dtype::Bf16, rows, cols), (&q[..], &k[..], &v[..]));
+        // Every task in a thread of its own, or one after the other.
+        let results = |in_threads: bool| {
+            let (mut few, mut tiled, mut attended) = (vec![0.0; n * rows], vec![0.0; n * rows], vec![0.0; n * 24]);
+            let (few_out, tiled_out) = (&Columns::new(&mut few, rows), &Columns::new(&mut tiled, rows));
+            let attended_out = &Columns::new(&mut attended, 24);
+            std::thread::scope(|scope| {
+                let mut threads = Vec::new();
+                for columns in [0..4, 4..7, 7..10] {
+                    threads.push(scope.spawn(move || {
+                        Registers::Any.run(FewRows { x, n, w, columns: columns.clone(), out: few_out });
+                        Registers::Any.run(TileBlock { x, n, w, columns, out: tiled_out });
+                    }));
+                    if !in_threads {
+                        threads.pop().map(|thread| thread.join());
+                    }
+                }
+                for (kv_head, rows) in [(0, 0..3), (1, 0..3), (0, 3..5), (1, 3..5)] {
+                    threads.push(scope.spawn(move || {
+                        Registers::Any.run(Attention { heads, kv_head, rows, before: 0, q, k, v, out: attended_out });
+                    }));
+                    if !in_threads {
+                        threads.pop().map(|thread| thread.join());
+                    }
+                }
+            });
+            [few, tiled, attended]
+        };
+        assert_eq!(results(true), results(false));
+        assert!(results(true).iter().flatten().all(|number| *number != 0.0), "all of the output is filled");
+    }
+
+    #[test]
     #[should_panic(expected = "bytes of a [9223372036854775809, 2] F32 matrix")]
     fn a_matrix_whose_size_wraps_is_refused() {
         // 2 * (2^63 + 1) numbers wrap to 2, of 4 bytes each.
