@@ -67,9 +67,13 @@ mod checks {
 
     /// Gives the random numbers of a list, one by one.
     fn in_order(numbers: &[f64]) -> impl FnMut() -> f64 {
+        let given = numbers.to_vec();
         let mut left = numbers.to_vec().into_iter();
-        let told = format!("a random number more than the {} that these tokens take", numbers.len());
-        move || left.next().unwrap_or_else(|| panic!("accept_sampled asks for {told}: {:?} were given", left))
+        move || {
+            left.next().unwrap_or_else(|| {
+                panic!("accept_sampled asks for one random number more than these tokens take; given were {given:?}")
+            })
+        }
     }
 
     /// The new tokens, with these random numbers.
@@ -167,7 +171,7 @@ mod checks {
     #[test]
     fn task_1_draft_takes_the_next_random_number_for_each_guess() {
         for seed in 0..40 {
-            let sampling = Sampling { seed, ..PLAIN };
+            let sampling = Sampling { seed, top_k: 3, ..PLAIN };
             let log = Log::default();
             let mut small = Script::new("draft", &log, five);
             let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(sampling));

@@ -16,8 +16,11 @@ mod ch06_interleaved;
 mod ch07_rewind;
 mod ch07_three;
 mod ch08_k_chart;
+mod ch08_memory;
 mod ch08_speculation;
 mod ch08_step;
+mod ch09_bars;
+mod ch09_share_chart;
 mod home_paged;
 
 use anyhow::{Result, ensure};
@@ -108,8 +111,11 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch07_three", &ch07_three::record()?, ch07_three::draw)?,
         Figure::new("ch07_rewind", &ch07_rewind::record()?, ch07_rewind::draw)?,
         Figure::new("ch08_step", &ch08_step::record()?, ch08_step::draw)?,
+        Figure::new("ch08_memory", &ch08_memory::record()?, ch08_memory::draw)?,
         Figure::new("ch08_speculation", &ch08_speculation::record()?, ch08_speculation::draw)?,
         Figure::new("ch08_k_chart", &ch08_k_chart::record()?, ch08_k_chart::draw)?,
+        Figure::new("ch09_bars", &ch09_bars::record()?, ch09_bars::draw)?,
+        Figure::new("ch09_share_chart", &ch09_share_chart::record()?, ch09_share_chart::draw)?,
     ])
 }
 

@@ -8,8 +8,10 @@ use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
-use page_by_page::engine::{Cached, Draft, LanguageModel, Limits, RewindableModel};
+use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, share_to_expect};
+use page_by_page::engine::{Accept, Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
 use page_by_page::model::{Model, StepError};
+use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -100,30 +102,88 @@ pub struct Counts {
     pub new_tokens: u64,
 }
 
+impl Counts {
+    fn note(&mut self, draft: &Draft, new_tokens: &[u32]) {
+        self.passes += 1;
+        self.drafted += draft.tokens.len() as u64;
+        self.accepted += new_tokens.len() as u64 - 1;
+        self.new_tokens += new_tokens.len() as u64;
+    }
+}
+
 /// Writes a text of `n` new tokens after each prompt, greedily, with `k` guesses at a time.
 pub fn count(models: &Models, prompts: &[&str], k: usize, n: usize) -> Result<Counts> {
     let mut counts = Counts::default();
     for prompt in prompts {
-        let prompt = models.tokenizer.encode(prompt)?;
-        let mut caches = [&models.target, &models.draft]
-            .map(|model| ContiguousCache::new(model.config().kv_layout(), prompt.len() + n));
-        let [target_cache, draft_cache] = &mut caches;
-        let (mut target, mut small) =
-            (Cached::new(&models.target, target_cache), Cached::new(&models.draft, draft_cache));
         let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
             let new_tokens = accept_matching(&draft.tokens, rows, &mut argmax);
-            counts.passes += 1;
-            counts.drafted += draft.tokens.len() as u64;
-            counts.accepted += new_tokens.len() as u64 - 1;
-            counts.new_tokens += new_tokens.len() as u64;
+            counts.note(draft, &new_tokens);
             new_tokens
         };
-        let mut drafter = DraftModel::new(&mut small);
-        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-        let limits = Limits { max_new_tokens: n, end_of_text: &[] };
-        speculation.generate(&prompt, limits, k, &mut |_| {})?;
+        write(models, prompt, k, n, None, &mut accept)?;
     }
     Ok(counts)
+}
+
+/// The same by chance, each prompt with a seed of its own, as `bench speculation --temperature` does it: by the match
+/// rule, then by the sample rule, with the guesses that the latter is to accept.
+pub fn count_by_chance(
+    models: &Models,
+    prompts: &[&str],
+    temperature: f32,
+    k: usize,
+    n: usize,
+) -> Result<(Counts, Counts, f64)> {
+    let (mut matched, mut sampled, mut to_expect) = (Counts::default(), Counts::default(), 0.0);
+    for (seed, prompt) in (0..).zip(prompts) {
+        let sampling = Sampling { temperature, top_k: 0, top_p: 0.95, seed };
+        let mut sampler = Sampler::new(sampling);
+        let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+            let new_tokens = accept_matching(&draft.tokens, rows, &mut |row| sampler.pick(row));
+            matched.note(draft, &new_tokens);
+            new_tokens
+        };
+        write(models, prompt, k, n, None, &mut accept)?;
+
+        let mut sampler = Sampler::new(sampling);
+        let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+            let rows: Vec<Vec<f32>> = rows.iter().map(|row| sampler.probabilities(row)).collect();
+            let new_tokens = accept_sampled(draft, &rows, &mut || sampler.uniform());
+            let looked_at = rows.iter().zip(&draft.probabilities).take(new_tokens.len());
+            to_expect += looked_at.map(|(p, q)| share_to_expect(p, q)).sum::<f64>();
+            sampled.note(draft, &new_tokens);
+            new_tokens
+        };
+        let guesses = Sampling { seed: seed + 1, ..sampling };
+        write(models, prompt, k, n, Some(guesses), &mut accept)?;
+    }
+    Ok((matched, sampled, to_expect))
+}
+
+/// Writes a text of `n` new tokens with the bundled models and empty caches. The draft model guesses its likeliest token,
+/// or draws its guesses as `drawn` says.
+fn write(
+    models: &Models,
+    prompt: &str,
+    k: usize,
+    n: usize,
+    drawn: Option<Sampling>,
+    accept: &mut Accept<'_>,
+) -> Result<()> {
+    let prompt = models.tokenizer.encode(prompt)?;
+    let mut caches =
+        [&models.target, &models.draft].map(|model| ContiguousCache::new(model.config().kv_layout(), prompt.len() + n));
+    let [target_cache, draft_cache] = &mut caches;
+    let (mut target, mut small) = (Cached::new(&models.target, target_cache), Cached::new(&models.draft, draft_cache));
+    let mut generate = |drafter: &mut dyn Drafter| {
+        let limits = Limits { max_new_tokens: n, end_of_text: &[] };
+        Speculation { target: &mut target, drafter, accept }.generate(&prompt, limits, k, &mut |_| {})
+    };
+    match drawn {
+        None => generate(&mut DraftModel::new(&mut small))?,
+        Some(sampling) => generate(&mut SamplingDraftModel::new(&mut small, Sampler::new(sampling)))?,
+    };
+    Ok(())
 }
 
 /// The bundled models.

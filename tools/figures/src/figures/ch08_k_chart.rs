@@ -9,9 +9,9 @@ use crate::guesses::{Counts, DRAFT, Models, TARGET, count};
 use crate::svg::{Kind, grouped};
 
 /// Those of `bench speculation`.
-const PROMPTS: [&str; 4] = ["Once upon a time", "There was a king", "In a small house", "The youngest daughter"];
-const NEW_TOKENS: usize = 100;
-const LONGEST: usize = 8;
+pub const PROMPTS: [&str; 4] = ["Once upon a time", "There was a king", "In a small house", "The youngest daughter"];
+pub const NEW_TOKENS: usize = 100;
+pub const LONGEST: usize = 8;
 
 #[derive(Serialize)]
 pub struct Trace {

@@ -8,7 +8,7 @@ use crate::guesses::{DRAFT, Step, TARGET, steps};
 use crate::svg::{Anchor, Area, Kind, Svg, listed};
 
 /// Which step of `ch08_speculation`, counted from 0: some guesses hold and some do not.
-const STEP: usize = 1;
+pub const STEP: usize = 1;
 pub const PROMPT: &str = "The king had a golden bird";
 pub const K: usize = 3;
 
