@@ -38,6 +38,9 @@ impl Drafter for DraftModel<'_> {
     ///
     /// With `k` 3 the model is asked three times: after the text, after the text and one guess, and after the text and
     /// two guesses. It has then read the text and the first two guesses; nobody asked what follows the third.
+    ///
+    /// # Errors
+    /// [`StepError`] of the model, after some guesses too: there is no half draft.
     fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
         todo!("ch08 task 1: guess k tokens, one after the other")
     }
@@ -67,8 +70,8 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
     todo!("ch08 task 2: the choices of the target, as far as they are the draft's, and one more")
 }
 
-/// Makes a model remember exactly `text`: rewinds what goes beyond it, or reads what is missing. A model that remembers
-/// just this text is asked nothing.
+/// Makes a model remember exactly `text`: rewinds what goes beyond it, all at once, or reads what is missing, in one pass
+/// that answers nothing. A model that remembers just this text is asked nothing.
 ///
 /// What the model remembers agrees with `text` as far as both go.
 ///
@@ -141,7 +144,7 @@ impl Speculation<'_> {
     }
 
     /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens behind the first that ends
-    /// the text; settles what both remember.
+    /// the text; settles what both remember. Each is asked once, and what one of them refuses the step refuses.
     fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         todo!("ch08 task 4: a draft, the target's rows, the new tokens, and what both remember")
     }

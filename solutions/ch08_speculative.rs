@@ -37,6 +37,9 @@ impl Drafter for DraftModel<'_> {
     ///
     /// With `k` 3 the model is asked three times: after the text, after the text and one guess, and after the text and
     /// two guesses. It has then read the text and the first two guesses; nobody asked what follows the third.
+    ///
+    /// # Errors
+    /// [`StepError`] of the model, after some guesses too: there is no half draft.
     fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
         let mut guess = text.to_vec();
         let mut draft = Draft::default();
@@ -89,8 +92,8 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 // ANCHOR_END: accept_matching
 
 // ANCHOR: remember
-/// Makes a model remember exactly `text`: rewinds what goes beyond it, or reads what is missing. A model that remembers
-/// just this text is asked nothing.
+/// Makes a model remember exactly `text`: rewinds what goes beyond it, all at once, or reads what is missing, in one pass
+/// that answers nothing. A model that remembers just this text is asked nothing.
 ///
 /// What the model remembers agrees with `text` as far as both go.
 ///
@@ -172,7 +175,7 @@ impl Speculation<'_> {
 
     // ANCHOR: advance
     /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens behind the first that ends
-    /// the text; settles what both remember.
+    /// the text; settles what both remember. Each is asked once, and what one of them refuses the step refuses.
     fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         let draft = self.drafter.draft(text, k)?;
         let rows = verify(self.target, text, &draft.tokens)?;

@@ -37,6 +37,9 @@ impl Drafter for SamplingDraftModel<'_> {
     /// Guesses `k` tokens, one after the other, as the draft model of chapter 8 does; but each is drawn ([`draw`]) from the
     /// sampler's probabilities after the text and the guesses before it, with the sampler's next random number. The draft
     /// keeps the probabilities that the token was drawn from ([`Draft::push`]).
+    ///
+    /// # Errors
+    /// [`StepError`] of the model, after some guesses too: there is no half draft.
     fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
         let mut guess = text.to_vec();
         let mut draft = Draft::default();
@@ -77,7 +80,7 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
 /// `min(1, p / q)`: if `uniform()` is below `p / q`. The first that is rejected is replaced by a token drawn from
 /// [`residual`], which ends the new tokens. Behind a draft that was accepted to its end comes a token drawn from the
 /// target's last row. So there is one random number for each guess that is looked at, also for one that is sure to be
-/// accepted, and then one for the last token.
+/// accepted, and then one for the last token. None of them is rounded: an `f64` is compared as an `f64`.
 ///
 /// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens. `uniform` gives random
 /// numbers from 0 to 1, 1 excluded.
@@ -102,7 +105,8 @@ pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut(
 
 // ANCHOR: share_to_expect
 /// The share of guesses to expect that the target accepts, where the draft model draws from `q` and the target has `p`: the
-/// sum of the smaller of the two, over all tokens. 1 if they agree, 0 if neither ever draws what the other may draw.
+/// sum of the smaller of the two, over all tokens, added up as `f64`. 1 if they agree, 0 if neither ever draws what the
+/// other may draw.
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `0.25 + 0.25 + 0.25` = `0.75`
 pub fn share_to_expect(p: &[f32], q: &[f32]) -> f64 {

@@ -23,7 +23,7 @@ whose_code! {
 
 #[cfg(not(unstarted = "ch08_speculative"))]
 mod checks {
-    use page_by_page::cache::{CacheError, KvLayout, Rewind};
+    use page_by_page::cache::{CacheError, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch01_recompute::Recompute;
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -33,10 +33,10 @@ mod checks {
     use page_by_page::model::{Model, StepError};
     use page_by_page::sampler::{Sampler, Sampling};
 
-    use crate::support::asking::granted;
+    use crate::support::asking::{asking, granted, made};
     use crate::support::oracle::{Dice, seeds};
     use crate::support::script::{Log, Script, one_hot};
-    use crate::support::story::{SAMPLING, Storyteller, assets};
+    use crate::support::story::{SAMPLING, Storyteller, Watched, assets};
     use crate::support::transcript::{Transcript, assert_transcript};
 
     const VOCAB: usize = 12;
@@ -54,9 +54,19 @@ mod checks {
 
     /// The same, written here: what task 4 does then does not depend on task 2.
     fn matching(draft: &Draft, rows: &[Vec<f32>]) -> Vec<u32> {
+        let n = draft.tokens.len();
+        assert!(
+            rows.len() == n + 1,
+            "the rule hears a draft of {n} and {} of the target: there is one row more than guesses",
+            rows_of(rows.len())
+        );
         let choices: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
         let right = draft.tokens.iter().zip(&choices).take_while(|(guess, choice)| guess == choice).count();
         choices[..right + 1].to_vec()
+    }
+
+    fn rows_of(n: usize) -> String {
+        if n == 1 { "1 row".into() } else { format!("{n} rows") }
     }
 
     /// The new tokens that a target writes alone, and how many tokens it has read then. Written here: the checks do not
@@ -78,13 +88,39 @@ mod checks {
         |text| whole.get(text.len()).copied().unwrap_or(END)
     }
 
+    /// What a model may say that refuses: no room of two kinds, a text too long, numbers that are none.
+    fn refusals() -> [StepError; 4] {
+        [
+            CacheError::OutOfSlots { needed: 1, free: 0, capacity: 3 }.into(),
+            CacheError::OutOfPages { needed: 1, free: 0 }.into(),
+            StepError::TooLong { len: 4, max_positions: 3 },
+            StepError::NotFinite { position: 3, token: 1 },
+        ]
+    }
+
+    /// Ids beyond 16 bits, and how many ids there are. Cut to 16 bits they would be 5 and 4463.
+    const LARGE: [u32; 2] = [65_541, 69_999];
+    const LARGE_VOCAB: usize = 70_000;
+
     // Task 1
+
+    /// What a draft model guesses.
+    fn draft(small: &mut Script<'_>, text: &[u32], k: usize) -> Result<Draft, StepError> {
+        let _asking = asking(format!("a draft of {k} tokens after {text:?}"));
+        DraftModel::new(small).draft(text, k)
+    }
+
+    /// The target's rows after `text` and each token of `drafted`.
+    fn verified(target: &mut Script<'_>, text: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
+        let _asking = asking(format!("verify {drafted:?} after {text:?}"));
+        verify(target, text, drafted)
+    }
 
     #[test]
     fn task_1_draft_guesses_one_after_the_other() {
         let log = Log::default();
         let mut small = Script::certain("draft", &log, VOCAB, |text| text[text.len() - 1] + 1);
-        let draft = granted("a draft of 3 tokens after 3, 4", || DraftModel::new(&mut small).draft(&[3, 4], 3));
+        let draft = granted("a draft of 3 tokens after 3, 4", || draft(&mut small, &[3, 4], 3));
         same!(draft.tokens, [5, 6, 7], "3 tokens drafted by a model that counts, after 3, 4");
         let passes = [
             "draft reads [3, 4], answers after the last 1",
@@ -95,98 +131,218 @@ mod checks {
     }
 
     #[test]
-    fn task_1_draft_of_nothing_asks_nothing() {
-        let log = Log::default();
-        let mut small = Script::certain("draft", &log, VOCAB, |_| 1);
-        let draft = DraftModel::new(&mut small).draft(&[3, 4], 0);
-        same!(draft, Ok(Draft::default()), "a draft of 0 tokens");
-        same!(log.borrow().len(), 0, "passes of the draft model for 0 tokens");
-    }
-
-    #[test]
     fn task_1_draft_guesses_the_likeliest_token() {
         let log = Log::default();
         let rows = [vec![-3.0, -1.0, -1.0, -2.0], vec![0.5, 0.25, 2.0, 1.0]];
-        let mut small = Script::new("draft", &log, |text| rows[text.len() - 2].clone());
-        let draft = granted("a draft of 2 tokens after 3, 0", || DraftModel::new(&mut small).draft(&[3, 0], 2));
+        let mut small = Script::new("draft", &log, |text| rows[(text.len() - 2).min(1)].clone());
+        let draft = granted("a draft of 2 tokens after 3, 0", || draft(&mut small, &[3, 0], 2));
         same!(draft.tokens, [1, 2], "2 tokens drafted where the logits are {:?}, then {:?}", rows[0], rows[1]);
         let certain = [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]];
         same!(draft.probabilities, certain, "probabilities that the draft of [1, 2] tells: nothing was drawn");
     }
 
     #[test]
-    fn task_1_draft_passes_a_refusal_on() {
+    fn task_1_draft_may_guess_any_token_again() {
         let log = Log::default();
-        for room in [1, 2, 3] {
-            let mut small = Script::certain("draft", &log, VOCAB, |_| 1);
-            small.room = room;
-            let draft = DraftModel::new(&mut small).draft(&[3, 4], 4);
-            let needed = if room < 2 { 2 } else { 1 };
-            let full = CacheError::OutOfSlots { needed, free: room - small.read().len(), capacity: room };
-            same!(draft, Err(full.into()), "a draft of 4 tokens after 2 by a model with room for {room}");
+        let whole = [4, 2, 0, 2, 2, 0];
+        let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
+        let draft = granted("a draft of 5 tokens after 4", || draft(&mut small, &[4], 5));
+        same!(draft.tokens, whole[1..], "5 tokens drafted after 4, by a model whose text is {whole:?}");
+    }
+
+    #[test]
+    fn task_1_many_guesses_are_drafted() {
+        let log = Log::default();
+        let mut small = Script::certain("draft", &log, VOCAB, |text| text.len() as u32 % 7);
+        let draft = granted("a draft of 300 tokens after 0", || draft(&mut small, &[0], 300));
+        same!((draft.tokens.len(), draft.probabilities.len()), (300, 300), "tokens and rows of a draft of 300");
+        let expected: Vec<u32> = (1..=300).map(|len| len % 7).collect();
+        let differ = (0..300).find(|guess| draft.tokens[*guess] != expected[*guess]).unwrap_or(297).min(297);
+        let [found, expected] = [&draft.tokens, &expected].map(|tokens| &tokens[differ..differ + 3]);
+        same!(
+            found,
+            expected,
+            "of 300 guesses after 0, by a model that counts to 6, the three from number {differ} on"
+        );
+    }
+
+    #[test]
+    fn task_1_draft_of_nothing_asks_nothing() {
+        let log = Log::default();
+        let mut small = Script::certain("draft", &log, VOCAB, |_| 1);
+        same!(draft(&mut small, &[3, 4], 0), Ok(Draft::default()), "a draft of 0 tokens");
+        same!(log.borrow().len(), 0, "passes of the draft model for 0 tokens");
+    }
+
+    #[test]
+    fn task_1_draft_reads_only_what_is_new_to_the_draft_model() {
+        let log = Log::default();
+        let mut small = Script::certain("draft", &log, VOCAB, |text| text[text.len() - 1] + 1);
+        small.reads(&[3, 4]);
+        log.take();
+        let draft = granted("a draft of 2 tokens after 3, 4, 5", || draft(&mut small, &[3, 4, 5], 2));
+        same!(draft.tokens, [6, 7], "2 tokens drafted by a model that counts, after 3, 4, 5");
+        let passes = ["draft reads [5], answers after the last 1", "draft reads [6], answers after the last 1"];
+        same!(*log.borrow(), passes, "passes of a draft model that remembers 3, 4, for 2 tokens after 3, 4, 5");
+    }
+
+    #[test]
+    fn task_1_draft_tells_a_refusal() {
+        for refusal in refusals() {
+            for room in [1, 2, 3] {
+                let log = Log::default();
+                let mut small = Script::certain("draft", &log, VOCAB, |_| 1);
+                (small.room, small.refusal) = (room, Some(refusal.clone()));
+                let told =
+                    format!("a draft of 4 tokens after 3, 4 by a model that refuses to remember more than {room}");
+                same!(draft(&mut small, &[3, 4], 4), Err(refusal.clone()), "{told}");
+            }
         }
+    }
+
+    #[test]
+    fn task_1_works_with_large_ids() {
+        let log = Log::default();
+        let text = [4, LARGE[1]];
+        let next = |text: &[u32]| LARGE[text.len() % 2];
+        let mut small = Script::certain("draft", &log, LARGE_VOCAB, next);
+        let draft = granted(format!("a draft of 2 tokens after {text:?}"), || draft(&mut small, &text, 2));
+        same!(draft.tokens, LARGE, "2 tokens drafted out of a vocabulary of 70,000");
+        let mut target = Script::certain("target", &log, LARGE_VOCAB, next);
+        log.take();
+        let rows = granted(format!("verify {LARGE:?} after {text:?}"), || verified(&mut target, &text, &LARGE));
+        let read = "target reads [4, 69999, 65541, 69999], answers after the last 3";
+        same!(*log.borrow(), [read], "passes of the target that verifies {LARGE:?} after {text:?}");
+        let followers: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
+        same!(followers, [LARGE[0], LARGE[1], LARGE[0]], "the likeliest token of each row, out of 70,000");
     }
 
     #[test]
     fn task_1_verify_is_one_pass_with_a_row_for_each_guess_and_one_more() {
         let log = Log::default();
         let mut target = Script::certain("target", &log, VOCAB, |text| text[text.len() - 1] + 1);
-        let rows = granted("verifying 5, 9, 2 after 3, 4", || verify(&mut target, &[3, 4], &[5, 9, 2]));
-        same!(*log.borrow(), ["target reads [3, 4, 5, 9, 2], answers after the last 4"], "passes of the target");
+        let rows = granted("verify 5, 5, 2 after 4, 4", || verified(&mut target, &[4, 4], &[5, 5, 2]));
+        same!(*log.borrow(), ["target reads [4, 4, 5, 5, 2], answers after the last 4"], "passes of the target");
         let followers: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
-        same!(followers, [5, 6, 10, 3], "the likeliest token of each row: after 4, after 5, after 9, after 2");
+        same!(followers, [5, 6, 6, 3], "the likeliest token of each row: after 4, after 5, after 5, after 2");
+        let answers = [5, 6, 6, 3].map(|token| one_hot(token, VOCAB));
+        same!(rows, answers, "rows of logits, as the target gave them");
     }
 
     #[test]
     fn task_1_verify_reads_only_what_is_new_to_the_target() {
-        let log = Log::default();
-        let mut target = Script::certain("target", &log, VOCAB, |text| text[text.len() - 1] + 1);
-        target.last_logits(&[3], 0).expect("there is room");
-        let rows = granted("verifying no guesses after 3, 4", || verify(&mut target, &[3, 4], &[]));
-        same!(rows.len(), 1, "rows of a pass that verifies a draft of no tokens");
-        same!(log.borrow()[1..], ["target reads [4], answers after the last 1"], "passes of a target that remembers 3");
+        for (drafted, reads) in
+            [(&[][..], "[4], answers after the last 1"), (&[6, 7], "[4, 6, 7], answers after the last 3")]
+        {
+            let log = Log::default();
+            let mut target = Script::certain("target", &log, VOCAB, |text| text[text.len() - 1] + 1);
+            target.reads(&[3]);
+            log.take();
+            let rows = granted(format!("verify {drafted:?} after 3, 4"), || verified(&mut target, &[3, 4], drafted));
+            same!(rows.len(), drafted.len() + 1, "rows of a pass that verifies {drafted:?}");
+            let reads = format!("target reads {reads}");
+            same!(*log.borrow(), [reads], "passes of a target that remembers 3 and verifies {drafted:?} after 3, 4");
+        }
     }
 
     #[test]
-    fn task_1_verify_passes_a_refusal_on() {
-        let log = Log::default();
-        let mut target = Script::certain("target", &log, VOCAB, |_| 1);
-        target.room = 4;
-        let full = CacheError::OutOfSlots { needed: 5, free: 4, capacity: 4 };
-        same!(verify(&mut target, &[3, 4], &[5, 9, 2]), Err(full.into()), "5 tokens for a target with room for 4");
-        same!(target.read().len(), 0, "tokens that the target remembers after the refusal");
+    fn task_1_verify_tells_a_refusal() {
+        for refusal in &refusals()[..3] {
+            let log = Log::default();
+            let mut target = Script::certain("target", &log, VOCAB, |_| 1);
+            target.reads(&[3]);
+            (target.room, target.refusal) = (4, Some(refusal.clone()));
+            log.take();
+            let told = "verify 5, 9, 2 after 3, 4, by a target that remembers 3 and refuses more than 4 tokens";
+            same!(verified(&mut target, &[3, 4], &[5, 9, 2]), Err(refusal.clone()), "{told}");
+            same!(*log.borrow(), [""; 0], "{told}: what the target did besides");
+            same!(target.read(), [3], "{told}: what it remembers then");
+        }
     }
 
     // Task 2
 
+    /// The target's row behind so many guesses. Nothing in it says which token `pick` chooses.
+    fn row(n_guesses: usize) -> Vec<f32> {
+        vec![-0.5, n_guesses as f32 + 0.25, 0.75 - n_guesses as f32, 0.0]
+    }
+
+    /// The new tokens where `pick` chooses `choices`, one after the other; and how often it was asked.
+    fn matched(drafted: &[u32], choices: &[u32]) -> (Vec<u32>, usize) {
+        let what = if drafted.len() > 9 {
+            format!("{} tokens drafted", drafted.len())
+        } else {
+            format!("{drafted:?} drafted, `pick` chooses {choices:?}")
+        };
+        let rows: Vec<Vec<f32>> = (0..=drafted.len()).map(row).collect();
+        let mut asked = 0;
+        let _asking = asking(what.clone());
+        let new_tokens = accept_matching(drafted, &rows, &mut |of| {
+            let is_next = rows.get(asked).is_some_and(|row| row == of);
+            let next = if asked < rows.len() { format!("row {asked}, {:?}", row(asked)) } else { "none".into() };
+            let of = match rows.iter().position(|row| row == of) {
+                Some(index) => format!("row {index}"),
+                None => format!("{of:?}, which is no row of the target's"),
+            };
+            let before = rows_of(asked);
+            assert!(
+                is_next,
+                "{what}: the row that `pick` is asked about, after {before}\n  expected: {next}\n  yours:    {of}"
+            );
+            asked += 1;
+            choices[asked - 1]
+        });
+        (new_tokens, asked)
+    }
+
+    type Tokens<'t> = &'t [u32];
+
+    /// What happens, what was drafted, what `pick` would choose, what is new.
+    const MATCHES: [(&str, Tokens<'_>, Tokens<'_>, Tokens<'_>); 11] = [
+        ("the first guess is wrong", &[5, 9, 2], &[7, 9, 2, 4], &[7]),
+        ("one in the middle is wrong", &[5, 9, 2], &[5, 8, 2, 4], &[5, 8]),
+        ("the last is wrong", &[5, 9, 2], &[5, 9, 3, 4], &[5, 9, 3]),
+        ("all are right", &[5, 9, 2], &[5, 9, 2, 4], &[5, 9, 2, 4]),
+        ("the first is wrong, later ones happen to match", &[5, 5, 5], &[6, 5, 5, 5], &[6]),
+        ("the choices are guesses of other places", &[5, 9, 2], &[9, 5, 2, 5], &[9]),
+        ("all are right, and the same", &[0, 0, 0], &[0, 0, 0, 0], &[0, 0, 0, 0]),
+        ("one token was drafted, and is right", &[5], &[5, 5], &[5, 5]),
+        ("nothing was drafted", &[], &[4], &[4]),
+        ("choice and guess differ by 256", &[259, 3, 1], &[3, 3, 1, 2], &[3]),
+        ("choice and guess differ by 65,536", &[3, 65_541, 1], &[3, 5, 1, 2], &[3, 5]),
+    ];
+
     #[test]
     fn task_2_keeps_what_the_target_would_have_chosen_and_adds_its_own() {
-        type Tokens<'t> = &'t [u32];
-        let cases: [(&str, Tokens<'_>, Tokens<'_>, Tokens<'_>); 6] = [
-            ("the first guess is wrong", &[5, 9, 2], &[7, 9, 2, 4], &[7]),
-            ("one in the middle is wrong", &[5, 9, 2], &[5, 8, 2, 4], &[5, 8]),
-            ("the last is wrong", &[5, 9, 2], &[5, 9, 3, 4], &[5, 9, 3]),
-            ("all are right", &[5, 9, 2], &[5, 9, 2, 4], &[5, 9, 2, 4]),
-            ("the first is wrong, later ones happen to match", &[5, 5, 5], &[6, 5, 5, 5], &[6]),
-            ("nothing was drafted", &[], &[4], &[4]),
-        ];
-        for (what, drafted, choices, expected) in cases {
-            let rows: Vec<Vec<f32>> = choices.iter().map(|token| one_hot(*token, VOCAB)).collect();
-            let found = accept_matching(drafted, &rows, &mut likeliest);
-            same!(found, expected, "{what}: new tokens, {drafted:?} drafted, the target would choose {choices:?}");
+        for (what, drafted, choices, expected) in MATCHES {
+            let (found, _) = matched(drafted, choices);
+            same!(found, expected, "{what}: new tokens, {drafted:?} drafted, `pick` would choose {choices:?}");
         }
     }
 
     #[test]
     fn task_2_pick_is_asked_once_for_each_new_token_in_order() {
-        let rows: Vec<Vec<f32>> = [5, 9, 3, 4].map(|token| one_hot(token, VOCAB)).into();
-        let mut asked = Vec::new();
-        let found = accept_matching(&[5, 9, 2], &rows, &mut |row| {
-            asked.push(likeliest(row));
-            likeliest(row)
-        });
-        same!(asked, [5, 9, 3], "rows that `pick` was asked about, by their likeliest token, with [5, 9, 2] drafted");
-        same!(found, [5, 9, 3], "new tokens: the choices of `pick`");
+        for (what, drafted, choices, expected) in MATCHES {
+            let (_, asked) = matched(drafted, choices);
+            same!(
+                rows_of(asked),
+                rows_of(expected.len()),
+                "{what}: rows that `pick` is asked about, {drafted:?} drafted, new tokens {expected:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn task_2_tells_of_many_guesses_which_are_right() {
+        let drafted: Vec<u32> = (0..300).collect();
+        for (right, wrong) in [(300, 7), (299, 7), (256, 0)] {
+            let choices = [&drafted[..right], &[wrong], &drafted[right..]].concat();
+            let (found, _) = matched(&drafted, &choices);
+            let told = format!("300 tokens drafted, the first {right} are right");
+            same!(found.len(), right + 1, "{told}: how many tokens are new");
+            same!(found[right - 1..], [right as u32 - 1, wrong], "{told}: the last two new tokens");
+            same!(found[..right], drafted[..right], "{told}: the others");
+        }
     }
 
     // Task 3
@@ -194,120 +350,419 @@ mod checks {
     #[test]
     fn task_3_remember_reads_or_rewinds_to_just_this_text() {
         let text = [3, 4, 5, 6];
-        let cases: [(usize, usize, &[&str]); 6] = [
+        let cases: [(usize, usize, &[&str]); 8] = [
             (4, 3, &["model forgets [6]"]),
             (4, 1, &["model forgets [4, 5, 6]"]),
             (4, 0, &["model forgets [3, 4, 5, 6]"]),
             (3, 4, &["model reads [6], answers after the last 0"]),
+            (1, 4, &["model reads [4, 5, 6], answers after the last 0"]),
             (0, 4, &["model reads [3, 4, 5, 6], answers after the last 0"]),
             (3, 3, &[]),
+            (0, 0, &[]),
         ];
         for (read, wanted, expected) in cases {
             let log = Log::default();
             let mut model = Script::certain("model", &log, VOCAB, |_| 1);
-            if read > 0 {
-                model.last_logits(&text[..read], 0).expect("there is room");
-            }
+            model.reads(&text[..read]);
             log.take();
-            let done = remember(&mut model, &text[..wanted]);
-            let told = format!("a model that remembers {read} tokens is to remember {wanted}");
-            same!(done, Ok(()), "{told}");
+            let told = format!("a model that remembers {:?} is to remember {:?}", &text[..read], &text[..wanted]);
+            same!(remember(&mut model, &text[..wanted]), Ok(()), "{told}");
             same!(*log.borrow(), expected, "{told}: what it does");
             same!(model.read(), &text[..wanted], "{told}: what it remembers then");
         }
     }
 
+    /// A model of which only the number of its tokens is known.
+    struct Counted {
+        remembered: usize,
+        asked: Vec<String>,
+    }
+
+    impl LanguageModel for Counted {
+        fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+            Ok(self.last_logits(tokens, 1)?.remove(0))
+        }
+    }
+
+    impl RewindableModel for Counted {
+        fn remembered(&self) -> usize {
+            self.remembered
+        }
+
+        fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+            self.asked.push(format!("reads from {} to {}", self.remembered, tokens.len()));
+            self.remembered = tokens.len();
+            Ok(vec![vec![0.0]; n])
+        }
+
+        fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+            self.asked.push(format!("forgets {n}"));
+            self.remembered =
+                self.remembered.checked_sub(n).ok_or(CacheError::PastTheStart { n, len: self.remembered })?;
+            Ok(())
+        }
+    }
+
     #[test]
-    fn task_3_remember_passes_a_refusal_on() {
+    fn task_3_remember_takes_long_texts() {
+        let text = vec![1; 140_000];
+        let cases = [
+            (300, 3, "forgets 297"),
+            (140_000, 70_001, "forgets 69999"),
+            (65_537, 65_535, "forgets 2"),
+            (140_000, 0, "forgets 140000"),
+            (3, 300, "reads from 3 to 300"),
+            (65_535, 65_537, "reads from 65535 to 65537"),
+            (2, 140_000, "reads from 2 to 140000"),
+        ];
+        for (remembered, wanted, expected) in cases {
+            let mut model = Counted { remembered, asked: Vec::new() };
+            let told = format!("a model that remembers {remembered} tokens is to remember {wanted}");
+            same!(remember(&mut model, &text[..wanted]), Ok(()), "{told}");
+            same!(model.asked, [expected], "{told}: what it does");
+        }
+    }
+
+    #[test]
+    fn task_3_remember_tells_a_refusal() {
+        for refusal in &refusals()[..3] {
+            let log = Log::default();
+            let mut model = Script::certain("model", &log, VOCAB, |_| 1);
+            model.reads(&[3, 4]);
+            (model.room, model.refusal) = (3, Some(refusal.clone()));
+            let told = "a model that remembers 3, 4 and refuses more than 3 tokens is to remember 3, 4, 5, 6";
+            same!(remember(&mut model, &[3, 4, 5, 6]), Err(refusal.clone()), "{told}");
+            same!(model.read(), [3, 4], "{told}: what it remembers after the refusal");
+        }
+    }
+
+    #[test]
+    fn task_3_remember_tells_a_refusal_to_rewind() {
         let log = Log::default();
         let mut model = Script::certain("model", &log, VOCAB, |_| 1);
-        model.last_logits(&[3, 4], 0).expect("there is room");
-        model.room = 3;
-        let full = CacheError::OutOfSlots { needed: 2, free: 1, capacity: 3 };
-        same!(remember(&mut model, &[3, 4, 5, 6]), Err(full.into()), "2 tokens more for a model with room for 1");
-        same!(model.read(), [3, 4], "what it remembers after the refusal");
+        model.reads(&[3, 4, 5]);
+        let stuck = CacheError::DoubleFree(PageId(7));
+        model.stuck = Some(stuck.clone());
+        let told = "a model that remembers 3, 4, 5 and cannot rewind is to remember 3";
+        same!(remember(&mut model, &[3]), Err(stuck.into()), "{told}");
     }
 
     // Task 4
 
-    /// A target that writes `whole`, and a draft model that writes `drafted`, each where the text is so long.
-    fn step_of(whole: &[u32], drafted: &[u32], text: &[u32], k: usize, log: &Log) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
-        let mut target = Script::certain("target", log, VOCAB, next_of(whole));
-        let mut small = Script::certain("draft", log, VOCAB, next_of(drafted));
-        let mut drafter = DraftModel::new(&mut small);
-        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
-        let new_tokens = granted(format!("a step after {text:?}, k = {k}"), || speculation.step(text, k, &[END]));
+    /// The new tokens of a step.
+    fn step(
+        target: &mut Script<'_>,
+        drafter: &mut dyn Drafter,
+        text: &[u32],
+        k: usize,
+        end_of_text: &[u32],
+    ) -> Result<Vec<u32>, StepError> {
+        let _asking = asking(format!("a step after {text:?}, k = {k}"));
+        Speculation { target, drafter, accept: &mut matching }.step(text, k, end_of_text)
+    }
+
+    /// A step of a target that writes `whole`, where a draft model writes `guesses`: the new tokens, and what target and
+    /// draft model remember then.
+    fn step_of(
+        whole: &[u32],
+        guesses: &[u32],
+        n_text: usize,
+        k: usize,
+        end_of_text: &[u32],
+    ) -> (Result<Vec<u32>, StepError>, Vec<u32>, Vec<u32>) {
+        let log = Log::default();
+        let mut target = Script::certain("target", &log, VOCAB, next_of(whole));
+        let mut small = Script::certain("draft", &log, VOCAB, next_of(guesses));
+        let new_tokens = step(&mut target, &mut DraftModel::new(&mut small), &whole[..n_text], k, end_of_text);
         (new_tokens, target.read().to_vec(), small.read().to_vec())
     }
 
+    /// The text of the steps, and guesses that are right, or wrong at one place.
+    const WHOLE: [u32; 7] = [1, 2, 3, 4, 5, 6, 7];
+    const WRONG: [[u32; 7]; 3] = [[1, 2, 9, 4, 5, 6, 7], [1, 2, 3, 9, 5, 6, 7], [1, 2, 3, 4, 9, 6, 7]];
+
     #[test]
     fn task_4_both_remember_all_but_the_newest_token() {
-        let whole = [1, 2, 3, 4, 5, 6, 7];
-        let cases: [(&str, [u32; 7], usize, usize); 6] = [
-            ("the first guess is wrong", [1, 2, 9, 4, 5, 6, 7], 3, 1),
-            ("one in the middle is wrong", [1, 2, 3, 9, 5, 6, 7], 3, 2),
-            ("the last is wrong", [1, 2, 3, 4, 9, 6, 7], 3, 3),
-            ("all are right", whole, 3, 4),
-            ("one token was drafted, and is right", whole, 1, 2),
-            ("nothing was drafted", whole, 0, 1),
+        let cases = [
+            ("the first guess is wrong", WRONG[0], 3, 1),
+            ("one in the middle is wrong", WRONG[1], 3, 2),
+            ("the last is wrong", WRONG[2], 3, 3),
+            ("all are right", WHOLE, 3, 4),
+            ("one token was drafted, and is right", WHOLE, 1, 2),
+            ("nothing was drafted", WHOLE, 0, 1),
         ];
-        for (what, drafted, k, n_new) in cases {
-            let log = Log::default();
-            let (new_tokens, target, small) = step_of(&whole, &drafted, &[1, 2], k, &log);
-            same!(new_tokens, whole[2..2 + n_new], "{what}: new tokens after 1, 2 with k = {k}");
-            same!(target, whole[..2 + n_new - 1], "{what}: what the target remembers, k = {k}");
-            same!(small, whole[..2 + n_new - 1], "{what}: what the draft model remembers, k = {k}");
+        for (what, guesses, k, n_new) in cases {
+            let (new_tokens, target, small) = step_of(&WHOLE, &guesses, 2, k, &[END]);
+            same!(new_tokens, Ok(WHOLE[2..2 + n_new].to_vec()), "{what}: new tokens after 1, 2 with k = {k}");
+            same!(target, WHOLE[..2 + n_new - 1], "{what}: what the target remembers, k = {k}");
+            same!(small, WHOLE[..2 + n_new - 1], "{what}: what the draft model remembers, k = {k}");
         }
+    }
+
+    #[test]
+    fn task_4_is_a_draft_a_pass_of_the_target_and_what_both_forget() {
+        let log = Log::default();
+        let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+        let mut small = Script::certain("draft", &log, VOCAB, next_of(&WRONG[1]));
+        let told = "a step after 1, 2 with k = 3, the second guess is wrong";
+        same!(step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]), Ok(vec![3, 4]), "{told}");
+        let expected = [
+            "draft reads [1, 2], answers after the last 1",
+            "draft reads [3], answers after the last 1",
+            "draft reads [9], answers after the last 1",
+            "target reads [1, 2, 3, 9, 5], answers after the last 4",
+            "target forgets [9, 5]",
+            "draft forgets [9]",
+        ];
+        same!(*log.borrow(), expected, "{told}: what both models do");
     }
 
     #[test]
     fn task_4_nothing_comes_behind_the_end_of_the_text() {
         let whole = [1, 2, 3, END, 5, END, 7];
+        let (new_tokens, target, small) = step_of(&whole, &whole, 2, 4, &[END]);
+        let told = "the second and the fourth of 4 right guesses end the text";
+        same!(new_tokens, Ok(vec![3, END]), "{told}: new tokens");
+        same!(target, [1, 2, 3], "{told}: what the target remembers");
+        same!(small, [1, 2, 3], "{told}: what the draft model remembers");
+    }
+
+    #[test]
+    fn task_4_first_end_counts_whichever_it_is() {
+        // In no order.
+        const ENDS: [u32; 3] = [END, 9, 10];
+        for (end, other) in ENDS.iter().flat_map(|end| ENDS.map(|other| (*end, other))) {
+            for place in 0..4 {
+                let mut whole = [1, 2, 3, 4, 5, 6, 7];
+                (whole[2 + place], whole[3 + place]) = (end, other);
+                let mut wrong = whole;
+                wrong[2 + place] = 0;
+                let expected = &whole[2..2 + place + 1];
+                let known = &whole[..2 + place];
+                for guesses in [whole, wrong] {
+                    let (new_tokens, target, small) = step_of(&whole, &guesses, 2, 3, &ENDS);
+                    let told = format!("{:?} drafted, the target writes {:?}", &guesses[2..5], &whole[2..6]);
+                    same!(new_tokens, Ok(expected.to_vec()), "{told}: new tokens after 1, 2; {ENDS:?} end a text");
+                    same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model remember");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn task_4_takes_no_other_token_for_an_end() {
+        let cases = [
+            ("only the draft ends: a wrong guess", WHOLE, [1, 2, 3, END, 5, 6, 7], 2),
+            ("the text begins with an end", [END, 2, 3, 4, 5, 6, 7], [END, 2, 3, 4, 5, 6, 7], 4),
+            ("the text ends with one, and goes on", [1, END, 3, 4, 5, 6, 7], [1, END, 3, 4, 5, 6, 7], 4),
+        ];
+        for (what, whole, guesses, n_new) in cases {
+            let (new_tokens, target, small) = step_of(&whole, &guesses, 2, 3, &[10, END]);
+            let told = format!("{what}: {:?} drafted after {:?}", &guesses[2..5], &whole[..2]);
+            same!(new_tokens, Ok(whole[2..2 + n_new].to_vec()), "{told}: new tokens");
+            let known = &whole[..2 + n_new - 1];
+            same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model remember");
+        }
+        let (new_tokens, ..) = step_of(&WHOLE, &WHOLE, 2, 3, &[]);
+        same!(new_tokens, Ok(WHOLE[2..6].to_vec()), "new tokens of a step after 1, 2 where no token ends a text");
+    }
+
+    #[test]
+    fn task_4_works_with_large_ids_of_ends() {
+        // Cut to 16 bits, the end would be the second guess; cut to 8 bits, the first.
+        let (whole, end) = ([1, 2, 111, 4463, 69_999, 6, 7], 69_999);
         let log = Log::default();
-        let (new_tokens, target, small) = step_of(&whole, &whole, &[1, 2], 4, &log);
+        let mut target = Script::certain("target", &log, LARGE_VOCAB, next_of(&whole));
+        let mut small = Script::certain("draft", &log, LARGE_VOCAB, next_of(&whole));
+        let found = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[end]);
         same!(
-            new_tokens,
-            [3, END],
-            "new tokens when the second and the fourth of 4 right guesses are the end of the text"
+            found,
+            Ok(vec![111, 4463, end]),
+            "new tokens after 1, 2 with k = 3; {end} ends a text, out of 70,000 ids"
         );
-        same!(target, [1, 2, 3], "what the target remembers when the text has ended behind 3");
-        same!(small, [1, 2, 3], "what the draft model remembers when the text has ended behind 3");
+    }
+
+    /// Drafts as it was told, whatever the text is, and notes what it hears.
+    #[derive(Default)]
+    struct Told {
+        draft: Draft,
+        /// What it says to the next question instead.
+        refuses_to_draft: Option<StepError>,
+        refuses_to_settle: Option<StepError>,
+        asked: Vec<(Vec<u32>, usize)>,
+        settled: Vec<Vec<u32>>,
+    }
+
+    impl Told {
+        /// Drafts these tokens, certain of each.
+        fn certain(tokens: &[u32]) -> Self {
+            let mut told = Told::default();
+            tokens.iter().for_each(|token| told.draft.push_certain(*token, VOCAB));
+            told
+        }
+    }
+
+    impl Drafter for Told {
+        fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
+            self.asked.push((text.to_vec(), k));
+            if let Some(refusal) = self.refuses_to_draft.take() {
+                return Err(refusal);
+            }
+            let mut draft = self.draft.clone();
+            draft.tokens.truncate(k);
+            draft.probabilities.truncate(k);
+            Ok(draft)
+        }
+
+        fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
+            self.settled.push(text.to_vec());
+            self.refuses_to_settle.take().map_or(Ok(()), Err)
+        }
     }
 
     #[test]
-    fn task_4_a_refused_step_leaves_no_guess_behind() {
-        let log = Log::default();
-        let whole = [1, 2, 3, 4, 5, 6, 7];
-        let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
-        let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
-        let mut drafter = DraftModel::new(&mut small);
-        let mut accept = matching;
-        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-        same!(speculation.step(&[1, 2], 1, &[END]), Ok(vec![3, 4]), "new tokens after 1, 2 with k = 1");
-        target.room = 5;
-        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-        let full = StepError::Cache(CacheError::OutOfSlots { needed: 3, free: 2, capacity: 5 });
-        same!(speculation.step(&[1, 2, 3, 4], 2, &[END]), Err(full), "a step of 3 tokens where 2 fit");
-        same!(target.read(), [1, 2, 3], "what the target remembers after the refusal");
-        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-        same!(speculation.step(&[1, 2, 3, 4], 1, &[END]), Ok(vec![5, 6]), "a step of 2 tokens after the refusal");
-        same!(small.read(), [1, 2, 3, 4, 5], "what the draft model remembers then");
+    fn task_4_drafter_may_guess_fewer_tokens_or_none() {
+        for (tokens, n_new) in [(&[][..], 1), (&[9], 1), (&[3], 2), (&[3, 4], 3), (&[3, 9], 2)] {
+            let log = Log::default();
+            let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+            let mut drafter = Told::certain(tokens);
+            let found = step(&mut target, &mut drafter, &[1, 2], 4, &[END]);
+            same!(found, Ok(WHOLE[2..2 + n_new].to_vec()), "new tokens after 1, 2 with k = 4, {tokens:?} drafted");
+            same!(target.read(), &WHOLE[..2 + n_new - 1], "what the target remembers, {tokens:?} drafted");
+            same!(
+                drafter.asked,
+                [(vec![1, 2], 4)],
+                "texts that the drafter is asked to continue, and by how many tokens"
+            );
+            let settled = [&WHOLE[..2 + n_new - 1]];
+            same!(drafter.settled, settled, "what the drafter is told to remember, {tokens:?} drafted");
+        }
     }
 
     #[test]
-    fn task_4_a_draft_model_without_room_for_its_last_guess_refuses_the_step() {
+    fn task_4_rule_hears_the_draft_and_the_rows_of_the_target() {
+        let mut drawn = Draft::default();
+        drawn.push(3, vec![0.25, 0.0, 0.125, 0.625]);
+        drawn.push(1, vec![0.0, 0.75, 0.125, 0.125]);
+        let answer = |text: &[u32]| vec![text.len() as f32 - 2.5, 0.75, -1.25, 0.5];
+        for draft in [drawn, Draft::default()] {
+            let log = Log::default();
+            let mut target = Script::new("target", &log, answer);
+            let mut drafter = Told { draft: draft.clone(), ..Told::default() };
+            let mut heard = Vec::new();
+            let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+                heard.push((draft.clone(), rows.to_vec()));
+                vec![2]
+            };
+            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
+            let told = format!("a step after 1, 2, {:?} drafted, the rule says [2]", draft.tokens);
+            same!(speculation.step(&[1, 2], 2, &[0]), Ok(vec![2]), "{told}: new tokens");
+            same!(heard.len(), 1, "{told}: times that the rule is asked");
+            let text = [&[1, 2], &draft.tokens[..]].concat();
+            let rows: Vec<Vec<f32>> = (2..=text.len()).map(|len| answer(&text[..len])).collect();
+            same!(heard[0].0, draft, "{told}: the draft that the rule hears");
+            same!(heard[0].1, rows, "{told}: the rows that the rule hears");
+            same!(
+                (target.read(), &drafter.settled[..]),
+                (&[1, 2][..], &[vec![1, 2]][..]),
+                "{told}: what both remember"
+            );
+        }
+    }
+
+    #[test]
+    fn task_4_refusal_of_the_drafter_is_that_of_the_step() {
+        for refusal in refusals() {
+            let log = Log::default();
+            let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+            let mut drafter = Told::certain(&[3, 4]);
+            drafter.refuses_to_draft = Some(refusal.clone());
+            let told = "a step after 1, 2 whose drafter refuses to draft";
+            same!(step(&mut target, &mut drafter, &[1, 2], 2, &[END]), Err(refusal), "{told}");
+            same!((target.read(), &drafter.settled[..]), (&[1][..], &[vec![1]][..]), "{told}: what both remember then");
+            let again = step(&mut target, &mut drafter, &[1, 2], 2, &[END]);
+            same!(again, Ok(vec![3, 4, 5]), "the same step again, which the drafter does not refuse");
+        }
+    }
+
+    #[test]
+    fn task_4_refusal_of_the_drafter_to_settle_is_that_of_the_step() {
+        for refusal in refusals() {
+            let log = Log::default();
+            let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+            let mut drafter = Told::certain(&[3, 4]);
+            drafter.refuses_to_settle = Some(refusal.clone());
+            let told = "a step after 1, 2 whose drafter refuses to settle";
+            same!(step(&mut target, &mut drafter, &[1, 2], 2, &[END]), Err(refusal), "{told}");
+            same!(target.read(), [1], "{told}: what the target remembers then");
+            let again = step(&mut target, &mut drafter, &[1, 2], 2, &[END]);
+            same!(again, Ok(vec![3, 4, 5]), "the same step again, where the drafter settles");
+        }
+    }
+
+    #[test]
+    fn task_4_refusal_of_the_target_is_that_of_the_step() {
+        for refusal in refusals() {
+            let log = Log::default();
+            let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+            let mut small = Script::certain("draft", &log, VOCAB, next_of(&WHOLE));
+            (target.room, target.refusal) = (4, Some(refusal.clone()));
+            let mut drafter = DraftModel::new(&mut small);
+            let told = "a step after 1, 2 with k = 3 of a target that refuses more than 4 tokens";
+            same!(step(&mut target, &mut drafter, &[1, 2], 3, &[END]), Err(refusal), "{told}");
+            same!(target.read(), [1], "{told}: what the target remembers then");
+            target.room = 5;
+            let again = step(&mut target, &mut drafter, &[1, 2], 3, &[END]);
+            same!(again, Ok(vec![3, 4, 5, 6]), "the same step again, of a target with room for 5 tokens");
+            same!(
+                (target.read(), small.read()),
+                (&WHOLE[..5], &WHOLE[..5]),
+                "what target and draft model remember then"
+            );
+        }
+    }
+
+    #[test]
+    fn task_4_refusal_of_the_target_leaves_no_guess_with_the_draft_model() {
         let log = Log::default();
-        let whole = [1, 2, 3, 4, 5, 6, 7];
-        let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
-        let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
-        small.room = 4;
-        let mut drafter = DraftModel::new(&mut small);
-        let mut accept = matching;
-        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-        let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 4 });
-        same!(speculation.step(&[1, 2], 3, &[END]), Err(full), "a step whose 3 guesses are right, room for 4 tokens");
-        same!(speculation.step(&[1, 2], 2, &[END]), Ok(vec![3, 4, 5]), "a step of 2 guesses after the refusal");
-        same!((target.read(), small.read()), (&whole[..4], &whole[..4]), "what target and draft model remember then");
+        let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+        let mut small = Script::certain("draft", &log, VOCAB, next_of(&WHOLE));
+        target.room = 4;
+        let told = "a step after 1, 2 with k = 3 of a target with room for 4 tokens";
+        let full = StepError::Cache(CacheError::OutOfSlots { needed: 5, free: 4, capacity: 4 });
+        same!(step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]), Err(full), "{told}");
+        same!(small.read(), [1], "{told}: what the draft model remembers then");
+    }
+
+    #[test]
+    fn task_4_refusal_of_the_target_to_rewind_is_that_of_the_step() {
+        let log = Log::default();
+        let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+        let stuck = CacheError::DoubleFree(PageId(7));
+        target.stuck = Some(stuck.clone());
+        let told = "a step after 1, 2 whose guess is wrong, of a target that cannot rewind";
+        same!(step(&mut target, &mut Told::certain(&[9]), &[1, 2], 1, &[END]), Err(stuck.into()), "{told}");
+    }
+
+    #[test]
+    fn task_4_refusal_of_the_draft_model_is_that_of_the_step() {
+        let log = Log::default();
+        for room in 2..=4 {
+            let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+            let mut small = Script::certain("draft", &log, VOCAB, next_of(&WHOLE));
+            small.room = room;
+            let mut drafter = DraftModel::new(&mut small);
+            let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: room });
+            let told = format!("a step of 3 guesses, all right, whose draft model has room for {room} tokens");
+            same!(step(&mut target, &mut drafter, &[1, 2], 3, &[END]), Err(full), "{told}");
+            same!(target.read(), &WHOLE[..1], "{told}: what the target remembers then");
+            // In its room is the text with all guesses that were right.
+            let k = room - 2;
+            let again = step(&mut target, &mut drafter, &[1, 2], k, &[END]);
+            same!(again, Ok(WHOLE[2..2 + k + 1].to_vec()), "a step of {k} guesses after the refusal");
+            same!(target.read(), &WHOLE[..2 + k], "what the target remembers after that");
+            same!(small.read(), target.read(), "what the draft model remembers, and the target");
+        }
     }
 
     #[test]
@@ -321,90 +776,61 @@ mod checks {
             let mut drafter = DraftModel::new(&mut small);
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
             let limits = Limits { max_new_tokens, end_of_text: &[END] };
+            let _asking = asking(format!("a text with max_new_tokens {max_new_tokens}, k = 4"));
             let story = speculation.generate(&[1, 2], limits, 4, &mut |_| {});
             same!(story, Ok(whole[2..2 + max_new_tokens].to_vec()), "text with max_new_tokens {max_new_tokens}, k = 4");
         }
     }
 
     #[test]
-    fn task_4_the_first_end_counts_whichever_it_is() {
-        const OTHER: u32 = 10;
-        let cases: [(&str, [u32; 7], [u32; 7], &[u32]); 5] = [
-            ("one end, then another", [1, 2, 3, OTHER, END, 6, 7], [1, 2, 3, OTHER, END, 6, 7], &[3, OTHER]),
-            ("the same in the other order", [1, 2, 3, END, OTHER, 6, 7], [1, 2, 3, END, OTHER, 6, 7], &[3, END]),
-            ("the end is the bonus token", [1, 2, 3, 4, 5, END, 7], [1, 2, 3, 4, 5, 6, 7], &[3, 4, 5, END]),
-            (
-                "only the target ends, in the place of a guess",
-                [1, 2, 3, END, 5, 6, 7],
-                [1, 2, 3, 4, 5, 6, 7],
-                &[3, END],
-            ),
-            ("only the draft ends: a wrong guess", [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, END, 5, 6, 7], &[3, 4]),
-        ];
-        for (what, whole, drafted, expected) in cases {
+    fn task_4_text_stops_at_its_end_or_its_limit() {
+        // The prompt has an end in it.
+        let prompt = [END, 2];
+        for (place, max_new_tokens, k) in (0..125).map(|all| (all / 25, all / 5 % 5, all % 5)) {
+            let mut whole = [END, 2, 3, 4, 5, 6, 7, 8, 9];
+            (whole[2 + place], whole[3 + place]) = (10, END);
+            let guesses = whole.map(|token| if token == 4 { 0 } else { token });
+            let limits = Limits { max_new_tokens, end_of_text: &[7, END, 10] };
+            let (expected, read) = alone(&prompt, limits, next_of(&whole));
             let log = Log::default();
             let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
-            let mut small = Script::certain("draft", &log, VOCAB, next_of(&drafted));
+            let mut small = Script::certain("draft", &log, VOCAB, next_of(&guesses));
             let mut drafter = DraftModel::new(&mut small);
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
-            let found = speculation.step(&[1, 2], 3, &[OTHER, END]);
-            same!(found, Ok(expected.to_vec()), "{what}: new tokens after 1, 2; {OTHER} and {END} end a text");
-            let known = &whole[..2 + expected.len() - 1];
-            same!((target.read(), small.read()), (known, known), "{what}: what target and draft model remember");
+            let told =
+                format!("text after {prompt:?} where {:?} follow, at most {max_new_tokens}, k = {k}", &whole[2..]);
+            let mut reported = Vec::new();
+            let question = asking(told.clone());
+            let story = speculation.generate(&prompt, limits, k, &mut |token| reported.push(token));
+            drop(question);
+            same!(story, Ok(expected.clone()), "{told}");
+            same!(reported, expected, "{told}: tokens that are told");
+            let known = &whole[..read];
+            same!((target.read(), small.read()), (known, known), "{told}: what target and draft model remember");
         }
     }
 
     #[test]
-    fn task_4_a_draft_model_that_fails_fails_the_step() {
+    fn task_4_tokens_are_told_step_by_step() {
         let log = Log::default();
-        let whole = [1, 2, 3, 4, 5, 6, 7];
-        let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
-        let mut small = Script::certain("draft", &log, VOCAB, next_of(&whole));
-        small.room = 2;
-        let mut drafter = DraftModel::new(&mut small);
+        let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+        let mut drafter = Told::certain(&[3]);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
-        let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 2 });
-        let told = "a step of 3 guesses whose draft model has room for 2 tokens";
-        same!(speculation.step(&[1, 2], 3, &[END]), Err(full), "{told}");
-        same!((target.read(), small.read()), (&whole[..1], &whole[..1]), "{told}: what both remember then");
-    }
-
-    /// Drafts as it was told, whatever the text is, and notes what it hears.
-    struct Told {
-        draft: Vec<u32>,
-        settled: Vec<Vec<u32>>,
-    }
-
-    impl Drafter for Told {
-        fn draft(&mut self, _text: &[u32], k: usize) -> Result<Draft, StepError> {
-            let mut draft = Draft::default();
-            self.draft.iter().take(k).for_each(|token| draft.push_certain(*token, VOCAB));
-            Ok(draft)
-        }
-
-        fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
-            self.settled.push(text.to_vec());
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn task_4_a_drafter_may_guess_fewer_tokens_or_none() {
-        let whole = [1, 2, 3, 4, 5, 6, 7];
-        for (draft, n_new) in [(&[][..], 1), (&[9], 1), (&[3], 2), (&[3, 4], 3), (&[3, 9], 2)] {
-            let log = Log::default();
-            let mut target = Script::certain("target", &log, VOCAB, next_of(&whole));
-            let mut drafter = Told { draft: draft.to_vec(), settled: Vec::new() };
-            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
-            let found = speculation.step(&[1, 2], 4, &[END]);
-            same!(found, Ok(whole[2..2 + n_new].to_vec()), "new tokens after 1, 2 with k = 4, {draft:?} drafted");
-            same!(target.read(), &whole[..2 + n_new - 1], "what the target remembers, {draft:?} drafted");
-            same!(
-                drafter.settled,
-                [&whole[..2 + n_new - 1]],
-                "what the drafter is told to remember, {draft:?} drafted"
-            );
-        }
+        let limits = Limits { max_new_tokens: 4, end_of_text: &[END] };
+        granted("a text of 4 tokens after 1, 2, k = 1", || {
+            speculation.generate(&[1, 2], limits, 1, &mut |token| log.borrow_mut().push(format!("told {token}")))
+        });
+        let expected = [
+            "target reads [1, 2, 3], answers after the last 2",
+            "told 3",
+            "told 4",
+            "target reads [4, 3], answers after the last 2",
+            "target forgets [3]",
+            "told 5",
+            "target reads [5], answers after the last 1",
+            "told 6",
+        ];
+        same!(*log.borrow(), expected, "a text of 4 tokens after 1, 2, k = 1, the drafter always guesses 3");
     }
 
     /// A model that remembers nothing, as that of chapter 1.
@@ -434,7 +860,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_models_that_remember_nothing_take_part() {
+    fn task_4_takes_models_that_remember_nothing() {
         let log = Log::default();
         let (whole, guesses) = ([1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 0, 5, 6, 7, 8, 0]);
         let mut target = Forgetful(Script::certain("target", &log, VOCAB, next_of(&whole)));
@@ -442,6 +868,7 @@ mod checks {
         let mut drafter = DraftModel::new(&mut small);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
         let limits = Limits { max_new_tokens: 7, end_of_text: &[END] };
+        let _asking = asking("a text of 7 tokens after 1, 2 by two models that remember nothing, k = 3");
         let story = speculation.generate(&[1, 2], limits, 3, &mut |_| {});
         same!(story, Ok(whole[2..].to_vec()), "text of two models that remember nothing, k = 3");
     }
@@ -498,7 +925,9 @@ mod checks {
             let mut drafter = DraftModel::new(&mut small);
             let mut reported = Vec::new();
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut match_greedy };
+            let question = asking(format!("seed {seed}: text with k = {k}, prompt {prompt:?}"));
             let story = speculation.generate(&prompt, limits, k, &mut |token| reported.push(token));
+            drop(question);
             same!(story, Ok(expected.clone()), "seed {seed}: text with k = {k}, prompt {prompt:?}");
             same!(reported, expected, "seed {seed}: tokens told, k = {k}");
             let known = &[&prompt[..], &expected].concat()[..read];
@@ -535,11 +964,16 @@ mod checks {
             };
             storyteller.assert_same_story(&recomputed, &expected);
             for (k, kind) in (0..=8).flat_map(|k| (0..4).map(move |kind| (k, kind))) {
+                // Half of them greedy, the other half sampled.
+                if greedy == ((k + kind) % 2 == 0) {
+                    continue;
+                }
                 let mut caches =
                     [&storyteller.model, &draft_model].map(|model| cache(kind, model.config().kv_layout()));
                 let [target_cache, draft_cache] = &mut caches;
-                let mut target = Cached::new(&storyteller.model, &mut **target_cache);
-                let mut small = Cached::new(&draft_model, &mut **draft_cache);
+                let (mut target_cache, mut draft_cache) = (Watched(&mut **target_cache), Watched(&mut **draft_cache));
+                let mut target = Cached::new(&storyteller.model, &mut target_cache);
+                let mut small = Cached::new(&draft_model, &mut draft_cache);
                 let mut pick = picker();
                 let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut pick);
                 let mut drafter = DraftModel::new(&mut small);
@@ -561,8 +995,8 @@ mod checks {
     /// An empty cache: one of `CACHES`.
     fn cache(kind: usize, layout: KvLayout) -> Box<dyn Rewind> {
         let paged = |page_size| {
-            let slab = PageSlab::new(layout, page_size, 64).unwrap();
-            Box::new(PagedCache::new(&slab).unwrap())
+            let slab = made("a slab of 64 pages", || PageSlab::new(layout, page_size, 64));
+            Box::new(made("a paged cache", || PagedCache::new(&slab)))
         };
         match kind {
             0 => Box::new(FlatCache::new(layout)),

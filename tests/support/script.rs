@@ -22,6 +22,11 @@ pub struct Script<'s> {
     read: Vec<u32>,
     /// Tokens that its memory has room for.
     pub room: usize,
+    /// What it says where there is no room, in place of [`CacheError::OutOfSlots`]. After [`StepError::NotFinite`] it
+    /// remembers the tokens all the same, as the engine's models do.
+    pub refusal: Option<StepError>,
+    /// What it says when it is to forget tokens; without it, it forgets them.
+    pub stuck: Option<CacheError>,
     /// Questions that it answers; one more ends the check, as a loop that forgets to append would ask for ever.
     pub most_questions: usize,
     questions: usize,
@@ -32,12 +37,18 @@ impl<'s> Script<'s> {
     /// A model that gives `answer(text)`, logits of `[vocab_size]`, after each text.
     pub fn new(name: &'static str, log: &Log, answer: impl Fn(&[u32]) -> Vec<f32> + 's) -> Self {
         let (answer, read, log) = (Box::new(answer), Vec::new(), log.clone());
-        Script { name, answer, read, room: usize::MAX, most_questions: 1000, questions: 0, log }
+        let (room, refusal, stuck, most_questions) = (usize::MAX, None, None, 1000);
+        Script { name, answer, read, room, refusal, stuck, most_questions, questions: 0, log }
     }
 
     /// A model that always wants one token next: that of `next(text)`, out of `vocab_size`.
     pub fn certain(name: &'static str, log: &Log, vocab_size: usize, next: impl Fn(&[u32]) -> u32 + 's) -> Self {
         Script::new(name, log, move |text| one_hot(next(text), vocab_size))
+    }
+
+    /// Reads a text, which it remembers then; before a check begins.
+    pub fn reads(&mut self, text: &[u32]) {
+        self.read = text.to_vec();
     }
 
     /// The tokens that it remembers.
@@ -69,7 +80,7 @@ impl RewindableModel for Script<'_> {
         self.questions += 1;
         assert!(
             self.questions <= self.most_questions,
-            "the {name} was asked {} times, at last what follows a text of {} tokens: does the text grow?",
+            "the {name} was asked {} times, at last what follows a text of {} tokens: does the text grow, and does the loop end?",
             self.questions,
             tokens.len()
         );
@@ -87,7 +98,13 @@ impl RewindableModel for Script<'_> {
             new_tokens.len()
         );
         if tokens.len() > self.room {
-            let (free, capacity) = (self.room - self.read.len(), self.room);
+            let (free, capacity) = (self.room.saturating_sub(self.read.len()), self.room);
+            if let Some(refusal) = &self.refusal {
+                if matches!(refusal, StepError::NotFinite { .. }) {
+                    self.read = tokens.to_vec();
+                }
+                return Err(refusal.clone());
+            }
             return Err(CacheError::OutOfSlots { needed: new_tokens.len(), free, capacity }.into());
         }
         self.log.borrow_mut().push(format!("{name} reads {new_tokens:?}, answers after the last {n}"));
@@ -101,6 +118,9 @@ impl RewindableModel for Script<'_> {
             return Err(CacheError::PastTheStart { n, len });
         }
         if n > 0 {
+            if let Some(refusal) = &self.stuck {
+                return Err(refusal.clone());
+            }
             self.log.borrow_mut().push(format!("{} forgets {:?}", self.name, &self.read[len - n..]));
         }
         self.read.truncate(len - n);
