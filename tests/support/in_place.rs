@@ -36,23 +36,24 @@ pub fn check_lent(cache: &dyn KvCache) {
     }
 }
 
-/// Writes the rows of the newest tokens, layer by layer. No single write may ask for memory, move a tensor, or change
-/// anything but these rows.
+/// Writes the rows of the newest tokens, layer by layer, and once more from the last layer to the first. No single write
+/// may ask for memory, move a tensor, or change anything but these rows.
 #[track_caller]
 pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     let layout = cache.layout();
-    for layer in 0..layout.n_layers {
+    for layer in (0..layout.n_layers).chain((0..layout.n_layers).rev()) {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
         let what = format!(
             "write of {} to layer {layer}, {} tokens held",
             rows::count(k.len(), layout.kv_width()),
             cache.len()
         );
-        let before = Tensors::of(cache);
+        let (before, usage) = (Tensors::of(cache), cache.usage());
         let question = asking(&what);
         let ((), taken) = allocated(|| cache.write(layer, &k, &v));
         drop(question);
         Tensors::of(cache).check(&before, layer, tokens.len(), &what);
+        same!(cache.usage(), usage, "usage after a {what}: writing changes none of it");
         same!(taken.bytes, 0, "bytes that a {what}, asks the allocator for: the room is there");
     }
 }

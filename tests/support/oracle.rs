@@ -37,7 +37,7 @@ impl Oracle {
         self.tokens.extend_from_slice(tokens);
         same!(cache.len(), self.tokens.len(), "tokens held after extend({})\n{}", tokens.len(), self.story());
         drop(question);
-        let question = asking(format!("write of {} rows, {} tokens held, {}", tokens.len(), cache.len(), self.story()));
+        let question = asking(self.story());
         write(cache, tokens);
         drop(question);
     }
@@ -115,7 +115,8 @@ pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     let layout = cache.layout();
     for layer in 0..layout.n_layers {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
-        let question = asking(format!("write of the rows of {} tokens to layer {layer}", tokens.len()));
+        let rows = rows::count(k.len(), layout.kv_width());
+        let question = asking(format!("write of {rows} to layer {layer}, tokens held: {}", cache.len()));
         cache.write(layer, &k, &v);
         drop(question);
     }
