@@ -71,7 +71,7 @@ impl KvCache for ContiguousCache {
         self.len
     }
 
-    /// Takes the next `n` slots of the reservation; no memory, and no row is touched.
+    /// Takes the next `n` slots of the reservation, and asks for no memory.
     ///
     /// # Errors
     /// [`CacheError::OutOfSlots`] if fewer than `n` are free; the cache is then as it was.
@@ -80,8 +80,8 @@ impl KvCache for ContiguousCache {
         todo!("ch03 task 2: take n slots, or refuse and change nothing")
     }
 
-    /// Puts the rows of the newest tokens into their slots of one layer. Takes no memory, and
-    /// touches no other row.
+    /// Puts the rows of the newest tokens into their slots of one layer. Asks for no memory,
+    /// and touches no other row.
     ///
     /// With 5 tokens held, 2 rows fill the slots 3 and 4, and 1 row fills slot 4, however
     /// many came with the last `extend`.

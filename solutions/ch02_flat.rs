@@ -84,7 +84,7 @@ impl KvCache for FlatCache {
 
     // ANCHOR: write
     /// Puts the rows of the newest tokens into their places at the end of one layer's
-    /// tensors. Takes no memory, and touches no other row.
+    /// tensors. Asks for no memory, and touches no other row.
     ///
     /// Their room is made: after the `extend(2)` that brought `len` to 5, `write` with 2 rows
     /// fills rows 3 and 4, and with 1 row only row 4. Written again, the same rows change
