@@ -624,6 +624,8 @@ mod generate {
             let says = ["the logits after position 4 (token id ", "are not finite"];
             fails(&["generate", "--kv", kv, "--model", folder.path()], 1, &says);
         }
+        let (code, stderr) = run(&["generate", "--kv", "flat", "The king", "The queen", "--model", folder.path()]);
+        assert!(code == Some(1) && stderr.contains("are not finite") && !stderr.contains("panicked"), "{stderr}");
     }
 
     #[test]

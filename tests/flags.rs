@@ -59,6 +59,8 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
         ["generate"] => &[
             &["--model=SMALL", "--max-new-tokens=3"],
             &["--model=SMALL", "--max-new-tokens=3", "One day", "The king had"],
+            &["a", "The king", "--model=SMALL", "--max-new-tokens=3"],
+            &["a", "The king", "--model=SMALL", "--max-new-tokens=3", "--kv=contiguous"],
             &["--model=SMALL", "--max-new-tokens=3", "--kv=paged", "--draft=SMALL", "--accept=sample", "--draft-len=2"],
         ],
         ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],
