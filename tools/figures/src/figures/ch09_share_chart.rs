@@ -63,27 +63,33 @@ pub fn record() -> Result<Trace> {
 pub fn draw(trace: &Trace) -> Drawing {
     let frames = &trace.frames;
     let (first, last) = (&frames[0], &frames[frames.len() - 1]);
-    let series = |number: fn(&Frame) -> u64, kind, dashes, labels: [&str; 2], down| Series {
+    let series = |number: fn(&Frame) -> u64, kind, dashes, labels: [&str; 2], (up, down)| Series {
         points: frames.iter().map(|frame| (frame.k, number(frame))).collect(),
         kind,
         dashes,
         labels: labels.map(String::from).into(),
-        label_at: (8, number(&frames[2]), down),
+        label_at: (8, up, down),
     };
     let chart = Chart {
         title: "accepted of 100 guesses",
         across: "guesses in a draft, k",
         ticks_across: &[0, 1, 2, 3, 4, 5, 6, 7, 8],
         ticks_up: &[0, 20, 40, 60],
-        below: 0.0,
+        below: 46.0,
         series: vec![
-            series(Frame::sampled_per_100, Kind::New, Dashes::None, ["sample rule,", "the guess is drawn"], -34.0),
+            series(
+                Frame::sampled_per_100,
+                Kind::New,
+                Dashes::None,
+                ["sample rule,", "the guess is drawn"],
+                (frames[2].sampled_per_100(), -12.0),
+            ),
             series(
                 Frame::matched_per_100,
                 Kind::Wasted,
                 Dashes::Long,
-                ["match rule, the", "likeliest is guessed"],
-                40.0,
+                ["match rule,", "the likeliest is guessed"],
+                (0, 38.0),
             ),
         ],
     };
