@@ -211,7 +211,9 @@ mod checks {
         let mut reported = Vec::new();
         let limits = Limits { max_new_tokens: 3, end_of_text: &[] };
         let mut on_token = |token| reported.push((token, questions.get()));
+        let question = asking("generate with the prompt [3, 4], at most 3 new tokens");
         let new_tokens = generate(&mut model, &[3, 4], limits, &mut |logits| the_one(logits), &mut on_token);
+        drop(question);
         same!(new_tokens, Ok(vec![5, 6, 7]), "new tokens after the prompt [3, 4]");
         same!(reported, [(5, 1), (6, 2), (7, 3)], "(token given to on_token, questions asked by then)");
     }
@@ -239,7 +241,9 @@ mod checks {
                 .copied()
                 .unwrap_or_else(|| panic!("pick is asked {} times in 4 turns", given.len()))
         };
+        let question = asking("generate with the prompt [9], at most 4 new tokens");
         let new_tokens = generate(&mut model, &[9], limits, &mut pick, &mut |token| reported.push(token));
+        drop(question);
         same!(new_tokens, Ok(picks.to_vec()), "new tokens, when pick chooses {picks:?}");
         same!(reported, picks, "tokens given to on_token, when pick chooses {picks:?}");
         let expected: [&[u32]; 4] = [&[9], &[9, 300], &[9, 300, 70_000], &[9, 300, 70_000, 151_643]];
@@ -415,6 +419,12 @@ mod checks {
 
     // Task 3
 
+    /// Asks about a text; how many logits come, or why none.
+    fn ask(model: &mut Recompute<'_>, text: &[u32]) -> Result<usize, StepError> {
+        let _question = asking(format!("next_logits of {} tokens", text.len()));
+        model.next_logits(text).map(|logits| logits.len())
+    }
+
     #[test]
     fn task_3_every_row_of_every_call_is_counted() {
         let storyteller = Storyteller::open();
@@ -422,7 +432,7 @@ mod checks {
         let calls = [(3, 3), (4, 7), (5, 12), (5, 17), (2, 19)];
         for (call, (tokens, expected)) in calls.into_iter().enumerate() {
             let text: Vec<u32> = (1..=tokens).collect();
-            let answer = model.next_logits(&text).map(|logits| logits.len());
+            let answer = ask(&mut model, &text);
             same!(answer, Ok(4096), "logits of call {}, with {tokens} tokens", call + 1);
             let rows = model.rows_projected();
             same!(rows, expected, "rows after call {}, with {tokens} tokens", call + 1);
@@ -434,7 +444,7 @@ mod checks {
         let storyteller = Storyteller::open();
         let mut model = Recompute::new(&storyteller.model);
         let text = storyteller.prompt();
-        let mut answer = |text: &[u32], what: &str| {
+        let mut compare = |text: &[u32], what: &str| {
             let expected = storyteller.model.step(text, None).expect("the model knows these tokens");
             let _question = asking(format!("next_logits({text:?})"));
             match model.next_logits(text) {
@@ -444,17 +454,17 @@ mod checks {
                 Err(error) => panic!("next_logits({text:?}) fails: {error}"),
             }
         };
-        answer(&text, "the prompt");
-        answer(&text, "the same question asked again: it remembers nothing");
-        answer(&text[..2], "a shorter text: it remembers nothing");
-        answer(&[text[1], text[0]], "another text: it remembers nothing");
+        compare(&text, "the prompt");
+        compare(&text, "the same question asked again: it remembers nothing");
+        compare(&text[..2], "a shorter text: it remembers nothing");
+        compare(&[text[1], text[0]], "another text: it remembers nothing");
     }
 
     #[test]
     fn task_3_many_rows_are_counted() {
         let storyteller = Storyteller::open();
         let mut model = Recompute::new(&storyteller.model);
-        let answer = model.next_logits(&vec![1; 300]).map(|logits| logits.len());
+        let answer = ask(&mut model, &[1; 300]);
         same!(answer, Ok(4096), "logits of a call with 300 tokens");
         same!(model.rows_projected(), 300, "rows after a call with 300 tokens");
 
@@ -462,7 +472,7 @@ mod checks {
         let tiny = Model::open(&folder).expect("a golden checkpoint opens");
         let mut model = Recompute::new(&tiny);
         for call in 1..=1_320 {
-            let answer = model.next_logits(&[1; 50]).map(|logits| logits.len());
+            let answer = ask(&mut model, &[1; 50]);
             same!(answer, Ok(17), "logits of call {call} with 50 tokens");
         }
         same!(model.rows_projected(), 66_000, "rows after 1,320 calls with 50 tokens");
@@ -481,11 +491,11 @@ mod checks {
         ];
         for held in [0, 3] {
             for (text, error, what) in &refused {
-                let answer = model.next_logits(text).map(|logits| logits.len());
+                let answer = ask(&mut model, text);
                 same!(answer, Err(error.clone()), "number of logits for {what}");
                 same!(model.rows_projected(), held, "rows after {what} was refused, with {held} counted before");
             }
-            let answer = model.next_logits(&[1, 2, 3]).map(|logits| logits.len());
+            let answer = ask(&mut model, &[1, 2, 3]);
             same!(answer, Ok(4096), "logits after [1, 2, 3], when other texts were refused before");
         }
     }
@@ -493,7 +503,7 @@ mod checks {
     #[test]
     fn task_3_the_text_is_computed_once() {
         let storyteller = Storyteller::open();
-        let text = vec![1; 200];
+        let text = [1; 200];
         let (_, once) = allocated(|| storyteller.model.step(&text, None));
         let mut model = Recompute::new(&storyteller.model);
         let question = asking("next_logits of 200 tokens");
@@ -513,7 +523,7 @@ mod checks {
             let mut model = Recompute::new(&storyteller.model);
             let mut text = vec![0];
             for _ in 0..n {
-                let answer = model.next_logits(&text).map(|logits| logits.len());
+                let answer = ask(&mut model, &text);
                 same!(answer, Ok(4096), "logits after a text of {} tokens", text.len());
                 text.push(1);
             }
