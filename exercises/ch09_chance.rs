@@ -37,7 +37,8 @@ impl<'a> SamplingDraftModel<'a> {
 impl Drafter for SamplingDraftModel<'_> {
     /// Guesses `k` tokens, one after the other, as the draft model of chapter 8 does; but each is drawn ([`draw`]) from the
     /// sampler's probabilities after the text and the guesses before it, with the sampler's next random number. The draft
-    /// keeps the probabilities that the token was drawn from ([`Draft::push`]).
+    /// keeps the probabilities that the token was drawn from ([`Draft::push`]). A guess that the model refuses takes no
+    /// random number.
     ///
     /// # Errors
     /// [`StepError`] of the model, after some guesses too: there is no half draft.

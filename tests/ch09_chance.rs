@@ -30,13 +30,13 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
     use page_by_page::chapters::ch08_speculative::Speculation;
     use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, residual, share_to_expect};
-    use page_by_page::engine::{Cached, Draft, Drafter, Limits};
+    use page_by_page::engine::{Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
     use page_by_page::model::{Model, StepError};
     use page_by_page::sampler::{Sampler, Sampling, draw};
 
     use crate::support::asking::{asking, granted, made};
     use crate::support::oracle::{Dice, seeds};
-    use crate::support::script::{Log, Script};
+    use crate::support::script::{Log, Script, refusals};
     use crate::support::story::{SAMPLING, Storyteller, Watched, assets};
     use crate::support::transcript::{Transcript, assert_transcript};
 
@@ -277,6 +277,56 @@ mod checks {
         same!(found, [expected], "{told}");
     }
 
+    /// A model that refuses its first question.
+    struct Late<'s>(Option<StepError>, Script<'s>);
+
+    impl LanguageModel for Late<'_> {
+        fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+            self.0.take().map_or(Ok(()), Err)?;
+            self.1.next_logits(tokens)
+        }
+    }
+
+    impl RewindableModel for Late<'_> {
+        fn remembered(&self) -> usize {
+            self.1.remembered()
+        }
+
+        fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+            self.0.take().map_or(Ok(()), Err)?;
+            self.1.last_logits(tokens, n)
+        }
+
+        fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+            self.1.rewind(n)
+        }
+    }
+
+    #[test]
+    fn task_1_refused_guess_takes_no_random_number() {
+        let log = Log::default();
+        let full = StepError::from(CacheError::OutOfPages { needed: 1, free: 0 });
+        let mut small = Late(Some(full.clone()), Script::new("draft", &log, five));
+        let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(PLAIN));
+        let told = "a draft of 4 tokens after 0, 1";
+        same!(draft(&mut drafter, &[0, 1], 4), Err(full), "{told}, by a model that refuses its first question");
+        let again = granted(format!("{told}, again"), || draft(&mut drafter, &[0, 1], 4)).tokens;
+        let expected = drawn(&mut Sampler::new(PLAIN), five, &[0, 1], 4).tokens;
+        same!(again, expected, "{told}, again: `draw`n with the sampler's first numbers, as none has been taken");
+    }
+
+    #[test]
+    fn task_1_unlikely_tokens_are_guessed_too() {
+        // Token 0 has half of the probability, each of 5,000 others a ten thousandth.
+        let row = |_: &[u32]| [vec![5000_f32.ln()], vec![0.0; 5000]].concat();
+        let log = Log::default();
+        let mut small = Script::new("draft", &log, row);
+        let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(PLAIN));
+        let expected = drawn(&mut Sampler::new(PLAIN), row, &[0], 8).tokens;
+        let draft = granted("a draft of 8 tokens after 0", || draft(&mut drafter, &[0], 8));
+        same!(draft.tokens, expected, "8 guesses after 0, where token 0 has half of q, and 5,000 others have the rest");
+    }
+
     #[test]
     fn task_1_works_with_large_ids() {
         // Cut to 16 bits they would be 5 and 4463.
@@ -290,13 +340,7 @@ mod checks {
 
     #[test]
     fn task_1_draft_tells_a_refusal() {
-        let refusals = [
-            CacheError::OutOfSlots { needed: 1, free: 0, capacity: 3 }.into(),
-            CacheError::OutOfPages { needed: 1, free: 0 }.into(),
-            StepError::TooLong { len: 4, max_positions: 3 },
-            StepError::NotFinite { position: 3, token: 1 },
-        ];
-        for refusal in refusals {
+        for refusal in refusals() {
             for room in [1, 2, 3] {
                 let log = Log::default();
                 let mut small = Script::new("draft", &log, five);
@@ -372,7 +416,9 @@ mod checks {
             ("p / q is 0.5", [0.25, 0.75], even, 0, 0.5001, false),
             ("p / q is 0.5", [0.25, 0.75], even, 0, 0.5, false),
             ("p / q is 1.5", [0.25, 0.75], even, 1, 0.99, true),
-            ("p is q", even, even, 0, 0.99, true),
+            ("p is q", even, even, 0, 0.999_999, true),
+            ("p / q is nearly 0", [1e-6, 1.0], even, 0, 1e-4, false),
+            ("p is nearly 0, p / q is 0.25", [1e-12, 1.0], [4e-12, 1.0], 0, 0.24, true),
             ("p / q is a third", [0.25, 0.75], [0.75, 0.25], 0, 0.3332, true),
             ("p / q is a third", [0.25, 0.75], [0.75, 0.25], 0, 0.3335, false),
             ("p and q are small, p / q is 0.25", [1e-8, 1.0], [4e-8, 1.0], 0, 0.2499, true),

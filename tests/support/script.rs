@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use page_by_page::cache::CacheError;
+use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::engine::{LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
@@ -14,6 +14,22 @@ pub type Log = Rc<RefCell<Vec<String>>>;
 
 /// The logits after a text.
 type Answer<'s> = Box<dyn Fn(&[u32]) -> Vec<f32> + 's>;
+
+/// What a model may say that refuses to read: every kind of [`StepError`], and two of [`CacheError`]. The last comes after
+/// reading.
+pub fn refusals() -> Vec<StepError> {
+    let layout = KvLayout { n_layers: 2, n_kv_heads: 3, head_dim: 4 };
+    vec![
+        CacheError::OutOfSlots { needed: 1, free: 0, capacity: 3 }.into(),
+        CacheError::OutOfPages { needed: 1, free: 0 }.into(),
+        StepError::NoTokens,
+        StepError::UnknownToken { token: 12, vocab_size: 12 },
+        StepError::TooLong { len: 4, max_positions: 3 },
+        StepError::TooFewTokens { wanted: 2, tokens: 1 },
+        StepError::WrongLayout { found: layout, expected: KvLayout { n_layers: 5, ..layout } },
+        StepError::NotFinite { position: 3, token: 1 },
+    ]
+}
 
 /// A model that knows the logits after every text, and remembers what it has read.
 pub struct Script<'s> {
