@@ -90,7 +90,9 @@ fn tell(panic: &PanicHookInfo<'_>) {
         None => "your code made Rust's library panic",
     };
     let file = chapter.map_or(file, |start| &file[start..]);
-    let words = panic.payload_as_str().unwrap_or("no words");
+    let payload = panic.payload();
+    let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+    let words = words.unwrap_or("no words");
     let help = if words.contains("already borrowed") || words.contains("already mutably borrowed") {
         "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this asked \
          for it. A `borrow` or `borrow_mut` lasts as long as what it gives; `self.layout()` is a `borrow` as well.)"
