@@ -231,7 +231,7 @@ mod checks {
     #[test]
     fn task_1_draft_takes_the_next_random_number_for_each_guess() {
         // One that leaves no choice takes a number too.
-        let row = |text: &[u32]| if text.len() % 3 == 0 { sure(2, 5) } else { five(text) };
+        let row = |text: &[u32]| if text.len().is_multiple_of(3) { sure(2, 5) } else { five(text) };
         for seed in 0..40 {
             for sampling in [PLAIN, Sampling { temperature: 0.7, top_k: 3, ..PLAIN }] {
                 let sampling = Sampling { seed, ..sampling };
@@ -558,19 +558,19 @@ mod checks {
     fn task_3_one_guess_gives_the_probabilities_of_the_target() {
         let mut found = [0.0; 3];
         let rows = [P.to_vec(), vec![1.0, 0.0, 0.0]];
-        for guess in 0..3 {
-            let draft = drafted(&[guess as u32], &[&Q]);
+        for (guess, q) in (0..).zip(Q) {
+            let draft = drafted(&[guess], &[&Q]);
             let _asking = asking(format!("token {guess} drafted, p {P:?}, q {Q:?}"));
             for (first, second) in (0..PARTS * PARTS).map(|both| (both / PARTS, both % PARTS)) {
                 let mut numbers = [first, second].map(|part| (part as f64 + 0.5) / PARTS as f64).into_iter();
                 let new_tokens = accept_sampled(&draft, &rows, &mut bounded(|| numbers.next().unwrap_or(0.5)));
                 assert!(!new_tokens.is_empty(), "no new token when {guess} was drafted: there is always one");
-                found[new_tokens[0] as usize] += f64::from(Q[guess]) / (PARTS * PARTS) as f64;
+                found[new_tokens[0] as usize] += f64::from(q) / (PARTS * PARTS) as f64;
             }
         }
-        for token in 0..3 {
+        for (token, (found, p)) in found.into_iter().zip(P).enumerate() {
             let rows = format!("one guess, p {P:?}, q {Q:?}");
-            assert_as_likely(&token.to_string(), found[token], f64::from(P[token]), &rows);
+            assert_as_likely(&token.to_string(), found, f64::from(p), &rows);
         }
     }
 
