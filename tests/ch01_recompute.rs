@@ -179,6 +179,12 @@ mod checks {
                 "new tokens after the prompt {prompt:?}, when 0 ends the text"
             );
         }
+        let run = run(&[6, 3], 9, &[6]);
+        same!(
+            run.new_tokens,
+            Ok(vec![4, 5]),
+            "new tokens after the prompt [6, 3], when 6 ends the text: it does, once picked"
+        );
     }
 
     #[test]
@@ -264,8 +270,8 @@ mod checks {
 
     #[test]
     fn task_2_the_budget_may_be_any_number() {
-        // The low bits of the first three are 3.
-        for budget in [256 + 3, 65_536 + 3, (1 << 32) + 3, usize::MAX] {
+        // From the second on, their low bits are 3.
+        for budget in [usize::MAX, 256 + 3, 65_536 + 3, (1 << 32) + 3] {
             let run = run(&[3], budget, &[9]);
             same!(
                 run.new_tokens,
@@ -532,22 +538,41 @@ mod checks {
         }
     }
 
+    /// A model that recomputes, asked so often and no oftener.
+    struct Bounded<'m> {
+        model: Recompute<'m>,
+        questions: usize,
+        budget: usize,
+    }
+
+    impl LanguageModel for Bounded<'_> {
+        fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+            bound(self.questions, self.budget, tokens);
+            self.questions += 1;
+            self.model.next_logits(tokens)
+        }
+    }
+
     #[test]
     fn whole_bill() {
         let storyteller = Storyteller::open();
-        let mut model = Recompute::new(&storyteller.model);
+        let mut model = Bounded { model: Recompute::new(&storyteller.model), questions: 0, budget: 30 };
         let limits = Limits { max_new_tokens: 30, end_of_text: &[] };
         let _question = asking("generate with Recompute: 30 new tokens after a prompt of 1");
         let new_tokens = generate(&mut model, &[0], limits, &mut |_| 1, &mut |_| {});
         same!(new_tokens, Ok(vec![1; 30]), "30 new tokens, when pick always chooses 1");
-        same!(model.rows_projected(), 30 * 31 / 2, "rows projected after a prompt of 1, new tokens: 30; n(n+1)/2");
+        same!(
+            model.model.rows_projected(),
+            30 * 31 / 2,
+            "rows projected after a prompt of 1, new tokens: 30; n(n+1)/2"
+        );
     }
 
     #[test]
     fn whole_story() {
         let storyteller = Storyteller::open();
         let prompt = storyteller.prompt();
-        let mut model = Recompute::new(&storyteller.model);
+        let mut model = Bounded { model: Recompute::new(&storyteller.model), questions: 0, budget: 40 };
         let mut sampler = Sampler::new(SAMPLING);
         let limits = Limits { max_new_tokens: 40, end_of_text: &[] };
         let _question = asking("generate with Recompute: 40 new tokens of a story");
