@@ -403,6 +403,7 @@ mod checks {
         for &page_size in PAGE_SIZES {
             let slab = slab(page_size, 30);
             let mut cache = cache(&slab);
+            oracle::write(&mut cache, &[]);
             extend(&mut cache, 3);
             extend(&mut cache, 2);
             oracle::write(&mut cache, &[1, 2, 3, 4, 5]);
