@@ -17,16 +17,19 @@ mod checks {
     use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
 
-    use crate::support::asking::made;
+    use crate::support::asking::{asking, made};
     use crate::support::limits::often;
     use crate::support::oracle::{Dice, STEPS, seeds};
     use crate::support::transcript::{Transcript, assert_transcript, told, told_pages};
 
-    /// More pages, and more owners, than 16 bits can count.
+    /// More pages than 16 bits can count.
     const MANY: u32 = if cfg!(miri) { 300 } else { 70_000 };
 
+    /// More owners than 16 bits can count.
+    const OWNERS: u32 = if cfg!(miri) { 20 } else { 70_000 };
+
     /// Pages enough for a walk through them at every call to take minutes.
-    const VERY_MANY: u32 = if cfg!(miri) { 300 } else { 1_000_000 };
+    const VERY_MANY: u32 = if cfg!(miri) { 200 } else { 1_000_000 };
 
     #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
@@ -37,8 +40,12 @@ mod checks {
     #[track_caller]
     fn full(n_pages: u32) -> PagePool {
         let mut pool = pool(n_pages as usize);
-        for page in 0..n_pages {
-            same!(pool.alloc(), Ok(PageId(page)), "alloc number {page} on a new pool of {n_pages}");
+        let _asking = asking(format!("alloc, until a new pool of {n_pages} has no free page"));
+        for number in 0..n_pages {
+            let page = pool.alloc();
+            if page != Ok(PageId(number)) {
+                same!(page, Ok(PageId(number)), "alloc number {number} on a new pool of {n_pages}");
+            }
         }
         pool
     }
@@ -93,8 +100,12 @@ mod checks {
     #[test]
     fn task_1_every_page_has_a_number_of_its_own() {
         let mut pool = pool(MANY as usize);
+        let _asking = asking(format!("alloc, until a new pool of {MANY} has no free page"));
         for number in 0..MANY {
-            same!(pool.alloc(), Ok(PageId(number)), "alloc number {number} on a new pool of {MANY}");
+            let page = pool.alloc();
+            if page != Ok(PageId(number)) {
+                same!(page, Ok(PageId(number)), "alloc number {number} on a new pool of {MANY}");
+            }
         }
         same!(pool.n_free(), 0, "free pages when all {MANY} are handed out");
     }
@@ -190,7 +201,9 @@ mod checks {
         let pages = made(&format!("alloc_n({MANY}) on a new pool of {MANY}"), || pool.alloc_n(MANY as usize));
         same!(pages.len(), MANY as usize, "pages that alloc_n({MANY}) gives");
         for (number, page) in (0..).zip(pages) {
-            same!(page, PageId(number), "page number {number} of alloc_n({MANY}) on a new pool");
+            if page != PageId(number) {
+                same!(page, PageId(number), "page number {number} of alloc_n({MANY}) on a new pool");
+            }
         }
         same!(pool.n_free(), 0, "free pages when all {MANY} are handed out");
     }
@@ -361,17 +374,22 @@ mod checks {
     #[test]
     fn task_3_very_many_owners_are_counted() {
         let mut pool = full(2);
-        for owners in 2..=MANY {
+        for owners in 2..=OWNERS {
             same!(pool.share(PageId(1)), Ok(()), "share of page 1, which has {} owners", owners - 1);
             same!(pool.owners(PageId(1)), Ok(owners), "owners of page 1 after alloc and {} shares", owners - 1);
         }
-        for owners in (1..MANY).rev() {
+        for owners in (1..OWNERS).rev() {
             same!(pool.free(PageId(1)), Ok(()), "free of page 1, which has {} owners", owners + 1);
-            same!(pool.owners(PageId(1)), Ok(owners), "owners of page 1 when {} of {MANY} have let go", MANY - owners);
+            same!(
+                pool.owners(PageId(1)),
+                Ok(owners),
+                "owners of page 1 when {} of {OWNERS} have let go",
+                OWNERS - owners
+            );
             same!(pool.n_free(), 0, "free pages of 2 when page 1 still has {owners} owners");
         }
         free(&mut pool, 1);
-        same!(pool.n_free(), 1, "free pages of 2 when the last of {MANY} owners of page 1 has let go");
+        same!(pool.n_free(), 1, "free pages of 2 when the last of {OWNERS} owners of page 1 has let go");
         same!(pool.owners(PageId(0)), Ok(1), "owners of page 0, which nobody shared");
     }
 
