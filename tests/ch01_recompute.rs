@@ -349,7 +349,11 @@ mod checks {
         let error = StepError::TooLong { len: 4, max_positions: 3 };
         let model = Counting { refuses: Some((2, error.clone())), ..Counting::new(9) };
         let run = run_on(model, &[3, 4], &[]);
-        same!(run.new_tokens, Err(error), "what generate returns");
+        same!(
+            run.new_tokens,
+            Err(error.clone()),
+            "what generate returns, when question 3, about 4 tokens, is refused with {error:?}"
+        );
         same!(run.reported, [5, 6], "tokens reported before the error");
         same!(run.asked.len(), 3, "questions asked: the third was refused");
     }
@@ -482,6 +486,20 @@ mod checks {
             same!(answer, Ok(17), "logits of call {call} with 50 tokens");
         }
         same!(model.rows_projected(), 66_000, "rows after 1,320 calls with 50 tokens");
+    }
+
+    #[test]
+    fn task_3_more_rows_are_counted_than_32_bits_hold() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
+        let tiny = Model::open(&folder).expect("a golden checkpoint opens");
+        // From the second on, f64 counts only every second row.
+        for before in [u32::MAX.into(), 1 << 53] {
+            let mut model = Recompute::counting_from(&tiny, before);
+            let answer = ask(&mut model, &[1, 2, 3]);
+            same!(answer, Ok(17), "logits of a call with 3 tokens, when {before} rows were counted before");
+            let rows = model.rows_projected();
+            same!(rows, before + 3, "rows after a call with 3 tokens, when {before} were counted before");
+        }
     }
 
     #[test]

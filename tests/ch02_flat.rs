@@ -347,6 +347,16 @@ mod checks {
     }
 
     #[test]
+    fn task_3_rows_that_do_not_fit_are_a_panic() {
+        in_place::refuse_rows_that_do_not_fit(&mut FlatCache::new(LAYOUT));
+    }
+
+    #[test]
+    fn task_3_write_keeps_every_bit_of_older_rows() {
+        in_place::write_behind_zeros(&mut FlatCache::new(LAYOUT));
+    }
+
+    #[test]
     fn task_3_write_moves_nothing_and_changes_nothing_else() {
         let mut cache = FlatCache::new(LAYOUT);
         let mut next = 0;

@@ -365,6 +365,16 @@ mod checks {
     }
 
     #[test]
+    fn task_3_rows_that_do_not_fit_are_a_panic() {
+        in_place::refuse_rows_that_do_not_fit(&mut ContiguousCache::new(LAYOUT, 5));
+    }
+
+    #[test]
+    fn task_3_write_keeps_every_bit_of_older_rows() {
+        in_place::write_behind_zeros(&mut ContiguousCache::new(LAYOUT, 5));
+    }
+
+    #[test]
     fn task_3_write_moves_nothing_and_changes_nothing_else() {
         let mut cache = ContiguousCache::new(LAYOUT, 80);
         let mut next = 0;

@@ -279,9 +279,10 @@ mod checks {
         let mut pool = full(3);
         for foreign in [PageId(3), PageId(99), PageId(u32::MAX)] {
             let expected = CacheError::ForeignPage { page: foreign, n_pages: 3 };
-            same!(pool.free(foreign), Err(expected.clone()), "free of {foreign:?} in a pool of 3");
+            // The others may ask `owners`: it comes first.
+            same!(pool.owners(foreign), Err(expected.clone()), "owners of {foreign:?} in a pool of 3");
             same!(pool.share(foreign), Err(expected.clone()), "share of {foreign:?} in a pool of 3");
-            same!(pool.owners(foreign), Err(expected), "owners of {foreign:?} in a pool of 3");
+            same!(pool.free(foreign), Err(expected), "free of {foreign:?} in a pool of 3");
         }
         same!(pool.n_free(), 0, "free pages after the refusals");
     }
@@ -318,6 +319,7 @@ mod checks {
         same!(pool.free(PageId(0)), Err(CacheError::DoubleFree(PageId(0))), "free of page 0 for the second time");
         same!(pool.share(PageId(2)), Err(CacheError::FreePage(PageId(2))), "share of page 2, which is free");
         let foreign = CacheError::ForeignPage { page: PageId(5), n_pages: 5 };
+        same!(pool.owners(PageId(5)), Err(foreign.clone()), "owners of page 5 in a pool of 5");
         same!(pool.free(PageId(5)), Err(foreign.clone()), "free of page 5 in a pool of 5");
         same!(pool.share(PageId(5)), Err(foreign), "share of page 5 in a pool of 5");
         same!(
@@ -361,6 +363,29 @@ mod checks {
             same_for(number, pool.free(PageId(number as u32)), Ok(()), "free", "which has one owner");
         });
         same!(pool.n_free(), calls, "free pages when all of {calls} have come back");
+    }
+
+    #[test]
+    fn task_3_very_many_free_pages_cost_no_more() {
+        let mut pool = pool(VERY_MANY as usize);
+        let (calls, free) = (VERY_MANY as usize, VERY_MANY - 1);
+        same!(pool.alloc(), Ok(PageId(0)), "alloc on a new pool of {calls}");
+        often(&format!("share of page 0, when {free} other pages are free"), calls, |_| {
+            same_for(0, pool.share(PageId(0)), Ok(()), "share", "which has an owner");
+        });
+        often(&format!("owners of page 0, when {free} other pages are free"), calls, |_| {
+            same_for(0, pool.owners(PageId(0)), Ok(VERY_MANY + 1), "owners", "which was shared again and again");
+        });
+        often(&format!("share of page 1, which is free, as {free} pages are"), calls, |_| {
+            same_for(1, pool.share(PageId(1)), Err(CacheError::FreePage(PageId(1))), "share", "which is free");
+        });
+        often(&format!("free of page 1, which is free, as {free} pages are"), calls, |_| {
+            same_for(1, pool.free(PageId(1)), Err(CacheError::DoubleFree(PageId(1))), "free", "which is free");
+        });
+        often(&format!("free of page 0, when {free} other pages are free"), calls, |_| {
+            same_for(0, pool.free(PageId(0)), Ok(()), "free", "which was shared again and again");
+        });
+        same!(pool.owners(PageId(0)), Ok(1), "owners of page 0, which was freed as often as it was shared");
     }
 
     /// `same!`, only quicker, for a million calls.

@@ -426,9 +426,8 @@ mod checks {
         drop(old);
         let mut cache = cache(&slab);
         let width = LAYOUT.kv_width();
-        for (position, row) in
-            [vec![0.0; width], TELLING.to_vec(), vec![-0.0; width], vec![0.0; width]].iter().enumerate()
-        {
+        let telling = [vec![0.0; width], TELLING.to_vec(), vec![-0.0; width], vec![0.0; width]];
+        for (position, row) in telling.iter().enumerate() {
             extend(&mut cache, 1);
             for layer in 0..LAYOUT.n_layers {
                 let negated: Vec<f32> = row.iter().map(|x| -x).collect();
@@ -448,6 +447,16 @@ mod checks {
                         "{kind} of position {position} in layer {layer}, page 0, slot {position}, which held a row before\n  \
                          expected: {expected:?}\n  yours:    {found:?}"
                     );
+                    for (older, expected) in telling[..position].iter().enumerate() {
+                        let found = &numbers[(layer * 4 + older) * width..][..width];
+                        let sign = if *kind == KINDS[0] { 1.0 } else { -1.0 };
+                        let expected: Vec<f32> = expected.iter().map(|x| sign * x).collect();
+                        assert!(
+                            bits(found) == bits(&expected),
+                            "{kind} of position {older} in layer {layer}, after a write at position {position}\n  \
+                             expected: {expected:?}\n  yours:    {found:?}"
+                        );
+                    }
                 }
             }
         }

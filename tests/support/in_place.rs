@@ -1,10 +1,11 @@
-//! Caches whose rows lie side by side: what they lend, and that a write moves nothing and changes nothing else.
+//! Caches whose rows lie side by side: what they lend, that a write moves nothing and changes nothing else, and which
+//! writes it must not accept.
 
 use std::borrow::Cow;
 
 use page_by_page::cache::KvCache;
 
-use super::asking::asking;
+use super::asking::{asking, granted, quietly};
 use super::limits::allocated;
 use super::rows::{self, KINDS};
 
@@ -58,6 +59,48 @@ pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     }
 }
 
+/// Fills an empty cache with rows of zeros, some of them -0.0, which any sum with zero turns into 0.0. Then writes behind
+/// them: they must keep every bit.
+#[track_caller]
+pub fn write_behind_zeros(cache: &mut dyn KvCache) {
+    let layout = cache.layout();
+    let [negative, positive] = [-0.0, 0.0].map(|zero| vec![zero; layout.kv_width()]);
+    let (k, v) = ([&*negative, &positive].concat(), [positive, negative].concat());
+    granted("extend(2) on no tokens", || cache.extend(2));
+    for layer in 0..layout.n_layers {
+        let _question = asking(format!("write of 2 rows to layer {layer}, 2 tokens held"));
+        cache.write(layer, &k, &v);
+    }
+    for n in [1, 2] {
+        granted(format!("extend({n}) on {} tokens", cache.len()), || cache.extend(n));
+        write(cache, &(1..=n).collect::<Vec<_>>());
+    }
+}
+
+/// Offers rows that an empty cache with room for three cannot take. Each such write must panic, as `KvCache::write` says.
+#[track_caller]
+pub fn refuse_rows_that_do_not_fit(cache: &mut dyn KvCache) {
+    let layout = cache.layout();
+    let rows = |n: usize| vec![1.0; n * layout.kv_width()];
+    let half = vec![1.0; layout.kv_width() / 2];
+    for n in [1, 70_000] {
+        let outcome = quietly(|| cache.write(0, &rows(n), &rows(n)));
+        let found = rows::count(n, 1);
+        assert!(outcome.is_none(), "write of {found} when no token is held did not panic: extend has made no room");
+    }
+    granted("extend(2) on no tokens", || cache.extend(2));
+    for (k, v, what) in [
+        (rows(3), rows(3), "3 rows when 2 tokens are held: extend has made no room for them"),
+        (rows(2), rows(1), "2 key rows and 1 value row"),
+        (rows(1), rows(2), "1 key row and 2 value rows"),
+        (rows(1), vec![], "1 key row and no value row"),
+        (half.clone(), half, "half a row"),
+    ] {
+        let outcome = quietly(|| cache.write(0, &k, &v));
+        assert!(outcome.is_none(), "write did not panic, given {what}");
+    }
+}
+
 /// The keys and the values of every layer, and where they lie.
 struct Tensors {
     width: usize,
@@ -99,7 +142,13 @@ impl Tensors {
                 let older = before.rows.len() / self.width - if layer == written_layer { written } else { 0 };
                 let row = |tensor: &'_ Tensor, row: usize| tensor.rows[row * self.width..][..self.width].to_vec();
                 for index in 0..older {
-                    same!(row(now, index), row(before, index), "{kind} of layer {layer}, row {index}, after a {what}");
+                    let (now, before) = (row(now, index), row(before, index));
+                    let same = now.iter().zip(&before).all(|(now, before)| now.to_bits() == before.to_bits());
+                    assert!(
+                        same,
+                        "{kind} of layer {layer}, row {index}, after a {what}: it is an older row, and must keep every bit\n  \
+                         expected: {before:?}\n  yours:    {now:?}"
+                    );
                 }
             }
         }
