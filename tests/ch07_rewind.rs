@@ -512,7 +512,15 @@ mod checks {
         let size = 1 << 60;
         let mut pool = pool(10);
         let mut table = table(size, 9 * size - 7, &mut pool);
-        for (n, pages) in [(1, 9), (1 << 32 | 1, 9), (size - (1 << 53), 9), (1 << 53, 8), (3 * size + 1, 5), (0, 5)] {
+        for (n, pages) in [
+            (1, 9),
+            (1 << 32 | 1, 9),
+            (size - (1 << 53), 9),
+            (1 << 53, 8),
+            (3 * size + 1, 5),
+            (size - (1 << 32) - 11, 5),
+            (1, 4),
+        ] {
             let len = table.len();
             same!(table.rewind(n, &mut pool), Ok(()), "rewind({n}) on {len} tokens, page size {size}");
             let found = (table.len(), table.pages().len(), pool.n_free());
