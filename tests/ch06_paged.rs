@@ -128,6 +128,9 @@ mod checks {
         same!(a.extend(12), expected, "extend(12) on 5 tokens: 3 slots are left, 2 pages are free");
         let expected = Err(CacheError::OutOfPages { needed: usize::MAX.div_ceil(4), free: 2 });
         same!(b.extend(usize::MAX), expected, "extend(usize::MAX) on an empty cache, page size 4, 2 pages free");
+        // A third one: a list that is turned round twice is right again.
+        let expected = Err(CacheError::OutOfPages { needed: 3, free: 2 });
+        same!(b.extend(9), expected, "extend(9) on an empty cache, page size 4, 2 pages free");
         same!(n_free(&slab), 2, "free pages after the refusals");
         extend(&mut b, 1);
         extend(&mut a, 4);
