@@ -9,7 +9,8 @@ pub trait LanguageModel {
     /// The logits of the token that follows `tokens`, the whole text so far: `[vocab_size]`.
     ///
     /// # Errors
-    /// [`StepError`] when the text cannot be computed; nothing has changed.
+    /// [`StepError`] when the text cannot be computed. Nothing has changed then, except after [`StepError::NotFinite`]: a model
+    /// that remembers has read the tokens.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError>;
 }
 
@@ -65,7 +66,8 @@ pub trait RewindableModel: LanguageModel {
     ///
     /// # Errors
     /// [`StepError::NoTokens`] if it remembers all of the text already, also with `n` 0; any other [`StepError`] when the
-    /// text cannot be computed, or fewer than `n` tokens are new. Nothing has changed.
+    /// text cannot be computed, or fewer than `n` tokens are new. Nothing has changed then, except after
+    /// [`StepError::NotFinite`]: the tokens have been read.
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError>;
 
     /// Forgets the newest `n` tokens that it remembers.
