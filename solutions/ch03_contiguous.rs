@@ -100,6 +100,7 @@ impl KvCache for ContiguousCache {
     /// many came with the last `extend`.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
+        assert!(rows <= self.len, "{rows} rows to write, {} tokens held", self.len);
         let range = self.range(layer, self.len - rows..self.len);
         self.k[range.clone()].copy_from_slice(k);
         self.v[range].copy_from_slice(v);
