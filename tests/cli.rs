@@ -948,7 +948,9 @@ mod with_chance {
     fn the_share_accepted_stands_beside_the_share_to_expect() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("numbers.json");
-        let bench = ["bench", "speculation", "--max-new-tokens", "100", "--draft-lens", "2", "--temperature", "0.8"];
+        // Of one text: enough to tell the rules apart, and the seed fixes what is counted.
+        let text = ["--prompts", "Once upon a time", "--max-new-tokens", "100"];
+        let bench = [&["bench", "speculation", "--draft-lens", "2", "--temperature", "0.8"], &text[..]].concat();
         let numbers = |rule: &str| -> (String, Value) {
             let more = ["--accept", rule, "--json", file.to_str().unwrap()];
             let table = ok(&[&bench[..], &more].concat()).stdout;
@@ -957,7 +959,7 @@ mod with_chance {
         let (table, sampled) = numbers("sample");
         let run = &sampled["runs"][1];
         let [share, to_expect] = ["acceptance_rate", "rate_to_expect"].map(|name| run[name].as_f64().unwrap());
-        assert!(share > 0.2 && (share - to_expect).abs() < 0.04, "{share} accepted, {to_expect} to expect");
+        assert!(share > 0.2 && (share - to_expect).abs() < 0.08, "{share} accepted, {to_expect} to expect");
         assert!(table.contains("to expect") && table.contains(&format!("{:.1} %", 100.0 * to_expect)), "{table}");
         let (table, matched) = numbers("match");
         assert!(!table.contains("to expect") && matched["runs"][1].get("rate_to_expect").is_none(), "{table}");

@@ -386,11 +386,10 @@ mod with_caches {
 
     #[test]
     fn the_command_prints_the_texts_that_it_prints_alone() {
-        let memories: [&[&str]; 6] = [
+        let memories: [&[&str]; 5] = [
             &["--page-size", "3", "--pages", "39"],
             &[],
             &["--page-size", "1"],
-            &["--kv", "recompute"],
             &["--kv", "flat"],
             &["--kv", "contiguous"],
         ];
@@ -406,6 +405,9 @@ mod with_caches {
                 assert!(!run.stderr.contains('\u{1b}'), "no picture where nobody watches");
             }
         }
+        // Recomputing takes its time: shorter texts.
+        let short = |kv| ok(&[&["generate"], &PROMPTS[..], &["--max-new-tokens", "12", "--kv", kv]].concat()).stdout;
+        assert_eq!(short("recompute"), short("paged"));
     }
 
     #[test]
