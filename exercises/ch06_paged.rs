@@ -135,6 +135,10 @@ impl KvCache for PagedCache {
 
     /// Scatters the rows of the newest tokens to their slots in one layer, and touches
     /// nothing else.
+    ///
+    /// # Panics
+    /// If there are more rows than tokens are held, or `k` and `v` are not the same whole
+    /// rows. Nothing is written then.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout().rows(k, v);
         todo!("ch06 task 2: scatter the new rows to their slots")

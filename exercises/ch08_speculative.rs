@@ -144,7 +144,8 @@ impl Speculation<'_> {
     }
 
     /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens behind the first that ends
-    /// the text; settles what both remember. Each is asked once, and what one of them refuses the step refuses.
+    /// the text; settles what both remember. Each is asked once, also where `k` is 0, and what one of them
+    /// refuses the step refuses.
     fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         todo!("ch08 task 4: a draft, the target's rows, the new tokens, and what both remember")
     }

@@ -143,6 +143,10 @@ impl KvCache for PagedCache {
     // ANCHOR: write
     /// Scatters the rows of the newest tokens to their slots in one layer, and touches
     /// nothing else.
+    ///
+    /// # Panics
+    /// If there are more rows than tokens are held, or `k` and `v` are not the same whole
+    /// rows. Nothing is written then.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let slab = &mut *self.slab.borrow_mut();
         let width = slab.layout.kv_width();

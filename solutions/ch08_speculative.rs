@@ -175,7 +175,8 @@ impl Speculation<'_> {
 
     // ANCHOR: advance
     /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens behind the first that ends
-    /// the text; settles what both remember. Each is asked once, and what one of them refuses the step refuses.
+    /// the text; settles what both remember. Each is asked once, also where `k` is 0, and what one of them
+    /// refuses the step refuses.
     fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         let draft = self.drafter.draft(text, k)?;
         let rows = verify(self.target, text, &draft.tokens)?;

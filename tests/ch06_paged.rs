@@ -473,14 +473,24 @@ mod checks {
         let rows = |n: usize| vec![1.0; n * LAYOUT.kv_width()];
         let half = LAYOUT.kv_width() / 2;
         for (k, v, what) in [
-            (rows(3), rows(3), "of 3 rows when 2 tokens are held: extend has made no room for them".to_string()),
+            (rows(3), rows(3), "of 3 rows when 2 tokens are held (extend has made no room for them)".to_string()),
             (rows(2), rows(1), "of 2 key rows and 1 value row".into()),
             (rows(1), rows(2), "of 1 key row and 2 value rows".into()),
             (rows(1), vec![], "of 1 key row and no value row".into()),
             (rows(1)[half..].to_vec(), rows(1)[half..].to_vec(), "of half a row".into()),
         ] {
+            let before = content(&slab);
             let outcome = quietly(|| cache.write(1, &k, &v));
             assert!(outcome.is_none(), "write {what} did not panic");
+            for (kind, (before, after)) in KINDS.into_iter().zip(before.iter().zip(content(&slab))) {
+                let changed = before.1.iter().zip(&after.1).position(|(before, after)| before != after);
+                assert!(
+                    changed.is_none(),
+                    "write {what} had to be refused before anything was written, but the {kind} in row {} of the slab \
+                     are others now",
+                    changed.unwrap_or(0) / LAYOUT.kv_width()
+                );
+            }
         }
         append(&mut cache, &[3]);
         check_slots(&slab, &cache, &[1, 2, 3]);

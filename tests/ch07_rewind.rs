@@ -575,6 +575,55 @@ mod checks {
     }
 
     #[test]
+    fn task_4_paged_keeps_the_pages_of_the_tokens_that_stay() {
+        let slab = slab(6);
+        let (mut a, mut b) = (cache(&slab), cache(&slab));
+        extend(&mut a, 4);
+        extend(&mut b, 5);
+        extend(&mut a, 6);
+        let pages = |cache: &PagedCache| cache.table().pages().iter().map(|page| page.0).collect::<Vec<_>>();
+        same!(
+            (pages(&a), pages(&b)),
+            (vec![0, 3, 4], vec![1, 2]),
+            "pages of a, which grew before and after b, and of b"
+        );
+        for (n, left, owned) in
+            [(1, &[0, 3, 4][..], [1, 1, 1, 1, 1, 0]), (3, &[0, 3], [1, 1, 1, 1, 0, 0]), (4, &[0], [1, 1, 1, 0, 0, 0])]
+        {
+            let at = format!("rewind({n}) on {} tokens in pages {:?}, page size 4", a.len(), pages(&a));
+            same!(a.rewind(n), Ok(()), "{at}");
+            same!(pages(&a), left, "pages of the cache after {at}");
+            same!(pages(&b), [1, 2], "pages of the other cache after {at}");
+            let owners = [0, 1, 2, 3, 4, 5].map(|page| slab.borrow().pool().owners(PageId(page)).unwrap_or(99));
+            same!(owners, owned, "owners of pages 0 to 5 after {at}");
+        }
+    }
+
+    #[test]
+    fn task_4_paged_very_long_texts_cost_no_more() {
+        let slab = slab_of(KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, 1, VERY_MANY);
+        let mut cache = cache(&slab);
+        extend(&mut cache, VERY_MANY);
+        often(
+            &format!(
+                "rewind(1) and extend(1) in turns on a paged cache of {VERY_MANY} tokens, page size 1: the other pages \
+                 are to stay, and not to be let go and taken again"
+            ),
+            VERY_MANY / 4,
+            |number| {
+                let outcome = (cache.rewind(1), cache.extend(1));
+                if outcome != (Ok(()), Ok(())) || cache.len() != VERY_MANY {
+                    same!(
+                        (outcome, cache.len()),
+                        ((Ok(()), Ok(())), VERY_MANY),
+                        "rewind(1), extend(1), tokens; turn {number}"
+                    );
+                }
+            },
+        );
+    }
+
+    #[test]
     fn task_4_paged_touches_no_row() {
         let slab = slab(4);
         let mut cache = cache(&slab);

@@ -35,7 +35,7 @@ mod checks {
 
     use crate::support::asking::{asking, granted, made};
     use crate::support::oracle::{Dice, seeds};
-    use crate::support::script::{Log, Script, one_hot, refusals};
+    use crate::support::script::{Log, Script, one_hot, refusals, refusals_to_read};
     use crate::support::story::{SAMPLING, Storyteller, Watched, assets};
     use crate::support::transcript::{Transcript, assert_transcript};
 
@@ -183,8 +183,9 @@ mod checks {
 
     #[test]
     fn task_1_draft_tells_a_refusal() {
-        for refusal in refusals() {
-            for room in [1, 2, 3] {
+        // The text is read first, then each guess.
+        for (n, room) in [(2, 1), (1, 2), (1, 3)] {
+            for refusal in refusals_to_read(n, room) {
                 let log = Log::default();
                 let mut small = Script::certain("draft", &log, VOCAB, |_| 1);
                 (small.room, small.refusal) = (room, Some(refusal.clone()));
@@ -657,6 +658,16 @@ mod checks {
             let settled = [&WHOLE[..2 + n_new - 1]];
             same!(drafter.settled, settled, "what the drafter is told to remember, {tokens:?} drafted");
         }
+    }
+
+    #[test]
+    fn task_4_drafter_is_asked_for_no_token_too() {
+        let log = Log::default();
+        let mut target = Script::certain("target", &log, VOCAB, next_of(&WHOLE));
+        let mut drafter = Told::certain(&[3, 4]);
+        let told = "a step after 1, 2 with k = 0";
+        same!(step(&mut target, &mut drafter, &[1, 2], 0, &[END]), Ok(vec![3]), "{told}: new tokens");
+        same!(drafter.asked, [(vec![1, 2], 0)], "{told}: questions to the drafter, which is asked once, whatever k is");
     }
 
     #[test]

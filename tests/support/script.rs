@@ -18,13 +18,18 @@ type Answer<'s> = Box<dyn Fn(&[u32]) -> Vec<f32> + 's>;
 /// What a model may say that refuses to read: every kind of [`StepError`], and two of [`CacheError`]. The last comes after
 /// reading.
 pub fn refusals() -> Vec<StepError> {
+    refusals_to_read(1, 3)
+}
+
+/// What a model with room for `room` tokens may say that is to read `n` more, where there is room for all but one.
+pub fn refusals_to_read(n: usize, room: usize) -> Vec<StepError> {
     let layout = KvLayout { n_layers: 2, n_kv_heads: 3, head_dim: 4 };
     vec![
-        CacheError::OutOfSlots { needed: 1, free: 0, capacity: 3 }.into(),
-        CacheError::OutOfPages { needed: 1, free: 0 }.into(),
+        CacheError::OutOfSlots { needed: n, free: n - 1, capacity: room }.into(),
+        CacheError::OutOfPages { needed: n, free: n - 1 }.into(),
         StepError::NoTokens,
         StepError::UnknownToken { token: 12, vocab_size: 12 },
-        StepError::TooLong { len: 4, max_positions: 3 },
+        StepError::TooLong { len: room + 1, max_positions: room },
         StepError::TooFewTokens { wanted: 2, tokens: 1 },
         StepError::WrongLayout { found: layout, expected: KvLayout { n_layers: 5, ..layout } },
         StepError::NotFinite { position: 3, token: 1 },
