@@ -138,7 +138,7 @@ pub fn runs(asked: Option<OsString>, few: u64) -> Result<Range<u64>, String> {
 }
 
 /// Steps of one seed. Miri is slow: it looks at every access to memory.
-pub const STEPS: usize = if cfg!(miri) { 12 } else { 80 };
+pub const STEPS: usize = if cfg!(miri) { 6 } else { 80 };
 
 /// A seeded generator of small numbers (xorshift), the same everywhere.
 pub struct Dice(u64);
