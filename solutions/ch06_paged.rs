@@ -23,13 +23,13 @@ use crate::chapters::ch05_page_table::PageTable;
 
 /// The memory of all pages and the pool that knows who has them.
 pub struct PageSlab {
-    layout: KvLayout,
-    page_size: usize,
+    pub(super) layout: KvLayout,
+    pub(super) page_size: usize,
     pub(super) pool: PagePool,
     /// `[n_pages, n_layers, page_size, kv_width]`, row-major.
-    k: Vec<f32>,
+    pub(super) k: Vec<f32>,
     /// `[n_pages, n_layers, page_size, kv_width]`, row-major.
-    v: Vec<f32>,
+    pub(super) v: Vec<f32>,
 }
 
 impl PageSlab {
@@ -68,7 +68,7 @@ impl PageSlab {
     ///
     /// With 2 layers, `page_size` 4 and `kv_width` 2: page 2, layer 1, slots `1..3` → numbers
     /// `42..46`.
-    fn range(&self, page: PageId, layer: usize, slots: Range<usize>) -> Range<usize> {
+    pub(super) fn range(&self, page: PageId, layer: usize, slots: Range<usize>) -> Range<usize> {
         let width = self.layout.kv_width();
         let first_row = (page.index() * self.layout.n_layers + layer) * self.page_size;
         (first_row + slots.start) * width..(first_row + slots.end) * width

@@ -49,6 +49,21 @@ pub mod ch08_speculative;
 #[cfg_attr(not(reference = "ch09_chance"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
 pub mod ch09_chance;
 
+#[cfg_attr(reference = "ch10_fork", path = "../solutions/ch10_fork.rs")]
+#[cfg_attr(not(reference = "ch10_fork"), path = "../exercises/ch10_fork.rs")]
+#[cfg_attr(not(reference = "ch10_fork"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch10_fork;
+
+#[cfg_attr(reference = "ch11_prefix_cache", path = "../solutions/ch11_prefix_cache.rs")]
+#[cfg_attr(not(reference = "ch11_prefix_cache"), path = "../exercises/ch11_prefix_cache.rs")]
+#[cfg_attr(not(reference = "ch11_prefix_cache"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch11_prefix_cache;
+
+#[cfg_attr(reference = "ch12_scheduler", path = "../solutions/ch12_scheduler.rs")]
+#[cfg_attr(not(reference = "ch12_scheduler"), path = "../exercises/ch12_scheduler.rs")]
+#[cfg_attr(not(reference = "ch12_scheduler"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch12_scheduler;
+
 /// A chapter of the book.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
@@ -86,7 +101,7 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 9] = [
+const CHAPTERS: [Chapter; 12] = [
     Chapter {
         number: 1,
         title: "Recompute everything",
@@ -149,6 +164,27 @@ const CHAPTERS: [Chapter; 9] = [
         name: "ch09_chance",
         source: source(cfg!(reference = "ch09_chance"), cfg!(unstarted = "ch09_chance")),
         exercise: include_str!("../exercises/ch09_chance.rs"),
+    },
+    Chapter {
+        number: 10,
+        title: "Fork and copy-on-write",
+        name: "ch10_fork",
+        source: source(cfg!(reference = "ch10_fork"), cfg!(unstarted = "ch10_fork")),
+        exercise: include_str!("../exercises/ch10_fork.rs"),
+    },
+    Chapter {
+        number: 11,
+        title: "The prefix cache",
+        name: "ch11_prefix_cache",
+        source: source(cfg!(reference = "ch11_prefix_cache"), cfg!(unstarted = "ch11_prefix_cache")),
+        exercise: include_str!("../exercises/ch11_prefix_cache.rs"),
+    },
+    Chapter {
+        number: 12,
+        title: "The scheduler",
+        name: "ch12_scheduler",
+        source: source(cfg!(reference = "ch12_scheduler"), cfg!(unstarted = "ch12_scheduler")),
+        exercise: include_str!("../exercises/ch12_scheduler.rs"),
     },
 ];
 

@@ -16,6 +16,7 @@
 //! - [`engine`]: what the generation loop asks of a model, with a cache or without.
 //! - [`model`]: Qwen3, tokens in and logits out.
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
+//! - [`prefixes`] and [`schedule`]: what a prefix cache does, and what a scheduler and the loop around it tell each other.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
 //! - [`snapshot`]: a cache as a file, for any cache to go on from.
 //! - [`files`]: files read only if they are what they should be, written whole or not at all; [`shown`]: what came from
@@ -33,8 +34,10 @@ pub mod files;
 pub mod kernels;
 pub mod lookup;
 pub mod model;
+pub mod prefixes;
 pub mod regions;
 pub mod sampler;
+pub mod schedule;
 pub mod shown;
 pub mod snapshot;
 pub mod tokenizer;

@@ -253,20 +253,52 @@ impl Model {
         logits: LogitRows,
     ) -> Result<Chunk<'a>, StepError> {
         let start = cache.as_ref().map_or(0, |cache| cache.len());
+        self.check_chunk(tokens, start, cache.as_deref(), logits)?;
+        if let Some(cache) = &mut cache {
+            cache.extend(tokens.len())?;
+        }
+        Ok(Chunk { tokens, start, cache, logits })
+    }
+
+    /// The same for tokens that their cache has made room for already: they are the newest that it holds.
+    ///
+    /// # Errors
+    /// [`StepError`]; the cache is then as it was.
+    ///
+    /// # Panics
+    /// If the cache holds fewer tokens.
+    pub fn chunk_with_room<'a>(
+        &self,
+        tokens: &'a [u32],
+        cache: &'a mut dyn KvCache,
+        logits: LogitRows,
+    ) -> Result<Chunk<'a>, StepError> {
+        let held = cache.len();
+        assert!(tokens.len() <= held, "room is made for {} tokens, but {held} are held", tokens.len());
+        let start = held - tokens.len();
+        self.check_chunk(tokens, start, Some(cache), logits)?;
+        Ok(Chunk { tokens, start, cache: Some(cache), logits })
+    }
+
+    /// Everything that can be wrong with a chunk but a lack of room.
+    fn check_chunk(
+        &self,
+        tokens: &[u32],
+        start: usize,
+        cache: Option<&dyn KvCache>,
+        logits: LogitRows,
+    ) -> Result<(), StepError> {
         self.check(tokens, start)?;
         if let LogitRows::Newest(wanted) = logits
             && wanted > tokens.len()
         {
             return Err(StepError::TooFewTokens { wanted, tokens: tokens.len() });
         }
-        if let Some(cache) = &mut cache {
-            let (found, expected) = (cache.layout(), self.config.kv_layout());
-            if found != expected {
-                return Err(StepError::WrongLayout { found, expected });
-            }
-            cache.extend(tokens.len())?;
+        let expected = self.config.kv_layout();
+        match cache.map(KvCache::layout) {
+            Some(found) if found != expected => Err(StepError::WrongLayout { found, expected }),
+            _ => Ok(()),
         }
-        Ok(Chunk { tokens, start, cache, logits })
     }
 
     /// Checks that `tokens` can follow `start` tokens: in the vocabulary, and within the model's positions.

@@ -1,0 +1,304 @@
+//! Chapter 12: the scheduler. Who reads how many tokens in the next step.
+//!
+//! Many texts, one pass of the model a step, and fewer pages than all of them want. The scheduler
+//! knows no model: it plans a step, and is told what came of it.
+//!
+//! ```text
+//!   budget 8      step 1       step 2       step 3       step 4
+//!   text 0        ████ 4 +     █ 1 +        █ 1 +        █ 1 +     + its next token
+//!   text 1        ████ 4       █████ 5 +    █ 1 +        preempted
+//!   text 2                     ██ 2         ██████ 6 +   █ 1 +
+//! ```
+//!
+//! The oldest text is served first and never made to wait, so it ends; then another one is the
+//! oldest.
+
+use std::collections::VecDeque;
+
+use crate::cache::{CacheError, KvCache};
+use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch10_fork::ForkCache;
+use crate::prefixes::Prefixes;
+use crate::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
+
+/// What every text has, wherever it is.
+#[derive(Clone, Debug)]
+pub struct Text {
+    /// Its number; those of later arrivals are higher.
+    pub id: TextId,
+    /// Prompt and new tokens.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// New tokens that it gets at most.
+    pub max_new_tokens: usize,
+    /// What it has cost.
+    pub counters: Counters,
+}
+
+impl Text {
+    /// Tokens that it got, without the prompt.
+    pub fn new_tokens(&self) -> &[u32] {
+        &self.tokens[self.n_prompt..]
+    }
+
+    /// Tokens that have rows if it ends at its limit: the newest is never read.
+    fn most_rows(&self) -> usize {
+        self.n_prompt.saturating_add(self.max_new_tokens - 1)
+    }
+
+    /// Pages that it takes beyond those of `table` to read all of its tokens and the one that
+    /// comes next, if one comes next.
+    fn pages_to_go(&self, table: &PageTable) -> usize {
+        let rows = self.most_rows().min(self.tokens.len() + 1);
+        table.pages_needed(rows - table.len())
+    }
+}
+
+/// A text that has no pages.
+pub struct Waiting {
+    text: Text,
+}
+
+/// A text that has pages.
+pub struct Running {
+    text: Text,
+    cache: ForkCache,
+}
+
+/// A text that has ended, and has no pages any more.
+pub struct Finished {
+    /// The text.
+    pub text: Text,
+    /// Why it ended.
+    pub end: End,
+}
+
+impl Waiting {
+    /// The text runs from now on. `cache` holds some of its first tokens already, or none.
+    fn admit(self, cache: ForkCache) -> Running {
+        let Waiting { mut text } = self;
+        let found = match text.counters.computed {
+            0 => &mut text.counters.found,
+            _ => &mut text.counters.found_again,
+        };
+        *found += cache.len();
+        Running { text, cache }
+    }
+
+    /// The text ends before it has run, or run again.
+    fn end(self, end: End) -> Finished {
+        Finished { text: self.text, end }
+    }
+}
+
+impl Running {
+    /// Tokens that it has not read.
+    fn unread(&self) -> usize {
+        self.text.tokens.len() - self.cache.len()
+    }
+
+    /// The text gives its pages back and waits.
+    fn preempt(self) -> Waiting {
+        let Running { mut text, cache } = self;
+        drop(cache);
+        text.counters.preemptions += 1;
+        Waiting { text }
+    }
+
+    /// The text gives its pages back and ends.
+    fn end(self, end: End) -> Finished {
+        Finished { text: self.text, end }
+    }
+}
+
+/// A text's part of a step, for the model: the tokens that it reads, and its cache, whose newest
+/// tokens they are.
+pub struct Reading<'a> {
+    /// The part.
+    pub turn: Turn,
+    /// The tokens: `[turn.tokens]`.
+    pub tokens: &'a [u32],
+    /// Holds the rows of the tokens before them, and has room for theirs.
+    pub cache: &'a mut ForkCache,
+}
+
+/// Shares a slab, a prefix cache and the steps of a model among texts.
+pub struct Scheduler {
+    slab: SharedSlab,
+    prefixes: Box<dyn Prefixes>,
+    limits: StepLimits,
+    end_of_text: Vec<u32>,
+    next_id: u64,
+    /// In the order of arrival; all of them came after those that run.
+    waiting: VecDeque<Waiting>,
+    /// In the order of arrival.
+    running: Vec<Running>,
+    finished: Vec<Finished>,
+    /// The turns of a step that is not settled yet.
+    planned: Vec<Turn>,
+}
+
+impl Scheduler {
+    /// No texts yet. `prefixes` keeps pages of this slab's pool. `end_of_text`: tokens that end a
+    /// text; they are not part of it.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NoStep`] if a step may have no tokens or no texts.
+    pub fn new(
+        slab: &SharedSlab,
+        prefixes: Box<dyn Prefixes>,
+        limits: StepLimits,
+        end_of_text: &[u32],
+    ) -> Result<Self, ScheduleError> {
+        if limits.tokens == 0 || limits.texts == 0 {
+            return Err(ScheduleError::NoStep(limits));
+        }
+        Ok(Scheduler {
+            slab: slab.clone(),
+            prefixes,
+            limits,
+            end_of_text: end_of_text.to_vec(),
+            next_id: 0,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            finished: Vec::new(),
+            planned: Vec::new(),
+        })
+    }
+
+    /// The texts that wait, in the order in which they will run.
+    pub fn waiting(&self) -> impl Iterator<Item = &Text> {
+        self.waiting.iter().map(|waiting| &waiting.text)
+    }
+
+    /// The texts that run, oldest first, with their pages.
+    pub fn running(&self) -> impl Iterator<Item = (&Text, &PageTable)> {
+        self.running.iter().map(|running| (&running.text, running.cache.table()))
+    }
+
+    /// The texts that have ended since this was last asked.
+    pub fn take_finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// The prefix cache.
+    pub fn prefixes(&self) -> &dyn Prefixes {
+        &*self.prefixes
+    }
+
+    /// Takes a text in; it waits behind all others. One that is to get no new token has ended at
+    /// once.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NoPrompt`]. [`ScheduleError::NeverFits`] if the pool is too small for the
+    /// text even when it runs alone: each of its tokens but the newest takes a slot.
+    pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
+        todo!("ch12 task 1: take the text in, or refuse what can never fit")
+    }
+
+    /// Slots in a page, and pages in the pool.
+    fn pool_size(&self) -> (usize, usize) {
+        let slab = self.slab.borrow();
+        (slab.page_size, slab.pool.n_pages())
+    }
+
+    /// The turns of the next step, oldest text first. Room for their tokens is made.
+    ///
+    /// Each running text reads what it has not read yet, as far as the budget goes. One that finds
+    /// no pages, free or evictable, gets those of the newest text, or waits if it is the newest
+    /// itself. Then others may begin, unless somebody was preempted in this step. The plan is
+    /// empty if nobody waits or runs.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NotSettled`] if the last plan is not settled yet.
+    pub fn plan(&mut self) -> Result<Vec<Turn>, ScheduleError> {
+        todo!("ch12 task 2: who reads how many tokens in this step?")
+    }
+
+    fn check_settled(&self) -> Result<(), ScheduleError> {
+        match self.planned.len() {
+            0 => Ok(()),
+            turns => Err(ScheduleError::NotSettled { turns }),
+        }
+    }
+
+    /// Notes that the text at `place` reads `n` tokens in this step.
+    fn take_turn(&mut self, place: usize, n: usize) {
+        let running = &mut self.running[place];
+        running.text.counters.computed += n as u64;
+        let (text, is_last) = (running.text.id, running.unread() == 0);
+        self.planned.push(Turn { text, tokens: n, is_last });
+    }
+
+    /// Makes room for `n` more tokens of the text at `place`: evicts pages and, where that is not
+    /// enough, preempts the newest text. False if this one was the newest and now waits.
+    fn make_room(&mut self, place: usize, n: usize) -> Result<bool, CacheError> {
+        todo!("ch12 task 3: evict, then preempt, until the tokens have room")
+    }
+
+    /// Sends the newest text that runs back to the head of the queue, without its pages. It keeps
+    /// its tokens.
+    fn preempt(&mut self) {
+        todo!("ch12 task 3: send the newest back to the queue")
+    }
+
+    /// Lets the first text that waits run, if there is a place, and if all of its tokens and one
+    /// more find pages beside those that the running texts still take. Whether it does.
+    ///
+    /// It begins with the pages that the prefix cache holds of it.
+    fn admit(&mut self) -> Result<bool, CacheError> {
+        todo!("ch12 task 1: may the first of the queue begin?")
+    }
+
+    /// What the model has to read: the turns of the plan, in its order.
+    pub fn readings(&mut self) -> Vec<Reading<'_>> {
+        let mut turns = self.planned.iter().copied().peekable();
+        let mut readings = Vec::new();
+        for Running { text, cache } in &mut self.running {
+            let Some(turn) = turns.next_if(|turn| turn.text == text.id) else { continue };
+            let end = cache.len();
+            readings.push(Reading { turn, tokens: &text.tokens[end - turn.tokens..end], cache });
+        }
+        readings
+    }
+
+    /// The step is computed. `picks`: the next token of each text whose turn
+    /// [is its last](Turn::is_last), in the order of the plan.
+    ///
+    /// Pages that are full now go to the prefix cache. A text that ends gives its pages back
+    /// before this returns.
+    ///
+    /// # Errors
+    /// [`ScheduleError::WrongPicks`]; nothing has changed then.
+    pub fn settle(&mut self, picks: &[Pick]) -> Result<(), ScheduleError> {
+        todo!("ch12 task 4: keep the full pages, hand out the next tokens")
+    }
+
+    /// Gives the full pages of the text at `place` to the prefix cache.
+    fn keep_pages(&mut self, place: usize) -> Result<(), CacheError> {
+        let Running { text, cache } = &mut self.running[place];
+        cache.insert_into(&mut *self.prefixes, &text.tokens)
+    }
+
+    /// Adds a token to the text at `place`; why the text ends with it, if it does.
+    fn append(&mut self, place: usize, token: u32) -> Option<End> {
+        todo!("ch12 task 4: add the token; does the text end with it?")
+    }
+
+    /// Where a text is among those that run.
+    fn place(&self, id: TextId) -> Result<usize, ScheduleError> {
+        let place = self.running.iter().position(|running| running.text.id == id);
+        place.ok_or(ScheduleError::UnknownText(id))
+    }
+
+    /// Ends a text that waits or runs. Its pages are free before this returns.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NotSettled`] in the middle of a step; [`ScheduleError::UnknownText`] if
+    /// the text has ended already, or never came.
+    pub fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
+        todo!("ch12 task 4: end a text wherever it is")
+    }
+}

@@ -1,0 +1,342 @@
+//! Chapter 10: fork and copy-on-write. One beginning, many texts.
+//!
+//! A *fork* is a second text with the same tokens so far. It shares all pages of the first: each
+//! gets one more owner, and no row moves. Only one text may fill the rest of a page. So a text
+//! that grows into a page with several owners takes a page of its own first and copies the
+//! filled rows into it: *copy-on-write*.
+//!
+//! ```text
+//!   page size 4, six tokens         table of a   table of b   owners of pages 0 1 2
+//!   a                               0 1                       1 1 .
+//!   b = a.fork()                    0 1          0 1          2 2 .
+//!   b.extend(1)   copies t4 t5      0 1          0 2          2 1 1
+//!   a.extend(1)   copies nothing    0 1          0 2          2 1 1
+//! ```
+//!
+//! Page 0 is full: nobody writes to it any more, and both keep it for as long as they live.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use crate::cache::{CacheError, KvCache, KvLayout, PageId, Rewind, Usage};
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::{PageTable, all_owned};
+use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+
+/// Rows to copy from one page to another, in every layer: those of the slots `0..rows`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageCopy {
+    /// The page that several texts have.
+    pub from: PageId,
+    /// The page that one of them took instead.
+    pub to: PageId,
+    /// Slots that are filled.
+    pub rows: usize,
+}
+
+impl PageTable {
+    // ANCHOR: fork
+    /// A second table of the same tokens: the same pages in the same order, each with one more
+    /// owner. It takes no page.
+    ///
+    /// # Errors
+    /// If the pool is another one than the table's pages came from:
+    /// [`CacheError::ForeignPage`] if it has no such page, [`CacheError::DoubleFree`] if a page
+    /// has no owner there. The pool is then as it was.
+    pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        all_owned(&self.pages, pool)?;
+        for page in &self.pages {
+            pool.share(*page)?;
+        }
+        let mut fork = PageTable::new(self.page_size())?;
+        fork.pages = self.pages.clone();
+        fork.len = self.len;
+        Ok(fork)
+    }
+    // ANCHOR_END: fork
+
+    // ANCHOR: shares_tail
+    /// Whether the next token would go into a page that others have too: the last page is filled
+    /// in part, and has more than one owner.
+    ///
+    /// # Errors
+    /// [`CacheError::ForeignPage`] if the pool has no such page.
+    pub fn shares_tail(&self, pool: &PagePool) -> Result<bool, CacheError> {
+        match self.pages.last() {
+            Some(tail) if !self.len.is_multiple_of(self.page_size()) => Ok(pool.owners(*tail)? > 1),
+            _ => Ok(false),
+        }
+    }
+    // ANCHOR_END: shares_tail
+
+    // ANCHOR: own_tail
+    /// Puts a page of its own in the place of a last page that is filled in part and that others
+    /// have too; says what is to be copied into it. `None` if the last page is full or its own,
+    /// and before the first token: nothing changes then.
+    ///
+    /// Only ids change hands here: the table knows no rows.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`] if the pool has no page left, [`CacheError::ForeignPage`] if
+    /// the last page is not of this pool. Table and pool are then as they were.
+    pub fn own_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
+        if !self.shares_tail(pool)? {
+            return Ok(None);
+        }
+        let to = pool.alloc()?;
+        let last = self.pages.len() - 1;
+        let from = std::mem::replace(&mut self.pages[last], to);
+        pool.free(from)?;
+        Ok(Some(PageCopy { from, to, rows: self.len % self.page_size() }))
+    }
+    // ANCHOR_END: own_tail
+}
+
+impl PageSlab {
+    // ANCHOR: copy_rows
+    /// Copies keys and values of the filled slots, in every layer.
+    fn copy_rows(&mut self, copy: PageCopy) {
+        for layer in 0..self.layout.n_layers {
+            let from = self.range(copy.from, layer, 0..copy.rows);
+            let to = self.range(copy.to, layer, 0..copy.rows).start;
+            self.k.copy_within(from.clone(), to);
+            self.v.copy_within(from, to);
+        }
+    }
+    // ANCHOR_END: copy_rows
+}
+
+/// The cache of a text that may share pages with others: a paged cache that can be forked.
+pub struct ForkCache {
+    pub(super) inner: PagedCache,
+    rows_copied: u64,
+}
+
+impl ForkCache {
+    /// An empty cache, without pages.
+    ///
+    /// # Errors
+    /// Never for a slab made by [`PageSlab::new`]; the error is the page table's.
+    pub fn new(slab: &SharedSlab) -> Result<Self, CacheError> {
+        Ok(ForkCache { inner: PagedCache::new(slab)?, rows_copied: 0 })
+    }
+
+    // ANCHOR: cache_fork
+    /// A second cache that holds the same rows: those of the pages that both share now.
+    ///
+    /// All tokens held must have been written.
+    ///
+    /// # Errors
+    /// Never for a cache whose pages are its slab's; the error is the page table's.
+    ///
+    /// # Panics
+    /// If the slab is lent to somebody at the moment.
+    pub fn fork(&self) -> Result<ForkCache, CacheError> {
+        let slab = self.inner.slab.clone();
+        let table = self.inner.table.fork(&mut slab.borrow_mut().pool)?;
+        Ok(ForkCache { inner: PagedCache { slab, table }, rows_copied: 0 })
+    }
+    // ANCHOR_END: cache_fork
+
+    /// The pages of this text.
+    pub fn table(&self) -> &PageTable {
+        self.inner.table()
+    }
+}
+
+impl KvCache for ForkCache {
+    fn layout(&self) -> KvLayout {
+        self.inner.layout()
+    }
+
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    // ANCHOR: extend
+    /// Makes room for `n` more tokens in pages that no other text has: copies the rows of a
+    /// shared last page into one of its own first.
+    ///
+    /// `extend(0)` does nothing: no token comes, so no page need be its own.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`] if the pool has too few for the new tokens and the copy
+    /// together; nothing has changed then, and nothing was copied.
+    ///
+    /// # Panics
+    /// If the slab is lent to somebody at the moment.
+    fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        if n > 0 {
+            self.own_tail_before(n)?;
+        }
+        self.inner.extend(n)
+    }
+    // ANCHOR_END: extend
+
+    fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        self.inner.write(layer, k, v);
+    }
+
+    fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        self.inner.gather(layer)
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { rows_copied: self.rows_copied, ..self.inner.usage() }
+    }
+}
+
+impl ForkCache {
+    // ANCHOR: own_tail_before
+    /// Makes the last page its own, if `n` more tokens then still find the pages that they need.
+    fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
+        let slab = &mut *self.inner.slab.borrow_mut();
+        let table = &mut self.inner.table;
+        let pages_to_copy = usize::from(table.shares_tail(&slab.pool)?);
+        let needed = pages_to_copy + table.pages_needed(n);
+        let free = slab.pool.n_free();
+        if needed > free {
+            return Err(CacheError::OutOfPages { needed, free });
+        }
+        if let Some(copy) = table.own_tail(&mut slab.pool)? {
+            slab.copy_rows(copy);
+            self.rows_copied += copy.rows as u64;
+        }
+        Ok(())
+    }
+    // ANCHOR_END: own_tail_before
+}
+
+impl Rewind for ForkCache {
+    /// Rewinds the paged cache. Where this ends inside a shared page, the other text's rows stay:
+    /// the next [`extend`](KvCache::extend) copies those that are left.
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.inner.rewind(n)
+    }
+}
+
+/// A text of a beam search that still grows.
+pub struct Beam {
+    /// The tokens it got, without the prompt.
+    pub tokens: Vec<u32>,
+    /// The sum of their log-probabilities: how likely the model finds all of them together.
+    pub score: f64,
+    /// Prompt and tokens, all but the newest token.
+    pub cache: ForkCache,
+}
+
+/// A beam, and a token that it may go on with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The beam, by its place among the beams.
+    pub beam: usize,
+    /// The token.
+    pub token: u32,
+    /// The beam's score and the token's log-probability.
+    pub score: f64,
+}
+
+/// A text of a beam search that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// The tokens it got, without the prompt and without the end of text.
+    pub tokens: Vec<u32>,
+    /// The sum of the log-probabilities of its tokens and of the end of text.
+    pub score: f64,
+}
+
+/// Beam search: the `width` likeliest texts grow side by side
+/// ([Graves, 2012](https://arxiv.org/abs/1211.3711)).
+pub struct Beams {
+    width: usize,
+    end_of_text: Vec<u32>,
+    pub(super) beams: Vec<Beam>,
+    ended: Vec<Ended>,
+}
+
+impl Beams {
+    /// One beam without a token, after a prompt whose rows `cache` holds; [`step`](Self::step)
+    /// makes up to `width` of it. `end_of_text`: tokens that end a text.
+    pub fn new(cache: ForkCache, width: usize, end_of_text: &[u32]) -> Self {
+        let beam = Beam { tokens: Vec::new(), score: 0.0, cache };
+        Beams { width, end_of_text: end_of_text.to_vec(), beams: vec![beam], ended: Vec::new() }
+    }
+
+    /// The beams that grow, best first.
+    pub fn beams(&self) -> &[Beam] {
+        &self.beams
+    }
+
+    /// The same, for a model to fill their caches.
+    pub fn beams_mut(&mut self) -> &mut [Beam] {
+        &mut self.beams
+    }
+
+    /// The texts that have ended, in the order in which they did.
+    pub fn ended(&self) -> &[Ended] {
+        &self.ended
+    }
+
+    // ANCHOR: candidates
+    /// Of every beam with every token the best `n`, best first. Equal scores: the better beam
+    /// first, then the lower token.
+    ///
+    /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order. If `n` is more
+    /// than there are, all of them.
+    pub fn candidates(&self, log_probabilities: &[Vec<f32>], n: usize) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for (beam, row) in log_probabilities.iter().enumerate() {
+            let score = self.beams[beam].score;
+            for (token, log_probability) in (0..).zip(row) {
+                candidates.push(Candidate { beam, token, score: score + f64::from(*log_probability) });
+            }
+        }
+        if n < candidates.len() {
+            candidates.select_nth_unstable_by(n, better_first);
+            candidates.truncate(n);
+        }
+        candidates.sort_unstable_by(better_first);
+        candidates
+    }
+    // ANCHOR_END: candidates
+
+    // ANCHOR: step
+    /// Each beam gets a token or is given up: the `width` best candidates that do not end a text
+    /// are the new beams, best first. Those before the last of them that do end one are
+    /// [`ended`](Self::ended).
+    ///
+    /// A beam that several candidates go on from is forked; one that none goes on from lets its
+    /// pages go.
+    ///
+    /// # Errors
+    /// The error of [`ForkCache::fork`]; the beams are then as they were.
+    pub fn step(&mut self, log_probabilities: &[Vec<f32>]) -> Result<(), CacheError> {
+        let mut beams = Vec::new();
+        let mut ended = Vec::new();
+        // Each beam can end with each of the end tokens; the others go on.
+        let enough = self.width + self.beams.len() * self.end_of_text.len();
+        for candidate in self.candidates(log_probabilities, enough) {
+            if beams.len() == self.width {
+                break;
+            }
+            let parent = &self.beams[candidate.beam];
+            let (mut tokens, score) = (parent.tokens.clone(), candidate.score);
+            if self.end_of_text.contains(&candidate.token) {
+                ended.push(Ended { tokens, score });
+            } else {
+                tokens.push(candidate.token);
+                beams.push(Beam { tokens, score, cache: parent.cache.fork()? });
+            }
+        }
+        self.beams = beams;
+        self.ended.extend(ended);
+        Ok(())
+    }
+    // ANCHOR_END: step
+}
+
+// ANCHOR: better_first
+fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
+    b.score.total_cmp(&a.score).then(a.beam.cmp(&b.beam)).then(a.token.cmp(&b.token))
+}
+// ANCHOR_END: better_first

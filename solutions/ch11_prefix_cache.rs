@@ -1,0 +1,194 @@
+//! Chapter 11: the prefix cache. What one text has computed, the next one finds.
+//!
+//! A trie of full pages. A node is a page; the way to it from the root spells the tokens whose
+//! rows lie in it and in the pages before it. The trie *owns* its pages, as a text does: they
+//! stay when the text that filled them is gone, until they are evicted.
+//!
+//! ```text
+//!   page size 2                                        the trie
+//!   "once upon a time there"   pages 0 1 2             (once upon) 0 ─┬─ (a time) 1
+//!   "once upon a king"         pages 0 3                              └─ (a king) 3
+//! ```
+//!
+//! Page 2 is not in the trie: it is filled in part, and the next token still goes into it.
+
+use std::collections::HashMap;
+
+use crate::cache::{CacheError, PageId};
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::{PageTable, all_owned};
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch10_fork::ForkCache;
+use crate::prefixes::Prefixes;
+
+/// From the tokens of a page to the page that holds their rows.
+type Children = HashMap<Box<[u32]>, PageId>;
+
+/// A trie of full pages, each known by its tokens and by the page before it.
+pub struct PrefixCache {
+    page_size: usize,
+    /// The pages that texts begin with.
+    first: Children,
+    /// All pages of the trie.
+    nodes: HashMap<PageId, Node>,
+    /// Counts lookups and insertions.
+    clock: u64,
+}
+
+/// A page of the trie.
+struct Node {
+    /// The page before it; `None` if texts begin with it.
+    parent: Option<PageId>,
+    /// The tokens whose rows it holds: `[page_size]`.
+    tokens: Box<[u32]>,
+    /// The pages that come after it.
+    children: Children,
+    /// When a lookup or an insertion last came by.
+    last_used: u64,
+}
+
+impl PrefixCache {
+    /// An empty trie over pages of `page_size` slots.
+    ///
+    /// # Errors
+    /// [`CacheError::NoSlots`] if `page_size` is 0.
+    pub fn new(page_size: usize) -> Result<Self, CacheError> {
+        if page_size == 0 {
+            return Err(CacheError::NoSlots);
+        }
+        Ok(PrefixCache { page_size, first: Children::new(), nodes: HashMap::new(), clock: 0 })
+    }
+
+    /// The pages that come after `parent`, or those that texts begin with.
+    fn children(&mut self, parent: Option<PageId>) -> &mut Children {
+        match parent {
+            None => &mut self.first,
+            Some(page) => &mut self.nodes.get_mut(&page).expect("a parent is in the trie").children,
+        }
+    }
+
+    // ANCHOR: add
+    /// Adds a page behind `parent`.
+    fn add(&mut self, parent: Option<PageId>, tokens: &[u32], page: PageId) {
+        self.children(parent).insert(tokens.into(), page);
+        let node = Node { parent, tokens: tokens.into(), children: Children::new(), last_used: 0 };
+        self.nodes.insert(page, node);
+    }
+    // ANCHOR_END: add
+
+    // ANCHOR: remove
+    /// Takes a page without children out of the trie.
+    fn remove(&mut self, page: PageId) {
+        let node = self.nodes.remove(&page).expect("the page is in the trie");
+        self.children(node.parent).remove(&node.tokens);
+    }
+    // ANCHOR_END: remove
+
+    /// Notes that a lookup or an insertion came by.
+    fn touch(&mut self, page: PageId) {
+        let clock = self.clock;
+        self.nodes.get_mut(&page).expect("the page is in the trie").last_used = clock;
+    }
+}
+
+impl Prefixes for PrefixCache {
+    // ANCHOR: lookup
+    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        let mut table = PageTable::new(self.page_size)?;
+        let all_but_one = &text[..text.len().saturating_sub(1)];
+        for tokens in all_but_one.chunks_exact(self.page_size) {
+            let parent = table.pages.last().copied();
+            match self.children(parent).get(tokens) {
+                Some(page) => table.pages.push(*page),
+                None => break,
+            }
+        }
+        all_owned(&table.pages, pool)?;
+        self.clock += 1;
+        for page in &table.pages {
+            pool.share(*page)?;
+            self.touch(*page);
+        }
+        table.len = table.slots();
+        Ok(table)
+    }
+    // ANCHOR_END: lookup
+
+    // ANCHOR: insert
+    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+        let (held, given) = (table.len(), text.len());
+        assert!(held <= given, "the table holds {held} tokens, the text has {given}");
+        all_owned(&table.pages, pool)?;
+        self.clock += 1;
+        let mut parent = None;
+        for (place, tokens) in text[..held].chunks_exact(self.page_size).enumerate() {
+            let own = table.pages[place];
+            let page = match self.children(parent).get(tokens) {
+                Some(cached) => *cached,
+                None => {
+                    pool.share(own)?;
+                    self.add(parent, tokens, own);
+                    own
+                }
+            };
+            if page != own {
+                pool.share(page)?;
+                pool.free(own)?;
+                table.pages[place] = page;
+            }
+            self.touch(page);
+            parent = Some(page);
+        }
+        Ok(())
+    }
+    // ANCHOR_END: insert
+
+    // ANCHOR: evict
+    fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
+        for evicted in 0..n {
+            let leaves = self.nodes.iter().filter(|(_, node)| node.children.is_empty());
+            let unused = leaves.filter(|(page, _)| pool.owners(**page) == Ok(1));
+            let Some((&page, _)) = unused.min_by_key(|(_, node)| node.last_used) else {
+                return Ok(evicted);
+            };
+            pool.free(page)?;
+            self.remove(page);
+        }
+        Ok(n)
+    }
+    // ANCHOR_END: evict
+
+    fn n_pages(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn n_evictable(&self, pool: &PagePool) -> usize {
+        self.nodes.keys().filter(|page| pool.owners(**page) == Ok(1)).count()
+    }
+}
+
+impl ForkCache {
+    // ANCHOR: with_prefix
+    /// The cache of a text that begins with what `prefixes` holds of it: the rows of those tokens
+    /// are there and need not be computed.
+    ///
+    /// # Errors
+    /// The error of [`Prefixes::lookup`].
+    pub fn with_prefix(slab: &SharedSlab, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<ForkCache, CacheError> {
+        let mut cache = ForkCache::new(slab)?;
+        cache.inner.table = prefixes.lookup(text, &mut slab.borrow_mut().pool)?;
+        Ok(cache)
+    }
+    // ANCHOR_END: with_prefix
+
+    // ANCHOR: insert_into
+    /// Gives the full pages of a text to `prefixes`. The text begins with the tokens that this
+    /// cache holds, and their rows are computed.
+    ///
+    /// # Errors
+    /// The error of [`Prefixes::insert`].
+    pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<(), CacheError> {
+        prefixes.insert(text, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
+    }
+    // ANCHOR_END: insert_into
+}
