@@ -1,16 +1,20 @@
 //! Chapter 11: the prefix cache. What one text has computed, the next one finds.
 //!
-//! A trie of full pages. A node is a page; the way to it from the root spells the tokens whose
-//! rows lie in it and in the pages before it. The trie *owns* its pages, as a text does: they
-//! stay when the text that filled them is gone, until they are evicted.
+//! A *trie* of full pages. A *node* is a page; the way to it from the beginning spells the
+//! tokens whose rows lie in it and in the pages before it. The trie *owns* its pages, as a text
+//! does: they stay when the text that filled them is gone, until they are evicted.
 //!
 //! ```text
-//!   page size 2                                        the trie
-//!   "once upon a time there"   pages 0 1 2             (once upon) 0 ─┬─ (a time) 1
-//!   "once upon a king"         pages 0 3                              └─ (a king) 3
+//!   page size 2                                     the trie
+//!   "once upon a time there"   pages 0 1 2          (once upon) 0 ─┬─ (a time) 1
+//!   "once upon a king"         pages 0 3                           └─ (a king) 3
 //! ```
 //!
 //! Page 2 is not in the trie: it is filled in part, and the next token still goes into it.
+//!
+//! What each call promises stands with the trait, in `src/prefixes.rs`.
+//!
+//! Check your work with `cargo test --features solution --test ch11_prefix_cache`.
 
 use std::collections::HashMap;
 
@@ -25,6 +29,8 @@ use crate::prefixes::Prefixes;
 type Children = HashMap<Box<[u32]>, PageId>;
 
 /// A trie of full pages, each known by its tokens and by the page before it.
+///
+/// It has no pool of its own. Dropping it frees nothing: evict its pages first.
 pub struct PrefixCache {
     page_size: usize,
     /// The pages that texts begin with.
@@ -41,9 +47,9 @@ struct Node {
     parent: Option<PageId>,
     /// The tokens whose rows it holds: `[page_size]`.
     tokens: Box<[u32]>,
-    /// The pages that come after it.
+    /// The pages that come after it. A node without any is a *leaf*.
     children: Children,
-    /// When a lookup or an insertion last came by.
+    /// What the clock said when it was last used.
     last_used: u64,
 }
 
@@ -70,34 +76,51 @@ impl PrefixCache {
     /// Adds a page behind `parent`.
     fn add(&mut self, parent: Option<PageId>, tokens: &[u32], page: PageId) {
         self.children(parent).insert(tokens.into(), page);
-        let node = Node { parent, tokens: tokens.into(), children: Children::new(), last_used: 0 };
-        self.nodes.insert(page, node);
+        let (tokens, children) = (tokens.into(), Children::new());
+        self.nodes.insert(page, Node { parent, tokens, children, last_used: 0 });
     }
 
-    /// Takes a page without children out of the trie.
+    /// Takes a leaf out of the trie.
     fn remove(&mut self, page: PageId) {
         let node = self.nodes.remove(&page).expect("the page is in the trie");
         self.children(node.parent).remove(&node.tokens);
     }
 
-    /// Notes that a lookup or an insertion came by.
+    /// Notes that a page is used now.
     fn touch(&mut self, page: PageId) {
         let clock = self.clock;
         self.nodes.get_mut(&page).expect("the page is in the trie").last_used = clock;
     }
-}
 
-impl Prefixes for PrefixCache {
-    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+    /// The pages that hold the beginning of `text`, in its order, as far as the trie has
+    /// them. Tokens behind the last full page are not looked at.
+    ///
+    /// In the trie above: `once upon a time` → `0 1`, `once upon a queen` → `0`,
+    /// `a time` → nothing.
+    fn find(&self, text: &[u32]) -> Vec<PageId> {
         todo!("ch11 task 1: follow the text through the trie, page by page")
     }
 
+    /// The least recently used of the leaves that nobody but the trie owns.
+    ///
+    /// # Errors
+    /// [`CacheError::ForeignPage`] if the pool has no such page.
+    fn next_to_go(&self, pool: &PagePool) -> Result<Option<PageId>, CacheError> {
+        todo!("ch11 task 3: of the leaves that may go, the one that was used longest ago")
+    }
+}
+
+impl Prefixes for PrefixCache {
     fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
-        todo!("ch11 task 2: add the full pages that are new, swap those that are not")
+        todo!("ch11 task 1: add the full pages that are new, swap those that are not")
+    }
+
+    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        todo!("ch11 task 2: the pages found, with one more owner each")
     }
 
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
-        todo!("ch11 task 3: let go of the least recently used leaf that nobody else owns")
+        todo!("ch11 task 3: let go of one leaf after the other")
     }
 
     fn n_pages(&self) -> usize {
@@ -110,22 +133,30 @@ impl Prefixes for PrefixCache {
 }
 
 impl ForkCache {
-    /// The cache of a text that begins with what `prefixes` holds of it: the rows of those tokens
-    /// are there and need not be computed.
+    /// The cache of a text that begins with what `prefixes` holds of it: the rows of those
+    /// tokens are there and need not be computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
+    ///
+    /// # Panics
+    /// If the pages of `prefixes` have another size than the slab's.
     pub fn with_prefix(slab: &SharedSlab, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<ForkCache, CacheError> {
         let mut cache = ForkCache::new(slab)?;
-        cache.inner.table = prefixes.lookup(text, &mut slab.borrow_mut().pool)?;
+        let table = prefixes.lookup(text, &mut slab.borrow_mut().pool)?;
+        assert_eq!(table.page_size(), cache.table().page_size(), "slots in a page: trie and slab");
+        cache.inner.table = table;
         Ok(cache)
     }
 
-    /// Gives the full pages of a text to `prefixes`. The text begins with the tokens that this
-    /// cache holds, and their rows are computed.
+    /// Gives the full pages of a text to `prefixes`. The text begins with the tokens that
+    /// this cache holds, and their rows are computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::insert`].
+    ///
+    /// # Panics
+    /// If the cache holds more tokens than `text` has.
     pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<(), CacheError> {
         prefixes.insert(text, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
     }

@@ -1,13 +1,13 @@
 //! Chapter 11: the prefix cache. What one text has computed, the next one finds.
 //!
-//! A trie of full pages. A node is a page; the way to it from the root spells the tokens whose
-//! rows lie in it and in the pages before it. The trie *owns* its pages, as a text does: they
-//! stay when the text that filled them is gone, until they are evicted.
+//! A *trie* of full pages. A *node* is a page; the way to it from the beginning spells the
+//! tokens whose rows lie in it and in the pages before it. The trie *owns* its pages, as a text
+//! does: they stay when the text that filled them is gone, until they are evicted.
 //!
 //! ```text
-//!   page size 2                                        the trie
-//!   "once upon a time there"   pages 0 1 2             (once upon) 0 ─┬─ (a time) 1
-//!   "once upon a king"         pages 0 3                              └─ (a king) 3
+//!   page size 2                                     the trie
+//!   "once upon a time there"   pages 0 1 2          (once upon) 0 ─┬─ (a time) 1
+//!   "once upon a king"         pages 0 3                           └─ (a king) 3
 //! ```
 //!
 //! Page 2 is not in the trie: it is filled in part, and the next token still goes into it.
@@ -25,6 +25,8 @@ use crate::prefixes::Prefixes;
 type Children = HashMap<Box<[u32]>, PageId>;
 
 /// A trie of full pages, each known by its tokens and by the page before it.
+///
+/// It has no pool of its own. Dropping it frees nothing: evict its pages first.
 pub struct PrefixCache {
     page_size: usize,
     /// The pages that texts begin with.
@@ -41,9 +43,9 @@ struct Node {
     parent: Option<PageId>,
     /// The tokens whose rows it holds: `[page_size]`.
     tokens: Box<[u32]>,
-    /// The pages that come after it.
+    /// The pages that come after it. A node without any is a *leaf*.
     children: Children,
-    /// When a lookup or an insertion last came by.
+    /// What the clock said when it was last used.
     last_used: u64,
 }
 
@@ -71,86 +73,115 @@ impl PrefixCache {
     /// Adds a page behind `parent`.
     fn add(&mut self, parent: Option<PageId>, tokens: &[u32], page: PageId) {
         self.children(parent).insert(tokens.into(), page);
-        let node = Node { parent, tokens: tokens.into(), children: Children::new(), last_used: 0 };
-        self.nodes.insert(page, node);
+        let (tokens, children) = (tokens.into(), Children::new());
+        self.nodes.insert(page, Node { parent, tokens, children, last_used: 0 });
     }
     // ANCHOR_END: add
 
     // ANCHOR: remove
-    /// Takes a page without children out of the trie.
+    /// Takes a leaf out of the trie.
     fn remove(&mut self, page: PageId) {
         let node = self.nodes.remove(&page).expect("the page is in the trie");
         self.children(node.parent).remove(&node.tokens);
     }
     // ANCHOR_END: remove
 
-    /// Notes that a lookup or an insertion came by.
+    /// Notes that a page is used now.
     fn touch(&mut self, page: PageId) {
         let clock = self.clock;
         self.nodes.get_mut(&page).expect("the page is in the trie").last_used = clock;
     }
+
+    // ANCHOR: find
+    /// The pages that hold the beginning of `text`, in its order, as far as the trie has
+    /// them. Tokens behind the last full page are not looked at.
+    ///
+    /// In the trie above: `once upon a time` → `0 1`, `once upon a queen` → `0`,
+    /// `a time` → nothing.
+    fn find(&self, text: &[u32]) -> Vec<PageId> {
+        let mut pages = Vec::new();
+        let mut children = &self.first;
+        for tokens in text.chunks_exact(self.page_size) {
+            let Some(page) = children.get(tokens) else { break };
+            pages.push(*page);
+            children = &self.nodes[page].children;
+        }
+        pages
+    }
+    // ANCHOR_END: find
+
+    // ANCHOR: next_to_go
+    /// The least recently used of the leaves that nobody but the trie owns.
+    ///
+    /// # Errors
+    /// [`CacheError::ForeignPage`] if the pool has no such page.
+    fn next_to_go(&self, pool: &PagePool) -> Result<Option<PageId>, CacheError> {
+        let mut oldest = None;
+        for (page, node) in &self.nodes {
+            let may_go = node.children.is_empty() && pool.owners(*page)? == 1;
+            if may_go && oldest.is_none_or(|(last_used, _)| node.last_used < last_used) {
+                oldest = Some((node.last_used, *page));
+            }
+        }
+        Ok(oldest.map(|(_, page)| page))
+    }
+    // ANCHOR_END: next_to_go
 }
 
 impl Prefixes for PrefixCache {
-    // ANCHOR: lookup
-    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
-        let mut table = PageTable::new(self.page_size)?;
-        let all_but_one = &text[..text.len().saturating_sub(1)];
-        for tokens in all_but_one.chunks_exact(self.page_size) {
-            let parent = table.pages.last().copied();
-            match self.children(parent).get(tokens) {
-                Some(page) => table.pages.push(*page),
-                None => break,
-            }
-        }
-        all_owned(&table.pages, pool)?;
-        self.clock += 1;
-        for page in &table.pages {
-            pool.share(*page)?;
-            self.touch(*page);
-        }
-        table.len = table.slots();
-        Ok(table)
-    }
-    // ANCHOR_END: lookup
-
     // ANCHOR: insert
     fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
         let (held, given) = (table.len(), text.len());
         assert!(held <= given, "the table holds {held} tokens, the text has {given}");
+        assert_eq!(table.page_size(), self.page_size, "slots in a page: table and trie");
+        let text = &text[..held];
+        let found = self.find(text);
         all_owned(&table.pages, pool)?;
+        all_owned(&found, pool)?;
         self.clock += 1;
         let mut parent = None;
-        for (place, tokens) in text[..held].chunks_exact(self.page_size).enumerate() {
+        for (place, tokens) in text.chunks_exact(self.page_size).enumerate() {
             let own = table.pages[place];
-            let page = match self.children(parent).get(tokens) {
-                Some(cached) => *cached,
+            match found.get(place) {
+                Some(page) if *page != own => {
+                    pool.share(*page)?;
+                    pool.free(own)?;
+                    table.pages[place] = *page;
+                }
+                Some(_) => {}
                 None => {
                     pool.share(own)?;
                     self.add(parent, tokens, own);
-                    own
                 }
-            };
-            if page != own {
-                pool.share(page)?;
-                pool.free(own)?;
-                table.pages[place] = page;
             }
-            self.touch(page);
-            parent = Some(page);
+            self.touch(table.pages[place]);
+            parent = Some(table.pages[place]);
         }
         Ok(())
     }
     // ANCHOR_END: insert
 
+    // ANCHOR: lookup
+    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        let all_but_one = text.len().saturating_sub(1);
+        let pages = self.find(&text[..all_but_one]);
+        all_owned(&pages, pool)?;
+        self.clock += 1;
+        for page in &pages {
+            pool.share(*page)?;
+            self.touch(*page);
+        }
+        let mut table = PageTable::new(self.page_size)?;
+        table.len = pages.len() * self.page_size;
+        table.pages = pages;
+        Ok(table)
+    }
+    // ANCHOR_END: lookup
+
     // ANCHOR: evict
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
         for evicted in 0..n {
-            let leaves = self.nodes.iter().filter(|(_, node)| node.children.is_empty());
-            let unused = leaves.filter(|(page, _)| pool.owners(**page) == Ok(1));
-            let Some((&page, _)) = unused.min_by_key(|(_, node)| node.last_used) else {
-                return Ok(evicted);
-            };
+            let Some(page) = self.next_to_go(pool)? else { return Ok(evicted) };
             pool.free(page)?;
             self.remove(page);
         }
@@ -169,24 +200,32 @@ impl Prefixes for PrefixCache {
 
 impl ForkCache {
     // ANCHOR: with_prefix
-    /// The cache of a text that begins with what `prefixes` holds of it: the rows of those tokens
-    /// are there and need not be computed.
+    /// The cache of a text that begins with what `prefixes` holds of it: the rows of those
+    /// tokens are there and need not be computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
+    ///
+    /// # Panics
+    /// If the pages of `prefixes` have another size than the slab's.
     pub fn with_prefix(slab: &SharedSlab, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<ForkCache, CacheError> {
         let mut cache = ForkCache::new(slab)?;
-        cache.inner.table = prefixes.lookup(text, &mut slab.borrow_mut().pool)?;
+        let table = prefixes.lookup(text, &mut slab.borrow_mut().pool)?;
+        assert_eq!(table.page_size(), cache.table().page_size(), "slots in a page: trie and slab");
+        cache.inner.table = table;
         Ok(cache)
     }
     // ANCHOR_END: with_prefix
 
     // ANCHOR: insert_into
-    /// Gives the full pages of a text to `prefixes`. The text begins with the tokens that this
-    /// cache holds, and their rows are computed.
+    /// Gives the full pages of a text to `prefixes`. The text begins with the tokens that
+    /// this cache holds, and their rows are computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::insert`].
+    ///
+    /// # Panics
+    /// If the cache holds more tokens than `text` has.
     pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<(), CacheError> {
         prefixes.insert(text, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
     }

@@ -6,7 +6,10 @@ use crate::chapters::ch05_page_table::PageTable;
 
 /// Full pages that outlive the texts that filled them, found by the tokens that they hold.
 ///
-/// It is one more owner of each of its pages. All calls take the pool that the pages come from.
+/// It is one more owner of each of its pages, and each of them has the page before it here, too: what it holds are
+/// prefixes. All calls take the pool that the pages come from.
+///
+/// A page is *used* when a lookup returns it, and when an insertion finds or adds it.
 pub trait Prefixes {
     /// The longest prefix of `text` that it holds, as a table of full pages; each of them has the caller as one more owner. An
     /// empty table if nothing is found.
@@ -14,35 +17,43 @@ pub trait Prefixes {
     /// At least one token of the text is left to compute: the logits after it are what the caller is after. So a text of 8
     /// tokens finds at most 1 page of 4.
     ///
+    /// The cost goes with the pages of the text, not with the pages held.
+    ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] or [`CacheError::DoubleFree`] if the pool is another one than the pages came from. Nothing
-    /// has changed then.
+    /// If the pool is another one than the pages came from: [`CacheError::ForeignPage`] if it has no such page,
+    /// [`CacheError::DoubleFree`] if a page has no owner there. Nothing has changed then.
     fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError>;
 
     /// Takes the full pages of a text. `table` is the text's, its rows are computed, and `text` begins with the tokens that it
-    /// holds.
+    /// holds; it may go on behind them.
     ///
     /// Where a page for the same prefix is held already, the table gets that one in place of its own, which it lets go of: the
-    /// same tokens, the same bits.
+    /// same tokens, the same bits. So whoever has a page of this cache has the pages before it as well, and a page has at
+    /// least as many owners as one that follows it.
+    ///
+    /// The cost goes with the pages of the text, not with the pages held.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] or [`CacheError::DoubleFree`] if the pool is another one than the table's pages came from.
-    /// Nothing has changed then.
+    /// If the pool is another one than the pages came from: [`CacheError::ForeignPage`] if it has no such page,
+    /// [`CacheError::DoubleFree`] if a page has no owner there. Nothing has changed then.
     ///
     /// # Panics
-    /// If the table holds more tokens than `text` has.
+    /// If the table holds more tokens than `text` has, or has pages of another size. Nothing has changed then.
     fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError>;
 
     /// Lets go of up to `n` pages that nobody else owns, and returns how many: each time the least recently used one that no
-    /// other page here follows. A page is used when a lookup or an insertion comes by.
+    /// other page here follows. Fewer than `n` only if there is no such page left.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] if the pool is another one than the pages came from.
+    /// [`CacheError::ForeignPage`] if it comes upon a page that the pool does not have.
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError>;
 
     /// Pages that it owns.
     fn n_pages(&self) -> usize;
 
     /// Pages that it owns alone: all of them can be evicted, one after the other.
+    ///
+    /// One exception: where a table was forked before its pages were inserted, the fork may still have pages of its own before
+    /// those that it shares. Its next insertion swaps them.
     fn n_evictable(&self, pool: &PagePool) -> usize;
 }
