@@ -17,6 +17,7 @@
 //! - [`model`]: Qwen3, tokens in and logits out.
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
 //! - [`prefixes`] and [`schedule`]: what a prefix cache does, and what a scheduler and the loop around it tell each other.
+//! - [`workload`]: texts that come and go in a pool of pages, counted without a model.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
 //! - [`snapshot`]: a cache as a file, for any cache to go on from.
 //! - [`files`]: files read only if they are what they should be, written whole or not at all; [`shown`]: what came from
@@ -41,3 +42,4 @@ pub mod schedule;
 pub mod shown;
 pub mod snapshot;
 pub mod tokenizer;
+pub mod workload;

@@ -59,7 +59,7 @@ fn new_folder(parent: &tempfile::TempDir) -> String {
 
 #[test]
 fn help_has_an_example_and_every_option_a_word() {
-    let commands: [&[&str]; 12] = [
+    let commands: [&[&str]; 17] = [
         &[],
         &["generate"],
         &["logits"],
@@ -72,10 +72,15 @@ fn help_has_an_example_and_every_option_a_word() {
         &["bench", "append"],
         &["bench", "rewind"],
         &["bench", "speculation"],
+        &["workload"],
+        &["workload", "shared"],
+        &["workload", "unique"],
+        &["workload", "chats"],
+        &["workload", "documents"],
     ];
     for command in commands {
         let help = ok(&[command, &["--help"]].concat()).stdout;
-        let lists_commands = command == ["bench"];
+        let lists_commands = command == ["bench"] || command == ["workload"];
         assert!(lists_commands || help.contains("Example"), "{command:?}:\n{help}");
         assert!(!help.contains("TODO"), "{command:?}:\n{help}");
         for line in ok(&[command, &["-h"]].concat()).stdout.lines().filter(|line| line.contains("--")) {

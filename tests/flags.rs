@@ -83,6 +83,8 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
                 "--accept=sample",
             ],
         ],
+        ["workload", "shared" | "unique"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"]],
+        ["workload", "chats" | "documents"] => &[&["--pages=200"]],
         _ => panic!("the command {command:?} is new: say in `quick` how it runs in no time"),
     }
 }

@@ -13,6 +13,7 @@ mod report;
 mod saved;
 mod status;
 mod synth;
+mod workload;
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -53,6 +54,7 @@ enum Command {
     Logits(logits::Logits),
     Synth(synth::Synth),
     Bench(bench::Bench),
+    Workload(workload::Workload),
     Status(status::Status),
 }
 
@@ -85,6 +87,7 @@ impl Cli {
             Command::Logits(command) => command.run(),
             Command::Synth(command) => command.run(),
             Command::Bench(command) => command.run(),
+            Command::Workload(command) => command.run(),
             Command::Status(command) => command.run(),
         })
     }

@@ -1,0 +1,248 @@
+//! `workload`: requests that come and go in a pool of pages, counted without a model.
+
+use anyhow::{Result, ensure};
+use clap::{Args, Subcommand};
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::prefixes::Prefixes;
+use page_by_page::workload::{Counters, Pages, Trace, run};
+use serde::Serialize;
+
+use super::kv::require_chapters;
+use super::print;
+use super::progress::Progress;
+use super::report::{Table, count, thousands};
+
+/// Count what pages and prefixes do for many requests, without a model
+///
+/// Texts take pages, find what earlier ones left in the prefix cache, grow by a token a step, and end. No model computes:
+/// where the pages go does not depend on what is in them. All counters are exact and the same on every machine.
+#[derive(Args)]
+pub struct Workload {
+    #[command(subcommand)]
+    trace: Requests,
+}
+
+#[derive(Subcommand)]
+enum Requests {
+    Shared(Many),
+    Unique(Unique),
+    Chats(Chats),
+    Documents(Documents),
+}
+
+/// Prompts that begin with the same 64 tokens, as with a system prompt
+///
+/// Behind them come 8 to 48 tokens of a user; 16 to 96 more are written.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page workload shared
+  page-by-page workload shared --no-prefix-cache")]
+struct Many {
+    #[command(flatten)]
+    many: ManyOptions,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Prompts of 32 to 64 tokens that share nothing; 16 to 96 more are written
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page workload unique")]
+struct Unique {
+    #[command(flatten)]
+    many: ManyOptions,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// 20 chats that take turns, 6 times around
+///
+/// Each turn asks with all that was said in the chat so far and a new message of 8 to 48 tokens; 8 to 40 are written. All
+/// chats begin with the same 64 tokens. A turn begins when the one before it has its answer.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page workload chats --pages 100,300,500")]
+struct Chats {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// 4 documents of 512 tokens, asked in turn, 20 times around
+///
+/// Each time a question of 10 tokens stands behind the document, and an answer of 32 is written. The documents alone fill
+/// 128 pages of 16 tokens.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page workload documents
+  page-by-page workload documents --pages 130,140,150")]
+struct Documents {
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct ManyOptions {
+    /// Requests in all, at most 1,000,000
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    requests: usize,
+    /// Texts that run at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    running: usize,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Pages of the pool; several numbers, separated by commas, make several runs [default: 512 for shared and unique, 300
+    /// for chats, 130 for documents]
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pages: Vec<usize>,
+    /// Slots in a page
+    #[arg(long, value_name = "P", default_value_t = 16)]
+    page_size: usize,
+    /// Forget the pages of a text when it ends
+    #[arg(long)]
+    no_prefix_cache: bool,
+    /// Print the counters as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Pages of a pool that is made in passing.
+const MOST_PAGES: usize = 10_000_000;
+/// A larger page than this holds any text of any trace.
+const MOST_SLOTS: usize = 1_000_000;
+/// More requests than this repeat what a million shows.
+const MOST_REQUESTS: usize = 1_000_000;
+
+/// What a run is about, and what came of it in each pool.
+#[derive(Serialize)]
+struct Report {
+    trace: &'static str,
+    requests: usize,
+    running: usize,
+    page_size: usize,
+    prefix_cache: bool,
+    runs: Vec<Run>,
+}
+
+/// A run in one pool.
+#[derive(Serialize)]
+struct Run {
+    pages: usize,
+    #[serde(flatten)]
+    counters: Counters,
+}
+
+impl Workload {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        match self.trace {
+            Requests::Shared(Many { many, common }) => common.run(Trace::Shared, many.requests, many.running),
+            Requests::Unique(Unique { many, common }) => common.run(Trace::Unique, many.requests, many.running),
+            Requests::Chats(Chats { common }) => common.run_whole(Trace::Chats),
+            Requests::Documents(Documents { common }) => common.run_whole(Trace::Documents),
+        }
+    }
+}
+
+impl Common {
+    /// A trace that has its own length.
+    fn run_whole(self, trace: Trace) -> Result<()> {
+        self.run(trace, trace.n_requests(), trace.running())
+    }
+
+    fn run(self, trace: Trace, requests: usize, running: usize) -> Result<()> {
+        let pools = if self.pages.is_empty() { vec![trace.n_pages()] } else { self.pages.clone() };
+        require_chapters(if self.no_prefix_cache { &[4, 5] } else { &[4, 5, 11] })?;
+        require_in(requests, MOST_REQUESTS, "--requests", "a workload")?;
+        require_in(self.page_size, MOST_SLOTS, "--page-size", "a page")?;
+        for n_pages in &pools {
+            require_in(*n_pages, MOST_PAGES, "--pages", "a pool")?;
+        }
+        let progress = Progress::new("counting", (requests * pools.len()) as u64);
+        let run_in = |n_pages| {
+            let prefixes = match self.no_prefix_cache {
+                true => None,
+                false => Some(Box::new(PrefixCache::new(self.page_size)?) as Box<dyn Prefixes>),
+            };
+            let mut memory = Pages::new(n_pages, self.page_size, prefixes)?;
+            let counters = run(trace.requests(requests), running, &mut memory, || progress.advance(1))?;
+            anyhow::Ok(Run { pages: n_pages, counters })
+        };
+        let runs = pools.into_iter().map(run_in).collect::<Result<Vec<_>>>()?;
+        drop(progress);
+        let report = Report {
+            trace: trace.name(),
+            requests,
+            running,
+            page_size: self.page_size,
+            prefix_cache: !self.no_prefix_cache,
+            runs,
+        };
+        match self.json {
+            true => print(&(serde_json::to_string_pretty(&report)? + "\n")),
+            false => print(&report.shown()),
+        }
+    }
+}
+
+/// Refuses 0, and more than there is any use for.
+fn require_in(number: usize, most: usize, option: &str, what: &str) -> Result<()> {
+    ensure!(
+        (1..=most).contains(&number),
+        "{option} is {}; {what} takes from 1 to {}",
+        thousands(number),
+        thousands(most)
+    );
+    Ok(())
+}
+
+impl Report {
+    /// Lines for people: what ran, and a line of counters for each pool.
+    fn shown(&self) -> String {
+        let prefixes = if self.prefix_cache { "with" } else { "without" };
+        let about = format!(
+            "{}: {}, at most {} at a time, pages of {}, {prefixes} the prefix cache\n",
+            self.trace,
+            count(self.requests, "request"),
+            thousands(self.running),
+            count(self.page_size, "slot"),
+        );
+        let mut table = Table::new(
+            0,
+            &[
+                "pages",
+                "allocated",
+                "evicted",
+                "tokens found",
+                "of",
+                "hit rate",
+                "utilisation",
+                "fragmentation",
+                "steps",
+            ],
+        );
+        for Run { pages, counters } in &self.runs {
+            table.line([
+                thousands(*pages),
+                thousands(counters.pages_allocated),
+                thousands(counters.pages_evicted),
+                thousands(counters.tokens_found),
+                thousands(counters.prompt_tokens),
+                percent(counters.hit_rate),
+                percent(counters.utilisation),
+                percent(counters.fragmentation),
+                thousands(counters.steps),
+            ]);
+        }
+        about + "\n" + &table.render()
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}

@@ -1,0 +1,172 @@
+//! Four traces: who asks for what, in which order. Nobody reads the tokens, so they are numbers that are equal where two
+//! texts are to share pages, and different elsewhere.
+
+use std::str::FromStr;
+
+/// A text as somebody asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The whole text as it will be in the end: the prompt, and behind it what a model would write.
+    pub text: Vec<u32>,
+    /// Tokens of the prompt: at least one, and fewer than the text has.
+    pub prompt: usize,
+}
+
+/// Which requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trace {
+    /// Prompts that begin with the same 64 tokens. Behind them come 8 to 48 tokens of a user; 16 to 96 are written.
+    Shared,
+    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 are written.
+    Unique,
+    /// 20 chats that take turns, 6 times around. A chat begins with the same 64 tokens as the others. Each time it asks
+    /// with all that was said in it so far and a new message of 8 to 48 tokens; 8 to 40 are written.
+    Chats,
+    /// 4 documents of 512 tokens, asked in turn, 20 times around: each time a question of 10 tokens behind the document;
+    /// 32 are written.
+    Documents,
+}
+
+/// A name that is none of the traces.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown trace {0:?} (supported: shared, unique, chats, documents)")]
+pub struct UnknownTrace(String);
+
+impl FromStr for Trace {
+    type Err = UnknownTrace;
+
+    fn from_str(name: &str) -> Result<Self, UnknownTrace> {
+        let trace = Trace::ALL.into_iter().find(|trace| trace.name() == name);
+        trace.ok_or_else(|| UnknownTrace(name.into()))
+    }
+}
+
+/// Tokens below this are what users say and models write; the others are what many texts begin with.
+const FIRST_COMMON: u32 = 5000;
+/// Tokens that texts of [`Trace::Shared`] and [`Trace::Chats`] begin with.
+const COMMON: u32 = 64;
+/// Requests of [`Trace::Shared`] and [`Trace::Unique`], if nobody asks for another number.
+const REQUESTS: usize = 300;
+const CHATS: usize = 20;
+const TURNS: usize = 6;
+const DOCUMENTS: usize = 4;
+const ROUNDS: usize = 20;
+
+impl Trace {
+    /// All of them.
+    pub const ALL: [Trace; 4] = [Trace::Shared, Trace::Unique, Trace::Chats, Trace::Documents];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Trace::Shared => "shared",
+            Trace::Unique => "unique",
+            Trace::Chats => "chats",
+            Trace::Documents => "documents",
+        }
+    }
+
+    /// Requests that it has, if nobody asks for another number.
+    pub fn n_requests(self) -> usize {
+        match self {
+            Trace::Shared | Trace::Unique => REQUESTS,
+            Trace::Chats => CHATS * TURNS,
+            Trace::Documents => DOCUMENTS * ROUNDS,
+        }
+    }
+
+    /// Texts that run at the same time, if nobody asks for another number. A chat asks again when it has its answer: turns
+    /// and questions come one after the other.
+    pub fn running(self) -> usize {
+        match self {
+            Trace::Shared | Trace::Unique => 16,
+            Trace::Chats | Trace::Documents => 1,
+        }
+    }
+
+    /// Pages of the pool, if nobody asks for another number. The documents alone fill 128 pages of 16 tokens: the last two
+    /// are where it gets tight.
+    pub fn n_pages(self) -> usize {
+        match self {
+            Trace::Shared | Trace::Unique => 512,
+            Trace::Chats => 300,
+            Trace::Documents => 130,
+        }
+    }
+
+    /// The first `n` requests, made one by one: the same on every machine.
+    ///
+    /// `shared` and `unique` are those of the crate kv-cache-scheduler 0.1.0, so that counters can be compared. It draws
+    /// both from one row of random numbers, 300 requests of `shared` first.
+    pub fn requests(self, n: usize) -> Box<dyn Iterator<Item = Request>> {
+        let mut draws = Draws(42);
+        match self {
+            Trace::Shared => Box::new((0..n as u32).map(move |i| shared(i, &mut draws))),
+            Trace::Unique => {
+                (0..REQUESTS as u32).for_each(|i| drop(shared(i, &mut draws)));
+                Box::new((0..n as u32).map(move |i| unique(i, &mut draws)))
+            }
+            Trace::Chats => {
+                let mut chats = vec![common(); CHATS];
+                Box::new((0..n).map(move |i| chat(&mut chats[i % CHATS], &mut draws)))
+            }
+            Trace::Documents => Box::new((0..n as u32).map(document)),
+        }
+    }
+}
+
+/// What many texts begin with.
+fn common() -> Vec<u32> {
+    (FIRST_COMMON..FIRST_COMMON + COMMON).collect()
+}
+
+/// Request `i` of [`Trace::Shared`].
+fn shared(i: u32, draws: &mut Draws) -> Request {
+    let (user, written) = (draws.between(8, 48), draws.between(16, 96));
+    let mut text = common();
+    text.extend((0..user).map(|_| draws.between(0, FIRST_COMMON - 1)));
+    let prompt = text.len();
+    // What is written is drawn from nothing: no two texts get the same.
+    text.extend((0..written).map(|token| own_token(i, token)));
+    Request { text, prompt }
+}
+
+/// Request `i` of [`Trace::Unique`].
+fn unique(i: u32, draws: &mut Draws) -> Request {
+    let (prompt, written) = (draws.between(32, 64), draws.between(16, 96));
+    Request { text: (0..prompt + written).map(|token| own_token(i, token)).collect(), prompt: prompt as usize }
+}
+
+/// A token that no other text has at the same place. Numbers that do not fit wrap: the first tokens of two texts still
+/// differ as long as there are fewer than 2^28.
+fn own_token(request: u32, token: u32) -> u32 {
+    request.wrapping_mul(10_000).wrapping_add(token)
+}
+
+/// The next turn of a chat, of which `said` is all that was said.
+fn chat(said: &mut Vec<u32>, draws: &mut Draws) -> Request {
+    let (message, answer) = (draws.between(8, 48), draws.between(8, 40));
+    said.extend((0..message).map(|_| draws.between(0, FIRST_COMMON - 1)));
+    let prompt = said.len();
+    said.extend((0..answer).map(|_| draws.between(0, FIRST_COMMON - 1)));
+    Request { text: said.clone(), prompt }
+}
+
+/// Question `i`, behind the document that it is about.
+fn document(i: u32) -> Request {
+    let document = i % DOCUMENTS as u32;
+    let mut text: Vec<u32> = (document * 512..(document + 1) * 512).collect();
+    text.extend((0..10 + 32).map(|token| FIRST_COMMON + 42 * i + token));
+    Request { text, prompt: 512 + 10 }
+}
+
+/// Random numbers, the same on every machine: Knuth's linear congruential generator of MMIX.
+struct Draws(u64);
+
+impl Draws {
+    /// A number from `low` to `high`.
+    fn between(&mut self, low: u32, high: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        low + (self.0 % u64::from(high - low + 1)) as u32
+    }
+}
