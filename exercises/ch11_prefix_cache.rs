@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
-use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::prefixes::Prefixes;
 
@@ -159,5 +159,15 @@ impl ForkCache {
     /// If the cache holds more tokens than `text` has.
     pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<(), CacheError> {
         prefixes.insert(text, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
+    }
+}
+
+impl PageSlab {
+    /// Evicts up to `n` pages of this slab from `prefixes`; returns how many.
+    ///
+    /// # Errors
+    /// The error of [`Prefixes::evict`].
+    pub fn evict(&mut self, prefixes: &mut dyn Prefixes, n: usize) -> Result<usize, CacheError> {
+        prefixes.evict(n, &mut self.pool)
     }
 }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
-use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::prefixes::Prefixes;
 
@@ -230,4 +230,14 @@ impl ForkCache {
         prefixes.insert(text, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
     }
     // ANCHOR_END: insert_into
+}
+
+impl PageSlab {
+    /// Evicts up to `n` pages of this slab from `prefixes`; returns how many.
+    ///
+    /// # Errors
+    /// The error of [`Prefixes::evict`].
+    pub fn evict(&mut self, prefixes: &mut dyn Prefixes, n: usize) -> Result<usize, CacheError> {
+        prefixes.evict(n, &mut self.pool)
+    }
 }
