@@ -32,7 +32,6 @@ pub mod chapters;
 pub mod checkpoint;
 pub mod engine;
 pub mod files;
-pub mod kernels;
 pub mod lookup;
 pub mod model;
 pub mod prefixes;
@@ -43,3 +42,5 @@ pub mod shown;
 pub mod snapshot;
 pub mod tokenizer;
 pub mod workload;
+
+pub use page_by_page_kernels as kernels;
