@@ -31,9 +31,9 @@ pub struct Slot {
 /// The pages of one text, in the order of its tokens.
 pub struct PageTable {
     page_size: usize,
-    pub(super) pages: Vec<PageId>,
+    pub(crate) pages: Vec<PageId>,
     /// Tokens held.
-    pub(super) len: usize,
+    pub(crate) len: usize,
 }
 
 impl PageTable {
@@ -117,6 +117,6 @@ impl PageTable {
 /// # Errors
 /// [`CacheError::ForeignPage`] for a page that the pool does not have,
 /// [`CacheError::DoubleFree`] for one that has no owner there.
-pub(super) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
+pub(crate) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
     todo!("ch05 task 3: has each of these pages an owner in the pool?")
 }

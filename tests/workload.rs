@@ -6,6 +6,7 @@ use std::process::Command;
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
+use page_by_page::prefixes::chain::{Chain, FirstOut};
 use page_by_page::workload::{Counters, Pages, Request, Trace, WorkloadError, run};
 use serde_json::Value;
 
@@ -68,6 +69,17 @@ fn documents_are_found_while_their_tails_go_first() {
     let counters = counters(Trace::Documents, 130, true);
     assert_eq!((counters.requests, counters.prompt_tokens, counters.tokens_found), (80, 41_760, 32_832));
     assert_eq!((percent(counters.hit_rate).as_str(), counters.pages_evicted), ("78.6", 539));
+}
+
+#[test]
+fn documents_are_never_found_where_their_heads_go_first() {
+    let mut memory = Chain::new(130, 16, FirstOut::Heads).unwrap();
+    let counters = run(Trace::Documents.requests(80), 1, &mut memory, || ()).unwrap();
+    assert_eq!((counters.requests, counters.tokens_found), (80, 0));
+    let (code, stdout, _) = program(&["documents", "--evict", "heads", "--json"]);
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, report["evict"].as_str()), (0, Some("heads")));
+    assert_eq!(report["runs"][0]["hit_rate"].as_f64(), Some(0.0));
 }
 
 #[test]

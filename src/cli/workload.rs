@@ -1,9 +1,10 @@
 //! `workload`: requests that come and go in a pool of pages, counted without a model.
 
 use anyhow::{Result, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
+use page_by_page::prefixes::chain::{Chain, FirstOut};
 use page_by_page::workload::{Counters, Pages, Trace, run};
 use serde::Serialize;
 
@@ -78,7 +79,7 @@ struct Chats {
 #[command(after_help = "\
 Example:
   page-by-page workload documents
-  page-by-page workload documents --pages 130,140,150")]
+  page-by-page workload documents --evict heads")]
 struct Documents {
     #[command(flatten)]
     common: Common,
@@ -106,9 +107,21 @@ struct Common {
     /// Forget the pages of a text when it ends
     #[arg(long)]
     no_prefix_cache: bool,
+    /// Which pages of a text that is not in use go first
+    #[arg(long, value_name = "END", value_enum, default_value_t = Evict::Tails, conflicts_with = "no_prefix_cache")]
+    evict: Evict,
     /// Print the counters as one JSON object
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Evict {
+    /// Its last ones: what is left of it can still be found
+    Tails,
+    /// Its first ones, as in a queue of pages that are freed in the order of the text
+    Heads,
 }
 
 /// Pages of a pool that is made in passing.
@@ -126,6 +139,8 @@ struct Report {
     running: usize,
     page_size: usize,
     prefix_cache: bool,
+    /// `None` without a prefix cache.
+    evict: Option<Evict>,
     runs: Vec<Run>,
 }
 
@@ -157,7 +172,7 @@ impl Common {
 
     fn run(self, trace: Trace, requests: usize, running: usize) -> Result<()> {
         let pools = if self.pages.is_empty() { vec![trace.n_pages()] } else { self.pages.clone() };
-        require_chapters(if self.no_prefix_cache { &[4, 5] } else { &[4, 5, 11] })?;
+        require_chapters(self.chapters())?;
         require_in(requests, MOST_REQUESTS, "--requests", "a workload")?;
         require_in(self.page_size, MOST_SLOTS, "--page-size", "a page")?;
         for n_pages in &pools {
@@ -165,12 +180,14 @@ impl Common {
         }
         let progress = Progress::new("counting", (requests * pools.len()) as u64);
         let run_in = |n_pages| {
-            let prefixes = match self.no_prefix_cache {
-                true => None,
-                false => Some(Box::new(PrefixCache::new(self.page_size)?) as Box<dyn Prefixes>),
+            let (requests, told) = (trace.requests(requests), || progress.advance(1));
+            let counters = match self.evict {
+                Evict::Heads => {
+                    let mut memory = Chain::new(n_pages, self.page_size, FirstOut::Heads)?;
+                    run(requests, running, &mut memory, told)?
+                }
+                Evict::Tails => run(requests, running, &mut self.pages(n_pages)?, told)?,
             };
-            let mut memory = Pages::new(n_pages, self.page_size, prefixes)?;
-            let counters = run(trace.requests(requests), running, &mut memory, || progress.advance(1))?;
             anyhow::Ok(Run { pages: n_pages, counters })
         };
         let runs = pools.into_iter().map(run_in).collect::<Result<Vec<_>>>()?;
@@ -181,12 +198,33 @@ impl Common {
             running,
             page_size: self.page_size,
             prefix_cache: !self.no_prefix_cache,
+            evict: (!self.no_prefix_cache).then_some(self.evict),
             runs,
         };
         match self.json {
             true => print(&(serde_json::to_string_pretty(&report)? + "\n")),
             false => print(&report.shown()),
         }
+    }
+}
+
+impl Common {
+    /// The chapters whose code it runs.
+    fn chapters(&self) -> &'static [usize] {
+        match (self.no_prefix_cache, self.evict) {
+            (true, _) => &[4, 5],
+            (false, Evict::Tails) => &[4, 5, 11],
+            (false, Evict::Heads) => &[],
+        }
+    }
+
+    /// The chapters' memory.
+    fn pages(&self, n_pages: usize) -> Result<Pages> {
+        let prefixes: Option<Box<dyn Prefixes>> = match self.no_prefix_cache {
+            true => None,
+            false => Some(Box::new(PrefixCache::new(self.page_size)?)),
+        };
+        Ok(Pages::new(n_pages, self.page_size, prefixes)?)
     }
 }
 
@@ -204,9 +242,13 @@ fn require_in(number: usize, most: usize, option: &str, what: &str) -> Result<()
 impl Report {
     /// Lines for people: what ran, and a line of counters for each pool.
     fn shown(&self) -> String {
-        let prefixes = if self.prefix_cache { "with" } else { "without" };
+        let prefixes = match self.evict {
+            None => "without the prefix cache",
+            Some(Evict::Tails) => "with the prefix cache",
+            Some(Evict::Heads) => "with a prefix cache that evicts heads first",
+        };
         let about = format!(
-            "{}: {}, at most {} at a time, pages of {}, {prefixes} the prefix cache\n",
+            "{}: {}, at most {} at a time, pages of {}, {prefixes}\n",
             self.trace,
             count(self.requests, "request"),
             thousands(self.running),
@@ -243,6 +285,7 @@ impl Report {
     }
 }
 
+/// A share of 0 to 1.
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }

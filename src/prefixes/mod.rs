@@ -1,4 +1,11 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one.
+//!
+//! Three others lie here, to be read beside it: the same trie [as a server would build it](fast), [SGLang's tree](radix), and
+//! [vLLM's chain of hashes](chain). Checks hold that all four find the same.
+
+pub mod chain;
+pub mod fast;
+pub mod radix;
 
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;

@@ -16,9 +16,11 @@
 //!
 //! All counters are exact and the same on every machine.
 
+mod chained;
 mod pages;
 mod traces;
 
+pub use chained::ChainTable;
 pub use pages::Pages;
 pub use traces::{Request, Trace, UnknownTrace};
 
