@@ -1,9 +1,9 @@
 //! Chapter 10: fork and copy-on-write. One beginning, many texts.
 //!
-//! A *fork* is a second text with the same tokens so far. It shares all pages of the first: each
-//! gets one more owner, and no row moves. Only one text may fill the rest of a page. So a text
-//! that grows into a page with several owners takes a page of its own first and copies the
-//! filled rows into it: *copy-on-write*.
+//! A *fork* is a second text with the same tokens so far. It shares all pages of the first:
+//! each gets one more owner, and no row moves. Only one text may fill the rest of a page. So
+//! a text that grows into a page with several owners takes a page of its own first and copies
+//! the filled rows into it: *copy-on-write*.
 //!
 //! ```text
 //!   page size 4, six tokens         table of a   table of b   owners of pages 0 1 2
@@ -36,13 +36,15 @@ pub struct PageCopy {
 
 impl PageTable {
     // ANCHOR: fork
-    /// A second table of the same tokens: the same pages in the same order, each with one more
-    /// owner. It takes no page.
+    /// A second table of the same tokens: the same pages in the same order, each with one
+    /// more owner. It takes no page.
+    ///
+    /// Six tokens in pages 12 and 5: the fork has six tokens in pages 12 and 5 as well.
     ///
     /// # Errors
     /// If the pool is another one than the table's pages came from:
-    /// [`CacheError::ForeignPage`] if it has no such page, [`CacheError::DoubleFree`] if a page
-    /// has no owner there. The pool is then as it was.
+    /// [`CacheError::ForeignPage`] if it has no such page, [`CacheError::DoubleFree`] if a
+    /// page has no owner there. The pool is then as it was.
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
         all_owned(&self.pages, pool)?;
         for page in &self.pages {
@@ -56,29 +58,33 @@ impl PageTable {
     // ANCHOR_END: fork
 
     // ANCHOR: shares_tail
-    /// Whether the next token would go into a page that others have too: the last page is filled
-    /// in part, and has more than one owner.
+    /// Whether the next token would go into a page that others have too: the last page is
+    /// filled in part, and has more than one owner. False before the first token.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
     pub fn shares_tail(&self, pool: &PagePool) -> Result<bool, CacheError> {
+        let filled_in_part = !self.len.is_multiple_of(self.page_size());
         match self.pages.last() {
-            Some(tail) if !self.len.is_multiple_of(self.page_size()) => Ok(pool.owners(*tail)? > 1),
+            Some(tail) if filled_in_part => Ok(pool.owners(*tail)? > 1),
             _ => Ok(false),
         }
     }
     // ANCHOR_END: shares_tail
 
     // ANCHOR: own_tail
-    /// Puts a page of its own in the place of a last page that is filled in part and that others
-    /// have too; says what is to be copied into it. `None` if the last page is full or its own,
-    /// and before the first token: nothing changes then.
+    /// Puts a page of its own in the place of a last page that is filled in part and that
+    /// others have too; says what is to be copied into it. `None` if the last page is full or
+    /// its own, and before the first token: nothing changes then.
     ///
+    /// Six tokens in pages 12 and 5 of 4 slots, page 5 has a second owner, page 3 is the next
+    /// free one → `PageCopy { from: 5, to: 3, rows: 2 }`, and the table has pages 12 and 3.
     /// Only ids change hands here: the table knows no rows.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if the pool has no page left, [`CacheError::ForeignPage`] if
-    /// the last page is not of this pool. Table and pool are then as they were.
+    /// [`CacheError::OutOfPages`] if it takes a page and the pool has none left,
+    /// [`CacheError::ForeignPage`] if the pool has no page of the last one's number. Table
+    /// and pool are then as they were.
     pub fn own_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
         if !self.shares_tail(pool)? {
             return Ok(None);
@@ -94,7 +100,8 @@ impl PageTable {
 
 impl PageSlab {
     // ANCHOR: copy_rows
-    /// Copies keys and values of the filled slots, in every layer.
+    /// Copies keys and values of the filled slots, in every layer: with 3 layers and 2 rows,
+    /// 6 rows of keys and 6 of values. All other slots stay as they are.
     fn copy_rows(&mut self, copy: PageCopy) {
         for layer in 0..self.layout.n_layers {
             let from = self.range(copy.from, layer, 0..copy.rows);
@@ -122,7 +129,8 @@ impl ForkCache {
     }
 
     // ANCHOR: cache_fork
-    /// A second cache that holds the same rows: those of the pages that both share now.
+    /// A second cache that holds the same rows: those of the pages that both share now. No
+    /// row is copied; the fork counts its own copies, from 0.
     ///
     /// All tokens held must have been written.
     ///
@@ -159,9 +167,12 @@ impl KvCache for ForkCache {
     ///
     /// `extend(0)` does nothing: no token comes, so no page need be its own.
     ///
+    /// [`Usage::rows_copied`] counts a token that is copied once, whatever the layers.
+    ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if the pool has too few for the new tokens and the copy
-    /// together; nothing has changed then, and nothing was copied.
+    /// together: six tokens in pages of 4, the second one shared, `extend(3)` → 2 needed.
+    /// Nothing has changed then, and nothing was copied.
     ///
     /// # Panics
     /// If the slab is lent to somebody at the moment.
@@ -188,7 +199,8 @@ impl KvCache for ForkCache {
 
 impl ForkCache {
     // ANCHOR: own_tail_before
-    /// Makes the last page its own, if `n` more tokens then still find the pages that they need.
+    /// Makes the last page its own, if `n` more tokens then still find the pages that they
+    /// need.
     fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
         let slab = &mut *self.inner.slab.borrow_mut();
         let table = &mut self.inner.table;
@@ -208,8 +220,8 @@ impl ForkCache {
 }
 
 impl Rewind for ForkCache {
-    /// Rewinds the paged cache. Where this ends inside a shared page, the other text's rows stay:
-    /// the next [`extend`](KvCache::extend) copies those that are left.
+    /// Rewinds the paged cache. Where this ends inside a shared page, the other text's rows
+    /// stay: the next [`extend`](KvCache::extend) copies those that are left.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         self.inner.rewind(n)
     }
@@ -245,8 +257,8 @@ pub struct Ended {
     pub score: f64,
 }
 
-/// Beam search: the `width` likeliest texts grow side by side
-/// ([Graves, 2012](https://arxiv.org/abs/1211.3711)).
+/// Beam search: the `width` likeliest texts grow side by side ([Graves,
+/// 2012](https://arxiv.org/abs/1211.3711)).
 pub struct Beams {
     width: usize,
     end_of_text: Vec<u32>,
@@ -255,11 +267,13 @@ pub struct Beams {
 }
 
 impl Beams {
-    /// One beam without a token, after a prompt whose rows `cache` holds; [`step`](Self::step)
-    /// makes up to `width` of it. `end_of_text`: tokens that end a text.
+    /// One beam without a token, after a prompt whose rows `cache` holds;
+    /// [`step`](Self::step) makes up to `width` of it, 1 or more. `end_of_text`: tokens that
+    /// end a text.
     pub fn new(cache: ForkCache, width: usize, end_of_text: &[u32]) -> Self {
         let beam = Beam { tokens: Vec::new(), score: 0.0, cache };
-        Beams { width, end_of_text: end_of_text.to_vec(), beams: vec![beam], ended: Vec::new() }
+        let end_of_text = end_of_text.to_vec();
+        Beams { width, end_of_text, beams: vec![beam], ended: Vec::new() }
     }
 
     /// The beams that grow, best first.
@@ -281,14 +295,18 @@ impl Beams {
     /// Of every beam with every token the best `n`, best first. Equal scores: the better beam
     /// first, then the lower token.
     ///
-    /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order. If `n` is more
-    /// than there are, all of them.
+    /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order; none is
+    /// NaN. If `n` is more than there are, all of them. Scores are added up as `f64`.
+    ///
+    /// Two beams with scores -1 and -2, rows `[-4, -0.5]` and `[-0.25, -1]`, `n` 3 → beam 0
+    /// with token 1 (-1.5), beam 1 with token 0 (-2.25), beam 1 with token 1 (-3).
     pub fn candidates(&self, log_probabilities: &[Vec<f32>], n: usize) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         for (beam, row) in log_probabilities.iter().enumerate() {
-            let score = self.beams[beam].score;
+            let so_far = self.beams[beam].score;
             for (token, log_probability) in (0..).zip(row) {
-                candidates.push(Candidate { beam, token, score: score + f64::from(*log_probability) });
+                let score = so_far + f64::from(*log_probability);
+                candidates.push(Candidate { beam, token, score });
             }
         }
         if n < candidates.len() {
@@ -301,19 +319,20 @@ impl Beams {
     // ANCHOR_END: candidates
 
     // ANCHOR: step
-    /// Each beam gets a token or is given up: the `width` best candidates that do not end a text
-    /// are the new beams, best first. Those before the last of them that do end one are
+    /// Each beam gets a token or is given up. The [`candidates`](Self::candidates) are gone
+    /// through, best first, until `width` of them are the new beams, in this order. One that
+    /// ends a text is no beam and takes nobody's place: its text goes to
     /// [`ended`](Self::ended).
     ///
-    /// A beam that several candidates go on from is forked; one that none goes on from lets its
-    /// pages go.
+    /// A beam that several candidates go on from is forked; one that none goes on from lets
+    /// its pages go.
     ///
     /// # Errors
     /// The error of [`ForkCache::fork`]; the beams are then as they were.
     pub fn step(&mut self, log_probabilities: &[Vec<f32>]) -> Result<(), CacheError> {
         let mut beams = Vec::new();
         let mut ended = Vec::new();
-        // Each beam can end with each of the end tokens; the others go on.
+        // So many, that `width` go on even if each beam ends with each of the end tokens.
         let enough = self.width + self.beams.len() * self.end_of_text.len();
         for candidate in self.candidates(log_probabilities, enough) {
             if beams.len() == self.width {
