@@ -21,6 +21,7 @@ mod ch08_speculation;
 mod ch08_step;
 mod ch09_bars;
 mod ch09_share_chart;
+mod ch10_fork;
 mod home_paged;
 
 use anyhow::{Result, ensure};
@@ -116,6 +117,7 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch08_k_chart", &ch08_k_chart::record()?, ch08_k_chart::draw)?,
         Figure::new("ch09_bars", &ch09_bars::record()?, ch09_bars::draw)?,
         Figure::new("ch09_share_chart", &ch09_share_chart::record()?, ch09_share_chart::draw)?,
+        Figure::new("ch10_fork", &ch10_fork::record()?, ch10_fork::draw)?,
     ])
 }
 

@@ -224,6 +224,26 @@ pub fn every_slot(slab: &SharedSlab, mut texts: Vec<Text>, page_size: usize) -> 
     owners.into_iter().zip(found).map(page).collect()
 }
 
+/// What lies in every slot of a slab, page by page: `a0`, or `None` where nothing was ever written. All layers, keys and
+/// values must lie alike.
+pub fn slot_names(slab: &SharedSlab, layout: KvLayout, page_size: usize) -> Result<Vec<Vec<Option<String>>>> {
+    let slab = slab.borrow();
+    let mut pages = Vec::new();
+    let page_numbers = layout.n_layers * page_size * layout.kv_width();
+    for (k, v) in slab.keys().chunks_exact(page_numbers).zip(slab.values().chunks_exact(page_numbers)) {
+        let mut tensors = Vec::new();
+        for (numbers, kind) in [(k, KINDS[0]), (v, KINDS[1])] {
+            for (layer, layer_numbers) in numbers.chunks_exact(page_size * layout.kv_width()).enumerate() {
+                let rows = layer_numbers.chunks_exact(layout.kv_width());
+                tensors.push(rows.map(|row| rows::name(layout, row, layer, kind)).collect::<Vec<_>>());
+            }
+        }
+        ensure!(tensors.iter().all(|names| *names == tensors[0]), "not the same rows in every layer: {tensors:?}");
+        pages.push(tensors[0].iter().map(|name| letter_name(name)).collect::<Result<_>>()?);
+    }
+    Ok(pages)
+}
+
 /// `t103` is `b3`.
 fn letter_name(name: &str) -> Result<Option<String>> {
     if name == "zeros" {
