@@ -12,6 +12,8 @@
 //!
 //! The oldest text is served first and never made to wait, so it ends; then another one is the
 //! oldest.
+//!
+//! Check your work with `cargo test --features solution --test ch12_scheduler`.
 
 use std::collections::VecDeque;
 
@@ -43,16 +45,21 @@ impl Text {
         &self.tokens[self.n_prompt..]
     }
 
-    /// Tokens that have rows if it ends at its limit: the newest is never read.
+    /// Tokens that have rows at the most, when it ends at its limit. The newest is never read,
+    /// and has none: a prompt of 5 and 3 new tokens take 7 rows.
+    ///
+    /// `max_new_tokens` may be any number but 0.
     fn most_rows(&self) -> usize {
-        self.n_prompt.saturating_add(self.max_new_tokens - 1)
+        todo!("ch12 task 1: how many of its tokens will have rows at the most?")
     }
 
     /// Pages that it takes beyond those of `table` to read all of its tokens and the one that
-    /// comes next, if one comes next.
+    /// comes next, if that is ever read.
+    ///
+    /// Page size 4, 8 tokens, and a table of 4 of them: 2 pages more, for 9 rows. If only one new
+    /// token is to come, 1 page: that token is the newest, and never read.
     fn pages_to_go(&self, table: &PageTable) -> usize {
-        let rows = self.most_rows().min(self.tokens.len() + 1);
-        table.pages_needed(rows - table.len())
+        todo!("ch12 task 2: how many pages more, for its tokens and the next?")
     }
 }
 
@@ -189,11 +196,14 @@ impl Scheduler {
     }
 
     /// Takes a text in; it waits behind all others. One that is to get no new token has ended at
-    /// once.
+    /// once, with [`End::Limit`], whatever its length: it takes no page.
+    ///
+    /// 3 pages of 4: a prompt of 6 tokens with 7 new ones fits, as it takes 12 slots at the most.
+    /// With 8 new ones it would need 4 pages and is refused, also while nobody else is there.
     ///
     /// # Errors
     /// [`ScheduleError::NoPrompt`]. [`ScheduleError::NeverFits`] if the pool is too small for the
-    /// text even when it runs alone: each of its tokens but the newest takes a slot.
+    /// text even when it has all pages to itself. A text that is refused gets no number.
     pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
         todo!("ch12 task 1: take the text in, or refuse what can never fit")
     }
@@ -208,8 +218,11 @@ impl Scheduler {
     ///
     /// Each running text reads what it has not read yet, as far as the budget goes. One that finds
     /// no pages, free or evictable, gets those of the newest text, or waits if it is the newest
-    /// itself. Then others may begin, unless somebody was preempted in this step. The plan is
-    /// empty if nobody waits or runs.
+    /// itself. Then, while budget is left, others may begin and read, unless somebody was
+    /// preempted in this step. The plan is empty if nobody waits or runs.
+    ///
+    /// Budget 8. Two texts have 1 token unread each, and one with 13 tokens waits: the plan is 1,
+    /// 1 and 6. In the next step it is the same again, then 1, 1 and 1, its last.
     ///
     /// # Errors
     /// [`ScheduleError::NotSettled`] if the last plan is not settled yet.
@@ -232,24 +245,33 @@ impl Scheduler {
         self.planned.push(Turn { text, tokens: n, is_last });
     }
 
-    /// Makes room for `n` more tokens of the text at `place`: evicts pages and, where that is not
-    /// enough, preempts the newest text. False if this one was the newest and now waits.
+    /// Makes room for `n` more tokens of the text at `place`: evicts the pages that are missing
+    /// and no more and, where that is not enough, preempts the newest text, again and again. False
+    /// if this one was the newest in the end and now waits.
     fn make_room(&mut self, place: usize, n: usize) -> Result<bool, CacheError> {
-        todo!("ch12 task 3: evict, then preempt, until the tokens have room")
+        match self.running[place].cache.extend(n) {
+            Ok(()) => Ok(true),
+            Err(CacheError::OutOfPages { needed, free }) => {
+                todo!("ch12 task 4: evict, then preempt, until the tokens have room")
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Sends the newest text that runs back to the head of the queue, without its pages. It keeps
     /// its tokens.
     fn preempt(&mut self) {
-        todo!("ch12 task 3: send the newest back to the queue")
+        todo!("ch12 task 4: send the newest back to the queue")
     }
 
-    /// Lets the first text that waits run, if there is a place, and if all of its tokens and one
-    /// more find pages beside those that the running texts still take. Whether it does.
+    /// Lets the first text that waits run, if fewer run than may, and if its
+    /// [pages to go](Text::pages_to_go) and those of all that run find room together: pages that
+    /// are free or can be evicted. Says whether it does.
     ///
-    /// It begins with the pages that the prefix cache holds of it.
+    /// It begins with the pages that the prefix cache holds of it. As long as it has them, they
+    /// cannot be evicted. If it may not run yet, it keeps nothing, and nobody overtakes it.
     fn admit(&mut self) -> Result<bool, CacheError> {
-        todo!("ch12 task 1: may the first of the queue begin?")
+        todo!("ch12 task 2: may the first of the queue begin?")
     }
 
     /// What the model has to read: the turns of the plan, in its order.
@@ -267,13 +289,14 @@ impl Scheduler {
     /// The step is computed. `picks`: the next token of each text whose turn
     /// [is its last](Turn::is_last), in the order of the plan.
     ///
-    /// Pages that are full now go to the prefix cache. A text that ends gives its pages back
-    /// before this returns.
+    /// Pages that are full now go to the prefix cache, after every chunk. A text that ends gives
+    /// its pages back before this returns. Those that end in one step end in the plan's order.
     ///
     /// # Errors
-    /// [`ScheduleError::WrongPicks`]; nothing has changed then.
+    /// [`ScheduleError::WrongPicks`] if a token is missing, is one too many, or is out of order;
+    /// nothing has changed then, and the plan still waits for its tokens.
     pub fn settle(&mut self, picks: &[Pick]) -> Result<(), ScheduleError> {
-        todo!("ch12 task 4: keep the full pages, hand out the next tokens")
+        todo!("ch12 task 3: keep the full pages, hand out the next tokens")
     }
 
     /// Gives the full pages of the text at `place` to the prefix cache.
@@ -282,9 +305,10 @@ impl Scheduler {
         cache.insert_into(&mut *self.prefixes, &text.tokens)
     }
 
-    /// Adds a token to the text at `place`; why the text ends with it, if it does.
+    /// Adds a token to the text at `place`; why the text ends with it, if it does. One that ends
+    /// the text is not added, and counts before the limit.
     fn append(&mut self, place: usize, token: u32) -> Option<End> {
-        todo!("ch12 task 4: add the token; does the text end with it?")
+        todo!("ch12 task 3: add the token; does the text end with it?")
     }
 
     /// Where a text is among those that run.
@@ -299,6 +323,6 @@ impl Scheduler {
     /// [`ScheduleError::NotSettled`] in the middle of a step; [`ScheduleError::UnknownText`] if
     /// the text has ended already, or never came.
     pub fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
-        todo!("ch12 task 4: end a text wherever it is")
+        todo!("ch12 task 3: end a text wherever it is")
     }
 }

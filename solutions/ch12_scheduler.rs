@@ -43,14 +43,20 @@ impl Text {
         &self.tokens[self.n_prompt..]
     }
 
-    /// Tokens that have rows if it ends at its limit: the newest is never read.
+    /// Tokens that have rows at the most, when it ends at its limit. The newest is never read,
+    /// and has none: a prompt of 5 and 3 new tokens take 7 rows.
+    ///
+    /// `max_new_tokens` may be any number but 0.
     fn most_rows(&self) -> usize {
         self.n_prompt.saturating_add(self.max_new_tokens - 1)
     }
 
     // ANCHOR: pages_to_go
     /// Pages that it takes beyond those of `table` to read all of its tokens and the one that
-    /// comes next, if one comes next.
+    /// comes next, if that is ever read.
+    ///
+    /// Page size 4, 8 tokens, and a table of 4 of them: 2 pages more, for 9 rows. If only one new
+    /// token is to come, 1 page: that token is the newest, and never read.
     fn pages_to_go(&self, table: &PageTable) -> usize {
         let rows = self.most_rows().min(self.tokens.len() + 1);
         table.pages_needed(rows - table.len())
@@ -192,11 +198,14 @@ impl Scheduler {
 
     // ANCHOR: submit
     /// Takes a text in; it waits behind all others. One that is to get no new token has ended at
-    /// once.
+    /// once, with [`End::Limit`], whatever its length: it takes no page.
+    ///
+    /// 3 pages of 4: a prompt of 6 tokens with 7 new ones fits, as it takes 12 slots at the most.
+    /// With 8 new ones it would need 4 pages and is refused, also while nobody else is there.
     ///
     /// # Errors
     /// [`ScheduleError::NoPrompt`]. [`ScheduleError::NeverFits`] if the pool is too small for the
-    /// text even when it runs alone: each of its tokens but the newest takes a slot.
+    /// text even when it has all pages to itself. A text that is refused gets no number.
     pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
         if prompt.is_empty() {
             return Err(ScheduleError::NoPrompt);
@@ -231,8 +240,11 @@ impl Scheduler {
     ///
     /// Each running text reads what it has not read yet, as far as the budget goes. One that finds
     /// no pages, free or evictable, gets those of the newest text, or waits if it is the newest
-    /// itself. Then others may begin, unless somebody was preempted in this step. The plan is
-    /// empty if nobody waits or runs.
+    /// itself. Then, while budget is left, others may begin and read, unless somebody was
+    /// preempted in this step. The plan is empty if nobody waits or runs.
+    ///
+    /// Budget 8. Two texts have 1 token unread each, and one with 13 tokens waits: the plan is 1,
+    /// 1 and 6. In the next step it is the same again, then 1, 1 and 1, its last.
     ///
     /// # Errors
     /// [`ScheduleError::NotSettled`] if the last plan is not settled yet.
@@ -274,8 +286,9 @@ impl Scheduler {
     }
 
     // ANCHOR: make_room
-    /// Makes room for `n` more tokens of the text at `place`: evicts pages and, where that is not
-    /// enough, preempts the newest text. False if this one was the newest and now waits.
+    /// Makes room for `n` more tokens of the text at `place`: evicts the pages that are missing
+    /// and no more and, where that is not enough, preempts the newest text, again and again. False
+    /// if this one was the newest in the end and now waits.
     fn make_room(&mut self, place: usize, n: usize) -> Result<bool, CacheError> {
         while place < self.running.len() {
             let missing = match self.running[place].cache.extend(n) {
@@ -303,15 +316,17 @@ impl Scheduler {
     // ANCHOR_END: preempt
 
     // ANCHOR: admit
-    /// Lets the first text that waits run, if there is a place, and if all of its tokens and one
-    /// more find pages beside those that the running texts still take. Whether it does.
+    /// Lets the first text that waits run, if fewer run than may, and if its
+    /// [pages to go](Text::pages_to_go) and those of all that run find room together: pages that
+    /// are free or can be evicted. Says whether it does.
     ///
-    /// It begins with the pages that the prefix cache holds of it.
+    /// It begins with the pages that the prefix cache holds of it. As long as it has them, they
+    /// cannot be evicted. If it may not run yet, it keeps nothing, and nobody overtakes it.
     fn admit(&mut self) -> Result<bool, CacheError> {
         if self.running.len() == self.limits.texts {
             return Ok(false);
         }
-        let Some(first) = self.waiting.pop_front() else { return Ok(false) };
+        let Some(first) = self.waiting.front() else { return Ok(false) };
         let prefixes = &mut *self.prefixes;
         let cache = ForkCache::with_prefix(&self.slab, prefixes, &first.text.tokens)?;
         let still_taken: usize =
@@ -322,10 +337,9 @@ impl Scheduler {
             pool.n_free() + prefixes.n_evictable(pool)
         };
         if needed > room {
-            self.waiting.push_front(first);
             return Ok(false);
         }
-        self.running.push(first.admit(cache));
+        self.running.extend(self.waiting.pop_front().map(|first| first.admit(cache)));
         Ok(true)
     }
     // ANCHOR_END: admit
@@ -348,11 +362,12 @@ impl Scheduler {
     /// The step is computed. `picks`: the next token of each text whose turn
     /// [is its last](Turn::is_last), in the order of the plan.
     ///
-    /// Pages that are full now go to the prefix cache. A text that ends gives its pages back
-    /// before this returns.
+    /// Pages that are full now go to the prefix cache, after every chunk. A text that ends gives
+    /// its pages back before this returns. Those that end in one step end in the plan's order.
     ///
     /// # Errors
-    /// [`ScheduleError::WrongPicks`]; nothing has changed then.
+    /// [`ScheduleError::WrongPicks`] if a token is missing, is one too many, or is out of order;
+    /// nothing has changed then, and the plan still waits for its tokens.
     pub fn settle(&mut self, picks: &[Pick]) -> Result<(), ScheduleError> {
         let wanted: Vec<TextId> = self.planned.iter().filter(|turn| turn.is_last).map(|turn| turn.text).collect();
         let given: Vec<TextId> = picks.iter().map(|pick| pick.text).collect();
@@ -380,7 +395,8 @@ impl Scheduler {
         cache.insert_into(&mut *self.prefixes, &text.tokens)
     }
 
-    /// Adds a token to the text at `place`; why the text ends with it, if it does.
+    /// Adds a token to the text at `place`; why the text ends with it, if it does. One that ends
+    /// the text is not added, and counts before the limit.
     fn append(&mut self, place: usize, token: u32) -> Option<End> {
         let text = &mut self.running[place].text;
         if self.end_of_text.contains(&token) {

@@ -1,0 +1,268 @@
+//! What other rules than chapter 12's would cost: the same requests under several of them, counted and not computed.
+//!
+//! The table of the chapter comes from here: `cargo test --test rules -- --nocapture`. No chapter's code is used: a text is
+//! two numbers, its tokens and its rows. There is no prefix cache, so a text that is preempted begins anew.
+
+use std::collections::VecDeque;
+
+const PAGE_SIZE: usize = 16;
+
+/// The requests of tiny-llm's serving trace: tokens of the prompt, and new tokens.
+const REQUESTS: [(usize, usize); 16] = [
+    (992, 81),
+    (804, 95),
+    (660, 111),
+    (279, 41),
+    (199, 102),
+    (541, 48),
+    (261, 91),
+    (226, 80),
+    (963, 68),
+    (501, 82),
+    (986, 58),
+    (912, 51),
+    (275, 57),
+    (427, 74),
+    (860, 34),
+    (590, 128),
+];
+
+/// Two that take 60 pages each.
+const LARGE: [(usize, usize); 2] = [(500, 450), (500, 450)];
+
+/// When the first that waits is let in.
+#[derive(Clone, Copy, PartialEq)]
+enum Admission {
+    /// When all of it and its next token fit beside the next tokens of those that run.
+    Whole,
+    /// When the tokens that it reads in this step fit.
+    NextChunk,
+    /// When it fits and the batch is not full yet; then nobody until all of the batch have ended.
+    Together,
+}
+
+/// Who has to go.
+#[derive(Clone, Copy, PartialEq)]
+enum Victim {
+    Newest,
+    Oldest,
+}
+
+/// Who reads first.
+#[derive(Clone, Copy, PartialEq)]
+enum First {
+    /// Whoever came first.
+    Oldest,
+    /// Prompts, as long as there are any. Nobody writes meanwhile.
+    Prompts,
+}
+
+#[derive(Clone, Copy)]
+struct Rules {
+    n_pages: usize,
+    budget: usize,
+    texts: usize,
+    admission: Admission,
+    victim: Victim,
+    first: First,
+}
+
+/// The rules of the chapter, pages enough.
+const OURS: Rules = Rules {
+    n_pages: 10_000,
+    budget: 128,
+    texts: 8,
+    admission: Admission::Whole,
+    victim: Victim::Newest,
+    first: First::Oldest,
+};
+
+#[derive(Clone)]
+struct Text {
+    n_prompt: usize,
+    most: usize,
+    tokens: usize,
+    rows: usize,
+    /// Tokens that all texts have computed since it got its last one.
+    waited: Option<usize>,
+}
+
+impl Text {
+    fn unread(&self) -> usize {
+        self.tokens - self.rows
+    }
+
+    fn reads_its_prompt(&self) -> bool {
+        self.unread() > 1 || self.tokens == self.n_prompt
+    }
+
+    fn pages(&self) -> usize {
+        self.rows.div_ceil(PAGE_SIZE)
+    }
+
+    fn pages_for(&self, rows: usize) -> usize {
+        rows.div_ceil(PAGE_SIZE) - self.pages()
+    }
+
+    fn pages_to_go(&self) -> usize {
+        self.pages_for((self.tokens + 1).min(self.n_prompt + self.most - 1))
+    }
+}
+
+#[derive(Default)]
+struct Outcome {
+    steps: usize,
+    computed: usize,
+    preemptions: usize,
+    /// Between two tokens of a text, in tokens that were computed.
+    longest_wait: usize,
+}
+
+fn run(requests: &[(usize, usize)], rules: Rules) -> Outcome {
+    let new = |(n_prompt, most): &(usize, usize)| Text {
+        n_prompt: *n_prompt,
+        most: *most,
+        tokens: *n_prompt,
+        rows: 0,
+        waited: None,
+    };
+    let mut waiting: VecDeque<Text> = requests.iter().map(new).collect();
+    let mut running: Vec<Text> = Vec::new();
+    let mut outcome = Outcome::default();
+    let mut batch_is_full = false;
+    while !waiting.is_empty() || !running.is_empty() {
+        outcome.steps += 1;
+        assert!(outcome.steps < 200_000, "these rules never end");
+        batch_is_full &= !running.is_empty();
+        let mut budget = rules.budget;
+        let mut may_admit = true;
+        let mut place = 0;
+        // The texts that read in this step are told by what they had read before it.
+        let mut read: Vec<(usize, usize)> = Vec::new();
+        let prompts = rules.first == First::Prompts
+            && (running.iter().any(Text::reads_its_prompt) || (!waiting.is_empty() && running.len() < rules.texts));
+        while budget > 0 {
+            let free = rules.n_pages - running.iter().map(Text::pages).sum::<usize>();
+            if place == running.len() {
+                let Some(first) = waiting.front() else { break };
+                let to_go: usize = running.iter().map(Text::pages_to_go).sum();
+                let fits = match rules.admission {
+                    Admission::Whole => to_go + first.pages_to_go() <= free,
+                    Admission::NextChunk => first.pages_for(first.unread().min(budget)) <= free,
+                    Admission::Together => !batch_is_full && to_go + first.pages_to_go() <= free,
+                };
+                if !may_admit || !fits || running.len() == rules.texts {
+                    break;
+                }
+                running.extend(waiting.pop_front());
+                batch_is_full |= running.len() == rules.texts;
+            }
+            if prompts && !running[place].reads_its_prompt() {
+                place += 1;
+                continue;
+            }
+            let n = running[place].unread().min(budget);
+            let needed = running[place].pages_for(running[place].rows + n);
+            let free = rules.n_pages - running.iter().map(Text::pages).sum::<usize>();
+            if needed > free {
+                let victim = match rules.victim {
+                    Victim::Newest => running.len() - 1,
+                    // It does not take its own pages, nor those of a text that has its turn.
+                    Victim::Oldest => (0..running.len()).find(|other| *other != place).unwrap_or(place),
+                };
+                let mut text = running.remove(victim);
+                text.rows = 0;
+                outcome.preemptions += 1;
+                may_admit = false;
+                read.retain(|(other, _)| *other != victim);
+                for (other, _) in &mut read {
+                    *other -= usize::from(*other > victim);
+                }
+                if victim < place {
+                    place -= 1;
+                }
+                match rules.victim {
+                    Victim::Newest => waiting.push_front(text),
+                    Victim::Oldest => waiting.push_back(text),
+                }
+                if victim == place && place == running.len() {
+                    break;
+                }
+                continue;
+            }
+            running[place].rows += n;
+            read.push((place, n));
+            budget -= n;
+            place += 1;
+        }
+        let computed: usize = read.iter().map(|(_, n)| n).sum();
+        outcome.computed += computed;
+        for text in running.iter_mut().chain(&mut waiting) {
+            text.waited = text.waited.map(|waited| waited + computed);
+        }
+        for (place, _) in read {
+            let text = &mut running[place];
+            if text.unread() == 0 {
+                text.tokens += 1;
+                outcome.longest_wait = outcome.longest_wait.max(text.waited.unwrap_or(0));
+                text.waited = Some(0);
+            }
+        }
+        running.retain(|text| text.tokens < text.n_prompt + text.most);
+    }
+    outcome
+}
+
+fn useful(requests: &[(usize, usize)]) -> usize {
+    requests.iter().map(|(n_prompt, most)| n_prompt + most - 1).sum()
+}
+
+#[test]
+fn what_the_rules_of_the_chapter_buy() {
+    let small = Rules { n_pages: 150, ..OURS };
+    let tight = Rules { n_pages: 80, ..OURS };
+    let by_chunk = |rules| Rules { admission: Admission::NextChunk, ..rules };
+    // Steps, tokens computed, preemptions, longest wait.
+    let all = [
+        (
+            "one after the other, each prompt in one step",
+            &REQUESTS[..],
+            Rules { texts: 1, budget: usize::MAX, ..OURS },
+            [1201, 10_661, 0, 1],
+        ),
+        (
+            "8 together, the next 8 when all have ended",
+            &REQUESTS,
+            Rules { admission: Admission::Together, ..OURS },
+            [302, 10_661, 0, 128],
+        ),
+        ("the chapter's rules", &REQUESTS, OURS, [264, 10_661, 0, 128]),
+        (
+            "prompts first, budget 1,024",
+            &REQUESTS,
+            Rules { first: First::Prompts, budget: 1024, ..OURS },
+            [246, 10_661, 0, 2946],
+        ),
+        ("150 pages: the chapter's rules", &REQUESTS, small, [487, 10_661, 0, 128]),
+        ("150 pages: let in by the next chunk", &REQUESTS, by_chunk(small), [481, 34_136, 56, 128]),
+        ("two large, 80 pages: the chapter's rules", &LARGE, tight, [770, 2534, 1, 946]),
+        ("two large, 80 pages: let in by the next chunk", &LARGE, by_chunk(tight), [769, 31_998, 76, 30_410]),
+        (
+            "two large, 80 pages: the oldest has to go",
+            &LARGE,
+            Rules { victim: Victim::Oldest, ..by_chunk(tight) },
+            [1241, 140_181, 171, 1790],
+        ),
+    ];
+    let line = |name: &str, [steps, computed, preemptions, wait]: [&str; 4]| {
+        println!("{name:<46}{steps:>6} steps{computed:>9} tokens{preemptions:>5} preempted, longest wait {wait}");
+    };
+    println!("{} tokens to read; of the two large ones {}", useful(&REQUESTS), useful(&LARGE));
+    for (name, requests, rules, expected) in all {
+        let Outcome { steps, computed, preemptions, longest_wait } = run(requests, rules);
+        let found = [steps, computed, preemptions, longest_wait];
+        line(name, found.map(|number| number.to_string()).each_ref().map(String::as_str));
+        assert_eq!(found, expected, "{name}: steps, tokens computed, preemptions, longest wait");
+    }
+    assert_eq!((useful(&REQUESTS), useful(&LARGE)), (10_661, 1898));
+}
