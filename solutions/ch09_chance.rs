@@ -81,7 +81,8 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
 /// `min(1, p / q)`: if `uniform()` is below `p / q`. The first that is rejected is replaced by a token drawn from
 /// [`residual`], which ends the new tokens. Behind a draft that was accepted to its end comes a token drawn from the
 /// target's last row. So there is one random number for each guess that is looked at, also for one that is sure to be
-/// accepted, and then one for the last token. None of them is rounded: an `f64` is compared as an `f64`.
+/// accepted, and then one for the last token. None of them is rounded: an `f64` is compared as an `f64`. (`q` is never 0 for
+/// a token that was drawn; whether `p / q` is divided as `f32` or as `f64` makes no difference that counts.)
 ///
 /// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens. `uniform` gives random
 /// numbers from 0 to 1, 1 excluded.

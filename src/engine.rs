@@ -115,6 +115,7 @@ impl RewindableModel for Recompute<'_> {
 
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         if n == 0 {
+            self.model.check(tokens, 0)?;
             return Ok(Vec::new());
         }
         let logits = self.model.forward(vec![self.model.chunk(tokens, None, LogitRows::Newest(n))?])?;
@@ -176,6 +177,18 @@ pub trait Drafter {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(not(unstarted = "ch01_recompute"))]
+    #[test]
+    fn no_text_is_refused_even_if_nothing_is_asked_about_it() {
+        use super::*;
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
+        let model = Model::open(&folder).expect("a golden checkpoint opens");
+        for n in [0, 1] {
+            assert_eq!(Recompute::new(&model).last_logits(&[], n), Err(StepError::NoTokens), "{n} rows after no text");
+        }
+        assert_eq!(Recompute::new(&model).last_logits(&[1], 0), Ok(Vec::new()), "no row after a text");
+    }
+
     #[cfg(not(unstarted = "ch01_recompute"))]
     #[test]
     fn the_last_logits_of_recompute_count_rows_beyond_32_bits() {

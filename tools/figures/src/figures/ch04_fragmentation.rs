@@ -279,9 +279,8 @@ fn step_text(frames: &[Frame], step: usize) -> String {
     let free = frame.pages.free;
     match (&frame.refused, frame.ended) {
         (Some(Refusal { needed, free: slots, longest_gap }), _) => format!(
-            "A text of {needed} tokens comes. <code>reserve({needed})</code>: <code>NoGap {{ needed: {needed}, free: \
-             {slots}, longest_gap: {longest_gap} }}</code>. <code>alloc_n({pages})</code> takes pages in two places; \
-             {free} are left."
+            "A text of {needed} tokens comes. No region can be reserved for it: {slots} slots are free, but the longest \
+             gap has {longest_gap}. <code>alloc_n({pages})</code> takes pages in two places; {free} are left."
         ),
         (None, Some(tokens)) => {
             let gaps: Vec<String> =
