@@ -11,22 +11,41 @@
 //! Each text has a sampler of its own, and a row has the same bits in any company: so a text is the same as when it is
 //! told alone.
 //!
+//! # Samples
+//!
+//! Several texts of one prompt read it once: the first reads it, the others fork its cache then, and all choose their first
+//! token from the same logits. A fork takes no page. A page with several owners is free again when the last of them lets go.
+//!
+//! ```text
+//!   page size 4, three samples      a      b      c      free of 6
+//!   step 1: a reads 6 tokens        0 1    0 1    0 1    4
+//!   step 2: each reads 1            0 2    0 3    0 1    2      a and b copy 2 rows each, c is the last to have page 1
+//!   a ends                                 0 3    0 1    3      page 0 stays
+//! ```
+//!
 //! # Who waits
 //!
 //! Texts that share one slab may together want more pages than it has. A text takes pages only if afterwards *all can
 //! still end*: the oldest with what is free, the next with that and what the oldest gives back, and so on. Whoever may not
 //! take them yet waits, keeps what it has, and asks again in the next step. So the oldest text never waits, it ends at the
 //! latest when it has all its tokens, and then another one is the oldest: no two texts ever wait for each other. Texts
-//! begin in the order in which they came. (This is the rule of the banker,
+//! begin in the order in which they came, samples of one prompt together. What a text gives back are the pages that no younger
+//! one has; and where it shares a page that is filled in part, it may need one page more, to copy it. (This is the rule of the banker,
 //! [Dijkstra, 1965](https://www.cs.utexas.edu/~EWD/transcriptions/EWD01xx/EWD123.html), with the order fixed.)
 //!
-//! A text that may become too long for the whole slab is told when it is alone. It may end in time; if not, it is refused
-//! its next page and ends there. Here nobody takes pages away from a text that has them.
+//! A text that may become too long for the whole slab is told when it is alone, or while its fellow samples wait with nothing
+//! but their prompt. It may end in time; if not, it is refused its next page and ends there. Here nobody takes pages away from
+//! a text that has them.
 
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::cache::{CacheError, KvCache, PageId, Usage};
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PagedCache, SharedSlab};
+use crate::chapters::ch10_fork::ForkCache;
 use crate::model::{Chunk, LogitRows, Model, StepError};
 use crate::sampler::Sampler;
 
@@ -66,6 +85,10 @@ pub struct Text {
     n_prompt: usize,
     max_new_tokens: usize,
     sampler: Sampler,
+    /// How many of the texts right behind it are samples of the same prompt, and wait for this one to read it.
+    n_forks: usize,
+    /// Whether it is one of several samples over a shared slab.
+    may_share: bool,
     kept: Kept,
     stage: Stage,
     /// Whether the newest step went without it.
@@ -79,6 +102,8 @@ pub struct Text {
 enum Kept {
     Nothing,
     InPages(PagedCache),
+    /// In pages that it may share with other samples of its prompt.
+    Forked(ForkCache),
     Apart(Box<dyn KvCache>),
 }
 
@@ -146,7 +171,7 @@ pub struct Passes {
 /// The pages of a text.
 #[derive(Clone, Copy)]
 struct Claim {
-    /// Those that it has.
+    /// Those that it has and no younger text: free again when this text and all older ones have ended.
     held: usize,
     /// Those that it may still need.
     more: usize,
@@ -166,18 +191,34 @@ impl<'m> Batch<'m> {
     /// [`StepError`] if the model cannot read the prompt; nothing has changed.
     pub fn add(&mut self, prompt: Vec<u32>, max_new_tokens: usize, sampler: Sampler) -> Result<usize, StepError> {
         self.model.check(&prompt, 0)?;
-        self.texts.push(Text {
-            n_prompt: prompt.len(),
-            tokens: prompt,
-            max_new_tokens,
-            sampler,
-            kept: Kept::Nothing,
-            stage: if max_new_tokens > 0 { Stage::Waiting } else { Stage::Ended(End::Limit) },
-            left_out: false,
-            usage: Usage::default(),
-            pages_at_end: 0,
-        });
+        self.texts.push(Text::new(prompt, max_new_tokens, sampler));
         Ok(self.texts.len() - 1)
+    }
+
+    /// Adds a text for each of these samplers, all with this prompt; returns their places. Over a shared slab the prompt is
+    /// read once, and they begin together; otherwise each reads it into a cache of its own.
+    ///
+    /// # Errors
+    /// [`StepError`] if the model cannot read the prompt; nothing has changed.
+    ///
+    /// # Panics
+    /// If they are more than [`MOST_TEXTS`].
+    pub fn add_samples(
+        &mut self,
+        prompt: &[u32],
+        max_new_tokens: usize,
+        samplers: Vec<Sampler>,
+    ) -> Result<Range<usize>, StepError> {
+        assert!(samplers.len() <= MOST_TEXTS, "{} samples do not fit into a step", samplers.len());
+        self.model.check(prompt, 0)?;
+        let first = self.texts.len();
+        self.texts.extend(samplers.into_iter().map(|sampler| Text::new(prompt.to_vec(), max_new_tokens, sampler)));
+        let places = first..self.texts.len();
+        if matches!(self.memory, Memory::Shared(_)) && places.len() > 1 {
+            self.texts[first].n_forks = places.len() - 1;
+            self.texts[places.clone()].iter_mut().for_each(|text| text.may_share = true);
+        }
+        Ok(places)
     }
 
     /// The texts, in the order in which they were added.
@@ -237,71 +278,151 @@ impl<'m> Batch<'m> {
             self.totals.peak_pages = self.totals.peak_pages.max(taken);
         }
         let mut new_tokens = Vec::new();
+        let mut answers = 0;
         for (place, row) in asked.iter().zip(logits.chunks_exact(self.model.config().vocab_size)) {
-            let text = &mut self.texts[*place];
-            let token = text.sampler.pick(row);
-            if self.end_of_text.contains(&token) {
-                text.end(End::EndOfText);
-                continue;
-            }
-            new_tokens.push(NewToken { text: *place, token });
-            text.tokens.push(token);
-            if text.new_tokens().len() == text.max_new_tokens {
-                text.end(End::Limit);
+            let samples = self.answered(*place);
+            self.fork(samples.clone());
+            for (place, text) in samples.clone().zip(&mut self.texts[samples]) {
+                if text.has_ended() {
+                    continue;
+                }
+                answers += 1;
+                if let Some(token) = text.answer(row, &self.end_of_text) {
+                    new_tokens.push(NewToken { text: place, token });
+                }
             }
         }
         for (place, error) in refused {
-            self.texts[place].end(End::Refused(error));
+            let samples = self.answered(place);
+            for text in &mut self.texts[samples] {
+                text.end(End::Refused(error.clone()));
+            }
         }
         self.telling.retain(|place| !self.texts[*place].has_ended());
         if n_asked > 0 {
-            let passes = Passes { steps: 1, rows, answers: asked.len() as u64, time: start.elapsed() };
-            self.totals.count(is_prefill, passes);
+            self.totals.count(is_prefill, Passes { steps: 1, rows, answers, time: start.elapsed() });
         }
         new_tokens
     }
 
+    /// The texts that go on from what the text at `place` has read in this step: the text itself, and if it was the prompt,
+    /// all samples of it.
+    fn answered(&self, place: usize) -> Range<usize> {
+        let text = &self.texts[place];
+        place..place + 1 + if text.is_unread() { text.n_forks } else { 0 }
+    }
+
+    /// Forks the cache of the first of these texts for all others.
+    fn fork(&mut self, samples: Range<usize>) {
+        let (first, others) = self.texts[samples].split_first_mut().expect("a text that was answered");
+        for text in others {
+            text.left_out = false;
+            match first.kept.fork() {
+                Ok(kept) => text.kept = kept,
+                Err(error) => text.end(End::Refused(error.into())),
+            }
+        }
+    }
+
     /// Whose turn it is, oldest first: the texts that are told and need not wait, and those that can begin.
     fn turns(&mut self) -> Vec<usize> {
+        let mut claims = self.claims();
+        let wanted = self.pages_wanted();
         let mut free = match &self.memory {
             Memory::Shared(slab) => slab.borrow().pool().n_free(),
             Memory::Apart(_) => 0,
         };
-        let mut claims: Vec<Claim> = self.telling.iter().map(|place| self.texts[*place].claim()).collect();
+        let mut copies = HashMap::new();
         let mut turns = Vec::new();
-        for (index, &place) in self.telling.iter().enumerate() {
-            if take(&mut claims, index, self.texts[place].pages_wanted(), &mut free) {
+        for (index, (&place, wanted)) in self.telling.iter().zip(wanted).enumerate() {
+            let pages = wanted.pages(&copies);
+            if take(&mut claims, index, pages, &mut free) {
+                wanted.note(&mut copies);
                 turns.push(place);
             }
         }
         let mut prompt_tokens = 0;
-        while self.telling.len() < MOST_TEXTS && self.next < self.texts.len() {
+        while self.next < self.texts.len() {
             let text = &mut self.texts[self.next];
-            if !text.has_ended() {
-                if prompt_tokens > 0 && prompt_tokens + text.n_prompt > MOST_PROMPT_TOKENS {
-                    break;
-                }
-                if matches!(text.kept, Kept::Nothing) {
-                    text.kept = match self.memory.keep(text.n_prompt + text.max_new_tokens) {
-                        Ok(kept) => kept,
-                        Err(error) => {
-                            text.end(End::Refused(error.into()));
-                            continue;
-                        }
-                    };
-                }
-                claims.push(text.claim());
-                if !take(&mut claims, self.telling.len(), text.pages_wanted(), &mut free) {
-                    break;
-                }
-                text.stage = Stage::Telling;
-                prompt_tokens += text.n_prompt;
-                self.telling.push(self.next);
-                turns.push(self.next);
+            if text.has_ended() {
+                self.next += 1;
+                continue;
             }
-            self.next += 1;
+            let samples = self.next..self.next + 1 + text.n_forks;
+            let is_too_much = prompt_tokens > 0 && prompt_tokens + text.n_prompt > MOST_PROMPT_TOKENS;
+            if is_too_much || self.telling.len() + samples.len() > MOST_TEXTS {
+                break;
+            }
+            if matches!(text.kept, Kept::Nothing) {
+                match self.memory.keep(text.n_prompt + text.max_new_tokens, text.n_forks) {
+                    Ok(kept) => text.kept = kept,
+                    Err(error) => {
+                        let end = End::Refused(error.into());
+                        self.texts[samples].iter_mut().for_each(|text| text.end(end.clone()));
+                        continue;
+                    }
+                }
+            }
+            let (prompt, more) = (text.pages_to_read(text.n_prompt), text.pages_after_the_prompt());
+            claims.push(Claim { held: 0, more: prompt + more });
+            claims.resize(claims.len() + text.n_forks, Claim { held: 0, more });
+            if !take(&mut claims, self.telling.len(), prompt, &mut free) {
+                break;
+            }
+            prompt_tokens += text.n_prompt;
+            turns.push(self.next);
+            self.next = samples.end;
+            self.telling.extend(samples.clone());
+            self.texts[samples].iter_mut().for_each(|text| text.stage = Stage::Telling);
         }
         turns
+    }
+
+    /// The pages of the texts that are told, oldest first.
+    fn claims(&self) -> Vec<Claim> {
+        let Memory::Shared(slab) = &self.memory else {
+            return vec![Claim { held: 0, more: 0 }; self.telling.len()];
+        };
+        let slab = slab.borrow();
+        let mut younger = HashSet::new();
+        // Youngest first: of the owners of a page, the first that comes by is the one that gives it back.
+        let claims = self.telling.iter().rev().map(|place| self.texts[*place].claim(slab.pool(), &mut younger));
+        let mut claims: Vec<Claim> = claims.collect();
+        claims.reverse();
+        claims
+    }
+
+    /// The pages that the next step takes for each text that is told, oldest first.
+    fn pages_wanted(&self) -> Vec<Wanted> {
+        let Memory::Shared(slab) = &self.memory else {
+            return vec![Wanted::default(); self.telling.len()];
+        };
+        let slab = slab.borrow();
+        self.telling.iter().map(|place| self.texts[*place].pages_wanted(slab.pool())).collect()
+    }
+}
+
+/// The pages that a text takes in the next step.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    /// For new tokens.
+    new: usize,
+    /// Its last page and how many owners that has, if it is to be copied before it is written to.
+    tail: Option<(PageId, u32)>,
+}
+
+impl Wanted {
+    /// How many there are. `copies`: of each page, the texts that take copies before this one; the last owner needs none.
+    fn pages(&self, copies: &HashMap<PageId, u32>) -> usize {
+        let left = |(page, owners): (PageId, u32)| owners - copies.get(&page).copied().unwrap_or(0).min(owners);
+        self.new + usize::from(self.tail.is_some_and(|tail| left(tail) > 1))
+    }
+
+    /// Notes that this text takes its copy.
+    fn note(&self, copies: &mut HashMap<PageId, u32>) {
+        if let Some((page, _)) = self.tail {
+            *copies.entry(page).or_default() += 1;
+        }
     }
 }
 
@@ -330,9 +451,10 @@ fn all_can_end(claims: &[Claim], free: usize) -> bool {
 }
 
 impl Memory<'_> {
-    /// What a text of at most `tokens` tokens is kept in, empty.
-    fn keep(&self, tokens: usize) -> Result<Kept, CacheError> {
+    /// What a text of at most `tokens` tokens is kept in, empty, if so many others are to be forked from it.
+    fn keep(&self, tokens: usize, n_forks: usize) -> Result<Kept, CacheError> {
         Ok(match self {
+            Memory::Shared(slab) if n_forks > 0 => Kept::Forked(ForkCache::new(slab)?),
             Memory::Shared(slab) => Kept::InPages(PagedCache::new(slab)?),
             Memory::Apart(make) => make(tokens).map_or(Kept::Nothing, Kept::Apart),
         })
@@ -351,7 +473,59 @@ impl Totals {
     }
 }
 
+impl Kept {
+    /// The pages of the text, if it is kept in pages.
+    fn table(&self) -> Option<&PageTable> {
+        match self {
+            Kept::InPages(cache) => Some(cache.table()),
+            Kept::Forked(cache) => Some(cache.table()),
+            Kept::Nothing | Kept::Apart(_) => None,
+        }
+    }
+
+    fn cache(&self) -> Option<&dyn KvCache> {
+        match self {
+            Kept::Nothing => None,
+            Kept::InPages(cache) => Some(cache),
+            Kept::Forked(cache) => Some(cache),
+            Kept::Apart(cache) => Some(cache.as_ref()),
+        }
+    }
+
+    fn cache_mut(&mut self) -> Option<&mut dyn KvCache> {
+        match self {
+            Kept::Nothing => None,
+            Kept::InPages(cache) => Some(cache),
+            Kept::Forked(cache) => Some(cache),
+            Kept::Apart(cache) => Some(cache.as_mut()),
+        }
+    }
+
+    fn fork(&self) -> Result<Kept, CacheError> {
+        match self {
+            Kept::Forked(cache) => Ok(Kept::Forked(cache.fork()?)),
+            _ => unreachable!("only a cache that is made for it is forked"),
+        }
+    }
+}
+
 impl Text {
+    fn new(prompt: Vec<u32>, max_new_tokens: usize, sampler: Sampler) -> Self {
+        Text {
+            n_prompt: prompt.len(),
+            tokens: prompt,
+            max_new_tokens,
+            sampler,
+            n_forks: 0,
+            may_share: false,
+            kept: Kept::Nothing,
+            stage: if max_new_tokens > 0 { Stage::Waiting } else { Stage::Ended(End::Limit) },
+            left_out: false,
+            usage: Usage::default(),
+            pages_at_end: 0,
+        }
+    }
+
     /// Prompt and new tokens.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -376,21 +550,19 @@ impl Text {
         }
     }
 
+    /// Whether other texts may have pages of it.
+    pub fn may_share(&self) -> bool {
+        self.may_share
+    }
+
     /// The pages that it has, in the order of its tokens; none if it is not kept in pages.
     pub fn pages(&self) -> &[PageId] {
-        match &self.kept {
-            Kept::InPages(cache) => cache.table().pages(),
-            Kept::Nothing | Kept::Apart(_) => &[],
-        }
+        self.kept.table().map_or(&[], PageTable::pages)
     }
 
     /// What it is kept in and what that costs; of a text that has ended, what it was at the end.
     pub fn usage(&self) -> Usage {
-        match &self.kept {
-            Kept::Nothing => self.usage,
-            Kept::InPages(cache) => cache.usage(),
-            Kept::Apart(cache) => cache.usage(),
-        }
+        self.kept.cache().map_or(self.usage, KvCache::usage)
     }
 
     /// The pages that it had when it ended.
@@ -403,11 +575,7 @@ impl Text {
     }
 
     fn held(&self) -> usize {
-        match &self.kept {
-            Kept::Nothing => 0,
-            Kept::InPages(cache) => cache.len(),
-            Kept::Apart(cache) => cache.len(),
-        }
+        self.kept.cache().map_or(0, KvCache::len)
     }
 
     /// Tokens to read in the next step.
@@ -420,35 +588,68 @@ impl Text {
         self.tokens.len() == self.n_prompt
     }
 
-    /// Pages that the next step takes.
-    fn pages_wanted(&self) -> usize {
+    /// Pages that so many more tokens need, without a copy.
+    fn pages_to_read(&self, tokens: usize) -> usize {
+        self.kept.table().map_or(0, |table| table.pages_needed(tokens))
+    }
+
+    /// Pages that the text and each of its samples may need beyond those of the prompt.
+    fn pages_after_the_prompt(&self) -> usize {
+        // The last new token is never read.
+        let most = self.n_prompt + self.max_new_tokens - 1;
+        let pages = self.pages_to_read(most) - self.pages_to_read(self.n_prompt);
+        let page_size = self.kept.table().map_or(1, PageTable::page_size);
+        let copies = self.n_forks > 0 && most > self.n_prompt && !self.n_prompt.is_multiple_of(page_size);
+        pages + usize::from(copies)
+    }
+
+    /// Whether the last page is to be copied before it is written to.
+    fn shares_tail(&self, pool: &PagePool) -> bool {
         match &self.kept {
-            Kept::InPages(cache) => cache.table().pages_needed(self.unread()),
-            Kept::Nothing | Kept::Apart(_) => 0,
+            // A page that is not of this pool is none that could be copied: the cache will say so itself.
+            Kept::Forked(cache) => cache.table().shares_tail(pool).unwrap_or(false),
+            Kept::Nothing | Kept::InPages(_) | Kept::Apart(_) => false,
         }
     }
 
-    fn claim(&self) -> Claim {
-        match &self.kept {
-            Kept::InPages(cache) => {
-                // The last new token is never read.
-                let most = self.n_prompt + self.max_new_tokens - 1;
-                let table = cache.table();
-                Claim { held: table.pages().len(), more: table.pages_needed(most - cache.len()) }
+    fn pages_wanted(&self, pool: &PagePool) -> Wanted {
+        let tail = self.pages().last().filter(|_| self.shares_tail(pool));
+        let tail = tail.map(|page| (*page, pool.owners(*page).unwrap_or(0)));
+        Wanted { new: self.pages_to_read(self.unread()), tail }
+    }
+
+    /// `younger`: the pages that younger texts have; its own are added.
+    fn claim(&self, pool: &PagePool, younger: &mut HashSet<PageId>) -> Claim {
+        let most = self.n_prompt + self.max_new_tokens - 1;
+        let more = self.pages_to_read(most.saturating_sub(self.held())) + usize::from(self.shares_tail(pool));
+        let held = match &self.kept {
+            Kept::Forked(cache) => {
+                let is_only_its = |page: PageId| pool.owners(page) == Ok(1);
+                cache.table().pages().iter().filter(|page| is_only_its(**page) || younger.insert(**page)).count()
             }
-            Kept::Nothing | Kept::Apart(_) => Claim { held: 0, more: 0 },
-        }
+            Kept::Nothing | Kept::InPages(_) | Kept::Apart(_) => self.pages().len(),
+        };
+        Claim { held, more }
     }
 
     /// The tokens to read, with room made for them.
     fn chunk(&mut self, model: &Model) -> Result<Chunk<'_>, StepError> {
         let held = self.held();
-        let cache: Option<&mut dyn KvCache> = match &mut self.kept {
-            Kept::Nothing => None,
-            Kept::InPages(cache) => Some(cache),
-            Kept::Apart(cache) => Some(cache.as_mut()),
-        };
-        model.chunk(&self.tokens[held..], cache, LogitRows::Newest(1))
+        model.chunk(&self.tokens[held..], self.kept.cache_mut(), LogitRows::Newest(1))
+    }
+
+    /// Chooses the next token and returns it, or ends the text.
+    fn answer(&mut self, logits: &[f32], end_of_text: &[u32]) -> Option<u32> {
+        let token = self.sampler.pick(logits);
+        if end_of_text.contains(&token) {
+            self.end(End::EndOfText);
+            return None;
+        }
+        self.tokens.push(token);
+        if self.new_tokens().len() == self.max_new_tokens {
+            self.end(End::Limit);
+        }
+        Some(token)
     }
 
     /// Notes what it cost and gives its memory back.

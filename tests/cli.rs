@@ -59,7 +59,7 @@ fn new_folder(parent: &tempfile::TempDir) -> String {
 
 #[test]
 fn help_has_an_example_and_every_option_a_word() {
-    let commands: [&[&str]; 17] = [
+    let commands: [&[&str]; 18] = [
         &[],
         &["generate"],
         &["logits"],
@@ -71,6 +71,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["bench", "waste"],
         &["bench", "append"],
         &["bench", "rewind"],
+        &["bench", "samples"],
         &["bench", "speculation"],
         &["workload"],
         &["workload", "shared"],
@@ -88,9 +89,20 @@ fn help_has_an_example_and_every_option_a_word() {
             assert!(described, "an option without a word: {line}");
         }
     }
-    for option in ["--kv", "--model", "--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--capacity"]
-    {
-        assert!(ok(&["generate", "--help"]).stdout.contains(option));
+    let help = ok(&["generate", "--help"]).stdout;
+    for option in [
+        "--kv",
+        "--model",
+        "--max-new-tokens",
+        "--temperature",
+        "--top-k",
+        "--top-p",
+        "--seed",
+        "--capacity",
+        "-n, --samples",
+        "--beams",
+    ] {
+        assert!(help.contains(option), "{option}");
     }
 }
 
@@ -274,7 +286,7 @@ fn synth_removes_what_a_killed_run_left_and_nothing_that_is_in_use() {
 
 #[test]
 fn a_file_for_numbers_that_cannot_be_written_is_refused_before_anything_is_measured() {
-    for what in ["engine", "caches", "waste", "fragmentation", "append", "rewind", "speculation"] {
+    for what in ["engine", "caches", "waste", "fragmentation", "append", "rewind", "samples", "speculation"] {
         let run = run(&["bench", what, "--json", "no/such/folder/numbers.json"]);
         assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{what}");
         assert!(run.stderr.starts_with("error: cannot write no/such/folder/numbers.json: "), "{what}: {}", run.stderr);

@@ -11,7 +11,8 @@
     reference = "ch06_paged",
     reference = "ch07_rewind",
     reference = "ch08_speculative",
-    reference = "ch09_chance"
+    reference = "ch09_chance",
+    reference = "ch10_fork"
 ))]
 
 #[path = "support/checkpoints.rs"]
@@ -61,6 +62,9 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
             &["--model=SMALL", "--max-new-tokens=3", "One day", "The king had"],
             &["a", "The king", "--model=SMALL", "--max-new-tokens=3"],
             &["a", "The king", "--model=SMALL", "--max-new-tokens=3", "--kv=contiguous"],
+            &["a", "--model=SMALL", "--max-new-tokens=3", "--samples=3"],
+            &["a", "--model=SMALL", "--max-new-tokens=3", "--samples=2", "--kv=contiguous"],
+            &["a", "--model=SMALL", "--max-new-tokens=3", "--beams=2"],
             &["--model=SMALL", "--max-new-tokens=3", "--kv=paged", "--draft=SMALL", "--accept=sample", "--draft-len=2"],
         ],
         ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],
@@ -72,6 +76,9 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
         ["bench", "fragmentation"] => &[&["--capacity=64"], &["--page-size=4"]],
         ["bench", "append"] => &[&["--model=SMALL", "--tokens=8"]],
         ["bench", "rewind"] => &[&["--model=SMALL", "--tokens=8"]],
+        ["bench", "samples"] => {
+            &[&["--model=SMALL", "--samples=2", "--prompt-tokens=5", "--new-tokens=3", "--page-size=4"]]
+        }
         ["bench", "speculation"] => &[
             &["--model=SMALL", "--draft=prompt-lookup", "--max-new-tokens=2", "--draft-lens=1", "--prompts=a"],
             &[
@@ -184,7 +191,16 @@ fn no_number_in_any_option_makes_it_panic_or_hang() {
         }
     }
     assert!(runs.len() > 500, "only {} runs: are the options still found in --help?", runs.len());
-    for option in ["--threads=", "--page-size=", "--temperature=", "--lengths=", "--draft-lens=", "--tokens="] {
+    for option in [
+        "--threads=",
+        "--page-size=",
+        "--temperature=",
+        "--lengths=",
+        "--draft-lens=",
+        "--tokens=",
+        "--samples=",
+        "--beams=",
+    ] {
         assert!(runs.iter().flatten().any(|argument| argument.starts_with(option)), "{option}");
     }
     // 5 shares no factor with the number of values: each option meets some of them.

@@ -332,6 +332,214 @@ mod with_caches {
         assert!(batch.is_done() && batch.texts().is_empty());
     }
 
+    /// Samples of one prompt share its pages with the code of chapter 10.
+    #[cfg(reference = "ch10_fork")]
+    mod samples {
+        use super::*;
+
+        /// What so many samples of a prompt become, each alone and computed without any cache.
+        fn samples_alone(model: &Model, asked: (&[u32], usize), ends: &[u32], n: u64) -> Vec<(Vec<u32>, End)> {
+            (0..n).map(|sample| alone(model, asked, ends, Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
+        }
+
+        fn samplers(n: u64) -> Vec<Sampler> {
+            (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
+        }
+
+        /// Tells the texts and checks in every step who owns which page.
+        fn tell_samples(batch: &mut Batch<'_>, slab: &SharedSlab, run: &str) {
+            let n_pages = slab.borrow().pool().n_pages();
+            for step in 0.. {
+                if batch.is_done() {
+                    break;
+                }
+                let run = format!("{run}, step {step}");
+                assert!(step < 2000, "{run}: no end");
+                let unended = |batch: &Batch<'_>| {
+                    batch.texts().iter().filter(|text| !matches!(text.stage(), Stage::Ended(_))).count()
+                };
+                let before = (unended(batch), batch.texts().iter().map(|text| text.tokens().len()).sum::<usize>());
+                let answered = batch.step().len();
+                let after = (unended(batch), batch.texts().iter().map(|text| text.tokens().len()).sum::<usize>());
+                assert_eq!(after.1, before.1 + answered, "{run}");
+                assert!(before != after, "{run}: nobody got a token, and nobody ended");
+                let slab = slab.borrow();
+                let tables: Vec<_> = batch.texts().iter().flat_map(|text| text.pages()).collect();
+                let owned: HashSet<_> = tables.iter().collect();
+                assert_eq!(slab.pool().n_free(), n_pages - owned.len(), "{run}: free pages");
+                for page in &owned {
+                    let owners = tables.iter().filter(|other| other == page).count() as u32;
+                    assert_eq!(slab.pool().owners(***page), Ok(owners), "{run}: owners of page {page}");
+                }
+            }
+            assert_eq!(n_free(slab), n_pages, "{run}: free pages in the end");
+        }
+
+        #[test]
+        fn each_sample_is_the_text_told_alone_in_pages_of_any_size_and_number() {
+            let model = small_model();
+            for (prompt, most) in [(ASKED[0].0, 20), (ASKED[2].0, 13), (&ASKED[2].0[..16], 10)] {
+                let third = alone(&model, (prompt, most), &[], Sampling { seed: SEEDED.seed + 2, ..SEEDED }).0;
+                let ends = [third[prompt.len() + most / 2]];
+                let expected = samples_alone(&model, (prompt, most), &ends, 5);
+                assert!(expected.iter().any(|(_, end)| *end == End::EndOfText), "one ends before the others");
+                for page_size in [1, 3, 16, 256] {
+                    let each = (prompt.len() + most - 1).div_ceil(page_size);
+                    let full = prompt.len() / page_size;
+                    let in_part = usize::from(!prompt.len().is_multiple_of(page_size));
+                    // The least: one sample with pages of its own, beside the prompt that all others hold on to.
+                    let least = full + in_part + (each - full);
+                    let enough = full + 5 * (each - full);
+                    let mut at_once = Vec::new();
+                    for n_pages in [least, least + 1, least + 2, enough.max(least), 2 * enough.max(least)] {
+                        let run = format!("{} tokens, {n_pages} pages of {page_size}", prompt.len());
+                        let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
+                        let mut batch = Batch::new(&model, Memory::Shared(slab.clone()), &ends);
+                        assert_eq!(batch.add_samples(prompt, most, samplers(5)), Ok(0..5));
+                        tell_samples(&mut batch, &slab, &run);
+                        for (place, (text, (tokens, end))) in batch.texts().iter().zip(&expected).enumerate() {
+                            let end = Stage::Ended(end.clone());
+                            assert_eq!((text.tokens(), text.stage()), (&tokens[..], &end), "{run}, sample {place}");
+                        }
+                        let totals = batch.totals();
+                        let read: usize = batch.texts().iter().map(|text| text.usage().tokens - prompt.len()).sum();
+                        assert_eq!(
+                            totals.rows_projected as usize,
+                            prompt.len() + read,
+                            "{run}: the prompt is read once"
+                        );
+                        let copied: u64 = batch.texts().iter().map(|text| text.usage().rows_copied).sum();
+                        assert_eq!(copied as usize, 4 * (prompt.len() % page_size), "{run}: rows copied");
+                        assert!(totals.peak_pages <= n_pages);
+                        at_once.push((totals.most_texts, totals.steps));
+                    }
+                    assert_eq!(at_once[3..], [(5, most as u64); 2], "pages for all: nobody waits, {page_size} slots");
+                    if page_size < 256 && each - full > 2 {
+                        assert!(
+                            at_once[0].1 > most as u64,
+                            "in so few pages they wait: {at_once:?}, {page_size} slots"
+                        );
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
+            // The numbers of the chapter, of a quarter of the size: 8 samples of 225 tokens, 25 new ones, pages of 16.
+            let model = small_model();
+            let prompt: Vec<u32> = (0..225).map(|place| 5 + place * 7 % 1000).collect();
+            let slab = PageSlab::new(model.config().kv_layout(), 16, 30).unwrap();
+            let mut batch = Batch::new(&model, Memory::Shared(slab.clone()), &[]);
+            batch.add_samples(&prompt, 25, samplers(8)).unwrap();
+            assert_eq!(batch.step().len(), 8, "all choose their first token from the same logits");
+            assert_eq!((batch.totals().rows_projected, n_free(&slab)), (225, 15), "a fork takes no page");
+            assert!(batch.texts().iter().all(|text| !text.waits() && text.pages() == batch.texts()[0].pages()));
+            assert_eq!(batch.step().len(), 8, "15 pages, 7 copies of the last");
+            assert_eq!(n_free(&slab), 8);
+            let copied: Vec<u64> = batch.texts().iter().map(|text| text.usage().rows_copied).collect();
+            assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
+            tell_samples(&mut batch, &slab, "eight samples");
+            assert_eq!((batch.totals().steps, batch.totals().peak_pages), (25, 30));
+        }
+
+        #[test]
+        fn samples_and_other_texts_share_a_slab_and_none_waits_for_ever() {
+            let model = small_model();
+            // Places: 0, 1 to 3, 4, 5 to 8, 9 and 10, 11.
+            let asked: [((&[u32], usize), u64); 6] = [
+                (ASKED[1], 1),
+                ((ASKED[2].0, 15), 3),
+                ((ASKED[0].0, 20), 1),
+                ((ASKED[0].0, 20), 4),
+                ((ASKED[3].0, 0), 2),
+                ((ASKED[3].0, 9), 1),
+            ];
+            let expected = asked.map(|(asked, n)| samples_alone(&model, asked, &[], n)).concat();
+            for n_pages in [9, 10, 11, 12, 14, 17, 21, 30] {
+                let slab = PageSlab::new(model.config().kv_layout(), 4, n_pages).unwrap();
+                let mut batch = Batch::new(&model, Memory::Shared(slab.clone()), &[]);
+                for ((prompt, most), n) in asked {
+                    if n == 1 && most > 9 {
+                        batch.add(prompt.to_vec(), most, Sampler::new(SEEDED)).unwrap();
+                    } else {
+                        batch.add_samples(prompt, most, samplers(n)).unwrap();
+                    }
+                }
+                assert_eq!(batch.texts().len(), 12);
+                let run = format!("{n_pages} pages");
+                tell_samples(&mut batch, &slab, &run);
+                for (place, (text, (tokens, end))) in batch.texts().iter().zip(&expected).enumerate() {
+                    let end = Stage::Ended(end.clone());
+                    assert_eq!((text.tokens(), text.stage()), (&tokens[..], &end), "{run}, text {place}");
+                }
+            }
+        }
+
+        #[test]
+        fn samples_in_caches_apart_are_the_same_texts() {
+            let model = small_model();
+            let layout = model.config().kv_layout();
+            let expected = samples_alone(&model, ASKED[0], &[], 3);
+            for kind in ["recompute", "flat", "contiguous"] {
+                let memory = Memory::Apart(Box::new(move |tokens| -> Option<Box<dyn KvCache>> {
+                    match kind {
+                        "flat" => Some(Box::new(FlatCache::new(layout))),
+                        "contiguous" => Some(Box::new(ContiguousCache::new(layout, tokens))),
+                        _ => None,
+                    }
+                }));
+                let mut batch = Batch::new(&model, memory, &[]);
+                assert_eq!(batch.add_samples(ASKED[0].0, ASKED[0].1, samplers(3)), Ok(0..3));
+                while !batch.is_done() {
+                    batch.step();
+                }
+                for (text, (tokens, _)) in batch.texts().iter().zip(&expected) {
+                    assert_eq!(text.tokens(), &tokens[..], "{kind}");
+                }
+            }
+        }
+
+        #[test]
+        fn samples_that_are_too_long_for_the_slab_are_told_one_after_the_other_and_cut() {
+            let model = small_model();
+            // 5 tokens and up to 39 that are read: 11 pages of 4, and one more while others have the last page of the prompt.
+            let expected = samples_alone(&model, ASKED[0], &[], 3);
+            let slab = PageSlab::new(model.config().kv_layout(), 4, 10).unwrap();
+            let mut batch = Batch::new(&model, Memory::Shared(slab.clone()), &[]);
+            batch.add_samples(ASKED[0].0, ASKED[0].1, samplers(3)).unwrap();
+            tell_samples(&mut batch, &slab, "10 pages");
+            let lengths: Vec<usize> = batch.texts().iter().map(|text| text.tokens().len()).collect();
+            // Nine pages beside the shared one; the last sample has them all.
+            assert_eq!(lengths, [37, 37, 41]);
+            for (text, (tokens, _)) in batch.texts().iter().zip(&expected) {
+                assert_eq!(text.tokens(), &tokens[..text.tokens().len()]);
+                assert!(matches!(
+                    text.stage(),
+                    Stage::Ended(End::Refused(StepError::Cache(CacheError::OutOfPages { .. })))
+                ));
+            }
+        }
+
+        #[test]
+        fn a_prompt_that_does_not_fit_ends_all_its_samples() {
+            let model = small_model();
+            let slab = PageSlab::new(model.config().kv_layout(), 4, 2).unwrap();
+            let mut batch = Batch::new(&model, Memory::Shared(slab.clone()), &[]);
+            batch.add_samples(ASKED[2].0, 5, samplers(3)).unwrap();
+            batch.add(ASKED[1].0.to_vec(), 3, Sampler::new(SEEDED)).unwrap();
+            tell_samples(&mut batch, &slab, "2 pages");
+            let refused = Stage::Ended(End::Refused(StepError::Cache(CacheError::OutOfPages { needed: 5, free: 2 })));
+            assert!(batch.texts()[..3].iter().all(|text| *text.stage() == refused && text.new_tokens().is_empty()));
+            assert_eq!(batch.texts()[3].stage(), &Stage::Ended(End::Limit));
+            assert_eq!(
+                batch.add_samples(&[4096], 5, samplers(3)),
+                Err(StepError::UnknownToken { token: 4096, vocab_size: 4096 })
+            );
+            assert_eq!(batch.texts().len(), 4);
+        }
+    }
+
     // The command
 
     const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");

@@ -1,5 +1,6 @@
-//! `generate`: tells a story, and what its cache cost; or several stories in turns.
+//! `generate`: tells a story, and what its cache cost; or several stories in turns; or looks for the likeliest ones.
 
+mod beams;
 mod live;
 mod prompts;
 mod several;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use page_by_page::batch::MOST_TEXTS;
 use page_by_page::cache::{Rewind, Usage};
 use page_by_page::chapters::{Source, all};
 use page_by_page::engine::{Draft, Limits};
@@ -31,6 +33,9 @@ use super::{memory, model_dir, print, say};
 ///
 /// Several prompts are told in turns, one pass of the model for all in each step, and kept in pages of one memory.
 /// Each is the story that it is when told alone. On a terminal they grow side by side; otherwise they follow each other.
+///
+/// --samples tells several stories of one prompt in the same way. The prompt is read once, and the stories share its pages.
+/// --beams looks for the likeliest story instead: it follows several beginnings at once and keeps the best.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -38,6 +43,8 @@ Examples:
   page-by-page generate \"The king had\" --kv flat --seed 7
   page-by-page generate \"The king had\" \"An old woman\" \"One day\"
   page-by-page generate --prompts beginnings.txt --pages 40
+  page-by-page generate \"The king had\" --samples 8
+  page-by-page generate \"The king had\" --beams 4
   page-by-page generate --draft storyteller-draft --temperature 0
   page-by-page generate --save-cache story.cache
   page-by-page generate --load-cache story.cache --kv paged
@@ -49,8 +56,14 @@ pub struct Generate {
     /// Tell a text for each line of this file, - for standard input; empty lines are skipped
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
+    /// Tell N texts of one prompt, at most 256: the first with --seed, the second with the next number, and so on
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_TEXTS as i64))]
+    samples: Option<u16>,
+    /// Look for the likeliest text with K beams, at most 256: texts that grow side by side, the best of which go on
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=MOST_TEXTS as i64))]
+    beams: Option<u16>,
     /// Where keys and values are kept: recompute (nowhere), flat, contiguous or paged [default: contiguous; paged for
-    /// several prompts]
+    /// several texts]
     #[arg(long, value_name = "CACHE")]
     kv: Option<Kv>,
     /// Model folder, or a bundled model: storyteller, storyteller-draft
@@ -87,22 +100,31 @@ pub struct Generate {
     /// While texts grow side by side, take so many tokens a second for each at most, 0 as many as there are
     #[arg(long, value_name = "N", default_value_t = 40)]
     pace: u32,
-    /// Print one JSON object instead: text, token ids, counters, timings; a list of texts for several prompts
+    /// Print one JSON object instead: text, token ids, counters, timings; a list of texts for several of them
     #[arg(long)]
     json: bool,
 }
 
+/// How a text begins when nothing else is said.
+const BEGINNING: &str = "Once upon a time";
+const EMPTY_PROMPT: &str = "the prompt is empty; give the text a beginning, such as \"Once upon a time\"";
 /// Chosen when there is nobody left to write for. No vocabulary is that large.
 const STOP: u32 = u32::MAX;
 
 impl Generate {
     /// Runs the command.
     pub fn run(mut self) -> Result<()> {
+        if let Some(width) = self.beams {
+            return self.search(usize::from(width));
+        }
+        if let Some(n_samples) = self.samples {
+            return self.tell_samples(usize::from(n_samples));
+        }
         if let Some(file) = &self.prompts {
             return self.tell_several(&prompts::read(file)?);
         }
         match self.prompt.len() {
-            0 => self.prompt.push("Once upon a time".into()),
+            0 => self.prompt.push(BEGINNING.into()),
             1 => {}
             _ => return self.tell_several(&self.prompt),
         }
@@ -111,14 +133,29 @@ impl Generate {
 
     /// The cache to write with.
     fn kv(&self) -> Kv {
-        let is_one = self.prompts.is_none() && self.prompt.len() < 2;
+        let is_one = self.gives_one_prompt() && self.samples.is_none() && self.beams.is_none();
         self.kv.unwrap_or(if is_one { Kv::Contiguous } else { Kv::Paged })
+    }
+
+    fn gives_one_prompt(&self) -> bool {
+        self.prompts.is_none() && self.prompt.len() < 2
+    }
+
+    /// The prompt, for an option that serves one prompt only.
+    fn only_prompt(&self, option: &str) -> Result<&str> {
+        ensure!(
+            self.gives_one_prompt(),
+            "{option} is for one prompt, and several were given; give one prompt, or leave out {option}"
+        );
+        let beginning = self.prompt.first().map_or(BEGINNING, String::as_str);
+        ensure!(!beginning.is_empty(), EMPTY_PROMPT);
+        Ok(beginning)
     }
 
     fn tell_one(&self, beginning: &str) -> Result<()> {
         self.saved_cache.check(self.kv())?;
         require_chapters(&self.chapters())?;
-        ensure!(!beginning.is_empty(), "the prompt is empty; give the text a beginning, such as \"Once upon a time\"");
+        ensure!(!beginning.is_empty(), EMPTY_PROMPT);
         let dir = model_dir(&self.model);
         let model = Model::open(&dir)?;
         let tokenizer = Tokenizer::open(&dir)?;

@@ -5,6 +5,7 @@ mod caches;
 mod engine;
 mod fragmentation;
 mod rewind;
+mod samples;
 mod speculation;
 mod waste;
 
@@ -38,6 +39,7 @@ enum What {
     Fragmentation(fragmentation::Fragmentation),
     Append(append::Append),
     Rewind(rewind::Rewinding),
+    Samples(samples::Samples),
     Speculation(speculation::Speculation),
 }
 
@@ -58,6 +60,7 @@ impl Bench {
             What::Fragmentation(command) => command.run(),
             What::Append(command) => command.run(),
             What::Rewind(command) => command.run(),
+            What::Samples(command) => command.run(),
             What::Speculation(command) => command.run(),
         }
     }
@@ -108,7 +111,7 @@ fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
     let bytes = memory::slot_bytes(layout, slots)?;
     ensure!(
         bytes <= MEMORY,
-        "{} slots of {} bytes are needed at once, {} of at most {}; give shorter lengths with --tokens, or smaller pages",
+        "{} slots of {} bytes are needed at once, {} of at most {}; give shorter lengths, or smaller pages",
         thousands(slots),
         thousands(bytes / slots.max(1)),
         mib(bytes),

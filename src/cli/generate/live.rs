@@ -10,6 +10,8 @@
 //!   2 of 10 pages taken, 8 free
 //! ```
 //!
+//! A page that several texts have is marked `=`.
+//!
 //! The picture is written over the one before it, as a whole and line by line, so that nothing flickers. The cursor stays
 //! visible, below it: whoever interrupts finds the terminal as it should be.
 
@@ -49,6 +51,9 @@ pub struct Live<'a> {
     drawn: Option<Instant>,
 }
 
+/// In place of a text's number: several have the page.
+const SHARED: usize = usize::MAX;
+
 /// How texts are told apart; nothing where the terminal has no colours, or shall not show them.
 #[derive(Clone, Copy)]
 struct Paint(bool);
@@ -63,6 +68,8 @@ struct Shown<'a> {
     waits: bool,
     /// The pages that it has given back, if it has ended.
     given_back: Option<usize>,
+    /// Whether others may still have some of them.
+    may_share: bool,
 }
 
 impl<'a> Live<'a> {
@@ -107,6 +114,7 @@ impl<'a> Live<'a> {
                     pages: text.pages().iter().map(|page| page.index()).collect(),
                     waits: text.waits(),
                     given_back: matches!(text.stage(), Stage::Ended(_)).then(|| text.pages_at_end()),
+                    may_share: text.may_share(),
                 }
             })
             .collect();
@@ -208,7 +216,10 @@ impl Layout {
         let head = fill(&cut(&format!("{} {}", text.number, text.beginning), left), left) + " " + &state;
         let pages = match text.given_back {
             _ if !text.pages.is_empty() => numbers(&text.pages, self.width),
-            Some(pages) if pages > 0 => cut(&format!("{} given back", count(pages, "page")), self.width),
+            Some(pages) if pages > 0 => {
+                let what = if text.may_share { "let go" } else { "given back" };
+                cut(&format!("{} {what}", count(pages, "page")), self.width)
+            }
             _ => String::new(),
         };
         let mut lines = vec![
@@ -240,18 +251,23 @@ fn map(batch: &Batch<'_>, n_pages: usize, paint: Paint, width: usize) -> Vec<Str
     let mut owners = vec![0; n_pages];
     for (text, number) in batch.texts().iter().zip(1..) {
         for page in text.pages() {
-            owners[page.index()] = number;
+            let owner = &mut owners[page.index()];
+            *owner = if *owner == 0 { number } else { SHARED };
         }
     }
-    let free = owners.iter().filter(|owner| **owner == 0).count();
-    let (taken, all) = (thousands((n_pages - free) as u64), thousands(n_pages as u64));
-    let sum = cut(&format!("{taken} of {all} pages taken, {} free", thousands(free as u64)), width - 1);
+    let pages = |owner: usize| thousands(owners.iter().filter(|found| **found == owner).count() as u64);
+    let (free, shared) = (pages(0), pages(SHARED));
+    let taken = thousands(owners.iter().filter(|owner| **owner > 0).count() as u64);
+    let shared = if shared == "0" { String::new() } else { format!(", {shared} of them by several texts (=)") };
+    let sum = format!("{taken} of {} pages taken{shared}, {free} free", thousands(n_pages as u64));
+    let sum = cut(&sum, width - 1);
     let mut lines: Vec<String> = Vec::new();
     if n_pages.div_ceil(width - 1) <= MOST_MAP {
         for pages in owners.chunks(width - 1) {
-            let marks = pages.iter().map(|owner| match owner {
+            let marks = pages.iter().map(|owner| match *owner {
                 0 => "·".to_string(),
-                number => paint.color(*number, mark(*number).encode_utf8(&mut [0; 4])),
+                SHARED => "=".to_string(),
+                number => paint.color(number, mark(number).encode_utf8(&mut [0; 4])),
             });
             lines.push(marks.collect());
         }
@@ -334,7 +350,16 @@ mod tests {
 
     fn shown(number: usize, words: &str) -> Shown<'_> {
         let pages = (0..40).map(|page| 7 * page).collect();
-        Shown { number, beginning: "The king had", words, tokens: 1234, pages, waits: false, given_back: None }
+        Shown {
+            number,
+            beginning: "The king had",
+            words,
+            tokens: 1234,
+            pages,
+            waits: false,
+            given_back: None,
+            may_share: false,
+        }
     }
 
     #[test]
@@ -388,6 +413,9 @@ mod tests {
         let lines = layout.lines(&[ended], Paint(true));
         assert!(lines[0].starts_with("\u{1b}[1m\u{1b}[35m3 The king") && lines[0].contains("1,234 ended"), "{lines:?}");
         assert!(lines[1].contains("9 pages given back"), "{lines:?}");
+        let ended = Shown { pages: Vec::new(), given_back: Some(9), may_share: true, ..shown(3, "") };
+        let lines = layout.lines(&[ended], Paint(false));
+        assert!(lines[1].contains("9 pages let go"), "{lines:?}");
         assert_eq!(numbers(&[5, 12], 24), "pages 5 12");
         assert_eq!([1, 9, 10, 35, 36].map(mark), ['1', '9', 'a', 'z', '+']);
     }

@@ -1,11 +1,11 @@
-//! Several prompts: texts that are told in turns, and what they cost together.
+//! Several prompts, or several samples of one: texts that are told in turns, and what they cost together.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use page_by_page::batch::{Batch, End, MOST_PROMPT_TOKENS, MOST_TEXTS, Memory, Stage, Text, Totals};
-use page_by_page::cache::{CacheError, Usage};
+use page_by_page::cache::{CacheError, KvLayout, Usage};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
@@ -28,10 +28,12 @@ const MOST_LINES: usize = 20;
 const NAME: usize = 30;
 
 /// A text that was asked for.
+#[derive(Clone)]
 struct Asked<'a> {
     beginning: &'a str,
     prompt: Vec<u32>,
     max_new_tokens: usize,
+    seed: u64,
 }
 
 impl Asked<'_> {
@@ -39,11 +41,18 @@ impl Asked<'_> {
     fn most(&self) -> usize {
         self.prompt.len() + self.max_new_tokens
     }
+
+    /// Pages that two texts of this prompt can share: the full ones, and that which the prompt fills in part.
+    fn pages_of_prompt(&self, page_size: usize) -> (usize, usize) {
+        let n_prompt = self.prompt.len();
+        (n_prompt / page_size, usize::from(!n_prompt.is_multiple_of(page_size)))
+    }
 }
 
 /// The pages that all texts share.
 struct Pages {
     slab: SharedSlab,
+    layout: KvLayout,
     page_size: usize,
     n_pages: usize,
 }
@@ -62,27 +71,63 @@ struct Fits {
 impl Generate {
     /// Tells a text for each of the prompts, all in turns.
     pub(super) fn tell_several(&self, beginnings: &[String]) -> Result<()> {
-        self.refuse_what_serves_one_text()?;
-        let dir = model_dir(&self.model);
-        let (model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        self.refuse_what_serves_one_text("several were asked for; give one prompt")?;
+        let (model, tokenizer) = self.open()?;
         let sampling = self.sampling(model.config())?;
-        let chapters = self.chapters_of_several(sampling);
+        let chapters = self.chapters_of_several(sampling, false);
         require_chapters(&chapters)?;
-        let asked = self.asked(beginnings, &model, &tokenizer)?;
-        self.require_memory_to_read(&asked, &model)?;
-        let pages = self.pages(&asked, &model)?;
-        let memory = self.memory(&asked, &model, pages.as_ref())?;
+        let mut asked = Vec::new();
+        for (beginning, number) in beginnings.iter().zip(1..) {
+            ensure!(!beginning.is_empty(), "text {number}: the prompt is empty; give the text a beginning");
+            asked.push(self.asked(&format!("text {number}: "), beginning, &model, &tokenizer)?);
+        }
+        self.tell(&asked, Texts { model, tokenizer, sampling, chapters, are_samples: false })
+    }
+
+    /// Tells so many texts of one prompt, each with a seed of its own. In pages, they share those of the prompt.
+    pub(super) fn tell_samples(&self, n_samples: usize) -> Result<()> {
+        self.refuse_what_serves_one_text("--samples tells several: use one or the other")?;
+        let beginning = self.only_prompt("--samples")?;
+        let (model, tokenizer) = self.open()?;
+        let sampling = self.sampling(model.config())?;
+        let chapters = self.chapters_of_several(sampling, n_samples > 1);
+        require_chapters(&chapters)?;
+        if sampling.temperature == 0.0 && n_samples > 1 {
+            say("note: at temperature 0 nothing is drawn: all samples are the same text");
+        }
+        let first = self.asked("", beginning, &model, &tokenizer)?;
+        let seeds = (0..n_samples as u64).map(|sample| self.seed.wrapping_add(sample));
+        let asked: Vec<Asked<'_>> = seeds.map(|seed| Asked { seed, ..first.clone() }).collect();
+        self.tell(&asked, Texts { model, tokenizer, sampling, chapters, are_samples: true })
+    }
+
+    fn open(&self) -> Result<(Model, Tokenizer)> {
+        let dir = model_dir(&self.model);
+        Ok((Model::open(&dir)?, Tokenizer::open(&dir)?))
+    }
+
+    fn tell(&self, asked: &[Asked<'_>], texts: Texts) -> Result<()> {
+        let Texts { model, tokenizer, sampling, chapters, are_samples } = texts;
+        let are_forks = are_samples && asked.len() > 1 && self.kv() == Kv::Paged;
+        self.require_memory_to_read(asked, &model, are_forks)?;
+        let pages = self.pages(asked, &model, are_forks)?;
+        let memory = self.memory(asked, &model, pages.as_ref())?;
 
         let mut batch = Batch::new(&model, memory, &model.config().eos_token_ids);
-        for text in &asked {
-            batch.add(text.prompt.clone(), text.max_new_tokens, Sampler::new(sampling))?;
+        let sampler = |text: &Asked<'_>| Sampler::new(Sampling { seed: text.seed, ..sampling });
+        if are_samples {
+            batch.add_samples(&asked[0].prompt, asked[0].max_new_tokens, asked.iter().map(sampler).collect())?;
+        } else {
+            for text in asked {
+                batch.add(text.prompt.clone(), text.max_new_tokens, sampler(text))?;
+            }
         }
         let mut stories: Vec<TextStream<'_>> = asked.iter().map(|_| tokenizer.stream()).collect();
         let new_tokens = asked.iter().map(|text| text.max_new_tokens as u64).sum();
         let progress = self.json.then(|| Progress::new("writing", new_tokens));
         let mut live =
             if self.json { None } else { Live::on_terminal(asked.iter().map(|text| text.beginning).collect()) };
-        let mut in_order = InOrder::new(&asked);
+        let mut in_order = InOrder::new(asked, are_samples);
         while !batch.is_done() {
             let start = Instant::now();
             let new_tokens = batch.step();
@@ -112,7 +157,8 @@ impl Generate {
             live.clear();
         }
         drop(progress);
-        let told = Told { sampling, batch: &batch, stories: &stories, asked: &asked, pages: pages.as_ref() };
+        let pages = pages.as_ref();
+        let told = Told { sampling, batch: &batch, stories: &stories, asked, pages, are_samples, are_forks };
         if self.json {
             print(&(serde_json::to_string(&self.stories(&told))? + "\n"))?;
         } else {
@@ -127,49 +173,55 @@ impl Generate {
         bail!(last)
     }
 
-    fn refuse_what_serves_one_text(&self) -> Result<()> {
-        ensure!(
-            self.drafting.drafter.is_none(),
-            "--draft guesses ahead for one text, and several were asked for; give one prompt, or leave out --draft"
-        );
-        ensure!(
-            !self.saved_cache.is_asked(),
-            "--save-cache and --load-cache are for the cache of one text, and several were asked for; give one prompt"
-        );
+    /// `but`: why there are several, and what to do.
+    pub(super) fn refuse_what_serves_one_text(&self, but: &str) -> Result<()> {
+        ensure!(self.drafting.drafter.is_none(), "--draft guesses ahead for one text, and {but}");
+        ensure!(!self.saved_cache.is_asked(), "--save-cache and --load-cache are for the cache of one text, and {but}");
         Ok(())
     }
 
     /// The chapters whose code it runs. The loop of chapter 1 tells one text; its `argmax` chooses where nothing is drawn.
-    fn chapters_of_several(&self, sampling: Sampling) -> Vec<usize> {
+    fn chapters_of_several(&self, sampling: Sampling, are_samples: bool) -> Vec<usize> {
         let of_cache = self.kv().chapters().iter().copied();
-        of_cache.filter(|number| *number != 1 || sampling.temperature == 0.0).collect()
+        let of_cache = of_cache.filter(|number| *number != 1 || sampling.temperature == 0.0);
+        of_cache.chain((are_samples && self.kv() == Kv::Paged).then_some(10)).collect()
     }
 
-    fn asked<'a>(&self, beginnings: &'a [String], model: &Model, tokenizer: &Tokenizer) -> Result<Vec<Asked<'a>>> {
-        let mut asked = Vec::new();
-        for (beginning, number) in beginnings.iter().zip(1..) {
-            ensure!(!beginning.is_empty(), "text {number}: the prompt is empty; give the text a beginning");
-            let prompt = tokenizer.encode(beginning)?;
-            model.check(&prompt, 0).with_context(|| format!("text {number}"))?;
-            let who = format!("text {number}: ");
-            let max_new_tokens = self.new_tokens_that_fit(&who, prompt.len(), model.config())?;
-            asked.push(Asked { beginning, prompt, max_new_tokens });
+    /// `who`: which text, to begin a message with.
+    fn asked<'a>(&self, who: &str, beginning: &'a str, model: &Model, tokenizer: &Tokenizer) -> Result<Asked<'a>> {
+        let prompt = tokenizer.encode(beginning)?;
+        let checked = model.check(&prompt, 0);
+        if let (Err(error), false) = (&checked, who.is_empty()) {
+            bail!("{who}{error}");
         }
-        Ok(asked)
+        checked?;
+        let max_new_tokens = self.new_tokens_that_fit(who, prompt.len(), model.config())?;
+        Ok(Asked { beginning, prompt, max_new_tokens, seed: self.seed })
     }
 
-    /// The slab, where the texts are kept in pages.
-    fn pages(&self, asked: &[Asked<'_>], model: &Model) -> Result<Option<Pages>> {
+    /// The slab, where the texts are kept in pages. `are_forks`: they share those of their prompt.
+    fn pages(&self, asked: &[Asked<'_>], model: &Model, are_forks: bool) -> Result<Option<Pages>> {
         let page_size = self.page_size;
         let of_each = asked.iter().map(|text| Ok(Room::for_tokens(text.most(), page_size)?.n_pages));
-        let enough = sum_of_largest(of_each.collect::<Result<Vec<usize>>>()?);
+        let of_each = of_each.collect::<Result<Vec<usize>>>()?;
         if self.kv() != Kv::Paged {
             return Ok(None);
         }
+        let enough = match asked {
+            [text, ..] if are_forks => {
+                let (full, _) = text.pages_of_prompt(page_size);
+                full.saturating_add((of_each[0] - full).saturating_mul(asked.len()))
+            }
+            _ => sum_of_largest(of_each),
+        };
         let n_pages = self.pages.unwrap_or(enough);
         let layout = model.config().kv_layout();
         memory::require_pages(layout, page_size, n_pages)?;
         let slab = PageSlab::new(layout, page_size, n_pages)?;
+        if are_forks {
+            self.require_pages_to_begin(&asked[0], asked.len(), n_pages)?;
+            return Ok(Some(Pages { slab, layout, page_size, n_pages }));
+        }
         for (text, number) in asked.iter().zip(1..) {
             let needed = text.prompt.len().div_ceil(page_size);
             if needed > n_pages && text.max_new_tokens > 0 {
@@ -183,7 +235,28 @@ impl Generate {
                 );
             }
         }
-        Ok(Some(Pages { slab, page_size, n_pages }))
+        Ok(Some(Pages { slab, layout, page_size, n_pages }))
+    }
+
+    /// Refuses a pool in which no sample could read its first new token.
+    fn require_pages_to_begin(&self, text: &Asked<'_>, n_samples: usize, n_pages: usize) -> Result<()> {
+        let (full, in_part) = text.pages_of_prompt(self.page_size);
+        // The only new token is never read.
+        let own = usize::from(text.max_new_tokens > 1);
+        let needed = full + in_part + own;
+        if needed <= n_pages || text.max_new_tokens == 0 {
+            return Ok(());
+        }
+        bail!(
+            "{} of a prompt of {} need at least {} of {}: {} for the prompt, which all share, and {own} for the new tokens of \
+             one; the pool has {}; give it more (--pages), or shorten the prompt",
+            count(n_samples, "sample"),
+            count(text.prompt.len(), "token"),
+            count(needed, "page"),
+            count(self.page_size, "slot"),
+            full + in_part,
+            thousands(n_pages as u64)
+        );
     }
 
     fn memory<'m>(&self, asked: &[Asked<'_>], model: &'m Model, pages: Option<&Pages>) -> Result<Memory<'m>> {
@@ -203,8 +276,9 @@ impl Generate {
     }
 
     /// Refuses prompts that there is no memory to read.
-    fn require_memory_to_read(&self, asked: &[Asked<'_>], model: &Model) -> Result<()> {
+    fn require_memory_to_read(&self, asked: &[Asked<'_>], model: &Model, are_forks: bool) -> Result<()> {
         let tokens = match self.kv() {
+            _ if are_forks => asked[0].prompt.len().max(asked.len()),
             // It reads all texts again in the last step.
             Kv::Recompute => sum_of_largest(asked.iter().map(Asked::most).collect()),
             _ => {
@@ -215,7 +289,7 @@ impl Generate {
         };
         let what = format!("reading {} in a step", count(tokens, "token"));
         let bytes = model.step_bytes(tokens, asked.len().min(MOST_TEXTS));
-        memory::require(&what, bytes, "give fewer prompts, or shorter ones")
+        memory::require(&what, bytes, "ask for fewer texts, or give shorter prompts")
     }
 
     /// How long a step takes at least while somebody watches.
@@ -230,7 +304,10 @@ impl Generate {
         let mut lines = vec![
             ("model", format!("{}, {} layers, {} of weights", self.model.display(), config.n_layers, mib(weights))),
             ("sampling", describe(told.sampling)),
-            ("texts", format!("{}, at most {} in a step", thousands(told.asked.len() as u64), most_texts)),
+            (
+                if told.are_samples { "samples" } else { "texts" },
+                format!("{}, at most {} in a step", thousands(told.asked.len() as u64), most_texts),
+            ),
             ("prefill", {
                 let (rows, steps) = (count(prefill.rows as usize, "token"), count(prefill.steps as usize, "step"));
                 format!("{rows} in {steps}, {}", time(prefill.time))
@@ -241,13 +318,14 @@ impl Generate {
                 let speed = rate(per_second(answers, decode.time));
                 format!("{tokens} in {steps}, {}, {speed} tokens/s", time(decode.time))
             }),
-            ("projected", count(rows_projected as usize, "row")),
-            ("cache", self.describe_usage(told.usage())),
+            ("projected", count(rows_projected as usize, "row") + &told.apart(|apart| count(apart.tokens, "row"))),
+            ("cache", self.describe_memory(told)),
         ];
         if let Some(pages) = told.pages {
             let peak = thousands(told.batch.totals().peak_pages as u64);
-            let size = count(pages.page_size, "slot");
-            lines.push(("pages", format!("{peak} of {} at the peak, {size} each", thousands(pages.n_pages as u64))));
+            let (size, of) = (count(pages.page_size, "slot"), thousands(pages.n_pages as u64));
+            let apart = told.apart(|_| count(told.pages_at_ends(), "page"));
+            lines.push(("pages", format!("{peak} of {of} at the peak, {size} each{apart}")));
         }
         if let (Some(pages), Some(fits)) = (told.pages, told.fits()) {
             lines.push((
@@ -274,7 +352,13 @@ impl Generate {
         }
     }
 
-    fn describe_usage(&self, usage: Usage) -> String {
+    fn describe_memory(&self, told: &Told<'_>) -> String {
+        let usage = told.usage();
+        if let Some(bytes) = told.peak_bytes() {
+            let copied = count(usage.rows_copied as usize, "row");
+            let apart = told.apart(|apart| format!("{}, nothing copied", mib(apart.bytes)));
+            return format!("{}: {} at the peak, {copied} copied{apart}", self.kv(), mib(bytes));
+        }
         if self.kv() == Kv::Recompute {
             return "none, all is computed again".into();
         }
@@ -291,7 +375,8 @@ impl Generate {
 
     fn stories<'a>(&'a self, told: &'a Told<'a>) -> Stories<'a> {
         let totals = told.batch.totals();
-        let Usage { tokens, slots, bytes, rows_copied } = told.usage();
+        let usage = told.usage();
+        let Usage { tokens, slots, bytes, rows_copied } = usage;
         let (prefill, decode, sampling) = (totals.prefill, totals.decode, told.sampling);
         Stories {
             texts: told.stories(),
@@ -304,11 +389,15 @@ impl Generate {
                 most_texts_in_a_step: totals.most_texts,
                 rows_projected: totals.rows_projected,
                 rows_copied,
-                tokens,
-                slots,
-                wasted: slots - tokens,
-                bytes,
+                held: (!told.are_forks).then_some(HeldByAll { tokens, slots, wasted: usage.wasted(), bytes }),
+                peak_bytes: told.peak_bytes(),
             },
+            apart: told.are_forks.then(|| Apart {
+                rows_projected: tokens,
+                rows_copied: 0,
+                pages: told.pages_at_ends(),
+                bytes,
+            }),
             pages: told.pages.map(|pages| PagesUsed {
                 page_size: pages.page_size,
                 pages: pages.n_pages,
@@ -337,6 +426,17 @@ fn name(beginning: &str) -> String {
     if line.chars().count() <= NAME { line } else { line.chars().take(NAME - 1).chain(['…']).collect() }
 }
 
+/// What telling texts begins with.
+struct Texts {
+    model: Model,
+    tokenizer: Tokenizer,
+    /// Of the first text.
+    sampling: Sampling,
+    chapters: Vec<usize>,
+    /// All have the same prompt.
+    are_samples: bool,
+}
+
 /// Texts that were told, and what they took.
 struct Told<'a> {
     sampling: Sampling,
@@ -344,10 +444,34 @@ struct Told<'a> {
     stories: &'a [TextStream<'a>],
     asked: &'a [Asked<'a>],
     pages: Option<&'a Pages>,
+    /// All have the same prompt.
+    are_samples: bool,
+    /// And share its pages.
+    are_forks: bool,
 }
 
 impl Told<'_> {
-    /// What the texts held at their ends, together.
+    /// What as many caches apart would have taken, if the texts have shared theirs.
+    ///
+    /// A cache of its own would have read all tokens of its text, into as many pages as the text's table lists at its end.
+    fn apart(&self, what: impl Fn(Usage) -> String) -> String {
+        let caches = count(self.asked.len(), "cache");
+        if self.are_forks { format!("; {caches} apart: {}", what(self.usage())) } else { String::new() }
+    }
+
+    /// Pages that the tables of the texts list at their ends: one that several share, for each of them.
+    fn pages_at_ends(&self) -> usize {
+        self.batch.texts().iter().map(Text::pages_at_end).sum()
+    }
+
+    /// Bytes of all pages that had an owner at the same time, at most; `None` if no page has several owners.
+    fn peak_bytes(&self) -> Option<usize> {
+        let pages = self.pages.filter(|_| self.are_forks)?;
+        let slots = self.batch.totals().peak_pages * pages.page_size;
+        memory::slot_bytes(pages.layout, slots).ok()
+    }
+
+    /// What the texts held at their ends, together: shared pages for each of their owners.
     fn usage(&self) -> Usage {
         let add = |sum: Usage, text: &Text| {
             let usage = text.usage();
@@ -363,8 +487,8 @@ impl Told<'_> {
 
     /// `None` if no text has taken a page.
     fn fits(&self) -> Option<Fits> {
-        let pages = self.pages?;
-        let taken: usize = self.batch.texts().iter().map(Text::pages_at_end).sum();
+        let pages = self.pages.filter(|_| !self.are_forks)?;
+        let taken = self.pages_at_ends();
         let n_texts = self.batch.texts().iter().filter(|text| text.pages_at_end() > 0).count();
         let slots_reserved_for_each = self.asked.iter().map(Asked::most).max()?;
         (taken > 0).then(|| Fits {
@@ -387,9 +511,9 @@ impl Told<'_> {
                 Stage::Waiting | Stage::Telling => String::new(),
             };
             let numbers = [usage.tokens, usage.slots].into_iter().chain(self.pages.map(|_| text.pages_at_end()));
-            let cells = [number.to_string(), name(asked.beginning), end]
-                .into_iter()
-                .chain(numbers.map(|number| thousands(number as u64)));
+            let which = if self.are_samples { format!("seed {}", asked.seed) } else { name(asked.beginning) };
+            let cells =
+                [number.to_string(), which, end].into_iter().chain(numbers.map(|number| thousands(number as u64)));
             table.line(cells);
         }
         table
@@ -412,9 +536,10 @@ impl Told<'_> {
     fn why(&self, error: &StepError) -> String {
         match (error, self.pages) {
             (StepError::Cache(CacheError::OutOfPages { needed, free }), Some(pages)) => format!(
-                "pages needed: {needed}, free: {free} of {}, and no other text is left to wait for; give the pool more \
-                 pages (--pages), or ask for fewer tokens",
-                thousands(pages.n_pages as u64)
+                "pages needed: {needed}, free: {free} of {}, and no other text {}; give the pool more pages (--pages), or ask \
+                 for fewer tokens",
+                thousands(pages.n_pages as u64),
+                if self.are_forks { "has any to give back" } else { "is left to wait for" }
             ),
             _ => error.to_string(),
         }
@@ -432,6 +557,7 @@ impl Told<'_> {
             let usage = text.usage();
             StoryOfMany {
                 prompt: asked.beginning,
+                seed: self.are_samples.then_some(asked.seed),
                 text: story.text(),
                 tokens: Tokens { prompt: &asked.prompt, new: text.new_tokens() },
                 end,
@@ -452,6 +578,9 @@ struct Stories<'a> {
     seed: u64,
     sampling: SamplingUsed,
     counters: CountersOfAll,
+    /// What as many caches apart would have taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apart: Option<Apart>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pages: Option<PagesUsed>,
     timings: Timings,
@@ -460,6 +589,8 @@ struct Stories<'a> {
 #[derive(Serialize)]
 struct StoryOfMany<'a> {
     prompt: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
     text: &'a str,
     tokens: Tokens<'a>,
     /// Why it ended: `end of text`, `limit`, `refused`.
@@ -483,9 +614,28 @@ struct CountersOfAll {
     most_texts_in_a_step: usize,
     rows_projected: u64,
     rows_copied: u64,
+    /// `None` where a page may be held by several texts.
+    #[serde(flatten)]
+    held: Option<HeldByAll>,
+    /// Then it is this that counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bytes: Option<usize>,
+}
+
+/// By all texts at their ends, together.
+#[derive(Serialize)]
+struct HeldByAll {
     tokens: usize,
     slots: usize,
     wasted: usize,
+    bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Apart {
+    rows_projected: usize,
+    rows_copied: u64,
+    pages: usize,
     bytes: usize,
 }
 
@@ -501,6 +651,8 @@ struct PagesUsed {
 /// Writes texts one after the other, each piece as soon as all before it is written.
 struct InOrder<'a> {
     asked: &'a [Asked<'a>],
+    /// Whether the texts are told apart by their seeds.
+    are_samples: bool,
     /// The text that is being written.
     place: usize,
     /// Bytes of it that are written already; `None` before its heading.
@@ -508,8 +660,8 @@ struct InOrder<'a> {
 }
 
 impl<'a> InOrder<'a> {
-    fn new(asked: &'a [Asked<'a>]) -> Self {
-        InOrder { asked, place: 0, written: None }
+    fn new(asked: &'a [Asked<'a>], are_samples: bool) -> Self {
+        InOrder { asked, are_samples, place: 0, written: None }
     }
 
     fn print(&mut self, batch: &Batch<'_>, stories: &[TextStream<'_>]) -> Result<()> {
@@ -520,7 +672,9 @@ impl<'a> InOrder<'a> {
             }
             if self.written.is_none() {
                 let gap = if self.place == 0 { "" } else { "\n" };
-                out.push_str(&format!("{gap}text {}\n{}", self.place + 1, self.asked[self.place].beginning));
+                let Asked { beginning, seed, .. } = &self.asked[self.place];
+                let seed = if self.are_samples { format!(", seed {seed}") } else { String::new() };
+                out.push_str(&format!("{gap}text {}{seed}\n{beginning}", self.place + 1));
             }
             let story = stories[self.place].text();
             out.push_str(&story[self.written.unwrap_or(0)..]);
