@@ -70,7 +70,7 @@ pub struct Generate {
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: PathBuf,
     /// Stop after this many tokens, if the text has not ended before
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value_t = MAX_NEW_TOKENS)]
     max_new_tokens: usize,
     /// Below 1 safer, above 1 wilder, 0 always the likeliest token [default: the model's, or 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
@@ -82,7 +82,7 @@ pub struct Generate {
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Same seed, same story
-    #[arg(long, value_name = "S", default_value_t = 23)]
+    #[arg(long, value_name = "S", default_value_t = SEED)]
     seed: u64,
     /// Slots that the contiguous cache reserves [default: enough for prompt and new tokens]
     #[arg(long, value_name = "N")]
@@ -252,14 +252,8 @@ impl Generate {
     }
 
     fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
-        let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: self.seed };
-        let SamplingDefaults { temperature, top_k, top_p } = config.sampling;
-        let wanted = SamplingDefaults {
-            temperature: self.temperature.or(temperature),
-            top_k: self.top_k.or(top_k),
-            top_p: self.top_p.or(top_p),
-        };
-        Ok(wanted.over(ours).check()?)
+        let asked = SamplingDefaults { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
+        sampling(asked, self.seed, config)
     }
 
     /// `text`: which one, to begin a message with.
@@ -384,6 +378,23 @@ impl Told {
     }
 }
 
+/// New tokens that a text gets at most, unless it says otherwise.
+pub(super) const MAX_NEW_TOKENS: usize = 200;
+/// The seed of a text that names none.
+pub(super) const SEED: u64 = 23;
+
+/// What was asked for; else what the model's folder says; else ours.
+pub(super) fn sampling(asked: SamplingDefaults, seed: u64, config: &ModelConfig) -> Result<Sampling> {
+    let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
+    let SamplingDefaults { temperature, top_k, top_p } = config.sampling;
+    let wanted = SamplingDefaults {
+        temperature: asked.temperature.or(temperature),
+        top_k: asked.top_k.or(top_k),
+        top_p: asked.top_p.or(top_p),
+    };
+    Ok(wanted.over(ours).check()?)
+}
+
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Story<'a> {
@@ -448,7 +459,7 @@ fn describe(sampling: Sampling) -> String {
     format!("{text}, seed {}", sampling.seed)
 }
 
-fn whose_chapters(needed: &[usize]) -> String {
+pub(super) fn whose_chapters(needed: &[usize]) -> String {
     let whose = |source| match source {
         Source::Yours => "yours",
         Source::Reference => "reference",

@@ -2,9 +2,11 @@
 //!
 //! Results go to standard output, everything else to standard error, so that `generate > story.txt` holds a story.
 
+mod batch;
 mod bench;
 mod drafting;
 mod generate;
+mod interrupt;
 mod kv;
 mod logits;
 mod memory;
@@ -51,6 +53,7 @@ The other examples leave out the `cargo run --release --features solution --` pa
 #[derive(Subcommand)]
 enum Command {
     Generate(generate::Generate),
+    Batch(batch::Batch),
     Logits(logits::Logits),
     Synth(synth::Synth),
     Bench(bench::Bench),
@@ -84,6 +87,7 @@ impl Cli {
         // Inside the pool, work that is too small to share needs no other thread to be woken.
         pool.install(|| match self.command {
             Command::Generate(command) => command.run(),
+            Command::Batch(command) => command.run(),
             Command::Logits(command) => command.run(),
             Command::Synth(command) => command.run(),
             Command::Bench(command) => command.run(),

@@ -1,10 +1,11 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one.
 //!
 //! Three others lie here, to be read beside it: the same trie [as a server would build it](fast), [SGLang's tree](radix), and
-//! [vLLM's chain of hashes](chain). Checks hold that all four find the same.
+//! [vLLM's chain of hashes](chain). Checks hold that all four find the same. And there is [one that keeps nothing](none).
 
 pub mod chain;
 pub mod fast;
+pub mod none;
 pub mod radix;
 
 use crate::cache::CacheError;

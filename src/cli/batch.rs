@@ -1,0 +1,476 @@
+//! `batch`: many prompts from a file, told by the scheduler in the pages of one slab.
+
+mod lines;
+mod results;
+mod telling;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::model::{Model, SamplingDefaults};
+use page_by_page::prefixes::Prefixes;
+use page_by_page::prefixes::none::NoPrefixes;
+use page_by_page::sampler::{Sampler, Sampling};
+use page_by_page::schedule::{End, StepLimits, TextId};
+use page_by_page::serving::{Serving, Told, Totals};
+use page_by_page::tokenizer::Tokenizer;
+use serde::Serialize;
+
+use super::generate::{MAX_NEW_TOKENS, SEED, sampling, whose_chapters};
+use super::interrupt::Interrupt;
+use super::kv::{Room, require_chapters};
+use super::memory;
+use super::report::{count, per_second, rate, thousands, time};
+use super::{model_dir, print, say};
+use lines::{Line, Lines, Next, Wish};
+use results::{Counters, Outcome, Results, Timings, Tokens};
+use telling::Telling;
+
+/// Slots of the pool, unless somebody says how many pages there are.
+const SLOTS: usize = 4096;
+/// Texts that wait for a place, at most: the next lines are read when one of them runs.
+const MOST_WAITING: usize = 4096;
+/// What it runs: the pool, its tables and slab, forks, the prefix cache, the scheduler.
+const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
+
+/// Tell many texts, as many at a time as there is memory for
+///
+/// Reads one JSON object a line, with a prompt and, if you like, how to go on:
+///
+///   {"prompt": "Once upon a time", "max_new_tokens": 100, "temperature": 0.8, "top_k": 0, "top_p": 0.95, "seed": 7}
+///
+/// What a line leaves out is as in `generate`, and each text is the one that `generate` tells. The scheduler shares a pool of
+/// pages among the texts: what some have in common is computed once, and a text that finds no page waits for one.
+///
+/// Writes one JSON object a line, in the order of the lines read: the text, why it ended, what it has cost. A line that
+/// cannot be told has its reason there, and the others go on. Ctrl-C ends the run after the step under way; what is done is
+/// kept. A second Ctrl-C ends it at once.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page batch prompts.jsonl
+  page-by-page batch prompts.jsonl --out texts.jsonl --pages 64 --budget 128
+  echo '{\"prompt\": \"The king had\", \"seed\": 7}' | page-by-page batch -
+
+The exit code is 0 if all texts were told, and 1 if any was not.")]
+pub struct Batch {
+    /// A file with one JSON object a line, - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Model folder, or a bundled model: storyteller, storyteller-draft
+    #[arg(long, value_name = "DIR", default_value = "storyteller")]
+    model: PathBuf,
+    /// Pages of the pool [default: enough for 4,096 tokens]
+    #[arg(long, value_name = "N")]
+    pages: Option<usize>,
+    /// Slots in a page
+    #[arg(long, value_name = "P", default_value_t = 16)]
+    page_size: usize,
+    /// Tokens that the texts read together in a step, at most
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    budget: usize,
+    /// Texts that run at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    running: usize,
+    /// Compute every prompt, whatever others have computed before
+    #[arg(long)]
+    no_prefix_cache: bool,
+    /// Write the results to this file, in place of what is in it
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print one JSON object instead, when all is done: the texts, and what they cost together
+    #[arg(long, conflicts_with = "out")]
+    json: bool,
+}
+
+/// A text that was taken in.
+struct Taken {
+    place: usize,
+    line: usize,
+    prompt: String,
+    sampling: Sampling,
+    /// When its line was read.
+    start: Instant,
+    steps_before: u64,
+    first: Option<First>,
+    last: Instant,
+}
+
+/// The first token of a text.
+struct First {
+    at: Instant,
+    /// From when its line was read.
+    steps: u64,
+}
+
+/// What a run has to do with.
+struct Run<'m> {
+    model: &'m Model,
+    tokenizer: &'m Tokenizer,
+    serving: Serving<'m>,
+    lines: Lines,
+    /// Whether all lines are read.
+    is_read: bool,
+    /// Lines so far that are not empty.
+    n_lines: usize,
+    taken: HashMap<TextId, Taken>,
+    results: Results,
+    telling: Telling,
+}
+
+impl Batch {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        require_chapters(&CHAPTERS)?;
+        let lines = Lines::of(&self.file)?;
+        let dir = model_dir(&self.model);
+        let (model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        let slab = self.slab(&model)?;
+        let limits = StepLimits { tokens: self.budget, texts: self.running };
+        let serving = Serving::new(&model, &slab, self.prefixes()?, limits, &model.config().eos_token_ids)?;
+        let results = match &self.out {
+            Some(out) => Results::to_file(out, &self.file)?,
+            None if self.json => Results::kept(),
+            None => Results::to_stdout(),
+        };
+        let interrupt = Interrupt::watch().context("Ctrl-C cannot be watched for")?;
+        let mut run = Run {
+            model: &model,
+            tokenizer: &tokenizer,
+            serving,
+            lines,
+            is_read: false,
+            n_lines: 0,
+            taken: HashMap::new(),
+            results,
+            telling: Telling::new(),
+        };
+        run.tell_all(self.running.min(MOST_WAITING), &interrupt)?;
+        self.report(run)
+    }
+
+    /// The memory of all texts, if there is as much.
+    fn slab(&self, model: &Model) -> Result<SharedSlab> {
+        let n_pages = self.n_pages()?;
+        let layout = model.config().kv_layout();
+        memory::require_pages(layout, self.page_size, n_pages)?;
+        // Whoever reads a token has a slot for it, and whoever is answered has read one.
+        let tokens = self.budget.min(n_pages.saturating_mul(self.page_size));
+        let what = format!("reading {} in a step", count(tokens, "token"));
+        let bytes = model.step_bytes(tokens, self.running.min(tokens));
+        memory::require(&what, bytes, "let a step read fewer with --budget, or fewer texts run with --running")?;
+        Ok(PageSlab::new(layout, self.page_size, n_pages)?)
+    }
+
+    fn n_pages(&self) -> Result<usize> {
+        let enough = Room::for_tokens(SLOTS, self.page_size)?;
+        Ok(self.pages.unwrap_or(enough.n_pages))
+    }
+
+    fn prefixes(&self) -> Result<Box<dyn Prefixes>> {
+        Ok(if self.no_prefix_cache {
+            Box::new(NoPrefixes::new(self.page_size)?)
+        } else {
+            Box::new(PrefixCache::new(self.page_size)?)
+        })
+    }
+
+    /// Says what the texts cost together; an error if any of them was not told.
+    fn report(&self, run: Run<'_>) -> Result<()> {
+        let Run { serving, is_read, n_lines, results, telling, .. } = run;
+        let totals = serving.totals();
+        let pages = PagesUsed {
+            page_size: self.page_size,
+            pages: self.n_pages()?,
+            peak: totals.peak_pages,
+            kept: serving.scheduler().prefixes().n_pages(),
+        };
+        if is_read && n_lines == 0 {
+            let name =
+                if self.file.as_os_str() == "-" { "standard input".into() } else { self.file.display().to_string() };
+            bail!(
+                "{name}: there is no line; write one JSON object a line, such as {{\"prompt\": \"Once upon a time\"}}"
+            );
+        }
+        let ends = results.ends.clone();
+        if !self.json {
+            self.say_report(n_lines, &ends, totals, &pages, telling.elapsed());
+        } else {
+            let seconds = telling.elapsed().as_secs_f64();
+            let speed = per_second(totals.new_tokens as usize, telling.elapsed());
+            let timings = TimingsOfAll { seconds, new_tokens_per_second: speed };
+            let (model, texts) = (self.model.display().to_string(), results.into_kept());
+            let all = AllTexts { texts, model, counters: CountersOfAll::of(totals), pages, timings };
+            print(&(serde_json::to_string(&all)? + "\n"))?;
+        }
+        let not_told: usize = ends.iter().filter(|(end, _)| !results::is_told(end)).map(|(_, n)| n).sum();
+        if !is_read {
+            bail!(
+                "interrupted: {} told, {} not, and the lines after these were not read",
+                count(n_lines - not_told, "text"),
+                thousands(not_told as u64)
+            );
+        }
+        if not_told > 0 {
+            bail!("{} of {} not told: the results say why", thousands(not_told as u64), count(n_lines, "text"));
+        }
+        Ok(())
+    }
+
+    fn say_report(
+        &self,
+        n_lines: usize,
+        ends: &BTreeMap<&'static str, usize>,
+        totals: Totals,
+        pages: &PagesUsed,
+        elapsed: Duration,
+    ) {
+        let number = |number: u64| thousands(number);
+        let ends: Vec<String> = ends.iter().map(|(end, n)| format!("{} {end}", thousands(*n as u64))).collect();
+        let speed = rate(per_second(totals.new_tokens as usize, elapsed));
+        let share = 100.0 * totals.found as f64 / totals.prompt_tokens.max(1) as f64;
+        let lines = [
+            ("model", self.model.display().to_string()),
+            (
+                "texts",
+                format!("{}: {}; at most {} in a step", number(n_lines as u64), ends.join(", "), totals.most_texts),
+            ),
+            ("steps", {
+                let (steps, new) =
+                    (count(totals.steps as usize, "step"), count(totals.new_tokens as usize, "new token"));
+                format!("{steps}, {new} in {}, {speed} tokens/s", time(elapsed))
+            }),
+            ("computed", {
+                let rows = count(totals.rows_projected as usize, "row");
+                format!("{rows}, {} of them again after a preemption", number(totals.computed_again))
+            }),
+            (
+                "prefixes",
+                match self.no_prefix_cache {
+                    true => "none kept".into(),
+                    false => {
+                        let prompts = count(totals.prompt_tokens as usize, "prompt token");
+                        let again = number(totals.found_again);
+                        format!(
+                            "{} of {prompts} found, {share:.1} %; {again} more after a preemption",
+                            number(totals.found)
+                        )
+                    }
+                },
+            ),
+            ("preempted", count(totals.preemptions as usize, "time")),
+            ("pages", {
+                let (peak, all) = (number(pages.peak as u64), number(pages.pages as u64));
+                let size = count(pages.page_size, "slot");
+                format!(
+                    "{peak} of {all} with texts at the peak, {size} each; {} kept at the end",
+                    number(pages.kept as u64)
+                )
+            }),
+            ("chapters", whose_chapters(&CHAPTERS)),
+        ];
+        say("");
+        for (name, text) in lines {
+            say(&format!("{name:<9}  {text}"));
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Tells all texts, or those that are told when somebody presses Ctrl-C. `ahead`: texts that may wait.
+    fn tell_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
+        loop {
+            if !interrupt.is_asked() {
+                self.read_lines(ahead, interrupt)?;
+            }
+            if interrupt.is_asked() {
+                self.telling.say("interrupted: what is done is kept; Ctrl-C again ends at once");
+                let cancelled = self.serving.cancel_all()?;
+                return cancelled.into_iter().try_for_each(|told| self.end(told));
+            }
+            if self.is_read && self.serving.is_done() {
+                return Ok(());
+            }
+            let step = self.serving.step()?;
+            let (now, steps) = (Instant::now(), self.serving.totals().steps);
+            for pick in step.new_tokens {
+                if let Some(taken) = self.taken.get_mut(&pick.text) {
+                    taken.first.get_or_insert(First { at: now, steps: steps - taken.steps_before });
+                    taken.last = now;
+                }
+            }
+            step.told.into_iter().try_for_each(|told| self.end(told))?;
+            let totals = self.serving.totals();
+            self.telling.tell(self.n_lines - self.taken.len(), self.taken.len(), totals.new_tokens);
+        }
+    }
+
+    /// Takes in as many lines as may wait, and are there.
+    fn read_lines(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
+        let mut waiting = self.serving.scheduler().waiting().count();
+        while !self.is_read && waiting < ahead {
+            // A text that could go on does not wait for somebody who writes to standard input.
+            let wait = self.lines.is_file || self.serving.is_done();
+            match self.lines.next(wait, interrupt)? {
+                Next::Line(line) => waiting += usize::from(self.take(line)?),
+                Next::Nothing => return Ok(()),
+                Next::End => self.is_read = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a line in, or notes why not; whether it waits now.
+    fn take(&mut self, line: Line) -> Result<bool> {
+        let (place, Line { number, text }) = (self.n_lines, line);
+        self.n_lines += 1;
+        let wish = match text.and_then(|text| Wish::read(&text)) {
+            Ok(wish) => wish,
+            Err(problem) => {
+                let refused = Outcome::refused(number, None, format!("line {number}: {problem}"));
+                return self.put(place, refused).map(|()| false);
+            }
+        };
+        let prompt = wish.prompt.clone();
+        match self.submit(wish) {
+            Ok((text, sampling)) => {
+                let (start, steps_before) = (Instant::now(), self.serving.totals().steps);
+                let taken =
+                    Taken { place, line: number, prompt, sampling, start, steps_before, first: None, last: start };
+                self.taken.insert(text, taken);
+                Ok(true)
+            }
+            Err(problem) => {
+                let refused = Outcome::refused(number, Some(prompt), format!("line {number}: {problem:#}"));
+                self.put(place, refused).map(|()| false)
+            }
+        }
+    }
+
+    fn submit(&mut self, wish: Wish) -> Result<(TextId, Sampling)> {
+        let Wish { prompt, max_new_tokens, temperature, top_k, top_p, seed } = wish;
+        let config = self.model.config();
+        let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
+        if sampling.temperature == 0.0 {
+            // Greedy is `argmax`.
+            require_chapters(&[1])?;
+        }
+        let prompt = self.tokenizer.encode(&prompt)?;
+        let max_new_tokens = max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
+        // As `generate` does: what does not fit into the model's positions is not written.
+        let room = config.max_positions.saturating_sub(prompt.len());
+        let most = if room == 0 { 1 } else { max_new_tokens.min(room) };
+        let text = self.serving.submit(prompt, most, Sampler::new(sampling))?;
+        Ok((text, sampling))
+    }
+
+    /// Writes what became of a text.
+    fn end(&mut self, told: Told) -> Result<()> {
+        let Told { text, end, computed_again } = told;
+        let Some(taken) = self.taken.remove(&text.id) else { return Ok(()) };
+        let (end, error) = match end {
+            Ok(End::EndOfText) => ("end of text", None),
+            Ok(End::Limit) => ("limit", None),
+            Ok(End::Cancelled) => ("cancelled", None),
+            Err(error) => ("failed", Some(format!("line {}: {error}", taken.line))),
+        };
+        let mut stream = self.tokenizer.stream();
+        for token in text.new_tokens() {
+            stream.push(*token)?;
+        }
+        stream.finish()?;
+        let Taken { place, line, prompt, sampling, start, first, last, .. } = taken;
+        let (n_new, counters) = (text.new_tokens().len(), text.counters);
+        let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() * 1e3;
+        let Sampling { temperature, top_k, top_p, seed } = sampling;
+        let outcome = Outcome {
+            line,
+            prompt: Some(prompt),
+            text: Some(stream.text().into()),
+            tokens: Some(Tokens { prompt: text.tokens[..text.n_prompt].into(), new: text.new_tokens().into() }),
+            end,
+            error,
+            sampling: Some(results::Sampling { temperature, top_k, top_p, seed }),
+            counters: Some(Counters {
+                prompt_tokens: text.n_prompt,
+                new_tokens: n_new,
+                found: counters.found,
+                found_again: counters.found_again,
+                computed: counters.computed,
+                computed_again,
+                preemptions: counters.preemptions,
+                steps_to_first_token: first.as_ref().map(|first| first.steps),
+            }),
+            timings: Some(Timings {
+                first_token_ms: first.as_ref().map(|first| ms(start, first.at)),
+                ms_per_token: first.filter(|_| n_new > 1).map(|first| ms(first.at, last) / (n_new - 1) as f64),
+            }),
+        };
+        self.put(place, outcome)
+    }
+
+    fn put(&mut self, place: usize, outcome: Outcome) -> Result<()> {
+        let results = &mut self.results;
+        self.telling.beside(|| results.put(place, outcome))
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct AllTexts {
+    texts: Vec<Outcome>,
+    model: String,
+    counters: CountersOfAll,
+    pages: PagesUsed,
+    timings: TimingsOfAll,
+}
+
+#[derive(Serialize)]
+struct CountersOfAll {
+    steps: u64,
+    most_texts_in_a_step: usize,
+    rows_projected: u64,
+    computed_again: u64,
+    new_tokens: u64,
+    prompt_tokens: u64,
+    found: u64,
+    found_again: u64,
+    preemptions: u64,
+}
+
+impl CountersOfAll {
+    fn of(totals: Totals) -> Self {
+        CountersOfAll {
+            steps: totals.steps,
+            most_texts_in_a_step: totals.most_texts,
+            rows_projected: totals.rows_projected,
+            computed_again: totals.computed_again,
+            new_tokens: totals.new_tokens,
+            prompt_tokens: totals.prompt_tokens,
+            found: totals.found,
+            found_again: totals.found_again,
+            preemptions: totals.preemptions,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct PagesUsed {
+    page_size: usize,
+    pages: usize,
+    /// With texts, at the same time.
+    peak: usize,
+    /// By the prefix cache, at the end.
+    kept: usize,
+}
+
+#[derive(Serialize)]
+struct TimingsOfAll {
+    seconds: f64,
+    new_tokens_per_second: f64,
+}

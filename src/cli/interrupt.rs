@@ -1,0 +1,31 @@
+//! Ctrl-C, for commands that have something to put in order before they end.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
+
+/// What a shell says of a program that Ctrl-C has ended.
+const ENDED_BY_INTERRUPT: i32 = 130;
+
+/// Whether somebody has pressed Ctrl-C.
+#[derive(Clone)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From now on the first Ctrl-C is noted here; the second ends the program at once.
+    pub fn watch() -> io::Result<Self> {
+        let pressed = Arc::new(AtomicBool::new(false));
+        // In this order: the first one still finds false here, and is noted after that.
+        flag::register_conditional_shutdown(SIGINT, ENDED_BY_INTERRUPT, pressed.clone())?;
+        flag::register(SIGINT, pressed.clone())?;
+        Ok(Interrupt(pressed))
+    }
+
+    /// True after the first Ctrl-C.
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

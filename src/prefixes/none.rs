@@ -1,0 +1,48 @@
+//! No prefix cache: for those who want to see what one is worth.
+
+use crate::cache::CacheError;
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::PageTable;
+use crate::prefixes::Prefixes;
+
+/// A prefix cache that keeps nothing: every text computes all of its tokens.
+pub struct NoPrefixes {
+    page_size: usize,
+}
+
+impl NoPrefixes {
+    /// For a pool whose pages have `page_size` slots.
+    ///
+    /// # Errors
+    /// [`CacheError::NoSlots`] if `page_size` is 0.
+    pub fn new(page_size: usize) -> Result<Self, CacheError> {
+        if page_size == 0 {
+            return Err(CacheError::NoSlots);
+        }
+        Ok(NoPrefixes { page_size })
+    }
+}
+
+impl Prefixes for NoPrefixes {
+    fn lookup(&mut self, _text: &[u32], _pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        PageTable::new(self.page_size)
+    }
+
+    fn insert(&mut self, text: &[u32], table: &mut PageTable, _pool: &mut PagePool) -> Result<(), CacheError> {
+        let (held, given) = (table.len(), text.len());
+        assert!(held <= given, "the table holds {held} tokens, the text has {given}");
+        Ok(())
+    }
+
+    fn evict(&mut self, _n: usize, _pool: &mut PagePool) -> Result<usize, CacheError> {
+        Ok(0)
+    }
+
+    fn n_pages(&self) -> usize {
+        0
+    }
+
+    fn n_evictable(&self, _pool: &PagePool) -> usize {
+        0
+    }
+}
