@@ -62,6 +62,7 @@ fn help_has_an_example_and_every_option_a_word() {
     let commands: [&[&str]; 18] = [
         &[],
         &["generate"],
+        &["batch"],
         &["logits"],
         &["synth"],
         &["status"],

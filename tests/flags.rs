@@ -67,6 +67,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
             &["a", "--model=SMALL", "--max-new-tokens=3", "--beams=2"],
             &["--model=SMALL", "--max-new-tokens=3", "--kv=paged", "--draft=SMALL", "--accept=sample", "--draft-len=2"],
         ],
+        ["batch"] => &[&["SMALL/prompts.jsonl", "--model=SMALL"], &["SMALL/prompts.jsonl", "--model=SMALL", "--json"]],
         ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],
         ["synth"] => &[&["--shape=tiny", "--out=model"]],
         ["status"] => &[&[]],
@@ -175,6 +176,7 @@ fn no_number_in_any_option_makes_it_panic_or_hang() {
     let small = Folder::copy_of("storyteller-draft");
     // A pass over so many tokens is the longest that a benchmark takes.
     small.set("config.json", "max_position_embeddings", json!(80));
+    small.write("prompts.jsonl", "{\"prompt\": \"a\", \"max_new_tokens\": 2}\nno\n{\"prompt\": \"The king\"}\n");
     let mut runs = Vec::new();
     for (command, options) in commands(Vec::new()) {
         for line in quick(&command) {

@@ -231,7 +231,8 @@ impl Batch {
         elapsed: Duration,
     ) {
         let number = |number: u64| thousands(number);
-        let ends: Vec<String> = ends.iter().map(|(end, n)| format!("{} {end}", thousands(*n as u64))).collect();
+        let ends: Vec<String> =
+            ends.iter().map(|(end, n)| format!("{} {}", thousands(*n as u64), results::in_words(end))).collect();
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
         let share = 100.0 * totals.found as f64 / totals.prompt_tokens.max(1) as f64;
         let lines = [

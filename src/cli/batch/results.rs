@@ -97,6 +97,15 @@ pub fn is_told(end: &str) -> bool {
     matches!(end, "end of text" | "limit")
 }
 
+/// How a text has ended, in a sentence.
+pub fn in_words(end: &'static str) -> &'static str {
+    match end {
+        "end of text" => "ended by themselves",
+        "limit" => "reached their limit",
+        other => other,
+    }
+}
+
 impl Outcome {
     /// A line that was not taken in.
     pub fn refused(line: usize, prompt: Option<String>, error: String) -> Self {
