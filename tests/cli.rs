@@ -59,7 +59,7 @@ fn new_folder(parent: &tempfile::TempDir) -> String {
 
 #[test]
 fn help_has_an_example_and_every_option_a_word() {
-    let commands: [&[&str]; 18] = [
+    let commands: [&[&str]; 19] = [
         &[],
         &["generate"],
         &["batch"],
