@@ -13,8 +13,9 @@
 //!
 //! # Samples
 //!
-//! Several texts of one prompt read it once: the first reads it, the others fork its cache then, and all choose their first
-//! token from the same logits. A fork takes no page. A page with several owners is free again when the last of them lets go.
+//! Several texts of one prompt read it once: the first reads it, the others fork its cache then, and all choose their
+//! first token from the same logits. A fork takes no page. A page with several owners is free again when the last of
+//! them lets go.
 //!
 //! ```text
 //!   page size 4, three samples      a      b      c      free of 6
@@ -29,13 +30,15 @@
 //! still end*: the oldest with what is free, the next with that and what the oldest gives back, and so on. Whoever may not
 //! take them yet waits, keeps what it has, and asks again in the next step. So the oldest text never waits, it ends at the
 //! latest when it has all its tokens, and then another one is the oldest: no two texts ever wait for each other. Texts
-//! begin in the order in which they came, samples of one prompt together. What a text gives back are the pages that no younger
-//! one has; and where it shares a page that is filled in part, it may need one page more, to copy it. (This is the rule of the banker,
+//! begin in the order in which they came, samples of one prompt together. (This is the rule of the banker,
 //! [Dijkstra, 1965](https://www.cs.utexas.edu/~EWD/transcriptions/EWD01xx/EWD123.html), with the order fixed.)
 //!
-//! A text that may become too long for the whole slab is told when it is alone, or while its fellow samples wait with nothing
-//! but their prompt. It may end in time; if not, it is refused its next page and ends there. Here nobody takes pages away from
-//! a text that has them.
+//! Where samples share pages, a text gives back those that no younger text has. And while its last page is filled in part
+//! and has other owners, it may need one page more than its tokens do: for the copy.
+//!
+//! A text that may become too long for the whole slab is told when it is alone, or while its fellow samples wait with
+//! nothing but their prompt. It may end in time; if not, it is refused its next page and ends there. Here nobody takes
+//! pages away from a text that has them.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

@@ -476,6 +476,52 @@ mod with_caches {
             }
         }
 
+        /// Random families in random pools: all end, each as it is alone, if the pool can hold the largest of them.
+        #[test]
+        fn whatever_is_asked_and_however_small_the_pool_all_are_told() {
+            let model = Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/bf16-gqa3")).unwrap();
+            let vocab_size = model.config().vocab_size;
+            let mut state = 1_u64;
+            let mut random = move |below: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as usize % below
+            };
+            let mut waited = 0;
+            for run in 0..150 {
+                let page_size = 1 + random(5);
+                let ends = [random(vocab_size) as u32];
+                let mut least = 1;
+                let mut asked = Vec::new();
+                for _ in 0..1 + random(4) {
+                    let prompt: Vec<u32> = (0..1 + random(11)).map(|_| random(vocab_size) as u32).collect();
+                    let (most, n) = (random(12), 1 + random(5));
+                    if most > 0 {
+                        let each = (prompt.len() + most - 1).div_ceil(page_size);
+                        let shared = usize::from(n > 1 && most > 1 && !prompt.len().is_multiple_of(page_size));
+                        least = least.max(each + shared);
+                    }
+                    asked.push((prompt, most, n));
+                }
+                let n_pages = least + random(6);
+                let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
+                let mut batch = Batch::new(&model, Memory::Shared(slab.clone()), &ends);
+                let mut expected = Vec::new();
+                for (prompt, most, n) in &asked {
+                    batch.add_samples(prompt, *most, samplers(*n as u64)).unwrap();
+                    expected.extend(samples_alone(&model, (prompt, *most), &ends, *n as u64));
+                }
+                let run = format!("run {run}: {asked:?} in {n_pages} pages of {page_size}");
+                tell_samples(&mut batch, &slab, &run);
+                for (place, (text, (tokens, end))) in batch.texts().iter().zip(&expected).enumerate() {
+                    let end = Stage::Ended(end.clone());
+                    assert_eq!((text.tokens(), text.stage()), (&tokens[..], &end), "{run}, text {place}");
+                }
+                let longest = batch.texts().iter().map(|text| text.new_tokens().len()).max().unwrap();
+                waited += usize::from(batch.totals().steps as usize > longest + 1);
+            }
+            assert!(waited > 30, "only in {waited} runs did anybody wait");
+        }
+
         #[test]
         fn samples_in_caches_apart_are_the_same_texts() {
             let model = small_model();
