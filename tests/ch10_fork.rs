@@ -1435,12 +1435,12 @@ mod checks {
                 Some(cache) => {
                     let usage = cache.usage();
                     let pages = told_pages(cache.table().pages());
-                    format!("{:>2} tokens in {pages:<11} {} copied", usage.tokens, usage.rows_copied)
+                    format!("{:>2} tokens in {pages:<12} {} copied", usage.tokens, usage.rows_copied)
                 }
                 None => String::new(),
             };
             let owners: Vec<String> = owners_in(&slab, 5).iter().map(u32::to_string).collect();
-            transcript.line(format!("{line:<11} {:<28} {told_text:<35} owners {}", outcome(&result), owners.join(" ")));
+            transcript.line(format!("{line:<11} {:<28} {told_text:<36} owners {}", outcome(&result), owners.join(" ")));
         }
         for (name, cache) in &texts {
             if let Some(cache) = cache {
