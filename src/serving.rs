@@ -38,17 +38,58 @@ pub struct Serving<'m> {
     /// Texts that have ended and were not reported yet.
     told: Vec<Told>,
     totals: Totals,
-    /// Steps since a text last got a token or ended.
-    idle_steps: usize,
+    stall: Stall,
 }
 
 /// What a text has beside its tokens and pages: it keeps this while it waits.
 struct Teller {
     sampler: Sampler,
-    /// Tokens that it has had rows of at the same time, at most.
-    reached: usize,
+    reached: Reached,
     computed_again: u64,
     error: Option<StepError>,
+}
+
+/// Tokens that a text has had rows of at the same time, at most.
+#[derive(Default)]
+pub(crate) struct Reached(usize);
+
+impl Reached {
+    /// The text reads its next `n` tokens, and then has the rows of `len`. How many of them it had had before.
+    pub(crate) fn read(&mut self, n: usize, len: usize) -> u64 {
+        // What the prefix cache has brought, it has had as well.
+        let again = self.0.min(len).saturating_sub(len - n);
+        self.0 = self.0.max(len);
+        again as u64
+    }
+}
+
+/// Sees that the plans of a scheduler lead somewhere.
+#[derive(Default)]
+pub(crate) struct Stall {
+    /// Steps since a text last got a token or ended.
+    idle_steps: usize,
+}
+
+impl Stall {
+    /// Refuses an empty plan where there is something to do. `expected`: texts that were taken in and have not ended.
+    pub(crate) fn check_plan(&self, plan: &[Turn], scheduler: &Scheduler, expected: usize) -> Result<(), ServingError> {
+        if plan.is_empty() && expected > 0 {
+            let (waiting, running) = (scheduler.waiting().count(), scheduler.running().count());
+            return Err(ServingError::EmptyPlan { expected, waiting, running });
+        }
+        Ok(())
+    }
+
+    /// A text needs no more steps than it has tokens to get its next one, if it goes on in each. The oldest does.
+    pub(crate) fn check_progress(&mut self, picks: &[Pick], scheduler: &Scheduler) -> Result<(), ServingError> {
+        self.idle_steps = if picks.is_empty() { self.idle_steps + 1 } else { 0 };
+        let waiting = scheduler.waiting().next().map_or(0, |text| text.tokens.len());
+        let tokens = scheduler.running().map(|(text, _)| text.tokens.len()).max().unwrap_or(0).max(waiting);
+        if self.idle_steps > tokens {
+            return Err(ServingError::NobodyGoesOn { steps: self.idle_steps, tokens });
+        }
+        Ok(())
+    }
 }
 
 /// A text that has ended.
@@ -106,9 +147,12 @@ pub enum ServingError {
     Schedule(#[from] ScheduleError),
     /// The scheduler's plan has nothing to do, and there is something to do.
     #[error(
-        "the plan is empty, but {waiting} texts wait and {running} run: nobody will ever go on; run the checks of chapter 12"
+        "the plan is empty, but {expected} texts have not ended ({waiting} wait, {running} run): nobody will ever go on; run \
+         the checks of chapter 12"
     )]
     EmptyPlan {
+        /// Texts that were taken in and have not ended.
+        expected: usize,
         /// Texts that wait.
         waiting: usize,
         /// Texts that run.
@@ -152,7 +196,7 @@ impl<'m> Serving<'m> {
             tellers: HashMap::new(),
             told: Vec::new(),
             totals: Totals::default(),
-            idle_steps: 0,
+            stall: Stall::default(),
         })
     }
 
@@ -173,7 +217,7 @@ impl<'m> Serving<'m> {
             return Err(StepError::TooLong { len, max_positions }.into());
         }
         let id = self.scheduler.submit(prompt, max_new_tokens)?;
-        self.tellers.insert(id, Teller { sampler, reached: 0, computed_again: 0, error: None });
+        self.tellers.insert(id, Teller { sampler, reached: Reached::default(), computed_again: 0, error: None });
         self.collect();
         Ok(id)
     }
@@ -209,9 +253,9 @@ impl<'m> Serving<'m> {
         self.totals
     }
 
-    /// True when no text waits or runs, and every one that has ended was reported.
+    /// True when all texts have ended and were reported.
     pub fn is_done(&self) -> bool {
-        self.told.is_empty() && self.scheduler.waiting().next().is_none() && self.scheduler.running().next().is_none()
+        self.told.is_empty() && self.tellers.is_empty()
     }
 
     /// One pass of the model, for the texts that the scheduler's plan names.
@@ -220,11 +264,8 @@ impl<'m> Serving<'m> {
     /// [`ServingError`], if the plan cannot be carried out: whoever wrote the scheduler wants to know.
     pub fn step(&mut self) -> Result<Step, ServingError> {
         let plan = self.scheduler.plan()?;
+        self.stall.check_plan(&plan, &self.scheduler, self.tellers.len())?;
         if plan.is_empty() {
-            let (waiting, running) = (self.scheduler.waiting().count(), self.scheduler.running().count());
-            if waiting + running > 0 {
-                return Err(ServingError::EmptyPlan { waiting, running });
-            }
             return Ok(Step { new_tokens: Vec::new(), told: std::mem::take(&mut self.told) });
         }
         self.count(&plan);
@@ -244,7 +285,7 @@ impl<'m> Serving<'m> {
         }
         self.scheduler.settle(&picks)?;
         self.collect();
-        self.require_progress(&picks)?;
+        self.stall.check_progress(&picks, &self.scheduler)?;
         let new_tokens: Vec<Pick> = picks.into_iter().filter(|pick| !self.end_of_text.contains(&pick.token)).collect();
         self.totals.new_tokens += new_tokens.len() as u64;
         Ok(Step { new_tokens, told: std::mem::take(&mut self.told) })
@@ -272,10 +313,7 @@ impl<'m> Serving<'m> {
         }
         for Reading { turn, cache, .. } in &readings {
             if let Some(teller) = self.tellers.get_mut(&turn.text) {
-                let (end, start) = (cache.len(), cache.len() - turn.tokens);
-                // What the prefix cache has brought, it has had as well.
-                let again = teller.reached.min(end).saturating_sub(start) as u64;
-                teller.reached = teller.reached.max(end);
+                let again = teller.reached.read(turn.tokens, cache.len());
                 teller.computed_again += again;
                 self.totals.computed_again += again;
             }
@@ -314,24 +352,12 @@ impl<'m> Serving<'m> {
             }
             totals.found += counters.found as u64;
             totals.found_again += counters.found_again as u64;
-            self.idle_steps = 0;
             self.told.push(Told {
                 text,
                 end: teller.error.map_or(Ok(end), Err),
                 computed_again: teller.computed_again,
             });
         }
-    }
-
-    /// A text needs no more steps than it has tokens to get its next one, if it goes on in each. The oldest does.
-    fn require_progress(&mut self, picks: &[Pick]) -> Result<(), ServingError> {
-        self.idle_steps = if picks.is_empty() { self.idle_steps + 1 } else { 0 };
-        let waiting = self.scheduler.waiting().next().map_or(0, |text| text.tokens.len());
-        let longest = self.scheduler.running().map(|(text, _)| text.tokens.len()).max().unwrap_or(0).max(waiting);
-        if self.idle_steps > longest {
-            return Err(ServingError::NobodyGoesOn { steps: self.idle_steps, tokens: longest });
-        }
-        Ok(())
     }
 }
 

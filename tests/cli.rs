@@ -59,7 +59,7 @@ fn new_folder(parent: &tempfile::TempDir) -> String {
 
 #[test]
 fn help_has_an_example_and_every_option_a_word() {
-    let commands: [&[&str]; 19] = [
+    let commands: [&[&str]; 20] = [
         &[],
         &["generate"],
         &["batch"],
@@ -79,6 +79,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["workload", "unique"],
         &["workload", "chats"],
         &["workload", "documents"],
+        &["workload", "serving"],
     ];
     for command in commands {
         let help = ok(&[command, &["--help"]].concat()).stdout;

@@ -49,7 +49,7 @@ const VALUES: [&str; 14] = [
 ];
 
 /// What is named by these is no number: a file, a word.
-const NO_NUMBERS: [&str; 7] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE", "TEXT"];
+const NO_NUMBERS: [&str; 8] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE", "TEXT", "TRACE"];
 
 /// For how long a run may go on before it counts as hanging. Runs take a fraction of a second on a machine that is idle.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -92,6 +92,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
             ],
         ],
         ["workload", "shared" | "unique"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"]],
+        ["workload", "serving"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"], &["--trace=b"]],
         ["workload", "chats" | "documents"] => &[&["--pages=200"]],
         _ => panic!("the command {command:?} is new: say in `quick` how it runs in no time"),
     }

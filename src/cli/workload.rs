@@ -1,5 +1,7 @@
 //! `workload`: requests that come and go in a pool of pages, counted without a model.
 
+mod serving;
+
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
@@ -29,6 +31,7 @@ enum Requests {
     Unique(Unique),
     Chats(Chats),
     Documents(Documents),
+    Serving(serving::Serving),
 }
 
 /// Prompts that begin with the same 64 tokens, as with a system prompt
@@ -160,6 +163,7 @@ impl Workload {
             Requests::Unique(Unique { many, common }) => common.run(Trace::Unique, many.requests, many.running),
             Requests::Chats(Chats { common }) => common.run_whole(Trace::Chats),
             Requests::Documents(Documents { common }) => common.run_whole(Trace::Documents),
+            Requests::Serving(command) => command.run(),
         }
     }
 }

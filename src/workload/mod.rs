@@ -14,10 +14,12 @@
 //! A text comes in only if the pages for all of its tokens, and for what the running ones still lack, are free or can be
 //! evicted. So no step ever fails; that is the price of not preempting anybody, which chapter 12 does better.
 //!
-//! All counters are exact and the same on every machine.
+//! All counters are exact and the same on every machine. So they are where the [scheduler serves](serving) requests that
+//! come by chance.
 
 mod chained;
 mod pages;
+pub mod serving;
 mod traces;
 
 pub use chained::ChainTable;

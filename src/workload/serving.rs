@@ -1,0 +1,359 @@
+//! Requests that arrive at a server by chance, and what the scheduler makes of them, in time that is counted.
+//!
+//! There is no model here and no clock. A step costs [so much](Cost) for itself and so much for each token that it reads,
+//! and that is how late it is then. So a run takes a moment, and its numbers are the same on every machine:
+//!
+//! ```text
+//!   a step costs 10 ms, and 0.2 ms for each token
+//!
+//!   time      0        ms   a arrives with a prompt of 100 tokens: step 1 reads them
+//!            30.0      ms   a has its first token; b has arrived with 50 tokens: step 2 reads 1 and 50
+//!            50.2      ms   a has its second token, b its first
+//! ```
+//!
+//! The arrivals are a Poisson process: the gaps between them are exponential, so many a second on average, and nobody's
+//! arrival says anything of the next one's.
+
+use std::collections::HashMap;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use serde::Serialize;
+
+use super::Request;
+use crate::cache::{KvCache, KvLayout};
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch12_scheduler::Scheduler;
+use crate::prefixes::Prefixes;
+use crate::schedule::{Pick, ScheduleError, StepLimits, TextId};
+use crate::serving::{Reached, ServingError, Stall};
+
+/// One layer with rows of one number: nobody reads them.
+pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
+
+/// Tokens that half of the drawn requests begin with.
+const COMMON: u32 = 64;
+/// How many such beginnings there are.
+const BEGINNINGS: u64 = 4;
+
+/// A request, and when it comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Microseconds from the start.
+    pub at: u64,
+    /// What it asks for.
+    pub request: Request,
+}
+
+/// What a step costs, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// However many tokens it reads: the weights pass by.
+    pub step: u64,
+    /// For each token.
+    pub token: u64,
+}
+
+/// When a request counts as served in time, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InTime {
+    /// From its arrival to its first token, at most.
+    pub first_token: u64,
+    /// From one token to the next, on average, at most.
+    pub per_token: u64,
+}
+
+/// `n` requests, `rate` a second on average.
+///
+/// Every second one, by chance, begins with one of 4 beginnings of 64 tokens, as with the system prompts of 4 applications.
+/// Then come 16 to 256 tokens of its own, and 16 to 128 are written, all of these as likely.
+///
+/// # Panics
+/// If `rate` is not above 0.
+pub fn poisson(rate: f64, seed: u64, n: usize) -> Vec<Arrival> {
+    assert!(rate > 0.0, "{rate} requests a second never come");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut at = 0;
+    let arrivals = (0..n as u32).map(|number| {
+        at += (exponential(&mut rng) / rate * 1e6) as u64;
+        let begins_alike = between(&mut rng, 0, 1) == 0;
+        let beginning = between(&mut rng, 0, BEGINNINGS - 1) as u32;
+        let (own, written) = (between(&mut rng, 16, 256) as u32, between(&mut rng, 16, 128) as u32);
+        let mut text: Vec<u32> = Vec::new();
+        if begins_alike {
+            text.extend((0..COMMON).map(|token| beginning * COMMON + token));
+        }
+        let prompt = text.len() + own as usize;
+        // Behind the beginnings, no two requests have a token in common.
+        text.extend((0..own + written).map(|token| BEGINNINGS as u32 * COMMON + number * 512 + token));
+        Arrival { at, request: Request { text, prompt } }
+    });
+    arrivals.collect()
+}
+
+/// The 16 requests with which the course [tiny-llm](https://github.com/skyzh/tiny-llm) tries its batches, all there at the
+/// start: (tokens of the prompt, tokens written).
+pub const TINY_LLM: [(usize, usize); 16] = [
+    (992, 81),
+    (804, 95),
+    (660, 111),
+    (279, 41),
+    (199, 102),
+    (541, 48),
+    (261, 91),
+    (226, 80),
+    (963, 68),
+    (501, 82),
+    (986, 58),
+    (912, 51),
+    (275, 57),
+    (427, 74),
+    (860, 34),
+    (590, 128),
+];
+
+/// [`TINY_LLM`] as requests. No two of them share a token.
+pub fn tiny_llm() -> Vec<Arrival> {
+    let arrivals = TINY_LLM.iter().zip(0..).map(|((prompt, written), number)| {
+        let text = (0..(prompt + written) as u32).map(|token| number * 2048 + token).collect();
+        Arrival { at: 0, request: Request { text, prompt: *prompt } }
+    });
+    arrivals.collect()
+}
+
+/// What a run came to. Times are in microseconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Served {
+    /// Of each request, in the order of arrival.
+    pub requests: Vec<Times>,
+    /// From the first arrival to the last token.
+    pub elapsed: u64,
+    /// Of that, the time of all steps together.
+    pub busy: u64,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+/// When a request got what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// From its arrival to its first token.
+    pub first_token: u64,
+    /// From its first token to its last.
+    pub rest: u64,
+    /// Tokens that it got.
+    pub tokens: u64,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Counters {
+    /// Passes that a model would have made.
+    pub steps: u64,
+    /// Tokens of all prompts.
+    pub prompt_tokens: u64,
+    /// Of these, tokens that the prefix cache held when the text first ran.
+    pub found: u64,
+    /// Tokens that it held when a text ran again.
+    pub found_again: u64,
+    /// Tokens that texts got.
+    pub new_tokens: u64,
+    /// Tokens read.
+    pub computed: u64,
+    /// Of these, tokens whose rows their text had had before, and lost when it was preempted.
+    pub computed_again: u64,
+    /// The second over what is left of the first: reading that was done in vain, for each that was not.
+    pub waste: f64,
+    /// Texts that lost their pages to an older one and waited again.
+    pub preemptions: u64,
+    /// Texts in a step, at most.
+    pub most_texts: usize,
+    /// Pages that texts had at the same time, at most.
+    pub peak_pages: usize,
+    /// Pages that texts have in a step, of the pool's: the mean over all steps, 0 to 1. Pages that only the prefix cache
+    /// keeps do not count.
+    pub utilisation: f64,
+}
+
+impl Times {
+    /// Microseconds from one token to the next, on average; `None` with fewer than two tokens.
+    pub fn per_token(&self) -> Option<f64> {
+        (self.tokens > 1).then(|| self.rest as f64 / (self.tokens - 1) as f64)
+    }
+
+    /// Whether the request was served in time.
+    pub fn is_in_time(&self, limits: InTime) -> bool {
+        let per_token = self.per_token().unwrap_or(0.0);
+        self.first_token <= limits.first_token && per_token <= limits.per_token as f64
+    }
+}
+
+/// A text on its way.
+struct Told<'a> {
+    /// Its place among the arrivals.
+    place: usize,
+    arrival: &'a Arrival,
+    n_new: usize,
+    first_at: u64,
+    reached: Reached,
+}
+
+/// Lets requests come and be served. `arrivals`: in the order of time. `slab`: of any layout, all of its pages free; its rows
+/// stay as they are. `on_end` hears of each end.
+///
+/// # Errors
+/// [`ServingError`], as the scheduler has it.
+pub fn serve(
+    arrivals: &[Arrival],
+    slab: &SharedSlab,
+    prefixes: Box<dyn Prefixes>,
+    limits: StepLimits,
+    cost: Cost,
+    mut on_end: impl FnMut(),
+) -> Result<Served, ServingError> {
+    let mut scheduler = Scheduler::new(slab, prefixes, limits, &[])?;
+    let mut served = Served { requests: vec![Times::default(); arrivals.len()], ..Served::default() };
+    let mut told: HashMap<TextId, Told<'_>> = HashMap::new();
+    let mut coming = arrivals.iter().enumerate().peekable();
+    let start = arrivals.first().map_or(0, |arrival| arrival.at);
+    let (mut now, mut stall, mut utilisation) = (start, Stall::default(), 0.0);
+    loop {
+        while let Some((place, arrival)) = coming.next_if(|(_, arrival)| arrival.at <= now || told.is_empty()) {
+            // If there is nothing to do, it is soon as late as the next one comes.
+            now = now.max(arrival.at);
+            let Request { text, prompt } = &arrival.request;
+            let id = scheduler.submit(text[..*prompt].to_vec(), text.len() - prompt)?;
+            told.insert(id, Told { place, arrival, n_new: 0, first_at: 0, reached: Reached::default() });
+        }
+        if told.is_empty() {
+            break;
+        }
+        let plan = scheduler.plan()?;
+        stall.check_plan(&plan, &scheduler, told.len())?;
+        let counters = &mut served.counters;
+        let in_use = {
+            let slab = slab.borrow();
+            let pool = slab.pool();
+            let taken = (pool.n_pages() - pool.n_free()).saturating_sub(scheduler.prefixes().n_evictable(pool));
+            utilisation += taken as f64 / pool.n_pages() as f64;
+            taken
+        };
+        counters.steps += 1;
+        counters.peak_pages = counters.peak_pages.max(in_use);
+        counters.most_texts = counters.most_texts.max(plan.len());
+        let mut n_read = 0;
+        for reading in scheduler.readings() {
+            n_read += reading.turn.tokens as u64;
+            if let Some(told) = told.get_mut(&reading.turn.text) {
+                counters.computed_again += told.reached.read(reading.turn.tokens, reading.cache.len());
+            }
+        }
+        let took = cost.step.saturating_add(cost.token.saturating_mul(n_read));
+        now = now.saturating_add(took);
+        served.busy = served.busy.saturating_add(took);
+        let mut picks = Vec::new();
+        for turn in plan.iter().filter(|turn| turn.is_last) {
+            let Some(told) = told.get_mut(&turn.text) else { return Err(ScheduleError::UnknownText(turn.text).into()) };
+            let Arrival { at, request } = told.arrival;
+            if told.n_new == 0 {
+                told.first_at = now;
+            }
+            let token = request.text.get(request.prompt + told.n_new);
+            let Some(&token) = token else { return Err(ScheduleError::UnknownText(turn.text).into()) };
+            told.n_new += 1;
+            picks.push(Pick { text: turn.text, token });
+            served.requests[told.place] =
+                Times { first_token: told.first_at - at, rest: now - told.first_at, tokens: told.n_new as u64 };
+        }
+        scheduler.settle(&picks)?;
+        stall.check_progress(&picks, &scheduler)?;
+        for ended in scheduler.take_finished() {
+            let text = ended.text;
+            told.remove(&text.id);
+            counters.prompt_tokens += text.n_prompt as u64;
+            counters.new_tokens += text.new_tokens().len() as u64;
+            counters.found += text.counters.found as u64;
+            counters.found_again += text.counters.found_again as u64;
+            counters.computed += text.counters.computed;
+            counters.preemptions += text.counters.preemptions;
+            on_end();
+        }
+    }
+    let counters = &mut served.counters;
+    counters.utilisation = utilisation / counters.steps.max(1) as f64;
+    let once = counters.computed.saturating_sub(counters.computed_again);
+    counters.waste = counters.computed_again as f64 / once.max(1) as f64;
+    served.elapsed = now - start;
+    Ok(served)
+}
+
+/// A number from `low` to `high`, all as likely.
+fn between(rng: &mut ChaCha8Rng, low: u64, high: u64) -> u64 {
+    low + ((u128::from(rng.next_u64()) * u128::from(high - low + 1)) >> 64) as u64
+}
+
+/// A number from 0 to 1, 1 excluded.
+fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    // 53 random bits.
+    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// An exponential number, 1 on average, by comparing uniform ones
+/// ([von Neumann, 1951](https://hazm.at/mox/algorithm/random-sampling/various-techniques-used-in-connection-with-random-digits/index.html)).
+///
+/// No logarithm, which may have another last bit on another machine. From a first number down as long as each next one is
+/// smaller: if an odd number of them was drawn so, the first one is the part behind the point. Else one more is before it.
+fn exponential(rng: &mut ChaCha8Rng) -> f64 {
+    for whole in 0.. {
+        let first = uniform(rng);
+        let (mut last, mut n) = (first, 1);
+        loop {
+            let next = uniform(rng);
+            if next >= last {
+                break;
+            }
+            (last, n) = (next, n + 1);
+        }
+        if n % 2 == 1 {
+            return f64::from(whole) + first;
+        }
+    }
+    unreachable!("a half of all tries end it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_exponential() {
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let gaps: Vec<f64> = (0..100_000).map(|_| exponential(&mut rng)).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        assert!((mean - 1.0).abs() < 0.02, "{mean}");
+        for (above, share) in [(0.1, 0.904_837), (0.5, 0.606_531), (1.0, 0.367_879), (2.0, 0.135_335), (5.0, 0.006_738)]
+        {
+            let found = gaps.iter().filter(|gap| **gap > above).count() as f64 / gaps.len() as f64;
+            assert!((found - share).abs() < 0.006, "{found} of all are above {above}, not {share}");
+        }
+    }
+
+    #[test]
+    fn arrivals_are_as_documented() {
+        let arrivals = poisson(8.0, 1, 4000);
+        let seconds = arrivals[3999].at as f64 / 1e6;
+        assert!((seconds - 500.0).abs() < 25.0, "{seconds}");
+        assert!(arrivals.is_sorted_by_key(|arrival| arrival.at));
+        let alike = |arrival: &&Arrival| arrival.request.text[0] < 256;
+        let n_alike = arrivals.iter().filter(alike).count();
+        assert!((1850..2150).contains(&n_alike), "{n_alike}");
+        for arrival in &arrivals {
+            let Request { text, prompt } = &arrival.request;
+            let common = if alike(&arrival) { 64 } else { 0 };
+            assert!((16..=256).contains(&(prompt - common)) && (16..=128).contains(&(text.len() - prompt)));
+            assert_eq!(text.iter().filter(|token| **token < 256).count(), common);
+        }
+        assert_eq!(poisson(8.0, 1, 10), arrivals[..10]);
+        assert_ne!(poisson(8.0, 2, 10), arrivals[..10]);
+    }
+}
