@@ -74,6 +74,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["bench", "rewind"],
         &["bench", "samples"],
         &["bench", "speculation"],
+        &["bench", "workload"],
         &["workload"],
         &["workload", "shared"],
         &["workload", "unique"],

@@ -8,6 +8,7 @@ mod rewind;
 mod samples;
 mod speculation;
 mod waste;
+mod workload;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,6 +42,7 @@ enum What {
     Rewind(rewind::Rewinding),
     Samples(samples::Samples),
     Speculation(speculation::Speculation),
+    Workload(workload::Workload),
 }
 
 #[derive(Args)]
@@ -62,6 +64,7 @@ impl Bench {
             What::Rewind(command) => command.run(),
             What::Samples(command) => command.run(),
             What::Speculation(command) => command.run(),
+            What::Workload(command) => command.run(),
         }
     }
 }
