@@ -154,12 +154,12 @@ pub fn draw(trace: &Trace) -> Drawing {
         let before = step.checked_sub(1).map(|before| &frames[before]);
         svg.step(step, |svg| draw_slab(svg, TOP + step as f64 * LINE, *page_size, frame, before));
     }
-    svg.legend(Kind::New, 0.0, bottom + 4.0, "written or copied now");
-    svg.legend(Kind::Shared, 180.0, bottom + 4.0, "shared");
-    svg.legend(Kind::Reused, 265.0, bottom + 4.0, "held by one");
+    svg.legend(Kind::New, 0.0, bottom + 4.0, "written now");
+    svg.legend(Kind::Shared, 120.0, bottom + 4.0, "shared");
+    svg.legend(Kind::Reused, 210.0, bottom + 4.0, "held by one");
     svg.legend(Kind::Wasted, 0.0, bottom + 28.0, "taken, empty");
     svg.legend(Kind::Stale, 120.0, bottom + 28.0, "stale");
-    svg.legend_free(200.0, bottom + 28.0, "free page");
+    svg.legend_free(210.0, bottom + 28.0, "free page");
 
     let told: Vec<String> = frames.iter().map(|frame| format!("{}: {}", frame.operation, state(frame))).collect();
     Drawing {
@@ -170,7 +170,7 @@ pub fn draw(trace: &Trace) -> Drawing {
             told.join("; ")
         ),
         caption: format!(
-            "Text b is forked from a, grows, and copies two rows before it does. What b has written itself is called b. \
+            "Text b is forked from a, grows, and copies two rows before it does; copies count as written. What b has written itself is called b. \
              Recorded from <code>ForkCache</code> and its slab, page size {page_size}; keys, values and both layers lie \
              alike."
         ),
