@@ -718,8 +718,12 @@ mod checks {
             let (last, _) = text(&slab, "c", &[900]);
             let at = format!("extend({n}) of a fork of {held} tokens, page size 4, {} pages free", needed - 1);
             let (before, was, list) = (content(&slab), state(&b, &slab), free_list_of(&slab));
-            same!(b.extend(n), Err(CacheError::OutOfPages { needed, free: needed - 1 }), "{at}");
+            let question = asking(at.as_str());
+            let outcome = b.extend(n);
+            drop(question);
+            assert!(outcome.is_err(), "{at}: needed are {needed}, and it said {outcome:?}");
             same!(state(&b, &slab), was, "{STATE} after the refused {at}");
+            same!(outcome, Err(CacheError::OutOfPages { needed, free: needed - 1 }), "{at}");
             same!(free_list_of(&slab), list, "the free list after the refused {at}");
             same!(changed(&before, &content(&slab), 4), [], "rows (page, layer, slot) changed by the refused {at}");
             oracle_a.check(&a);
