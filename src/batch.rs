@@ -24,6 +24,12 @@
 //!   a ends                                 0 3    0 1    3      page 0 stays
 //! ```
 //!
+//! # Prefixes
+//!
+//! With a prefix cache, pages outlive the texts that filled them. Each full page is given to it as soon as its rows are
+//! computed, and one text begins in a step, so that the next finds the pages of those before it. What only the prefix cache
+//! owns is as good as free: it is evicted when somebody needs the pages.
+//!
 //! # Who waits
 //!
 //! Texts that share one slab may together want more pages than it has. A text takes pages only if afterwards *all can
@@ -49,7 +55,9 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PagedCache, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
+use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::model::{Chunk, LogitRows, Model, StepError};
+use crate::prefixes::Prefixes;
 use crate::sampler::Sampler;
 
 /// Texts that take part in a step, at most.
@@ -64,6 +72,8 @@ pub type MakeCache<'m> = dyn Fn(usize) -> Option<Box<dyn KvCache>> + 'm;
 pub enum Memory<'m> {
     /// A cache for each text over this one slab.
     Shared(SharedSlab),
+    /// The same, and the full pages of all texts so far, for those that begin with the same tokens.
+    Prefixed(SharedSlab, PrefixCache),
     /// A cache for each text that knows nothing of the others.
     Apart(Box<MakeCache<'m>>),
 }
@@ -96,6 +106,8 @@ pub struct Text {
     stage: Stage,
     /// Whether the newest step went without it.
     left_out: bool,
+    /// Tokens of its prompt that a prefix cache held.
+    n_found: usize,
     /// When it ended.
     usage: Usage,
     pages_at_end: usize,
@@ -150,7 +162,7 @@ pub struct Totals {
     pub rows_projected: u64,
     /// Texts in one pass, at most.
     pub most_texts: usize,
-    /// Pages that had an owner at the same time, at most; 0 if the memory has no pages.
+    /// Pages that texts had at the same time, at most; 0 if the memory has no pages.
     pub peak_pages: usize,
     /// Passes that read a prompt, whatever else they read.
     pub prefill: Passes,
@@ -194,7 +206,8 @@ impl<'m> Batch<'m> {
     /// [`StepError`] if the model cannot read the prompt; nothing has changed.
     pub fn add(&mut self, prompt: Vec<u32>, max_new_tokens: usize, sampler: Sampler) -> Result<usize, StepError> {
         self.model.check(&prompt, 0)?;
-        self.texts.push(Text::new(prompt, max_new_tokens, sampler));
+        let may_share = matches!(self.memory, Memory::Prefixed(..));
+        self.texts.push(Text { may_share, ..Text::new(prompt, max_new_tokens, sampler) });
         Ok(self.texts.len() - 1)
     }
 
@@ -257,7 +270,8 @@ impl<'m> Batch<'m> {
                 continue;
             }
             let unread = text.unread();
-            match text.chunk(self.model) {
+            let room = self.memory.evict_for(text.pages_to_read(unread));
+            match room.map_err(StepError::from).and_then(|()| text.chunk(self.model)) {
                 Ok(chunk) => {
                     chunks.push(chunk);
                     asked.push(place);
@@ -275,14 +289,17 @@ impl<'m> Batch<'m> {
         });
 
         self.totals.most_texts = self.totals.most_texts.max(n_asked);
-        if let Memory::Shared(slab) = &self.memory {
-            let slab = slab.borrow();
-            let taken = slab.pool().n_pages() - slab.pool().n_free();
+        if let Some(slab) = self.memory.slab() {
+            let taken = slab.borrow().pool().n_pages() - self.memory.n_free();
             self.totals.peak_pages = self.totals.peak_pages.max(taken);
         }
         let mut new_tokens = Vec::new();
         let mut answers = 0;
         for (place, row) in asked.iter().zip(logits.chunks_exact(self.model.config().vocab_size)) {
+            if let Err(error) = self.memory.insert(&mut self.texts[*place]) {
+                refused.push((*place, error.into()));
+                continue;
+            }
             let samples = self.answered(*place);
             self.fork(samples.clone());
             for (place, text) in samples.clone().zip(&mut self.texts[samples]) {
@@ -329,12 +346,11 @@ impl<'m> Batch<'m> {
 
     /// Whose turn it is, oldest first: the texts that are told and need not wait, and those that can begin.
     fn turns(&mut self) -> Vec<usize> {
-        let mut claims = self.claims();
+        let now = self.claims();
+        let mut claims = now.clone();
         let wanted = self.pages_wanted();
-        let mut free = match &self.memory {
-            Memory::Shared(slab) => slab.borrow().pool().n_free(),
-            Memory::Apart(_) => 0,
-        };
+        let free_now = self.memory.n_free();
+        let mut free = free_now;
         let mut copies = HashMap::new();
         let mut turns = Vec::new();
         for (index, (&place, wanted)) in self.telling.iter().zip(wanted).enumerate() {
@@ -352,12 +368,13 @@ impl<'m> Batch<'m> {
                 continue;
             }
             let samples = self.next..self.next + 1 + text.n_forks;
-            let is_too_much = prompt_tokens > 0 && prompt_tokens + text.n_prompt > MOST_PROMPT_TOKENS;
+            let is_too_much = prompt_tokens > 0
+                && (prompt_tokens + text.n_prompt > MOST_PROMPT_TOKENS || matches!(self.memory, Memory::Prefixed(..)));
             if is_too_much || self.telling.len() + samples.len() > MOST_TEXTS {
                 break;
             }
             if matches!(text.kept, Kept::Nothing) {
-                match self.memory.keep(text.n_prompt + text.max_new_tokens, text.n_forks) {
+                match self.memory.keep(text) {
                     Ok(kept) => text.kept = kept,
                     Err(error) => {
                         let end = End::Refused(error.into());
@@ -366,13 +383,30 @@ impl<'m> Batch<'m> {
                     }
                 }
             }
-            let (prompt, more) = (text.pages_to_read(text.n_prompt), text.pages_after_the_prompt());
-            claims.push(Claim { held: 0, more: prompt + more });
-            claims.resize(claims.len() + text.n_forks, Claim { held: 0, more });
-            if !take(&mut claims, self.telling.len(), prompt, &mut free) {
+            let (n_prompt, n_found) = (text.n_prompt, text.held());
+            let (prompt, more) = (text.pages_to_read(text.unread()), text.pages_after_the_prompt());
+            let n_forks = text.n_forks;
+            let mut may_begin = true;
+            if n_found > 0 {
+                // What it has found is no longer as good as free, and older texts do not give it back.
+                let lost = free_now.saturating_sub(self.memory.n_free());
+                may_begin = lost <= free || self.telling.is_empty();
+                free = free.saturating_sub(lost);
+                self.telling.push(self.next);
+                for (claim, (now, then)) in claims.iter_mut().zip(now.iter().zip(self.claims())) {
+                    claim.held = claim.held.saturating_sub(now.held.saturating_sub(then.held));
+                }
+                self.telling.pop();
+            }
+            claims.push(Claim { held: self.texts[self.next].pages().len(), more: prompt + more });
+            claims.resize(claims.len() + n_forks, Claim { held: 0, more });
+            if !may_begin || !take(&mut claims, self.telling.len(), prompt, &mut free) {
+                // It looks again in the next step, and holds nothing until then.
+                self.texts[self.next].kept = Kept::Nothing;
                 break;
             }
-            prompt_tokens += text.n_prompt;
+            self.texts[self.next].n_found = n_found;
+            prompt_tokens += n_prompt;
             turns.push(self.next);
             self.next = samples.end;
             self.telling.extend(samples.clone());
@@ -383,7 +417,7 @@ impl<'m> Batch<'m> {
 
     /// The pages of the texts that are told, oldest first.
     fn claims(&self) -> Vec<Claim> {
-        let Memory::Shared(slab) = &self.memory else {
+        let Some(slab) = self.memory.slab() else {
             return vec![Claim { held: 0, more: 0 }; self.telling.len()];
         };
         let slab = slab.borrow();
@@ -397,7 +431,7 @@ impl<'m> Batch<'m> {
 
     /// The pages that the next step takes for each text that is told, oldest first.
     fn pages_wanted(&self) -> Vec<Wanted> {
-        let Memory::Shared(slab) = &self.memory else {
+        let Some(slab) = self.memory.slab() else {
             return vec![Wanted::default(); self.telling.len()];
         };
         let slab = slab.borrow();
@@ -454,13 +488,56 @@ fn all_can_end(claims: &[Claim], free: usize) -> bool {
 }
 
 impl Memory<'_> {
-    /// What a text of at most `tokens` tokens is kept in, empty, if so many others are to be forked from it.
-    fn keep(&self, tokens: usize, n_forks: usize) -> Result<Kept, CacheError> {
+    /// What a text is kept in: empty, or with what is held of its prompt already.
+    fn keep(&mut self, text: &Text) -> Result<Kept, CacheError> {
         Ok(match self {
-            Memory::Shared(slab) if n_forks > 0 => Kept::Forked(ForkCache::new(slab)?),
+            Memory::Shared(slab) if text.n_forks > 0 => Kept::Forked(ForkCache::new(slab)?),
             Memory::Shared(slab) => Kept::InPages(PagedCache::new(slab)?),
-            Memory::Apart(make) => make(tokens).map_or(Kept::Nothing, Kept::Apart),
+            Memory::Prefixed(slab, prefixes) => Kept::Forked(ForkCache::with_prefix(slab, prefixes, &text.tokens)?),
+            Memory::Apart(make) => make(text.n_prompt + text.max_new_tokens).map_or(Kept::Nothing, Kept::Apart),
         })
+    }
+
+    /// The slab that all texts share.
+    fn slab(&self) -> Option<&SharedSlab> {
+        match self {
+            Memory::Shared(slab) | Memory::Prefixed(slab, _) => Some(slab),
+            Memory::Apart(_) => None,
+        }
+    }
+
+    /// Pages without an owner, and those that can be evicted.
+    fn n_free(&self) -> usize {
+        match self {
+            Memory::Shared(slab) => slab.borrow().pool().n_free(),
+            Memory::Prefixed(slab, prefixes) => {
+                let slab = slab.borrow();
+                slab.pool().n_free() + prefixes.n_evictable(slab.pool())
+            }
+            Memory::Apart(_) => 0,
+        }
+    }
+
+    /// Evicts as many pages as are missing of these.
+    fn evict_for(&mut self, pages: usize) -> Result<(), CacheError> {
+        if let Memory::Prefixed(slab, prefixes) = self {
+            let mut slab = slab.borrow_mut();
+            let missing = pages.saturating_sub(slab.pool().n_free());
+            slab.evict(prefixes, missing)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the full pages of a text to the prefix cache when another is full, and all that the prompt fills.
+    fn insert(&mut self, text: &mut Text) -> Result<(), CacheError> {
+        let is_unread = text.is_unread();
+        let (Memory::Prefixed(_, prefixes), Kept::Forked(cache)) = (self, &mut text.kept) else {
+            return Ok(());
+        };
+        if is_unread || cache.len().is_multiple_of(cache.table().page_size()) {
+            cache.insert_into(prefixes, &text.tokens)?;
+        }
+        Ok(())
     }
 }
 
@@ -524,6 +601,7 @@ impl Text {
             kept: Kept::Nothing,
             stage: if max_new_tokens > 0 { Stage::Waiting } else { Stage::Ended(End::Limit) },
             left_out: false,
+            n_found: 0,
             usage: Usage::default(),
             pages_at_end: 0,
         }
@@ -566,6 +644,11 @@ impl Text {
     /// What it is kept in and what that costs; of a text that has ended, what it was at the end.
     pub fn usage(&self) -> Usage {
         self.kept.cache().map_or(self.usage, KvCache::usage)
+    }
+
+    /// Tokens of its prompt that a prefix cache held: their rows were not computed again.
+    pub fn n_found(&self) -> usize {
+        self.n_found
     }
 
     /// The pages that it had when it ended.

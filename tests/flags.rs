@@ -62,6 +62,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
             &["--model=SMALL", "--max-new-tokens=3", "One day", "The king had"],
             &["a", "The king", "--model=SMALL", "--max-new-tokens=3"],
             &["a", "The king", "--model=SMALL", "--max-new-tokens=3", "--kv=contiguous"],
+            &["a", "The king", "--model=SMALL", "--max-new-tokens=3", "--prefix-cache"],
             &["a", "--model=SMALL", "--max-new-tokens=3", "--samples=3"],
             &["a", "--model=SMALL", "--max-new-tokens=3", "--samples=2", "--kv=contiguous"],
             &["a", "--model=SMALL", "--max-new-tokens=3", "--beams=2"],

@@ -20,7 +20,7 @@ mod with_caches {
     use std::process::{Command, Stdio};
 
     use page_by_page::batch::{Batch, End, MOST_TEXTS, Memory, Stage};
-    use page_by_page::cache::{CacheError, KvCache};
+    use page_by_page::cache::{CacheError, KvCache, PageId};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
@@ -583,6 +583,211 @@ mod with_caches {
                 Err(StepError::UnknownToken { token: 4096, vocab_size: 4096 })
             );
             assert_eq!(batch.texts().len(), 4);
+        }
+    }
+
+    /// Several prompts share pages with the code of chapters 10 and 11.
+    #[cfg(all(reference = "ch10_fork", reference = "ch11_prefix_cache"))]
+    mod prefixes {
+        use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+
+        use super::*;
+
+        fn prefixed<'m>(model: &'m Model, slab: &SharedSlab, page_size: usize, ends: &[u32]) -> Batch<'m> {
+            Batch::new(model, Memory::Prefixed(slab.clone(), PrefixCache::new(page_size).unwrap()), ends)
+        }
+
+        /// Tells the texts; every page has its texts and the prefix cache as owners, or some of them, or none.
+        fn tell(batch: &mut Batch<'_>, slab: &SharedSlab, run: &str) {
+            let n_pages = slab.borrow().pool().n_pages();
+            let pages_of = |batch: &Batch<'_>| -> Vec<PageId> {
+                batch.texts().iter().flat_map(|text| text.pages()).copied().collect()
+            };
+            for step in 0.. {
+                if batch.is_done() {
+                    break;
+                }
+                let run = format!("{run}, step {step}");
+                assert!(step < 2000, "{run}: no end");
+                let waiting =
+                    |batch: &Batch<'_>| batch.texts().iter().filter(|text| *text.stage() == Stage::Waiting).count();
+                let unended = |batch: &Batch<'_>| {
+                    batch.texts().iter().filter(|text| !matches!(text.stage(), Stage::Ended(_))).count()
+                };
+                let before = (waiting(batch), unended(batch));
+                let answered = batch.step().len();
+                assert!(answered > 0 || unended(batch) < before.1, "{run}: nobody got a token, and nobody ended");
+                assert!(waiting(batch) + 1 >= before.0, "{run}: two have begun");
+                let slab = slab.borrow();
+                let tables = pages_of(batch);
+                for page in (0..n_pages as u32).map(PageId) {
+                    let texts = tables.iter().filter(|other| **other == page).count() as u32;
+                    let owners = slab.pool().owners(page).unwrap();
+                    assert!(
+                        (texts..=texts + 1).contains(&owners),
+                        "{run}: page {page} has {owners} owners, {texts} texts"
+                    );
+                }
+            }
+            let slab = slab.borrow();
+            let kept = (0..n_pages as u32).filter(|page| slab.pool().owners(PageId(*page)) == Ok(1)).count();
+            assert_eq!(slab.pool().n_free() + kept, n_pages, "{run}: pages free, or the prefix cache's alone");
+        }
+
+        #[test]
+        fn a_text_finds_the_full_pages_of_those_before_it() {
+            let model = small_model();
+            let slab = PageSlab::new(model.config().kv_layout(), 4, 40).unwrap();
+            let mut batch = prefixed(&model, &slab, 4, &[]);
+            let long = ASKED[2].0;
+            // The same prompt, one token longer than four pages; a part of it; another; and four pages, one of which is computed.
+            let asked: [(&[u32], usize, usize); 5] =
+                [(long, 9, 0), (long, 9, 16), (&long[..9], 9, 8), (ASKED[0].0, 9, 0), (&long[..16], 9, 12)];
+            for (prompt, most, _) in asked {
+                batch.add(prompt.to_vec(), most, Sampler::new(SEEDED)).unwrap();
+            }
+            tell(&mut batch, &slab, "40 pages");
+            let found: Vec<usize> = batch.texts().iter().map(|text| text.n_found()).collect();
+            assert_eq!(found, asked.map(|(_, _, found)| found));
+            let rows: usize = asked.iter().map(|(prompt, most, found)| prompt.len() + most - 1 - found).sum();
+            assert_eq!(batch.totals().rows_projected, rows as u64);
+            for (text, (prompt, most, _)) in batch.texts().iter().zip(asked) {
+                assert_eq!(text.tokens(), &alone(&model, (prompt, most), &[], SEEDED).0[..]);
+            }
+            // What a text has made is found as well.
+            let told = batch.texts()[0].tokens().to_vec();
+            batch.add([&told[..25], &[7]].concat(), 2, Sampler::new(SEEDED)).unwrap();
+            tell(&mut batch, &slab, "once more");
+            assert_eq!(batch.texts()[5].n_found(), 24, "25 tokens were read: six pages");
+        }
+
+        #[test]
+        fn what_only_the_prefix_cache_has_is_as_good_as_free() {
+            let model = small_model();
+            let slab = PageSlab::new(model.config().kv_layout(), 4, 10).unwrap();
+            let mut batch = prefixed(&model, &slab, 4, &[]);
+            batch.add(ASKED[2].0.to_vec(), 9, Sampler::new(SEEDED)).unwrap();
+            tell(&mut batch, &slab, "25 tokens");
+            assert_eq!((n_free(&slab), batch.totals().peak_pages), (4, 7), "six full pages are kept");
+            let before = batch.totals().steps;
+            for prompt in [ASKED[0].0, &[9, 8, 7, 6, 5]] {
+                batch.add(prompt.to_vec(), 14, Sampler::new(SEEDED)).unwrap();
+            }
+            tell(&mut batch, &slab, "two of 18 tokens");
+            assert_eq!(batch.totals().steps - before, 15, "five pages each: one begins a step later, and nobody waits");
+            assert_eq!(batch.totals().peak_pages, 10, "pages that texts had");
+        }
+
+        #[test]
+        fn pages_that_a_younger_text_has_found_are_not_waited_for() {
+            let model = small_model();
+            let slab = PageSlab::new(model.config().kv_layout(), 1, 12).unwrap();
+            let mut batch = prefixed(&model, &slab, 1, &[]);
+            // The third finds six pages of the first, which the second needs when the first has ended: it must wait.
+            let asked: [(&[u32], usize); 3] = [(&[1, 2, 3, 4, 5, 6], 4), (&[7], 9), (&[1, 2, 3, 4, 5, 6, 8], 3)];
+            for (prompt, most) in asked {
+                batch.add(prompt.to_vec(), most, Sampler::new(SEEDED)).unwrap();
+            }
+            tell(&mut batch, &slab, "12 pages");
+            for (text, asked) in batch.texts().iter().zip(asked) {
+                let (tokens, end) = alone(&model, asked, &[], SEEDED);
+                assert_eq!((text.tokens(), text.stage()), (&tokens[..], &Stage::Ended(end)));
+            }
+        }
+
+        #[test]
+        fn whatever_begins_alike_and_however_small_the_pool_all_are_told_as_alone() {
+            let model = Model::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/bf16-gqa3")).unwrap();
+            let vocab_size = model.config().vocab_size;
+            let mut state = 5_u64;
+            let mut random = move |below: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as usize % below
+            };
+            let (mut found, mut waited) = (0, 0);
+            for run in 0..200 {
+                let page_size = 1 + random(4);
+                let ends = [random(vocab_size) as u32];
+                let stem: Vec<u32> = (0..20).map(|_| random(vocab_size) as u32).collect();
+                let mut least = 1;
+                let mut asked = Vec::new();
+                for _ in 0..1 + random(8) {
+                    let mut prompt = stem[..1 + random(19)].to_vec();
+                    prompt.extend((0..random(3)).map(|_| random(vocab_size) as u32));
+                    let most = random(10);
+                    if most > 0 {
+                        least = least.max((prompt.len() + most - 1).div_ceil(page_size));
+                    }
+                    asked.push((prompt, most));
+                }
+                let n_pages = least + random(8);
+                let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
+                let mut batch = prefixed(&model, &slab, page_size, &ends);
+                for (prompt, most) in &asked {
+                    batch.add(prompt.clone(), *most, Sampler::new(SEEDED)).unwrap();
+                }
+                let run = format!("run {run}: {asked:?} in {n_pages} pages of {page_size}");
+                tell(&mut batch, &slab, &run);
+                for (place, (text, (prompt, most))) in batch.texts().iter().zip(&asked).enumerate() {
+                    let (tokens, end) = alone(&model, (prompt, *most), &ends, SEEDED);
+                    assert_eq!((text.tokens(), text.stage()), (&tokens[..], &Stage::Ended(end)), "{run}, text {place}");
+                }
+                found += batch.texts().iter().map(|text| text.n_found()).sum::<usize>();
+                let longest = batch.texts().iter().map(|text| text.new_tokens().len()).max().unwrap();
+                waited += usize::from(batch.totals().steps as usize > longest + asked.len());
+            }
+            assert!(found > 1000 && waited > 20, "{found} tokens found, and in {waited} runs somebody waited");
+        }
+
+        #[test]
+        fn the_command_tells_the_same_texts_with_a_prefix_cache() {
+            let beginning = "Once upon a time there was a king who had a daughter, and the daughter had";
+            let prompts =
+                [format!("{beginning} a ring"), format!("{beginning} no"), "One day".into(), format!("{beginning} a")];
+            let prompts: Vec<&str> = prompts.iter().map(String::as_str).collect();
+            let asked = |more: &[&str]| {
+                let arguments = [&["generate"], &prompts[..], &["--max-new-tokens", "20"], more].concat();
+                ok(&arguments)
+            };
+            let expected = asked(&[]).stdout;
+            for pages in
+                [&[] as &[&str], &["--page-size", "3"], &["--page-size", "1"], &["--page-size", "4", "--pages", "12"]]
+            {
+                let run = asked(&[pages, &["--prefix-cache"]].concat());
+                assert_eq!(run.stdout, expected, "{pages:?}");
+            }
+            let run = asked(&["--prefix-cache", "--page-size", "4"]);
+            let line = |name: &str| run.stderr.lines().find(|line| line.starts_with(name)).expect(name).to_string();
+            let all = json_of(&asked(&["--prefix-cache", "--page-size", "4", "--json"]));
+            let texts = all["texts"].as_array().unwrap();
+            let found: Vec<u64> = texts.iter().map(|text| text["found"].as_u64().unwrap()).collect();
+            assert!(found[0] == 0 && found[2] == 0 && found[1] >= 16 && found[3] >= 16, "{found:?}");
+            let prompts: usize = texts.iter().map(|text| text["tokens"]["prompt"].as_array().unwrap().len()).sum();
+            let sum: u64 = found.iter().sum();
+            assert_eq!(line("prefixes"), format!("prefixes   {sum} of {prompts} tokens of the prompts found"));
+            let rows = prompts as u64 + 4 * 19;
+            assert_eq!(line("projected"), format!("projected  {} rows; 4 caches apart: {rows} rows", rows - sum));
+            assert_eq!(all["apart"]["rows_projected"], rows);
+            let chapters = line("chapters");
+            assert!(chapters.contains("10 reference, 11 reference, 12 not needed"), "{chapters}");
+        }
+
+        #[test]
+        fn a_prefix_cache_that_serves_nobody_is_refused() {
+            let refused = |arguments: &[&str], says: &str| {
+                let run = run(&[&["generate", "--prefix-cache"], arguments].concat());
+                assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
+                assert_eq!(run.stderr, format!("error: {says}\n"));
+            };
+            refused(
+                &["One day"],
+                "--prefix-cache is for several prompts, and one was given; give more, or leave it out",
+            );
+            let says = "--prefix-cache is for several prompts, --samples for one: use one or the other";
+            refused(&["One day", "--samples", "2"], says);
+            refused(&["One day", "--beams", "2"], &says.replace("--samples", "--beams"));
+            let says = "--prefix-cache keeps pages, and --kv flat has none; leave out --kv, or give --kv paged";
+            refused(&["One day", "The king", "--kv", "flat"], says);
         }
     }
 

@@ -401,6 +401,26 @@ mod stories {
             }
         }
 
+        #[cfg(written = "ch11_prefix_cache")]
+        #[test]
+        fn texts_that_begin_alike_are_told_as_alone_with_a_prefix_cache() {
+            let storyteller = Storyteller::open();
+            let beginnings =
+                ["Once upon a time there was a king", "Once upon a time there was a queen", "Once upon a time"];
+            for pages in [["--page-size", "1"], ["--page-size", "3"], ["--pages", "3"]] {
+                let options = ["--max-new-tokens", "12", "--json", "--seed", "23", "--temperature", "0.8"];
+                let filters = ["--top-k", "0", "--top-p", "0.95", "--prefix-cache"];
+                let arguments = [&["generate"], &beginnings[..], &options, &filters, &pages].concat();
+                let told = run(&arguments);
+                for (place, beginning) in beginnings.iter().enumerate() {
+                    let prompt = storyteller.tokenizer.encode(beginning).unwrap();
+                    let new = &told["texts"][place]["tokens"]["new"];
+                    let expected = drawn(&storyteller, &prompt, 12, 23);
+                    assert_same(&arguments, &format!("text {}", place + 1), new, &expected);
+                }
+            }
+        }
+
         /// The best text of so many beams, looked for without a cache.
         fn best(storyteller: &Storyteller, prompt: &[u32], width: usize, max_new_tokens: usize) -> Vec<u32> {
             let mut beams = vec![(prompt.to_vec(), 0.0)];

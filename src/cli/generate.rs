@@ -43,6 +43,7 @@ Examples:
   page-by-page generate \"The king had\" --kv flat --seed 7
   page-by-page generate \"The king had\" \"An old woman\" \"One day\"
   page-by-page generate --prompts beginnings.txt --pages 40
+  page-by-page generate --prompts beginnings.txt --prefix-cache
   page-by-page generate \"The king had\" --samples 8
   page-by-page generate \"The king had\" --beams 4
   page-by-page generate --draft storyteller-draft --temperature 0
@@ -93,6 +94,10 @@ pub struct Generate {
     /// Pages that the paged cache may use, for all texts [default: enough for prompts and new tokens]
     #[arg(long, value_name = "N")]
     pages: Option<usize>,
+    /// Let several prompts that begin alike share the pages of their beginning: one text begins in each step and finds what
+    /// those before it have computed
+    #[arg(long)]
+    prefix_cache: bool,
     #[command(flatten)]
     drafting: Drafting,
     #[command(flatten)]
@@ -153,6 +158,10 @@ impl Generate {
     }
 
     fn tell_one(&self, beginning: &str) -> Result<()> {
+        ensure!(
+            !self.prefix_cache,
+            "--prefix-cache is for several prompts, and one was given; give more, or leave it out"
+        );
         self.saved_cache.check(self.kv())?;
         require_chapters(&self.chapters())?;
         ensure!(!beginning.is_empty(), EMPTY_PROMPT);

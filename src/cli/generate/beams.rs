@@ -81,6 +81,7 @@ impl Generate {
             self.samples.is_none(),
             "--beams looks for the likeliest text, --samples draws several by chance: use one or the other"
         );
+        ensure!(!self.prefix_cache, "--prefix-cache is for several prompts, --beams for one: use one or the other");
         self.refuse_what_serves_one_text("--beams follows several: use one or the other")?;
         ensure!(
             self.temperature.is_none_or(|temperature| temperature == 0.0)

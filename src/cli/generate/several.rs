@@ -9,6 +9,7 @@ use page_by_page::cache::{CacheError, KvLayout, Usage};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::model::{Model, StepError};
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::{TextStream, Tokenizer};
@@ -71,6 +72,11 @@ struct Fits {
 impl Generate {
     /// Tells a text for each of the prompts, all in turns.
     pub(super) fn tell_several(&self, beginnings: &[String]) -> Result<()> {
+        ensure!(
+            !self.prefix_cache || self.kv() == Kv::Paged,
+            "--prefix-cache keeps pages, and --kv {} has none; leave out --kv, or give --kv paged",
+            self.kv()
+        );
         self.refuse_what_serves_one_text("several were asked for; give one prompt")?;
         let (model, tokenizer) = self.open()?;
         let sampling = self.sampling(model.config())?;
@@ -86,6 +92,7 @@ impl Generate {
 
     /// Tells so many texts of one prompt, each with a seed of its own. In pages, they share those of the prompt.
     pub(super) fn tell_samples(&self, n_samples: usize) -> Result<()> {
+        ensure!(!self.prefix_cache, "--prefix-cache is for several prompts, --samples for one: use one or the other");
         self.refuse_what_serves_one_text("--samples tells several: use one or the other")?;
         let beginning = self.only_prompt("--samples")?;
         let (model, tokenizer) = self.open()?;
@@ -158,7 +165,9 @@ impl Generate {
         }
         drop(progress);
         let pages = pages.as_ref();
-        let told = Told { sampling, batch: &batch, stories: &stories, asked, pages, are_samples, are_forks };
+        let (has_prefixes, share_pages) = (self.prefix_cache, are_forks || self.prefix_cache);
+        let told =
+            Told { sampling, batch: &batch, stories: &stories, asked, pages, are_samples, share_pages, has_prefixes };
         if self.json {
             print(&(serde_json::to_string(&self.stories(&told))? + "\n"))?;
         } else {
@@ -184,7 +193,9 @@ impl Generate {
     fn chapters_of_several(&self, sampling: Sampling, are_samples: bool) -> Vec<usize> {
         let of_cache = self.kv().chapters().iter().copied();
         let of_cache = of_cache.filter(|number| *number != 1 || sampling.temperature == 0.0);
-        of_cache.chain((are_samples && self.kv() == Kv::Paged).then_some(10)).collect()
+        let are_forks = are_samples && self.kv() == Kv::Paged;
+        let of_sharing: &[usize] = if self.prefix_cache { &[10, 11] } else { &[10] };
+        of_cache.chain(of_sharing.iter().copied().filter(|_| are_forks || self.prefix_cache)).collect()
     }
 
     /// `who`: which text, to begin a message with.
@@ -261,7 +272,11 @@ impl Generate {
 
     fn memory<'m>(&self, asked: &[Asked<'_>], model: &'m Model, pages: Option<&Pages>) -> Result<Memory<'m>> {
         if let Some(pages) = pages {
-            return Ok(Memory::Shared(pages.slab.clone()));
+            let slab = pages.slab.clone();
+            return Ok(match self.prefix_cache {
+                true => Memory::Prefixed(slab, PrefixCache::new(pages.page_size)?),
+                false => Memory::Shared(slab),
+            });
         }
         let (kv, capacity, layout) = (self.kv(), self.capacity, model.config().kv_layout());
         if kv == Kv::Contiguous {
@@ -327,6 +342,11 @@ impl Generate {
             let apart = told.apart(|_| count(told.pages_at_ends(), "page"));
             lines.push(("pages", format!("{peak} of {of} at the peak, {size} each{apart}")));
         }
+        if self.prefix_cache {
+            let prompts = told.asked.iter().map(|text| text.prompt.len()).sum();
+            let found = thousands(told.tokens_found() as u64);
+            lines.push(("prefixes", format!("{found} of {} of the prompts found", count(prompts, "token"))));
+        }
         if let (Some(pages), Some(fits)) = (told.pages, told.fits()) {
             lines.push((
                 "room for",
@@ -389,10 +409,10 @@ impl Generate {
                 most_texts_in_a_step: totals.most_texts,
                 rows_projected: totals.rows_projected,
                 rows_copied,
-                held: (!told.are_forks).then_some(HeldByAll { tokens, slots, wasted: usage.wasted(), bytes }),
+                held: (!told.share_pages).then_some(HeldByAll { tokens, slots, wasted: usage.wasted(), bytes }),
                 peak_bytes: told.peak_bytes(),
             },
-            apart: told.are_forks.then(|| Apart {
+            apart: told.share_pages.then(|| Apart {
                 rows_projected: tokens,
                 rows_copied: 0,
                 pages: told.pages_at_ends(),
@@ -446,8 +466,10 @@ struct Told<'a> {
     pages: Option<&'a Pages>,
     /// All have the same prompt.
     are_samples: bool,
-    /// And share its pages.
-    are_forks: bool,
+    /// A page may be that of several texts.
+    share_pages: bool,
+    /// They share the pages of what they begin with.
+    has_prefixes: bool,
 }
 
 impl Told<'_> {
@@ -456,7 +478,12 @@ impl Told<'_> {
     /// A cache of its own would have read all tokens of its text, into as many pages as the text's table lists at its end.
     fn apart(&self, what: impl Fn(Usage) -> String) -> String {
         let caches = count(self.asked.len(), "cache");
-        if self.are_forks { format!("; {caches} apart: {}", what(self.usage())) } else { String::new() }
+        if self.share_pages { format!("; {caches} apart: {}", what(self.usage())) } else { String::new() }
+    }
+
+    /// Tokens of the prompts that a prefix cache held.
+    fn tokens_found(&self) -> usize {
+        self.batch.texts().iter().map(Text::n_found).sum()
     }
 
     /// Pages that the tables of the texts list at their ends: one that several share, for each of them.
@@ -466,7 +493,7 @@ impl Told<'_> {
 
     /// Bytes of all pages that had an owner at the same time, at most; `None` if no page has several owners.
     fn peak_bytes(&self) -> Option<usize> {
-        let pages = self.pages.filter(|_| self.are_forks)?;
+        let pages = self.pages.filter(|_| self.share_pages)?;
         let slots = self.batch.totals().peak_pages * pages.page_size;
         memory::slot_bytes(pages.layout, slots).ok()
     }
@@ -487,7 +514,7 @@ impl Told<'_> {
 
     /// `None` if no text has taken a page.
     fn fits(&self) -> Option<Fits> {
-        let pages = self.pages.filter(|_| !self.are_forks)?;
+        let pages = self.pages.filter(|_| !self.share_pages)?;
         let taken = self.pages_at_ends();
         let n_texts = self.batch.texts().iter().filter(|text| text.pages_at_end() > 0).count();
         let slots_reserved_for_each = self.asked.iter().map(Asked::most).max()?;
@@ -539,7 +566,7 @@ impl Told<'_> {
                 "pages needed: {needed}, free: {free} of {}, and no other text {}; give the pool more pages (--pages), or ask \
                  for fewer tokens",
                 thousands(pages.n_pages as u64),
-                if self.are_forks { "has any to give back" } else { "is left to wait for" }
+                if self.share_pages { "has any to give back" } else { "is left to wait for" }
             ),
             _ => error.to_string(),
         }
@@ -562,6 +589,7 @@ impl Told<'_> {
                 tokens: Tokens { prompt: &asked.prompt, new: text.new_tokens() },
                 end,
                 error,
+                found: self.has_prefixes.then_some(text.n_found()),
                 held: Held { tokens: usage.tokens, slots: usage.slots, pages: text.pages_at_end() },
             }
         });
@@ -597,6 +625,9 @@ struct StoryOfMany<'a> {
     end: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// Tokens of the prompt that the prefix cache held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<usize>,
     /// At its end.
     held: Held,
 }
