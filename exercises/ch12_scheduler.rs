@@ -218,8 +218,8 @@ impl Scheduler {
     ///
     /// Each running text reads what it has not read yet, as far as the budget goes. One that finds
     /// no pages, free or evictable, gets those of the newest text, or waits if it is the newest
-    /// itself. Then, while budget is left, others may begin and read, unless somebody was
-    /// preempted in this step. The plan is empty if nobody waits or runs.
+    /// itself. Then, while budget is left, others may begin and read. The plan is empty if nobody
+    /// waits or runs.
     ///
     /// Budget 8. Two texts have 1 token unread each, and one with 13 tokens waits: the plan is 1,
     /// 1 and 6. In the next step it is the same again, then 1, 1 and 1, its last.

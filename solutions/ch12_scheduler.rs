@@ -240,8 +240,8 @@ impl Scheduler {
     ///
     /// Each running text reads what it has not read yet, as far as the budget goes. One that finds
     /// no pages, free or evictable, gets those of the newest text, or waits if it is the newest
-    /// itself. Then, while budget is left, others may begin and read, unless somebody was
-    /// preempted in this step. The plan is empty if nobody waits or runs.
+    /// itself. Then, while budget is left, others may begin and read. The plan is empty if nobody
+    /// waits or runs.
     ///
     /// Budget 8. Two texts have 1 token unread each, and one with 13 tokens waits: the plan is 1,
     /// 1 and 6. In the next step it is the same again, then 1, 1 and 1, its last.
@@ -251,20 +251,17 @@ impl Scheduler {
     pub fn plan(&mut self) -> Result<Vec<Turn>, ScheduleError> {
         self.check_settled()?;
         let mut budget = self.limits.tokens;
-        let mut may_admit = true;
         let mut place = 0;
         while budget > 0 {
-            if place == self.running.len() && !(may_admit && self.admit()?) {
+            if place == self.running.len() && !self.admit()? {
                 break;
             }
             let n = self.running[place].unread().min(budget);
-            let n_running = self.running.len();
             if self.make_room(place, n)? {
                 self.take_turn(place, n);
                 budget -= n;
                 place += 1;
             }
-            may_admit &= self.running.len() == n_running;
         }
         Ok(self.planned.clone())
     }

@@ -22,6 +22,7 @@ mod ch08_step;
 mod ch09_bars;
 mod ch09_share_chart;
 mod ch10_fork;
+mod ch12_timeline;
 mod home_paged;
 
 use anyhow::{Result, ensure};
@@ -118,6 +119,7 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch09_bars", &ch09_bars::record()?, ch09_bars::draw)?,
         Figure::new("ch09_share_chart", &ch09_share_chart::record()?, ch09_share_chart::draw)?,
         Figure::new("ch10_fork", &ch10_fork::record()?, ch10_fork::draw)?,
+        Figure::new("ch12_timeline", &ch12_timeline::record()?, ch12_timeline::draw)?,
     ])
 }
 
