@@ -218,9 +218,10 @@ fn a_long_text_is_one_run_until_another_one_leaves_it() {
 
 #[test]
 fn a_foreign_pool_is_refused_and_nothing_has_changed() {
-    let caches: [Box<dyn Prefixes>; 2] =
-        [Box::new(FastPrefixCache::new(2).unwrap()), Box::new(RadixCache::new(2).unwrap())];
-    for mut prefixes in caches {
+    let kinds: [fn() -> Box<dyn Prefixes>; 2] =
+        [|| Box::new(FastPrefixCache::new(2).unwrap()), || Box::new(RadixCache::new(2).unwrap())];
+    for same_kind in kinds {
+        let mut prefixes = same_kind();
         let (mut pool, mut small, mut unused) =
             (PagePool::new(4).unwrap(), PagePool::new(1).unwrap(), PagePool::new(4).unwrap());
         let text = [1, 2, 3, 4, 5];
@@ -233,6 +234,18 @@ fn a_foreign_pool_is_refused_and_nothing_has_changed() {
         let foreign = CacheError::ForeignPage { page: PageId(1), n_pages: 1 };
         assert_eq!(prefixes.lookup(&text, &mut small).err(), Some(foreign.clone()));
         assert_eq!(prefixes.evict(1, &mut small).err(), Some(foreign));
+        // The table is the other pool's, what it would be swapped for is not.
+        let (mut other, mut its_table) = (PagePool::new(1).unwrap(), PageTable::new(2).unwrap());
+        its_table.grow(2, &mut other).unwrap();
+        let (mut first, mut later) = (PagePool::new(3).unwrap(), PageTable::new(2).unwrap());
+        let mut holds_page_2 = same_kind();
+        first.alloc_n(2).unwrap();
+        later.grow(2, &mut first).unwrap();
+        holds_page_2.insert(&text, &mut later, &mut first).unwrap();
+        let foreign = CacheError::ForeignPage { page: PageId(2), n_pages: 1 };
+        assert_eq!(holds_page_2.insert(&text, &mut its_table, &mut other).err(), Some(foreign));
+        assert_eq!((its_table.pages(), other.owners(PageId(0))), (&[PageId(0)] as &[PageId], Ok(1)));
+
         table.release(&mut pool).unwrap();
         assert_eq!((prefixes.n_pages(), prefixes.n_evictable(&pool), pool.n_free()), (2, 2, 2));
         assert_eq!(prefixes.lookup(&text, &mut pool).unwrap().len(), 4);

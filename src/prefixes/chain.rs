@@ -100,8 +100,9 @@ impl Chain {
     // ANCHOR_END: hashes
 
     // ANCHOR: lookup
-    /// The pages of the longest prefix of `text` that can be found, at least one token less than all of it. Each of them
-    /// has an owner more; those that were free leave the queue, wherever in it they stand.
+    /// The pages of the longest prefix of `text` that can be found, at least one token less
+    /// than all of it. Each of them has an owner more; those that were free leave the queue,
+    /// wherever in it they stand.
     pub fn lookup(&mut self, text: &[u32]) -> Vec<PageId> {
         let mut pages = Vec::new();
         for hash in self.hashes_of(&text[..text.len().saturating_sub(1)]) {
@@ -117,7 +118,8 @@ impl Chain {
     // ANCHOR_END: lookup
 
     // ANCHOR: alloc
-    /// Takes `n` pages from the front of the queue, or none. What they held can no longer be found.
+    /// Takes `n` pages from the front of the queue, or none. What they held can no longer be
+    /// found.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if fewer than `n` are free.
@@ -149,8 +151,8 @@ impl Chain {
     }
 
     // ANCHOR: insert
-    /// Lets the full pages of a text be found. `pages` are the text's, their rows are computed, and `text` is what they
-    /// hold.
+    /// Lets the full pages of a text be found. `pages` are the text's, their rows are
+    /// computed, and `text` is what they hold.
     pub fn insert(&mut self, text: &[u32], pages: &[PageId]) {
         for (hash, page) in self.hashes_of(text).into_iter().zip(pages) {
             if self.hashes[page.index()].is_none() {
@@ -162,8 +164,9 @@ impl Chain {
     // ANCHOR_END: insert
 
     // ANCHOR: free
-    /// Lets go of the pages of a text, given in the order of its tokens. Those without an owner left are free: at the back
-    /// of the queue if they can be found, at its front if not.
+    /// Lets go of the pages of a text, given in the order of its tokens. Those without an
+    /// owner left are free: at the back of the queue if they can be found, at its front if
+    /// not.
     ///
     /// # Panics
     /// If one of them has no owner, or is not of this pool.
@@ -206,10 +209,11 @@ impl Chain {
 }
 
 // ANCHOR: queue
-/// Free pages in a row. Each knows the one before it and the one behind, so that a page leaves from the middle in a few
-/// steps, however long the row is.
+/// Free pages in a row. Each knows the one before it and the one behind, so that a page
+/// leaves from the middle in a few steps, however long the row is.
 struct FreeQueue {
-    /// The page before each page. One place more than pages: the last stands for both ends, and closes a ring.
+    /// The page before each page. There is one place more than pages: it stands for both
+    /// ends, and closes a ring.
     before: Vec<u32>,
     /// The page behind each page.
     behind: Vec<u32>,

@@ -63,8 +63,10 @@ struct Node {
 }
 
 impl Nodes {
-    fn tokens(&self, page: PageId) -> &[u32] {
-        &self.tokens[page.index() * self.page_size..][..self.page_size]
+    /// Whether a page of the trie holds `tokens` behind `parent`.
+    fn is(&self, page: PageId, parent: Option<PageId>, tokens: &[u32]) -> bool {
+        let held = &self.tokens[page.index() * self.page_size..][..self.page_size];
+        self.nodes[page.index()].parent == parent && held == tokens
     }
 
     fn put(&mut self, page: PageId, node: Node, tokens: &[u32]) {
@@ -100,12 +102,13 @@ impl FastPrefixCache {
     /// The page that holds `tokens` behind `parent`.
     fn child(&self, parent: Option<PageId>, tokens: &[u32]) -> Option<PageId> {
         let hash = self.secret.hash_one((parent, tokens));
-        let is_it =
-            |page: &PageId| self.nodes.nodes[page.index()].parent == parent && self.nodes.tokens(*page) == tokens;
+        let nodes = &self.nodes;
+        let is_it = |page: &PageId| nodes.is(*page, parent, tokens);
         self.by_key.find(hash, is_it).copied()
     }
 
-    /// The pages that hold the beginning of `text`, in its order, as far as the trie has them.
+    /// The pages that hold the beginning of `text`, in its order, as far as the trie has
+    /// them.
     fn find(&self, text: &[u32]) -> Vec<PageId> {
         let mut pages = Vec::new();
         for tokens in text.chunks_exact(self.nodes.page_size) {
@@ -120,7 +123,8 @@ impl FastPrefixCache {
     /// Adds a page behind `parent`.
     fn add(&mut self, parent: Option<PageId>, tokens: &[u32], page: PageId) {
         let hash = self.secret.hash_one((parent, tokens));
-        self.nodes.put(page, Node { parent, children: 0, last_used: self.clock, hash }, tokens);
+        let node = Node { parent, children: 0, last_used: self.clock, hash };
+        self.nodes.put(page, node, tokens);
         self.by_key.insert_unique(hash, page, |other| self.nodes.nodes[other.index()].hash);
         self.leaves.insert((self.clock, page));
         if let Some(parent) = parent {
@@ -224,7 +228,7 @@ impl Prefixes for FastPrefixCache {
             let Some((last_used, page)) = unused else { return Ok(evicted) };
             pool.free(page)?;
             self.remove(page);
-            // What became a leaf was used no earlier: the leaves in use, at most one for each text, are passed once.
+            // The page before it was used no earlier: leaves in use are stepped over once.
             from = last_used;
         }
         Ok(n)

@@ -97,17 +97,19 @@ impl RadixCache {
     }
 
     // ANCHOR: matching
-    /// The runs that hold the beginning of `text`, in its order. A run of which only the first pages match is split: the
-    /// runs match from end to end.
+    /// The runs that hold the beginning of `text`, in its order. A run of which only the
+    /// first pages match is split, so that all of them match from end to end.
     fn matching(&mut self, text: &[u32]) -> Vec<RunId> {
         let mut path = Vec::new();
         let mut rest = text;
         while rest.len() >= self.page_size {
             let first_page = &rest[..self.page_size];
-            let Some(&id) = self.children(path.last().copied()).get(first_page) else { break };
+            let children = self.children(path.last().copied());
+            let Some(&id) = children.get(first_page) else { break };
             let run = &self.runs[&id];
-            let pages = run.tokens.chunks_exact(self.page_size).zip(rest.chunks_exact(self.page_size));
-            let equal = pages.take_while(|(held, wanted)| held == wanted).count();
+            let held = run.tokens.chunks_exact(self.page_size);
+            let wanted = rest.chunks_exact(self.page_size);
+            let equal = held.zip(wanted).take_while(|(held, wanted)| held == wanted).count();
             rest = &rest[equal * self.page_size..];
             if equal < run.pages.len() {
                 path.push(self.split(id, equal));
@@ -120,7 +122,8 @@ impl RadixCache {
     // ANCHOR_END: matching
 
     // ANCHOR: split
-    /// Makes a run of the first pages of a run, and puts it before the rest, which keeps its id. Returns the new one.
+    /// Makes a run of the first pages of a run, and puts it before the rest, which keeps its
+    /// id. Returns the new one.
     fn split(&mut self, id: RunId, n_pages: usize) -> RunId {
         let page_size = self.page_size;
         let rest = self.runs.get_mut(&id).expect("the run is in the tree");
@@ -204,9 +207,9 @@ impl Prefixes for RadixCache {
                 pool.share(*page)?;
             }
             let tokens = text[found.len() * self.page_size..].to_vec();
-            let parent = path.last().copied();
-            let run = Run { parent, tokens, pages: new.to_vec(), children: Children::new(), last_used: self.clock };
-            self.add(run);
+            let (parent, children) = (path.last().copied(), Children::new());
+            let pages = new.to_vec();
+            self.add(Run { parent, tokens, pages, children, last_used: self.clock });
         }
         Ok(())
     }

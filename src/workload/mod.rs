@@ -24,7 +24,7 @@ mod traces;
 
 pub use chained::ChainTable;
 pub use pages::Pages;
-pub use traces::{Request, Trace, UnknownTrace};
+pub use traces::{Request, Trace};
 
 use serde::Serialize;
 

@@ -1,8 +1,6 @@
 //! Four traces: who asks for what, in which order. Nobody reads the tokens, so they are numbers that are equal where two
 //! texts are to share pages, and different elsewhere.
 
-use std::str::FromStr;
-
 /// A text as somebody asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -25,20 +23,6 @@ pub enum Trace {
     /// 4 documents of 512 tokens, asked in turn, 20 times around: each time a question of 10 tokens behind the document;
     /// 32 are written.
     Documents,
-}
-
-/// A name that is none of the traces.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown trace {0:?} (supported: shared, unique, chats, documents)")]
-pub struct UnknownTrace(String);
-
-impl FromStr for Trace {
-    type Err = UnknownTrace;
-
-    fn from_str(name: &str) -> Result<Self, UnknownTrace> {
-        let trace = Trace::ALL.into_iter().find(|trace| trace.name() == name);
-        trace.ok_or_else(|| UnknownTrace(name.into()))
-    }
 }
 
 /// Tokens below this are what users say and models write; the others are what many texts begin with.

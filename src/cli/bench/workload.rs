@@ -66,7 +66,8 @@ enum Kind {
 impl Kind {
     const BOTH: [Kind; 2] = [Kind::Chapter, Kind::Fast];
 
-    fn new(self) -> Result<Box<dyn Prefixes>> {
+    /// One that holds nothing.
+    fn empty(self) -> Result<Box<dyn Prefixes>> {
         Ok(match self {
             Kind::Chapter => Box::new(PrefixCache::new(PAGE_SIZE)?),
             Kind::Fast => Box::new(FastPrefixCache::new(PAGE_SIZE)?),
@@ -76,7 +77,7 @@ impl Kind {
     /// Tells the requests of a trace in a pool of its own; returns the counters and how long it took.
     fn tell(self, trace: Trace, requests: usize, n_pages: usize, progress: &Progress) -> Result<(Counters, Duration)> {
         let start = Instant::now();
-        let mut memory = Pages::new(n_pages, PAGE_SIZE, Some(self.new()?))?;
+        let mut memory = Pages::new(n_pages, PAGE_SIZE, Some(self.empty()?))?;
         let mut told = 0;
         let on_end = || {
             told += 1;
@@ -192,7 +193,7 @@ fn whole(progress: &Progress) -> Result<Vec<Whole>> {
 fn eviction(held: usize) -> Result<Eviction> {
     let mut seconds = [0.0; 2];
     for (kind, seconds) in Kind::BOTH.into_iter().zip(&mut seconds) {
-        let (mut pool, mut prefixes) = (PagePool::new(held)?, kind.new()?);
+        let (mut pool, mut prefixes) = (PagePool::new(held)?, kind.empty()?);
         let mut next = 0;
         let mut fill = |pool: &mut PagePool, prefixes: &mut dyn Prefixes| -> Result<()> {
             while pool.n_free() > 0 {
