@@ -83,14 +83,14 @@ pub fn draw(trace: &Trace) -> Drawing {
                 kind: Kind::Reused,
                 dashes: Dashes::Long,
                 labels: vec!["documents,".into(), "tails first".into()],
-                label_at: (262, 72, 0.0),
+                label_at: (278, 72, 0.0),
             },
             Series {
                 points: points(|frame| frame.documents_heads_first),
                 kind: Kind::Wasted,
                 dashes: Dashes::Short,
                 labels: vec!["documents,".into(), "heads first".into()],
-                label_at: (262, 8, 0.0),
+                label_at: (278, 8, 0.0),
             },
         ],
     };
