@@ -22,9 +22,9 @@ mod ch08_step;
 mod ch09_bars;
 mod ch09_share_chart;
 mod ch10_fork;
-mod ch12_timeline;
 mod ch11_hit_rate;
 mod ch11_trie;
+mod ch12_timeline;
 mod home_paged;
 
 use anyhow::{Result, ensure};
@@ -121,9 +121,9 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch09_bars", &ch09_bars::record()?, ch09_bars::draw)?,
         Figure::new("ch09_share_chart", &ch09_share_chart::record()?, ch09_share_chart::draw)?,
         Figure::new("ch10_fork", &ch10_fork::record()?, ch10_fork::draw)?,
-        Figure::new("ch12_timeline", &ch12_timeline::record()?, ch12_timeline::draw)?,
         Figure::new("ch11_trie", &ch11_trie::record()?, ch11_trie::draw)?,
         Figure::new("ch11_hit_rate", &ch11_hit_rate::record()?, ch11_hit_rate::draw)?,
+        Figure::new("ch12_timeline", &ch12_timeline::record()?, ch12_timeline::draw)?,
     ])
 }
 
