@@ -25,6 +25,8 @@
 //! Source: vLLM 0.33.0, `vllm/v1/core/block_pool.py` (`get_cached_block`, `touch`, `get_new_blocks`, `free_blocks`,
 //! `cache_full_blocks`), `kv_cache_utils.py` (`hash_block_tokens`, `FreeKVCacheBlockQueue`) and
 //! `single_type_kv_cache_manager.py` (`free`, which reverses). As there, two pages may hold the same; the first is found.
+//! Where that does not happen, it finds, takes and evicts exactly as many pages as the trie does that gives up its least
+//! recently used leaf: whoever frees a page later has used it later.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
