@@ -19,7 +19,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{HeldPage, Prefixes};
 
 /// From the tokens of a page to the page that holds their rows.
 type Children = HashMap<Box<[u32]>, PageId>;
@@ -195,6 +195,16 @@ impl Prefixes for PrefixCache {
 
     fn n_evictable(&self, pool: &PagePool) -> usize {
         self.nodes.keys().filter(|page| pool.owners(**page) == Ok(1)).count()
+    }
+
+    /// The pages, for a file to take them along.
+    fn pages(&self) -> Vec<HeldPage<'_>> {
+        let nodes = self.nodes.iter();
+        let held = nodes.map(|(page, node)| {
+            let Node { parent, tokens, last_used, .. } = node;
+            HeldPage { page: *page, parent: *parent, tokens, last_used: *last_used }
+        });
+        held.collect()
     }
 }
 

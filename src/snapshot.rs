@@ -28,7 +28,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::Metadata;
+use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors, View};
 
 use crate::cache::{CacheError, KvCache, KvLayout};
@@ -167,6 +167,19 @@ pub enum SnapshotError {
         /// What the model was made for.
         max_positions: usize,
     },
+    /// The rows lie in pages of another size.
+    #[error(
+        "{}: pages of {found} slots, and these have {expected}; give the pages {found} slots, or save others",
+        path.display()
+    )]
+    WrongPageSize {
+        /// The file.
+        path: PathBuf,
+        /// Slots in a page of the file.
+        found: usize,
+        /// Slots in a page here.
+        expected: usize,
+    },
     /// A row holds a number with which nothing can be computed.
     #[error(
         "{}: row {name} of the token at position {position} holds {number}, and a row's numbers are finite; \
@@ -184,10 +197,17 @@ pub enum SnapshotError {
     },
 }
 
-/// What the header calls the format.
-const FORMAT: &str = "page-by-page cache";
-/// Goes up when the meaning of a file changes, the arithmetic that makes the rows included.
-const VERSION: u32 = 1;
+/// What a file of rows is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Format {
+    /// What the header calls it.
+    pub(crate) name: &'static str,
+    /// Goes up when the meaning of a file changes, the arithmetic that makes the rows included.
+    pub(crate) version: u32,
+}
+
+/// The cache of a text.
+const FORMAT: Format = Format { name: "page-by-page cache", version: 1 };
 
 impl Snapshot {
     /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
@@ -262,15 +282,8 @@ impl Snapshot {
         let path = || PathBuf::from(file);
         let bytes =
             files::read(file, most_bytes(model)).map_err(|error| SnapshotError::Unreadable { path: path(), error })?;
-        let header = Header::read(file, &bytes)?;
-        let (found, expected) = (header.layout, model.config().kv_layout());
-        if found != expected {
-            return Err(SnapshotError::WrongLayout { path: path(), found, expected });
-        }
-        let (found, expected) = (header.model, model.fingerprint());
-        if found != expected {
-            return Err(SnapshotError::OtherModel { path: path(), found, expected });
-        }
+        let header = Header::read(file, &bytes, FORMAT)?;
+        header.check_model(file, model)?;
         let snapshot = header.decode(&bytes).map_err(|problem| SnapshotError::Damaged { path: path(), problem })?;
         snapshot.check(file, model)?;
         Ok(snapshot)
@@ -303,17 +316,6 @@ impl Snapshot {
     }
 
     fn encode(&self, model: u32) -> Vec<u8> {
-        let KvLayout { n_layers, n_kv_heads, head_dim } = self.layout;
-        let fields = [
-            ("format", FORMAT.into()),
-            ("version", VERSION.to_string()),
-            ("n_layers", n_layers.to_string()),
-            ("n_kv_heads", n_kv_heads.to_string()),
-            ("head_dim", head_dim.to_string()),
-            ("model", digits(model)),
-            ("checksum", digits(0)),
-        ];
-        let fields: HashMap<String, String> = fields.map(|(name, value)| (name.into(), value)).into();
         let shape = vec![self.tokens.len(), self.layout.kv_width()];
         let mut tensors =
             vec![("tokens".into(), Tensor { shape: vec![self.tokens.len()], numbers: Numbers::Tokens(&self.tokens) })];
@@ -322,12 +324,35 @@ impl Snapshot {
                 tensors.push((name, Tensor { shape: shape.clone(), numbers: Numbers::Rows(rows) }));
             }
         }
-        let mut file = safetensors::serialize(tensors, Some(fields)).expect("shapes that belong to their numbers");
-        let checksum = digits(checksum(&file).expect("a header with a checksum"));
-        let place = place_of_checksum(&file).expect("a header with a checksum");
-        file[place..][..checksum.len()].copy_from_slice(checksum.as_bytes());
-        file
+        sealed(FORMAT, self.layout, model, &[], tensors)
     }
+}
+
+/// A file of rows, with its checksum. `model`: the fingerprint of the model that made them. `more`: other fields of the header.
+pub(crate) fn sealed(
+    format: Format,
+    layout: KvLayout,
+    model: u32,
+    more: &[(&str, String)],
+    tensors: Vec<(String, Tensor<'_>)>,
+) -> Vec<u8> {
+    let KvLayout { n_layers, n_kv_heads, head_dim } = layout;
+    let fields = [
+        ("format", format.name.into()),
+        ("version", format.version.to_string()),
+        ("n_layers", n_layers.to_string()),
+        ("n_kv_heads", n_kv_heads.to_string()),
+        ("head_dim", head_dim.to_string()),
+        ("model", digits(model)),
+        ("checksum", digits(0)),
+    ];
+    let fields = fields.into_iter().chain(more.iter().cloned());
+    let fields: HashMap<String, String> = fields.map(|(name, value)| (name.into(), value)).collect();
+    let mut file = safetensors::serialize(tensors, Some(fields)).expect("shapes that belong to their numbers");
+    let checksum = digits(checksum(&file).expect("a header with a checksum"));
+    let place = place_of_checksum(&file).expect("a header with a checksum");
+    file[place..][..checksum.len()].copy_from_slice(checksum.as_bytes());
+    file
 }
 
 /// More bytes than a saved cache of a model can have.
@@ -367,12 +392,12 @@ fn checksum(file: &[u8]) -> Option<u32> {
 }
 
 /// Numbers of 4 bytes on their way to a file.
-struct Tensor<'a> {
-    shape: Vec<usize>,
-    numbers: Numbers<'a>,
+pub(crate) struct Tensor<'a> {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) numbers: Numbers<'a>,
 }
 
-enum Numbers<'a> {
+pub(crate) enum Numbers<'a> {
     Tokens(&'a [u32]),
     Rows(&'a [f32]),
 }
@@ -402,8 +427,10 @@ impl View for Tensor<'_> {
 }
 
 /// What a file says of itself. Its checksum is right.
-struct Header {
-    layout: KvLayout,
+pub(crate) struct Header {
+    pub(crate) layout: KvLayout,
+    /// All fields, by name.
+    fields: HashMap<String, String>,
     /// The fingerprint of the model that made the rows.
     model: u32,
     tensors: Metadata,
@@ -412,20 +439,20 @@ struct Header {
 }
 
 impl Header {
-    fn read(file: &Path, bytes: &[u8]) -> Result<Self, SnapshotError> {
+    /// Reads the header of a file of this format.
+    pub(crate) fn read(file: &Path, bytes: &[u8], format: Format) -> Result<Self, SnapshotError> {
         let path = || PathBuf::from(file);
         let damaged = |problem| SnapshotError::Damaged { path: path(), problem };
         let (header_len, tensors) = SafeTensors::read_metadata(bytes).map_err(|error| {
             // The name of the format comes early: what is left of a saved cache is recognised by it.
             let start = &bytes[..bytes.len().min(1 << 10)];
-            let ours = start.windows(FORMAT.len()).any(|name| name == FORMAT.as_bytes());
+            let ours = start.windows(format.name.len()).any(|name| name == format.name.as_bytes());
             let problem = what_is_damaged(bytes, error);
             if ours { damaged(problem) } else { SnapshotError::NotASnapshot { path: path(), problem } }
         })?;
-        let no_fields = HashMap::new();
-        let fields = tensors.metadata().as_ref().unwrap_or(&no_fields);
-        if fields.get("format").is_none_or(|format| format != FORMAT) {
-            let problem = format!("the header does not name the format {FORMAT:?}");
+        let fields = tensors.metadata().clone().unwrap_or_default();
+        if fields.get("format").is_none_or(|found| found != format.name) {
+            let problem = format!("the header does not name the format {:?}", format.name);
             return Err(SnapshotError::NotASnapshot { path: path(), problem });
         }
         let field = |name: &str| fields.get(name).ok_or_else(|| damaged(format!("the header has no {name}")));
@@ -436,9 +463,9 @@ impl Header {
         };
         let version = field("version")?;
         match version.parse() {
-            Ok(VERSION) => {}
-            Ok(found) if found > VERSION => {
-                return Err(SnapshotError::NewerVersion { path: path(), found, supported: VERSION });
+            Ok(found) if found == format.version => {}
+            Ok(found) if found > format.version => {
+                return Err(SnapshotError::NewerVersion { path: path(), found, supported: format.version });
             }
             _ => return Err(wrong("version", version)),
         }
@@ -455,26 +482,58 @@ impl Header {
         };
         let model = field("model")?;
         let model = u32::from_str_radix(model, 16).map_err(|_| wrong("model", model))?;
-        Ok(Header { layout, model, tensors, data_start: 8 + header_len })
+        Ok(Header { layout, fields, model, tensors, data_start: 8 + header_len })
+    }
+
+    /// A field that is a number. Says what is wrong with it if it is none.
+    pub(crate) fn number(&self, name: &str) -> Result<usize, String> {
+        let value = self.fields.get(name).ok_or_else(|| format!("the header has no {name}"))?;
+        value.parse().map_err(|_| format!("the header says {name} {}", shown::quoted(value)))
+    }
+
+    /// Checks that this model made the rows.
+    pub(crate) fn check_model(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
+        let (found, expected) = (self.layout, model.config().kv_layout());
+        if found != expected {
+            return Err(SnapshotError::WrongLayout { path: file.into(), found, expected });
+        }
+        let (found, expected) = (self.model, model.fingerprint());
+        if found != expected {
+            return Err(SnapshotError::OtherModel { path: file.into(), found, expected });
+        }
+        Ok(())
+    }
+
+    /// What the header says of a tensor.
+    pub(crate) fn info(&self, name: &str) -> Result<&TensorInfo, String> {
+        self.tensors.info(name).ok_or_else(|| format!("tensor {name} is missing"))
+    }
+
+    /// The numbers of a tensor, 4 bytes each. Says what is wrong with it if it is not what it should be.
+    pub(crate) fn tensor<'f>(
+        &self,
+        file: &'f [u8],
+        name: &str,
+        dtype: Dtype,
+        shape: &[usize],
+    ) -> Result<&'f [[u8; 4]], String> {
+        let info = self.info(name)?;
+        if (info.dtype, info.shape.as_slice()) != (dtype, shape) {
+            let (found, its_shape) = (info.dtype, shown::shape(&info.shape));
+            return Err(format!("tensor {name} is {found:?} {its_shape}, expected {dtype:?} {shape:?}"));
+        }
+        // The parser has checked that the places lie in the file and are as long as the shapes say.
+        let (start, end) = info.data_offsets;
+        Ok(file[self.data_start + start..self.data_start + end].as_chunks().0)
     }
 
     /// Reads the tensors, whose layout is a model's. Says what is wrong with them if they do not fit together.
     fn decode(&self, file: &[u8]) -> Result<Snapshot, String> {
-        let data = &file[self.data_start..];
-        let info = |name: &str| self.tensors.info(name).ok_or_else(|| format!("tensor {name} is missing"));
-        let tensor = |name: &str, dtype: Dtype, shape: &[usize]| {
-            let info = info(name)?;
-            if (info.dtype, info.shape.as_slice()) != (dtype, shape) {
-                let (found, its_shape) = (info.dtype, shown::shape(&info.shape));
-                return Err(format!("tensor {name} is {found:?} {its_shape}, expected {dtype:?} {shape:?}"));
-            }
-            // The parser has checked that the places lie in the file and are as long as the shapes say.
-            Ok(data[info.data_offsets.0..info.data_offsets.1].as_chunks().0)
-        };
-        let len = info("tokens")?.shape.first().copied().unwrap_or_default();
-        let tokens = tensor("tokens", Dtype::U32, &[len])?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let len = self.info("tokens")?.shape.first().copied().unwrap_or_default();
+        let tokens = self.tensor(file, "tokens", Dtype::U32, &[len])?;
+        let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
         let rows = |name: &str| -> Result<Vec<f32>, String> {
-            let numbers = tensor(name, Dtype::F32, &[len, self.layout.kv_width()])?;
+            let numbers = self.tensor(file, name, Dtype::F32, &[len, self.layout.kv_width()])?;
             Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
         };
         let mut layers = Vec::new();

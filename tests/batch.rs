@@ -16,17 +16,22 @@ mod checkpoints;
     reference = "ch12_scheduler"
 ))]
 mod with_a_scheduler {
-    use std::collections::HashMap;
+    use std::collections::{BTreeSet, HashMap};
     use std::io::{BufRead, BufReader, Read, Write};
     use std::path::{Path, PathBuf};
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
+    use page_by_page::cache::KvCache;
+    use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+    use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::model::{Model, StepError};
-    use page_by_page::prefixes::Prefixes;
+    use page_by_page::prefixes::fast::FastPrefixCache;
     use page_by_page::prefixes::none::NoPrefixes;
+    use page_by_page::prefixes::saved::SavedPrefixes;
+    use page_by_page::prefixes::{HeldPage, Prefixes};
     use page_by_page::sampler::{Sampler, Sampling};
     use page_by_page::schedule::{End, ScheduleError, StepLimits, TextId};
     use page_by_page::serving::{Serving, ServingError, Told, Totals};
@@ -318,6 +323,155 @@ mod with_a_scheduler {
         assert!(serving.is_done() && slab.borrow().pool().n_free() == 30);
     }
 
+    // The file of a prefix cache
+
+    /// The texts that a prefix cache holds: of each page all tokens up to its end.
+    fn held(prefixes: &dyn Prefixes) -> BTreeSet<Vec<u32>> {
+        let pages = prefixes.pages();
+        let text = |held: &HeldPage<'_>| {
+            let mut text = held.tokens.to_vec();
+            let mut parent = held.parent;
+            while let Some(page) = parent {
+                let before = pages.iter().find(|held| held.page == page).expect("the page before is held");
+                text.splice(0..0, before.tokens.iter().copied());
+                parent = before.parent;
+            }
+            text
+        };
+        pages.iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_prefix_cache_comes_back_from_its_file_as_far_as_there_are_pages() {
+        let (model, folder) = (tiny_model(), tempfile::tempdir().unwrap());
+        let (layout, file) = (model.config().kv_layout(), folder.path().join("some.cache"));
+        let alone = all_alone(&model, &[], SEEDED);
+        for page_size in [1, 3, 4] {
+            let limits = StepLimits { tokens: 9, texts: 3 };
+            let setting = Setting { page_size, n_pages: 200, limits, keeps_prefixes: true };
+            let (mut first, slab) = serving(&model, setting, &[]);
+            for (place, (prompt, most)) in ASKED.iter().enumerate() {
+                first.submit(prompt.to_vec(), *most, Sampler::new(sampling_of(place, SEEDED))).unwrap();
+            }
+            while !first.is_done() {
+                first.step().unwrap();
+            }
+            let prefixes = first.scheduler().prefixes();
+            let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), layout, page_size).unwrap();
+            saved.save(&file, &model).unwrap();
+            let loaded = SavedPrefixes::load(&file, &model, page_size).unwrap();
+            assert_eq!(loaded, saved);
+            let (all, n) = (held(prefixes), saved.n_pages());
+            assert_eq!((all.len(), n), (prefixes.n_pages(), prefixes.n_pages()));
+            let least = LONGEST.div_ceil(page_size);
+            for n_pages in [1, 2, least, n - 1, n, n + 1, 200] {
+                let slab = PageSlab::new(layout, page_size, n_pages).unwrap();
+                let mut prefixes = PrefixCache::new(page_size).unwrap();
+                assert_eq!(loaded.restore(&mut prefixes, &slab), Ok(n.min(n_pages)), "{n_pages} of {n} pages");
+                let here = held(&prefixes);
+                assert_eq!(here.len(), n.min(n_pages));
+                assert!(here.is_subset(&all));
+                assert_eq!(slab.borrow().pool().n_free(), n_pages - here.len());
+                assert_eq!(prefixes.n_evictable(slab.borrow().pool()), here.len());
+                // Its rows are those that the model makes.
+                for text in &here {
+                    let longer = [&text[..], &[0]].concat();
+                    let cache = ForkCache::with_prefix(&slab, &mut prefixes, &longer).unwrap();
+                    assert_eq!(cache.len(), text.len());
+                    let mut expected = ForkCache::new(&PageSlab::new(layout, page_size, 200).unwrap()).unwrap();
+                    model.step(text, Some(&mut expected)).unwrap();
+                    for layer in 0..layout.n_layers {
+                        assert_eq!(cache.gather(layer), expected.gather(layer), "{text:?}");
+                    }
+                }
+                if n_pages < least {
+                    continue;
+                }
+                let mut second =
+                    Serving::new(&model, &slab, Box::new(prefixes), StepLimits { tokens: 9, texts: 3 }, &[]).unwrap();
+                let mut told = Vec::new();
+                for (place, (prompt, most)) in ASKED.iter().enumerate() {
+                    second.submit(prompt.to_vec(), *most, Sampler::new(sampling_of(place, SEEDED))).unwrap();
+                }
+                while !second.is_done() {
+                    told.extend(second.step().unwrap().told);
+                }
+                told.sort_by_key(|told| told.text.id);
+                for (told, (tokens, _)) in told.iter().zip(&alone) {
+                    assert_eq!(&told.text.tokens, tokens, "{n_pages} of {n} pages, text {}", told.text.id);
+                    let most = (told.text.n_prompt - 1) / page_size * page_size;
+                    if n_pages >= n && told.text.max_new_tokens > 0 && told.text.id == TextId(0) {
+                        assert_eq!(told.text.counters.found, most, "text {}", told.text.id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A smaller pool takes what was used last.
+    #[test]
+    fn a_smaller_pool_takes_the_heads_of_what_was_used_last() {
+        let model = tiny_model();
+        let layout = model.config().kv_layout();
+        let (slab, mut prefixes) = (PageSlab::new(layout, 2, 20).unwrap(), PrefixCache::new(2).unwrap());
+        for text in [&[1, 2, 3, 4, 5, 6][..], &[7, 8, 9, 10], &[1, 2, 11, 12]] {
+            let mut cache = ForkCache::with_prefix(&slab, &mut prefixes, text).unwrap();
+            model.step(&text[cache.len()..], Some(&mut cache)).unwrap();
+            cache.insert_into(&mut prefixes, text).unwrap();
+        }
+        let saved = SavedPrefixes::freeze(&prefixes, &slab.borrow(), layout, 2).unwrap();
+        let texts: [&[u32]; 6] =
+            [&[1, 2], &[1, 2, 11, 12], &[7, 8], &[7, 8, 9, 10], &[1, 2, 3, 4], &[1, 2, 3, 4, 5, 6]];
+        for n_pages in 1..=6 {
+            let (slab, mut prefixes) = (PageSlab::new(layout, 2, n_pages).unwrap(), PrefixCache::new(2).unwrap());
+            assert_eq!(saved.restore(&mut prefixes, &slab), Ok(n_pages));
+            let expected: BTreeSet<Vec<u32>> = texts[..n_pages].iter().map(|text| text.to_vec()).collect();
+            assert_eq!(held(&prefixes), expected, "{n_pages} pages");
+            // And goes first what was used first.
+            if n_pages == 6 {
+                prefixes.evict(2, &mut PagePool::new(1).unwrap()).unwrap_err();
+                slab.borrow_mut().evict(&mut prefixes, 2).unwrap();
+                let expected: BTreeSet<Vec<u32>> = texts[..4].iter().map(|text| text.to_vec()).collect();
+                assert_eq!(held(&prefixes), expected);
+            }
+        }
+        // What the model cannot go on from stays out, and so does what follows it.
+        let (slab, mut prefixes) = (PageSlab::new(layout, 2, 20).unwrap(), PrefixCache::new(2).unwrap());
+        let mut cache = ForkCache::new(&slab).unwrap();
+        cache.extend(6).unwrap();
+        for layer in 0..layout.n_layers {
+            let mut k = vec![0.5; 6 * layout.kv_width()];
+            k[3 * layout.kv_width()] = if layer == 1 { f32::NAN } else { 0.5 };
+            cache.write(layer, &k, &vec![0.25; k.len()]);
+        }
+        cache.insert_into(&mut prefixes, &[1, 2, 3, 4, 5, 6]).unwrap();
+        assert_eq!(SavedPrefixes::freeze(&prefixes, &slab.borrow(), layout, 2).unwrap().n_pages(), 1);
+    }
+
+    /// The fast trie lists the pages that the chapter's lists, and a file of the one is one for the other.
+    #[test]
+    fn both_tries_are_saved_alike() {
+        let model = tiny_model();
+        let layout = model.config().kv_layout();
+        let saved = |mut prefixes: Box<dyn Prefixes>| {
+            let slab = PageSlab::new(layout, 2, 9).unwrap();
+            for text in [&[1, 2, 3, 4, 5, 6, 7][..], &[7, 8, 9, 10], &[1, 2, 11, 12], &[7, 8, 13, 14, 15]] {
+                let mut cache = ForkCache::with_prefix(&slab, &mut *prefixes, text).unwrap();
+                model.step(&text[cache.len()..], Some(&mut cache)).unwrap();
+                cache.insert_into(&mut *prefixes, text).unwrap();
+            }
+            slab.borrow_mut().evict(&mut *prefixes, 1).unwrap();
+            SavedPrefixes::freeze(&*prefixes, &slab.borrow(), layout, 2).unwrap()
+        };
+        let (plain, fast) = (PrefixCache::new(2).unwrap(), FastPrefixCache::new(2).unwrap());
+        let (plain, fast) = (saved(Box::new(plain)), saved(Box::new(fast)));
+        assert_eq!(plain.n_pages(), 6);
+        assert_eq!(plain, fast);
+        let slab = PageSlab::new(layout, 2, 7).unwrap();
+        let mut prefixes = FastPrefixCache::new(2).unwrap();
+        assert_eq!(plain.restore(&mut prefixes, &slab), Ok(6));
+    }
+
     // The command
 
     struct Run {
@@ -556,6 +710,62 @@ mod with_a_scheduler {
         child.stdin.take().unwrap().write_all(b"{\"prompt\": \"One day\", \"max_new_tokens\": 2}\n").unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), b"" as &[u8]));
+    }
+
+    #[test]
+    fn a_saved_prefix_cache_serves_another_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("prompts.cache").display().to_string();
+        let (save, load) = (format!("--save-cache={cache}"), format!("--load-cache={cache}"));
+        let beginning = "Once upon a time there was a king who had three sons, and the youngest of them";
+        let line = |more: &str| json!({ "prompt": format!("{beginning}{more}"), "max_new_tokens": 20 });
+        let first = batch(&[line(" was sent"), line(" went")], &[&save, "--page-size=4"], 0);
+        assert!(first.stderr.contains(&format!(" pages to {cache}\n")), "{}", first.stderr);
+        let alone = batch(&[line(" slept")], &["--page-size=4"], 0);
+        assert_eq!(alone.results()[0]["counters"]["found"], 0);
+        for pages in ["--pages=100", "--pages=12"] {
+            let second = batch(&[line(" slept")], &[&load, "--page-size=4", pages], 0);
+            let (with, without) = (&second.results()[0], &alone.results()[0]);
+            assert_eq!((&with["text"], &with["tokens"]), (&without["text"], &without["tokens"]));
+            let found = with["counters"]["found"].as_u64().unwrap();
+            assert!(found >= 16, "{pages}: {found} tokens found of {}", with["counters"]["prompt_tokens"]);
+            assert!(second.stderr.contains(" saved pages\n"), "{}", second.stderr);
+        }
+        // And again, from what was loaded: nothing is lost.
+        let all = batch(&[], &[&load, &save, "--page-size=4", "--json"], 1);
+        assert!(all.stderr.contains("there is no line"), "{}", all.stderr);
+
+        let refused = |more: &[&str], says: &str| {
+            let run = batch(&[line("")], &[&[&load as &str], more].concat(), 1);
+            assert!(
+                run.stdout.is_empty() && run.stderr.starts_with("error: ") && run.stderr.contains(says),
+                "{}",
+                run.stderr
+            );
+        };
+        refused(&[], "pages of 4 slots, and these have 16; give the pages 4 slots");
+        refused(&["--page-size=4", "--model=storyteller-draft"], "use the model that made them");
+        let good = std::fs::read(&cache).unwrap();
+        let mut bad = good.clone();
+        *bad.last_mut().unwrap() ^= 1;
+        std::fs::write(&cache, bad).unwrap();
+        refused(&["--page-size=4"], "the saved cache is damaged: its bytes have the checksum ");
+        std::fs::write(&cache, &good[..good.len() - 5]).unwrap();
+        refused(&["--page-size=4"], "the saved cache is damaged: ");
+        let generated = Command::new(PROGRAM).args(["generate", "--max-new-tokens=2", &save]).output().unwrap();
+        assert!(generated.status.success());
+        refused(
+            &["--page-size=4"],
+            "not a saved cache: the header does not name the format \"page-by-page prefix cache\"",
+        );
+        std::fs::remove_file(&cache).unwrap();
+        refused(&["--page-size=4"], "give a file with a saved cache");
+        let run = batch(&[line("")], &["--save-cache=no/such/folder/file"], 1);
+        assert!(
+            run.stdout.is_empty() && run.stderr.contains("to save a cache, name a file in a folder"),
+            "{}",
+            run.stderr
+        );
     }
 
     /// Waits for the end of a program that is to end soon.

@@ -5,6 +5,7 @@ mod results;
 mod telling;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,11 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
+use page_by_page::prefixes::saved::SavedPrefixes;
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::schedule::{End, StepLimits, TextId};
 use page_by_page::serving::{Serving, Told, Totals};
+use page_by_page::snapshot::Snapshot;
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -55,6 +58,8 @@ const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
 Examples:
   page-by-page batch prompts.jsonl
   page-by-page batch prompts.jsonl --out texts.jsonl --pages 64 --budget 128
+  page-by-page batch prompts.jsonl --save-cache prompts.cache
+  page-by-page batch others.jsonl --load-cache prompts.cache
   echo '{\"prompt\": \"The king had\", \"seed\": 7}' | page-by-page batch -
 
 The exit code is 0 if all texts were told, and 1 if any was not.")]
@@ -80,6 +85,13 @@ pub struct Batch {
     /// Compute every prompt, whatever others have computed before
     #[arg(long)]
     no_prefix_cache: bool,
+    /// When all is done, save the prefix cache to this file, for --load-cache
+    #[arg(long, value_name = "FILE", conflicts_with = "no_prefix_cache")]
+    save_cache: Option<PathBuf>,
+    /// Start with a saved prefix cache: what it holds of a prompt is not computed again. A smaller pool takes as much as it has
+    /// pages for, what was used last first
+    #[arg(long, value_name = "FILE", conflicts_with = "no_prefix_cache")]
+    load_cache: Option<PathBuf>,
     /// Write the results to this file, in place of what is in it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -127,12 +139,17 @@ impl Batch {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         require_chapters(&CHAPTERS)?;
+        if let Some(file) = &self.save_cache {
+            Snapshot::check_writable(file)?;
+        }
         let lines = Lines::of(&self.file)?;
         let dir = model_dir(&self.model);
         let (model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
         let slab = self.slab(&model)?;
         let limits = StepLimits { tokens: self.budget, texts: self.running };
-        let serving = Serving::new(&model, &slab, self.prefixes()?, limits, &model.config().eos_token_ids)?;
+        let mut prefixes = self.prefixes()?;
+        let restored = self.restore(&mut *prefixes, &slab, &model)?;
+        let serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
         let results = match &self.out {
             Some(out) => Results::to_file(out, &self.file)?,
             None if self.json => Results::kept(),
@@ -151,7 +168,32 @@ impl Batch {
             telling: Telling::new(),
         };
         run.tell_all(self.running.min(MOST_WAITING), &interrupt)?;
-        self.report(run)
+        // The texts are told even if their pages cannot be saved.
+        let saved = self.save(run.serving.scheduler().prefixes(), &slab, &model);
+        let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
+        self.report(run, restored, saved)?;
+        not_saved.context("the texts are told, the prefix cache is not saved")
+    }
+
+    /// Takes the file of `--load-cache`, if there is one.
+    fn restore(&self, prefixes: &mut dyn Prefixes, slab: &SharedSlab, model: &Model) -> Result<Option<Restored>> {
+        let Some(file) = &self.load_cache else { return Ok(None) };
+        let bytes = fs::metadata(file).map_or(0, |found| found.len());
+        // As it lies in the file, and as numbers.
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2);
+        memory::require(&format!("loading {}", file.display()), bytes, "load a smaller one")?;
+        let saved = SavedPrefixes::load(file, model, self.page_size)?;
+        let pages = saved.restore(prefixes, slab)?;
+        Ok(Some(Restored { saved: saved.n_pages(), pages }))
+    }
+
+    /// Writes the file of `--save-cache`, if there is one.
+    fn save(&self, prefixes: &dyn Prefixes, slab: &SharedSlab, model: &Model) -> Result<Option<Saved>> {
+        let Some(file) = &self.save_cache else { return Ok(None) };
+        let layout = model.config().kv_layout();
+        let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), layout, self.page_size)?;
+        saved.save(file, model)?;
+        Ok(Some(Saved { file: file.clone(), pages: saved.n_pages() }))
     }
 
     /// The memory of all texts, if there is as much.
@@ -181,7 +223,7 @@ impl Batch {
     }
 
     /// Says what the texts cost together; an error if any of them was not told.
-    fn report(&self, run: Run<'_>) -> Result<()> {
+    fn report(&self, run: Run<'_>, restored: Option<Restored>, saved: Option<Saved>) -> Result<()> {
         let Run { serving, is_read, n_lines, results, telling, .. } = run;
         let totals = serving.totals();
         let pages = PagesUsed {
@@ -199,13 +241,20 @@ impl Batch {
         }
         let ends = results.ends.clone();
         if !self.json {
-            self.say_report(n_lines, &ends, totals, &pages, telling.elapsed());
+            self.say_report(
+                n_lines,
+                &ends,
+                totals,
+                &pages,
+                [restored_in_words(restored), saved_in_words(&saved)],
+                telling.elapsed(),
+            );
         } else {
             let seconds = telling.elapsed().as_secs_f64();
             let speed = per_second(totals.new_tokens as usize, telling.elapsed());
             let timings = TimingsOfAll { seconds, new_tokens_per_second: speed };
             let (model, texts) = (self.model.display().to_string(), results.into_kept());
-            let all = AllTexts { texts, model, counters: CountersOfAll::of(totals), pages, timings };
+            let all = AllTexts { texts, model, restored, saved, counters: CountersOfAll::of(totals), pages, timings };
             print(&(serde_json::to_string(&all)? + "\n"))?;
         }
         let not_told: usize = ends.iter().filter(|(end, _)| !results::is_told(end)).map(|(_, n)| n).sum();
@@ -228,6 +277,7 @@ impl Batch {
         ends: &BTreeMap<&'static str, usize>,
         totals: Totals,
         pages: &PagesUsed,
+        [restored, saved]: [Option<String>; 2],
         elapsed: Duration,
     ) {
         let number = |number: u64| thousands(number);
@@ -273,10 +323,11 @@ impl Batch {
                     number(pages.kept as u64)
                 )
             }),
-            ("chapters", whose_chapters(&CHAPTERS)),
         ];
+        let more = [("restored", restored), ("saved", saved), ("chapters", Some(whose_chapters(&CHAPTERS)))];
+        let more = more.into_iter().filter_map(|(name, text)| Some((name, text?)));
         say("");
-        for (name, text) in lines {
+        for (name, text) in lines.into_iter().chain(more) {
             say(&format!("{name:<9}  {text}"));
         }
     }
@@ -426,9 +477,39 @@ impl Run<'_> {
 struct AllTexts {
     texts: Vec<Outcome>,
     model: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restored: Option<Restored>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saved: Option<Saved>,
     counters: CountersOfAll,
     pages: PagesUsed,
     timings: TimingsOfAll,
+}
+
+/// What was taken from a file.
+#[derive(Clone, Copy, Serialize)]
+struct Restored {
+    /// Pages in the file.
+    saved: usize,
+    /// Pages that found room.
+    pages: usize,
+}
+
+/// What went to a file.
+#[derive(Serialize)]
+struct Saved {
+    file: PathBuf,
+    pages: usize,
+}
+
+fn restored_in_words(restored: Option<Restored>) -> Option<String> {
+    let Restored { saved, pages } = restored?;
+    Some(format!("{} of {}", thousands(pages as u64), count(saved, "saved page")))
+}
+
+fn saved_in_words(saved: &Option<Saved>) -> Option<String> {
+    let Saved { file, pages } = saved.as_ref()?;
+    Some(format!("{} to {}", count(*pages, "page"), file.display()))
 }
 
 #[derive(Serialize)]

@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
-use super::Prefixes;
+use super::{HeldPage, Prefixes};
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
@@ -63,10 +63,13 @@ struct Node {
 }
 
 impl Nodes {
+    fn tokens(&self, page: PageId) -> &[u32] {
+        &self.tokens[page.index() * self.page_size..][..self.page_size]
+    }
+
     /// Whether a page of the trie holds `tokens` behind `parent`.
     fn is(&self, page: PageId, parent: Option<PageId>, tokens: &[u32]) -> bool {
-        let held = &self.tokens[page.index() * self.page_size..][..self.page_size];
-        self.nodes[page.index()].parent == parent && held == tokens
+        self.nodes[page.index()].parent == parent && self.tokens(page) == tokens
     }
 
     fn put(&mut self, page: PageId, node: Node, tokens: &[u32]) {
@@ -241,5 +244,13 @@ impl Prefixes for FastPrefixCache {
 
     fn n_evictable(&self, pool: &PagePool) -> usize {
         self.by_key.iter().filter(|page| pool.owners(**page) == Ok(1)).count()
+    }
+
+    fn pages(&self) -> Vec<HeldPage<'_>> {
+        let held = self.by_key.iter().map(|&page| {
+            let Node { parent, last_used, .. } = self.nodes.nodes[page.index()];
+            HeldPage { page, parent, tokens: self.nodes.tokens(page), last_used }
+        });
+        held.collect()
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! Others lie here, to be read beside it: the same trie [as a server would build it](fast), [SGLang's tree](radix),
 //! [vLLM's chain of hashes](chain), and [one that keeps nothing](none). `tests/prefix_caches.rs` compares what the first
-//! three find and evict with chapter 11.
+//! three find and evict with chapter 11. A [file](saved) takes the pages of those that list them to another process.
 
 pub mod chain;
 pub mod fast;
 pub mod none;
 pub mod radix;
+pub mod saved;
 
-use crate::cache::CacheError;
+use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 
@@ -65,4 +66,24 @@ pub trait Prefixes {
     /// One exception: where a table was forked before its pages were inserted, the fork may still have pages of its own before
     /// those that it shares. Its next insertion swaps them.
     fn n_evictable(&self, pool: &PagePool) -> usize;
+
+    /// All pages that it owns, in no order: what a [file](saved) needs to bring them back in another process.
+    ///
+    /// Whoever does not list them says nothing, as here; then they cannot be saved.
+    fn pages(&self) -> Vec<HeldPage<'_>> {
+        Vec::new()
+    }
+}
+
+/// A page of a prefix cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldPage<'a> {
+    /// The page.
+    pub page: PageId,
+    /// The page before it; `None` if texts begin with it.
+    pub parent: Option<PageId>,
+    /// The tokens whose rows it holds: `[page_size]`.
+    pub tokens: &'a [u32],
+    /// Higher if it was used later. Pages used by the same call have the same number.
+    pub last_used: u64,
 }
