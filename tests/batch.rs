@@ -272,6 +272,26 @@ mod with_a_scheduler {
     }
 
     #[test]
+    fn a_text_that_fails_at_once_leaves_no_page_to_others() {
+        let folder = Folder::copy_of("bf16-gqa3");
+        folder.change_tensor("model.norm.weight", |tensor| {
+            tensor.data = half::bf16::MAX.to_le_bytes().repeat(tensor.shape[0]);
+        });
+        let model = Model::open(Path::new(folder.path())).unwrap();
+        let limits = StepLimits { tokens: 100, texts: 8 };
+        let setting = Setting { page_size: 4, n_pages: 50, limits, keeps_prefixes: true };
+        let (mut serving, slab) = serving(&model, setting, &[]);
+        for place in [0, 2] {
+            serving.submit(ASKED[place].0.to_vec(), 5, Sampler::new(SEEDED)).unwrap();
+        }
+        let step = serving.step().unwrap();
+        assert!(step.new_tokens.is_empty() && serving.is_done());
+        assert!(step.told.iter().all(|told| matches!(told.end, Err(StepError::NotFinite { .. }))));
+        assert_eq!((step.told.len(), serving.totals().rows_projected), (2, 2 * (5 + 17)));
+        assert_eq!((serving.scheduler().prefixes().n_pages(), slab.borrow().pool().n_free()), (0, 50));
+    }
+
+    #[test]
     fn what_can_never_be_told_is_refused_at_once_and_nothing_changes() {
         let model = tiny_model();
         let limits = StepLimits { tokens: 8, texts: 2 };
