@@ -1002,7 +1002,7 @@ mod checks {
 
     #[test]
     fn task_1_more_texts_than_a_small_number_counts() {
-        let n = 70_000;
+        let n = if cfg!(miri) { 300 } else { 70_000 };
         let mut scheduler = scheduler(Setup::of(3, 8, 2));
         often("submit, with more and more texts in the queue", n, |number| {
             let id = scheduler.submit(vec![1, 2, 3], 2);
