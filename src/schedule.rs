@@ -77,7 +77,7 @@ pub struct Counters {
     pub preemptions: u64,
 }
 
-/// Why a scheduler refused. Nothing has changed.
+/// Why a scheduler refused. Nothing has changed, unless it was [`Cache`](ScheduleError::Cache).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// A step in which nobody can take part.
@@ -118,7 +118,8 @@ pub enum ScheduleError {
     /// Nobody knows this text, or it has ended.
     #[error("text {0} is neither waiting nor running")]
     UnknownText(TextId),
-    /// The caches refused for another reason than a lack of pages.
+    /// The caches refused for another reason than a lack of pages: the prefix cache keeps those of another pool, say. The step
+    /// may then be half planned or half settled; use another scheduler.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }

@@ -1,7 +1,8 @@
 //! What other rules than chapter 12's would cost: the same requests under several of them, counted and not computed.
 //!
-//! The table of the chapter comes from here: `cargo test --features solution --test rules -- --nocapture`. No chapter's code is used: a text is
-//! two numbers, its tokens and its rows. There is no prefix cache, so a text that is preempted begins anew.
+//! The table of the chapter comes from here: `cargo test --features solution --test rules -- --nocapture`. No chapter's code
+//! is used: a text is two numbers, its tokens and its rows. There is no prefix cache, so a text that is preempted begins
+//! anew.
 
 use std::collections::VecDeque;
 
