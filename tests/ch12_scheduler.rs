@@ -90,6 +90,17 @@ mod world {
         inserted: Vec<(Vec<u32>, usize)>,
     }
 
+    /// A prefix cache that stops whoever asks it without end, and what was asked.
+    pub fn watched(inner: Box<dyn Prefixes>) -> (Box<dyn Prefixes>, Rc<RefCell<Log>>) {
+        let log = Rc::new(RefCell::new(Log::default()));
+        (Box::new(Watched { inner, log: log.clone() }), log)
+    }
+
+    /// Forgets what was asked; the next call is this one.
+    pub fn begin(log: &RefCell<Log>, call: &str) {
+        *log.borrow_mut() = Log { call: call.into(), ..Log::default() };
+    }
+
     /// A prefix cache, and what is asked of it.
     struct Watched {
         inner: Box<dyn Prefixes>,
@@ -265,15 +276,14 @@ mod world {
         pub fn of(run: String, setup: Setup, end_of_text: &[u32]) -> Self {
             let Setup { page_size, n_pages, budget, texts, .. } = setup;
             let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, page_size, n_pages));
-            let log = Rc::new(RefCell::new(Log::default()));
             let inner: Box<dyn Prefixes> = if setup.keeps_prefixes {
                 Box::new(made("PrefixCache::new of chapter 11", || PrefixCache::new(page_size)))
             } else {
                 Box::new(KeepsNothing(page_size))
             };
-            let watched = Watched { inner, log: log.clone() };
+            let (watched, log) = watched(inner);
             let limits = StepLimits { tokens: budget, texts };
-            let scheduler = made("Scheduler::new", || Scheduler::new(&slab, Box::new(watched), limits, end_of_text));
+            let scheduler = made("Scheduler::new", || Scheduler::new(&slab, watched, limits, end_of_text));
             World {
                 setup,
                 slab,
@@ -311,7 +321,7 @@ mod world {
 
         /// Forgets what was asked of the prefix cache; the next call is this one.
         fn begin(&self, call: &str) {
-            *self.log.borrow_mut() = Log { call: call.into(), ..Log::default() };
+            begin(&self.log, call);
         }
 
         /// Hands a text in that must be taken.
@@ -890,7 +900,7 @@ mod checks {
     use page_by_page::sampler::Sampler;
     use page_by_page::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
 
-    use super::world::{FIRST_NEW, KeepsNothing, LAYOUT, Setup, World, alone, next_token, told};
+    use super::world::{FIRST_NEW, KeepsNothing, LAYOUT, Setup, World, alone, begin, next_token, told, watched};
     use crate::support::asking::{asking, granted, made};
     use crate::support::limits::{self, often};
     use crate::support::oracle::{Dice, seeds};
@@ -1862,51 +1872,64 @@ mod checks {
     #[test]
     fn whole_transcript() {
         let mut transcript = Transcript::default();
-        let setup = Setup::of(8, 8, 3).with_prefix_cache();
         transcript.line("page size 4, 8 pages, budget 8, at most 3 texts run; + gets its next token");
-        let mut world = World::new(setup);
+        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 8));
+        let (prefixes, log) = watched(Box::new(made("PrefixCache::new of chapter 11", || PrefixCache::new(4))));
+        let limits = StepLimits { tokens: 8, texts: 3 };
+        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
         let beginning = prompt(0, 8);
-        let comes = |world: &mut World, transcript: &mut Transcript, tokens: &[u32], most| {
-            let id = world.submit(tokens, most);
-            transcript.line(format!("text {id} comes: {} tokens, {most} new", tokens.len()));
-        };
-        comes(&mut world, &mut transcript, &beginning, 12);
-        comes(&mut world, &mut transcript, &prompt(1, 7), 9);
-        comes(&mut world, &mut transcript, &prompt(2, 3), 6);
+        let texts = [
+            (1, beginning.clone(), 12),
+            (1, prompt(1, 7), 9),
+            (1, prompt(2, 3), 6),
+            (4, [&beginning[..], &[7, 8]].concat(), 3),
+            (4, prompt(4, 5), 4),
+        ];
+        let mut finished = Vec::new();
         for step in 1..60 {
-            if world.alive().is_empty() {
+            let _asking = asking(format!("step {step} of the transcript"));
+            begin(&log, "plan or settle");
+            for (_, tokens, most) in texts.iter().filter(|(comes, ..)| *comes == step) {
+                let id = granted("submit, in the transcript", || scheduler.submit(tokens.clone(), *most));
+                transcript.line(format!("text {id} comes: {} tokens, {most} new", tokens.len()));
+            }
+            if step == 12 && scheduler.cancel(TextId(4)).is_ok() {
+                transcript.line("text 4 is cancelled");
+                finished.extend(scheduler.take_finished());
+            }
+            let running = |scheduler: &Scheduler| scheduler.running().map(|(text, _)| text.id).collect::<Vec<_>>();
+            let ran = running(&scheduler);
+            let plan = granted("plan, in the transcript", || scheduler.plan());
+            if plan.is_empty() {
                 break;
             }
-            if step == 4 {
-                comes(&mut world, &mut transcript, &[&beginning[..], &[7, 8]].concat(), 3);
-                comes(&mut world, &mut transcript, &prompt(4, 5), 4);
-            }
-            if step == 12 {
-                world.cancel(4);
-                transcript.line("text 4 is cancelled");
-            }
-            let before = world.alive();
-            let ran = world.running();
-            let plan = world.plan();
-            let out: Vec<u64> = ran.into_iter().filter(|id| world.waiting().contains(id)).collect();
-            let picks = world.read(&plan);
-            world.settle(&picks);
-            let after = world.alive();
             let mut line = format!("{step:>2}: {}", told(&plan));
-            for id in out {
+            let run_now = running(&scheduler);
+            for id in ran.iter().filter(|id| !run_now.contains(id)) {
                 line += &format!("; {id} has to go");
             }
-            for id in before.iter().filter(|id| !after.contains(id)) {
-                line += &format!("; {id} ends");
+            let last = plan.iter().filter(|turn| turn.is_last);
+            let tokens = |id: TextId| {
+                let text = scheduler.running().find(|(text, _)| text.id == id);
+                text.map_or(Vec::new(), |(text, _)| text.tokens.clone())
+            };
+            let picks: Vec<Pick> =
+                last.map(|turn| Pick { text: turn.text, token: next_token(&tokens(turn.text)) }).collect();
+            granted("settle, in the transcript", || scheduler.settle(&picks));
+            let ended = scheduler.take_finished();
+            for ended in &ended {
+                line += &format!("; {} ends", ended.text.id);
             }
-            let kept = world.scheduler.prefixes().n_pages();
-            transcript.line(format!("{line:<72}{} free, {kept} kept", world.n_free()));
+            finished.extend(ended);
+            let kept = scheduler.prefixes().n_pages();
+            transcript.line(format!("{line:<72}{} free, {kept} kept", slab.borrow().pool().n_free()));
         }
-        world.check_end();
-        for id in 0..5 {
-            let Counters { found, found_again, computed, preemptions } = world.counters(id);
+        finished.sort_by_key(|finished| finished.text.id);
+        for ended in finished {
+            let Counters { found, found_again, computed, preemptions } = ended.text.counters;
             transcript.line(format!(
-                "text {id}: {computed} computed, {found} found, {found_again} found again, {preemptions} times preempted"
+                "text {}: {computed} computed, {found} found, {found_again} found again, {preemptions} times preempted",
+                ended.text.id
             ));
         }
         assert_transcript("ch12_schedule", &transcript);
@@ -1999,7 +2022,8 @@ mod checks {
             let slab = made("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
             let prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(page_size));
             let limits = StepLimits { tokens: budget, texts };
-            let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
+            let (prefixes, log) = watched(Box::new(prefixes));
+            let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
             for (tokens, most) in &asked {
                 granted(format!("submit, {run}"), || scheduler.submit(tokens.clone(), *most));
             }
@@ -2013,6 +2037,7 @@ mod checks {
                     asked.len()
                 );
                 let _asking = asking(format!("step {step} of the stories, {run}"));
+                begin(&log, "plan or settle");
                 let plan = granted(format!("plan, {run}"), || scheduler.plan());
                 let vocab = storyteller.model.config().vocab_size;
                 let mut batch = Vec::new();
