@@ -85,6 +85,10 @@ impl KvCache for ContiguousCache {
     ///
     /// With 5 tokens held, 2 rows fill the slots 3 and 4, and 1 row fills slot 4, however
     /// many came with the last `extend`.
+    ///
+    /// # Panics
+    /// If there are more rows than tokens are held, or `k` and `v` are not the same whole
+    /// rows.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         todo!("ch03 task 3: store the new rows in the newest slots")

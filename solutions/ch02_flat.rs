@@ -23,7 +23,7 @@ pub struct FlatCache {
     /// Tokens held.
     pub(super) len: usize,
     pub(super) layers: Vec<FlatLayer>,
-    rows_copied: u64,
+    pub(crate) rows_copied: u64,
 }
 
 /// The tensors of one layer.
@@ -89,6 +89,10 @@ impl KvCache for FlatCache {
     /// Their room is made: after the `extend(2)` that brought `len` to 5, `write` with 2 rows
     /// fills rows 3 and 4, and with 1 row only row 4. Written again, the same rows change
     /// nothing.
+    ///
+    /// # Panics
+    /// If there are more rows than tokens are held, or `k` and `v` are not the same whole
+    /// rows.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         let first = (self.len - rows) * self.layout.kv_width();

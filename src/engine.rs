@@ -1,7 +1,8 @@
 //! What the generation loop asks of a model, and the same with a cache.
 
-use crate::cache::{CacheError, Rewind};
+use crate::cache::{CacheError, KvLayout, Rewind};
 use crate::chapters::ch01_recompute::Recompute;
+use crate::chapters::ch02_flat::FlatCache;
 use crate::model::{LogitRows, Model, StepError};
 
 /// Says what may come after a text: all that the loop of chapter 1 asks of a model.
@@ -104,6 +105,16 @@ impl<'m> Recompute<'m> {
         let mut recompute = Recompute::new(model);
         recompute.rows_projected = rows_projected;
         recompute
+    }
+}
+
+impl FlatCache {
+    /// An empty cache that has copied so many rows already. Some numbers would take hours to count up to, row by row.
+    #[doc(hidden)]
+    pub fn counting_from(layout: KvLayout, rows_copied: u64) -> Self {
+        let mut cache = FlatCache::new(layout);
+        cache.rows_copied = rows_copied;
+        cache
     }
 }
 

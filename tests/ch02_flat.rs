@@ -100,7 +100,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_many_tokens_take_as_many_rows() {
+    fn task_1_very_many_tokens_take_as_many_rows() {
         check_copied_once(5);
         let mut cache = FlatCache::new(KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 3 });
         for (n, expected) in [(70_000, 70_000), (1, 70_001)] {
@@ -110,6 +110,16 @@ mod checks {
             same!(slots, expected, "tokens that the memory allocated has room for, after extend({n})");
         }
         same!(cache.usage().rows_copied, 70_000, "rows copied in all by extend(70000) and extend(1)");
+    }
+
+    #[test]
+    fn task_1_very_many_rows_copied_are_counted() {
+        let before = u64::from(u32::MAX);
+        let mut cache = FlatCache::counting_from(LAYOUT, before);
+        extend(&mut cache, 3);
+        extend(&mut cache, 1);
+        let copied = cache.usage().rows_copied;
+        same!(copied, before + 3, "rows copied in all by extend(3) and extend(1) of a cache that had copied {before}");
     }
 
     #[test]

@@ -398,7 +398,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_very_many_owners_are_counted() {
+    fn task_3_each_of_many_owners_is_counted() {
         let mut pool = full(2);
         for owners in 2..=OWNERS {
             same!(pool.share(PageId(1)), Ok(()), "share of page 1, which has {} owners", owners - 1);
@@ -420,7 +420,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_very_many_pages_are_told_apart() {
+    fn task_3_each_of_many_pages_is_itself() {
         let mut pool = full(MANY);
         let pages = [MANY - 1, 256, 5];
         for page in pages {

@@ -353,12 +353,7 @@ mod with_caches {
         assert!(line("decode").starts_with("29 tokens in ") && line("decode").ends_with(" tokens/s"));
         assert_eq!(line("projected"), "34 rows");
         assert_eq!(line("cache"), "flat: 34 tokens in 34 slots, 0 wasted, 0.10 MiB; 551 rows copied");
-        let whose = |number| if number <= 2 { whose(number) } else { "not needed" };
-        let chapters: Vec<String> = page_by_page::chapters::all()
-            .iter()
-            .map(|chapter| format!("{} {}", chapter.number, whose(chapter.number)))
-            .collect();
-        assert_eq!(line("chapters"), chapters.join(", "));
+        assert_eq!(line("chapters"), format!("1 {}, 2 {}", whose(1), whose(2)));
     }
 
     #[test]

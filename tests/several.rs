@@ -769,7 +769,7 @@ mod with_caches {
             assert_eq!(line("projected"), format!("projected  {} rows; 4 caches apart: {rows} rows", rows - sum));
             assert_eq!(all["apart"]["rows_projected"], rows);
             let chapters = line("chapters");
-            assert!(chapters.contains("10 reference, 11 reference, 12 not needed"), "{chapters}");
+            assert!(chapters.ends_with("10 reference, 11 reference"), "{chapters}");
         }
 
         #[test]
@@ -885,9 +885,7 @@ mod with_caches {
         assert_eq!(line(&paged, "cache"), "paged: 451 tokens in 480 slots, 29 wasted, 1.41 MiB; 0 rows copied");
         assert_eq!(line(&paged, "pages"), "28 of 32 at the peak, 16 slots each");
         assert_eq!(line(&paged, "room for"), "4 texts like these in 32 pages; with 115 slots reserved for each: 4");
-        assert!(
-            line(&paged, "chapters").starts_with("1 not needed, 2 not needed, 3 not needed, 4 reference, 5 reference")
-        );
+        assert!(line(&paged, "chapters").starts_with("4 reference, 5 reference, 6 reference"));
         assert!(
             paged.lines().any(|line| line.starts_with("3      An old woman") && line.contains("by itself")),
             "{paged}"

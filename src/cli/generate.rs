@@ -468,19 +468,15 @@ fn describe(sampling: Sampling) -> String {
     format!("{text}, seed {}", sampling.seed)
 }
 
+/// Whose code the chapters are that a command runs: `1 yours, 3 reference`.
 pub(super) fn whose_chapters(needed: &[usize]) -> String {
     let whose = |source| match source {
         Source::Yours => "yours",
         Source::Reference => "reference",
         Source::Unstarted => "not started",
     };
-    let chapters: Vec<String> = all()
-        .iter()
-        .map(|chapter| {
-            let needed = needed.contains(&chapter.number);
-            format!("{} {}", chapter.number, if needed { whose(chapter.source) } else { "not needed" })
-        })
-        .collect();
+    let needed = all().iter().filter(|chapter| needed.contains(&chapter.number));
+    let chapters: Vec<String> = needed.map(|chapter| format!("{} {}", chapter.number, whose(chapter.source))).collect();
     chapters.join(", ")
 }
 
