@@ -256,9 +256,10 @@ fn what_the_rules_of_the_chapter_buy() {
         ),
     ];
     let line = |name: &str, [steps, computed, preemptions, wait]: [&str; 4]| {
-        println!("{name:<46}{steps:>6} steps{computed:>9} tokens{preemptions:>5} preempted, longest wait {wait}");
+        println!("{name:<46}{steps:>6}{computed:>10}{preemptions:>11}{wait:>14}");
     };
     println!("{} tokens to read; of the two large ones {}", useful(&REQUESTS), useful(&LARGE));
+    line("", ["steps", "computed", "preempted", "longest wait"]);
     for (name, requests, rules, expected) in all {
         let Outcome { steps, computed, preemptions, longest_wait } = run(requests, rules);
         let found = [steps, computed, preemptions, longest_wait];
