@@ -150,9 +150,9 @@ fn the_table_has_a_line_for_each_pool() {
     let table = "\
 chats: 120 requests, at most 1 at a time, pages of 16 slots, with the prefix cache
 
-pages   allocated   evicted   tokens found       of   hit rate   utilisation   fragmentation   steps
-  100       1,451     1,238          8,176   27,473     29.8 %        14.8 %           3.5 %   3,062
-  500         512         0         23,200   27,473     84.4 %         3.0 %           3.5 %   3,062
+pages   allocated   evicted    found       of   hit rate   utilisation   fragmentation   steps
+  100       1,451     1,238    8,176   27,473     29.8 %        14.8 %           3.5 %   3,062
+  500         512         0   23,200   27,473     84.4 %         3.0 %           3.5 %   3,062
 ";
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, table, ""));
 }

@@ -264,7 +264,7 @@ impl Report {
                 "pages",
                 "allocated",
                 "evicted",
-                "tokens found",
+                "found",
                 "of",
                 "hit rate",
                 "utilisation",
