@@ -143,8 +143,12 @@ impl Sampler {
 /// drawn.
 ///
 /// `draw(&[0.5, 0.0, 1.5], 0.3)` → `2`, as 0.3 of 2.0 is 0.6, which lies in the share of token 2: from 0.5 to 2.0.
+///
+/// # Panics
+/// If no weight is above 0: there is nothing to draw.
 pub fn draw(weights: &[f32], uniform: f64) -> u32 {
     let candidates: Vec<Candidate> = (0..).zip(weights.iter().copied()).filter(|(_, weight)| *weight > 0.0).collect();
+    assert!(!candidates.is_empty(), "draw: of {} weights none is above 0, so no token can be drawn", weights.len());
     drawn(&candidates, uniform)
 }
 
@@ -316,6 +320,12 @@ mod tests {
     #[test]
     fn greedy_has_all_probability_on_the_likeliest() {
         assert_eq!(Sampler::new(Sampling::GREEDY).probabilities(&LOGITS), [0.0, 1.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    #[should_panic = "draw: of 3 weights none is above 0"]
+    fn draw_says_when_there_is_nothing_to_draw() {
+        draw(&[0.0, -0.5, 0.0], 0.3);
     }
 
     #[test]

@@ -96,6 +96,10 @@ mod checks {
         (table, pool)
     }
 
+    fn told_held(tokens: usize) -> String {
+        if tokens == 1 { "1 token is held".into() } else { format!("{tokens} tokens are held") }
+    }
+
     // Task 1
 
     #[test]
@@ -115,7 +119,12 @@ mod checks {
                 for n in 0..=3 * size + 1 {
                     let needed = pages_of(held + n, size) - pages_of(held, size);
                     let found = table.pages_needed(n);
-                    same!(found, needed, "pages_needed({n}) when {held} tokens are held, page size {size}");
+                    same!(
+                        found,
+                        needed,
+                        "pages_needed({n}) when {held_now}, page size {size}",
+                        held_now = told_held(held)
+                    );
                 }
             }
         }
@@ -144,7 +153,12 @@ mod checks {
         often("grow(1), again and again, page size 16", VERY_MANY, |held| {
             let needed = usize::from(held % 16 == 0);
             if table.pages_needed(1) != needed {
-                same!(table.pages_needed(1), needed, "pages_needed(1) when {held} tokens are held, page size 16");
+                same!(
+                    table.pages_needed(1),
+                    needed,
+                    "pages_needed(1) when {held_now}, page size 16",
+                    held_now = told_held(held)
+                );
             }
             let grown = table.grow(1, &mut pool);
             if grown != Ok(()) {
@@ -164,7 +178,12 @@ mod checks {
         let mut table = table(size);
         for (n, needed) in [(size - 1, 1), (1, 0), (1, 1), (size, 1), (2 * size - 2, 1), (1, 0)] {
             let held = table.len();
-            same!(table.pages_needed(n), needed, "pages_needed({n}) when {held} tokens are held, page size {size}");
+            same!(
+                table.pages_needed(n),
+                needed,
+                "pages_needed({n}) when {held_now}, page size {size}",
+                held_now = told_held(held)
+            );
             grow(&mut table, n, &mut pool);
         }
     }
@@ -177,13 +196,23 @@ mod checks {
             let mut table = table(size);
             for held in 0..12 {
                 let needed = usize::from(held % size == 0);
-                same!(table.pages_needed(1), needed, "pages_needed(1) when {held} tokens are held, page size {size}");
+                same!(
+                    table.pages_needed(1),
+                    needed,
+                    "pages_needed(1) when {held_now}, page size {size}",
+                    held_now = told_held(held)
+                );
                 grow(&mut table, 1, &mut pool);
                 let tokens = held + 1;
                 same!(table.len(), tokens, "tokens held after grow(1) on {held}");
                 let pages = table.pages().len();
                 same!(pages, tokens.div_ceil(size), "pages of {tokens} tokens, page size {size}");
-                same!(pool.n_free(), 12 - pages, "free pages of 12 when {tokens} tokens are held, page size {size}");
+                same!(
+                    pool.n_free(),
+                    12 - pages,
+                    "free pages of 12 when {held_now}, page size {size}",
+                    held_now = told_held(tokens)
+                );
             }
         }
     }
@@ -207,10 +236,20 @@ mod checks {
             let mut pool = pool(9);
             let mut table = table(4);
             grow(&mut table, held, &mut pool);
-            same!(table.pages_needed(n), needed, "pages_needed({n}) when {held} tokens are held, page size 4");
+            same!(
+                table.pages_needed(n),
+                needed,
+                "pages_needed({n}) when {held_now}, page size 4",
+                held_now = told_held(held)
+            );
             let before = table.pages().len();
             grow(&mut table, n, &mut pool);
-            same!(table.pages().len() - before, needed, "pages taken by grow({n}) when {held} tokens are held");
+            same!(
+                table.pages().len() - before,
+                needed,
+                "pages taken by grow({n}) when {held_now}",
+                held_now = told_held(held)
+            );
             same!(table.len(), held + n, "tokens held after grow({n}) on {held}");
             same!(pool.n_free(), 9 - table.pages().len(), "free pages of 9 after grow({n}) on {held}");
         }
@@ -270,7 +309,12 @@ mod checks {
                     let left = pages_of(held, size) * size - held;
                     let needed = pages_of(n - left, size);
                     let found = table.pages_needed(n);
-                    same!(found, needed, "pages_needed({n}) when {held} tokens are held, page size {size}");
+                    same!(
+                        found,
+                        needed,
+                        "pages_needed({n}) when {held_now}, page size {size}",
+                        held_now = told_held(held)
+                    );
                 }
             }
         }

@@ -29,7 +29,7 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::engine::{Cached, LanguageModel};
 
-    use crate::support::asking::{asking, made, quietly};
+    use crate::support::asking::{asking, made, one_of, quietly};
     use crate::support::limits::{allocated, often, once};
     use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
     use crate::support::story::{Storyteller, Watched};
@@ -425,12 +425,12 @@ mod checks {
         let owners = |pool: &PagePool| (0..5).map(|page| pool.owners(PageId(page)).ok()).collect::<Vec<_>>();
         let before = (other.n_free(), owners(other));
         let outcome = table.rewind(n, other);
-        assert!(outcome.is_err(), "{at}\n  expected: one of {expected:?}\n  yours:    {outcome:?}");
+        assert!(outcome.is_err(), "{at}\n  expected: {}\n  yours:    {outcome:?}", one_of(expected));
         same!(other.n_free(), before.0, "free pages of the other pool after the refused {at}");
         same!(owners(other), before.1, "owners of the other pool's pages 0 to 4 after the refused {at}");
         same!((table.len(), table.pages()), (len, &pages[..]), "tokens and pages of the table after the refused {at}");
         let known = outcome.as_ref().is_err_and(|error| expected.contains(error));
-        assert!(known, "{at}\n  expected: one of {expected:?}\n  yours:    {outcome:?}");
+        assert!(known, "{at}\n  expected: {}\n  yours:    {outcome:?}", one_of(expected));
     }
 
     #[test]

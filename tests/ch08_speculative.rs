@@ -275,6 +275,15 @@ mod checks {
         vec![-0.5, n_guesses as f32 + 0.25, 0.75 - n_guesses as f32, 0.0]
     }
 
+    /// A row, by the token that it follows and the guess that it judges.
+    fn told_row(drafted: &[u32], index: usize) -> String {
+        let behind = index.checked_sub(1).map_or("the text".into(), |guess| format!("guess {}", drafted[guess]));
+        match drafted.get(index) {
+            Some(guess) => format!("row {index}: what follows {behind}, to judge guess {guess}"),
+            None => format!("row {index}: what follows {behind}, the token behind all guesses"),
+        }
+    }
+
     /// The new tokens where `pick` chooses `choices`, one after the other; and how often it was asked.
     fn matched(drafted: &[u32], choices: &[u32]) -> (Vec<u32>, usize) {
         let what = if drafted.len() > 9 {
@@ -287,9 +296,9 @@ mod checks {
         let _asking = asking(what.clone());
         let new_tokens = accept_matching(drafted, &rows, &mut |of| {
             let is_next = rows.get(asked).is_some_and(|row| row == of);
-            let next = if asked < rows.len() { format!("row {asked}, {:?}", row(asked)) } else { "none".into() };
+            let next = if asked < rows.len() { told_row(drafted, asked) } else { "none".into() };
             let of = match rows.iter().position(|row| row == of) {
-                Some(index) => format!("row {index}"),
+                Some(index) => told_row(drafted, index),
                 None => format!("{of:?}, which is no row of the target's"),
             };
             let before = rows_of(asked);
@@ -381,9 +390,30 @@ mod checks {
     }
 
     /// A model of which only the number of its tokens is known.
+    #[derive(Default)]
     struct Counted {
         remembered: usize,
         asked: Vec<String>,
+        /// How often it was asked the last of these, one time after the other.
+        times: usize,
+    }
+
+    impl Counted {
+        fn note(&mut self, question: String) {
+            let again = self.asked.last() == Some(&question);
+            self.times = if again { self.times + 1 } else { 1 };
+            if !again {
+                self.asked.push(question);
+            }
+        }
+
+        /// What it was asked, each question once, however often it came.
+        fn told(mut self) -> Vec<String> {
+            if let (Some(last), 2..) = (self.asked.last_mut(), self.times) {
+                *last += &format!(", {} times", self.times);
+            }
+            self.asked
+        }
     }
 
     impl LanguageModel for Counted {
@@ -398,13 +428,13 @@ mod checks {
         }
 
         fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
-            self.asked.push(format!("reads from {} to {}", self.remembered, tokens.len()));
+            self.note(format!("reads from {} to {}", self.remembered, tokens.len()));
             self.remembered = tokens.len();
             Ok(vec![vec![0.0]; n])
         }
 
         fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
-            self.asked.push(format!("forgets {n}"));
+            self.note(format!("forgets {n}"));
             self.remembered =
                 self.remembered.checked_sub(n).ok_or(CacheError::PastTheStart { n, len: self.remembered })?;
             Ok(())
@@ -425,10 +455,20 @@ mod checks {
             (2, 140_000, "reads from 2 to 140000"),
         ];
         for (remembered, wanted, expected) in cases {
-            let mut model = Counted { remembered, asked: Vec::new() };
+            let mut model = Counted { remembered, ..Counted::default() };
             let told = format!("a model that remembers {remembered} tokens is to remember {wanted}");
             same!(remember(&mut model, &text[..wanted]), Ok(()), "{told}");
-            same!(model.asked, [expected], "{told}: what it does");
+            same!(model.told(), [expected], "{told}: what it does");
+        }
+    }
+
+    #[test]
+    fn task_3_remember_asks_nothing_where_nothing_is_to_do() {
+        for len in [0, 1, 4] {
+            let mut model = Counted { remembered: len, ..Counted::default() };
+            let told = format!("a model that remembers just the text of {len} tokens is to remember it");
+            same!(remember(&mut model, &[1, 2, 3, 4][..len]), Ok(()), "{told}");
+            same!(model.told(), [""; 0], "{told}: what it is asked");
         }
     }
 

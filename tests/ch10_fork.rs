@@ -29,7 +29,7 @@ mod checks {
     use page_by_page::chapters::ch10_fork::{Beams, Candidate, ForkCache, PageCopy};
     use page_by_page::sampler::{Sampler, Sampling};
 
-    use crate::support::asking::{asking, granted, made, quietly};
+    use crate::support::asking::{asking, granted, made, one_of, quietly};
     use crate::support::limits::{alive, allocated, often, once};
     use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
     use crate::support::rows::{KINDS, Kind};
@@ -279,7 +279,7 @@ mod checks {
         let question = asking(at.as_str());
         let outcome = table.fork(other).map(|fork| numbers(&fork));
         drop(question);
-        assert!(outcome.is_err(), "{at}\n  expected: one of {expected:?}\n  yours:    {outcome:?}");
+        assert!(outcome.is_err(), "{at}\n  expected: {}\n  yours:    {outcome:?}", one_of(expected));
         same!(
             (other.n_free(), owners(other, 5)),
             before,
@@ -287,7 +287,7 @@ mod checks {
         );
         same!((table.len(), numbers(table)), (9, vec![0, 1, 2]), "(tokens, pages) of the table after the refused {at}");
         let known = outcome.as_ref().is_err_and(|error| expected.contains(error));
-        assert!(known, "{at}\n  expected: one of {expected:?}\n  yours:    {outcome:?}");
+        assert!(known, "{at}\n  expected: {}\n  yours:    {outcome:?}", one_of(expected));
     }
 
     #[test]

@@ -13,7 +13,9 @@ use std::fmt::Debug;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 
-use super::limits;
+use page_by_page::chapters::{self, Chapter};
+
+use super::{limits, whose_code};
 
 thread_local! {
     static QUESTIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -51,6 +53,9 @@ fn listen() {
             if !QUIET.get() {
                 tell(panic);
                 usual(panic);
+                if let Some(note) = whose_code::yours_too() {
+                    eprintln!("note: {note}");
+                }
             }
         }));
     });
@@ -84,12 +89,8 @@ fn tell(panic: &PanicHookInfo<'_>) {
     }
     let file = place.file();
     let chapter = file.find("exercises/").or(file.find("solutions/"));
-    let whose = match chapter {
-        Some(_) => "your code panicked",
-        None if file.starts_with("src") => "the engine panicked at what your code gave it",
-        None => "your code made Rust's library panic",
-    };
     let file = chapter.map_or(file, |start| &file[start..]);
+    let whose = whose_panic(env!("CARGO_CRATE_NAME"), file);
     let payload = panic.payload();
     let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
     let words = words.unwrap_or("no words");
@@ -100,6 +101,37 @@ fn tell(panic: &PanicHookInfo<'_>) {
         ""
     };
     eprintln!("\n{questions}\n  {whose} ({file}:{}): {words}{help}", place.line());
+}
+
+/// Whose code panicked, in a grader of this name: `solutions/ch02_flat.rs` in the checks of chapter 7 is not the reader's.
+pub fn whose_panic(grader: &str, file: &str) -> String {
+    let Some((folder, name)) = file.split_once(['/', '\\']) else {
+        return "your code made Rust's library panic".into();
+    };
+    let earlier =
+        chapters::all().iter().find(|chapter| name == format!("{}.rs", chapter.name) && chapter.name != grader);
+    match (folder, earlier.filter(|_| chapters::all().iter().any(|chapter| chapter.name == grader))) {
+        ("solutions", Some(Chapter { number, .. })) => {
+            format!(
+                "the reference of chapter {number} panicked at what your code gave it, or at the state that it left"
+            )
+        }
+        ("exercises", Some(Chapter { number, .. })) => {
+            format!("your code of chapter {number} panicked, at what this chapter gave it or at the state that it left")
+        }
+        ("solutions" | "exercises", _) => "your code panicked".into(),
+        ("src", _) => "the engine panicked at what your code gave it".into(),
+        _ => "your code made Rust's library panic".into(),
+    }
+}
+
+/// Several refusals that are all right, or the only one: `one of [Err(…), Err(…)]`, `Err(…)`.
+pub fn one_of<E: Debug>(refusals: &[E]) -> String {
+    let mut refusals: Vec<Result<(), &E>> = refusals.iter().map(Err).collect();
+    match refusals.len() {
+        1 => format!("{:?}", refusals.remove(0)),
+        _ => format!("one of {refusals:?}"),
+    }
 }
 
 /// What a call must be able to make: `made("PagePool::new(5)", || PagePool::new(5))`. If it refuses, that is said in the

@@ -191,7 +191,11 @@ fn watch() {
         thread::sleep(Duration::from_secs(1));
         let signs = signs().clone().unwrap_or_default();
         if let Some((check, _)) = signs.values().find(|(_, last)| last.elapsed() > LONGEST_SILENCE) {
-            stop(Some(check), "has given no sign of life for a minute: does a loop of yours never end?");
+            stop(
+                Some(check),
+                "has given no sign of life for a minute: does a loop of yours never end, or does it go through \
+                 everything again and again?",
+            );
         }
     }
 }

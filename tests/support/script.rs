@@ -105,9 +105,15 @@ impl RewindableModel for Script<'_> {
             self.questions,
             tokens.len()
         );
+        let same = self.read.iter().zip(tokens).take_while(|(read, token)| read == token).count();
+        let why = match same {
+            0 => "a model is always given the whole text, what it remembers too",
+            _ if same == tokens.len() => "it remembers more than this text, or was not given all of it",
+            _ => "it remembers tokens that were not accepted",
+        };
         assert!(
-            tokens.starts_with(&self.read),
-            "the {name} remembers {:?} and is asked to go on with {tokens:?}: it remembers tokens that were not accepted",
+            same == self.read.len(),
+            "the {name} remembers {:?} and is asked to go on with {tokens:?}: {why}",
             self.read
         );
         let new_tokens = &tokens[self.read.len()..];

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use page_by_page::chapters;
+use page_by_page::chapters::{self, Chapter, Source};
 
 /// A check for each chapter that a grader stands on, its own last. Its name says whose code that is; it fails if the
 /// reader's file is no longer what was compiled.
@@ -51,6 +51,30 @@ pub fn assert_as_on_disk(name: &str) {
              next: `touch {file}`, then run the checks again"
         ),
         Err(error) => panic!("{file} was compiled, but cannot be read now: {error}"),
+    }
+}
+
+/// The text of the grader that this is part of.
+const GRADER: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/", env!("CARGO_CRATE_NAME"), ".rs"));
+
+/// A note for the end of a failure: which of the chapters that the grader stands on are the reader's own. A mistake in one
+/// of them may show here first. `None` if all are the reference's.
+pub fn yours_too() -> Option<String> {
+    note_on(GRADER, env!("CARGO_CRATE_NAME"), chapters::all())
+}
+
+/// The same for a grader of this text and name.
+pub fn note_on(grader: &str, name: &str, chapters: &[Chapter]) -> Option<String> {
+    let is_listed = |chapter: &&Chapter| grader.contains(&format!("{0} = \"{0}\"", chapter.name));
+    let is_yours = |chapter: &&Chapter| chapter.source == Source::Yours && chapter.name != name;
+    let numbers: Vec<String> =
+        chapters.iter().filter(is_listed).filter(is_yours).map(|chapter| chapter.number.to_string()).collect();
+    match &numbers[..] {
+        [] => None,
+        [number] => Some(format!("chapter {number} is yours too: run its checks first")),
+        [others @ .., last] => {
+            Some(format!("chapters {} and {last} are yours too: run their checks first", others.join(", ")))
+        }
     }
 }
 
