@@ -49,7 +49,21 @@ mod checks {
 
     /// The match rule, greedy, as the chapter has it.
     fn match_greedy(draft: &Draft, rows: &[Vec<f32>]) -> Vec<u32> {
-        accept_matching(&draft.tokens, rows, &mut likeliest)
+        match_by(draft, rows, &mut likeliest)
+    }
+
+    /// The match rule as the chapter has it; one that never ends is stopped.
+    fn match_by(draft: &Draft, rows: &[Vec<f32>], pick: &mut dyn FnMut(&[f32]) -> u32) -> Vec<u32> {
+        let mut asked = 0;
+        accept_matching(&draft.tokens, rows, &mut |row| {
+            asked += 1;
+            let of = rows_of(rows.len());
+            assert!(
+                asked <= rows.len(),
+                "accept_matching asks `pick` for choice number {asked}, and there are {of} only"
+            );
+            pick(row)
+        })
     }
 
     /// The same, written here: what task 4 does then does not depend on task 2.
@@ -1045,7 +1059,7 @@ mod checks {
             let (expected, _) = alone(&prompt, limits, |text| pick(&recompute(text)));
             let recomputed = {
                 let mut pick = picker();
-                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut pick);
+                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| match_by(draft, rows, &mut pick);
                 let (mut target, mut small) = (Recompute::new(&storyteller.model), Recompute::new(&draft_model));
                 let mut drafter = DraftModel::new(&mut small);
                 let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
@@ -1066,7 +1080,7 @@ mod checks {
                 let mut target = Cached::new(&storyteller.model, &mut target_cache);
                 let mut small = Cached::new(&draft_model, &mut draft_cache);
                 let mut pick = picker();
-                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut pick);
+                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| match_by(draft, rows, &mut pick);
                 let mut drafter = DraftModel::new(&mut small);
                 let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
                 let told = format!("a story of {n} tokens, {}, k = {k}", CACHES[kind]);
