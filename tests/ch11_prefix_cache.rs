@@ -1321,7 +1321,7 @@ mod checks {
                         let tokens = [&text.tokens[..], &more].concat();
                         let at = format!("{run}: the text {} grows by {}", shown(&text.tokens), shown(&more));
                         let tail_is_shared =
-                            held % size != 0
+                            !held.is_multiple_of(size)
                                 && text.cache.table().pages().last().is_some_and(|page| {
                                     slab.borrow().pool().owners(*page).is_ok_and(|owners| owners > 1)
                                 });

@@ -260,17 +260,7 @@ impl Report {
         );
         let mut table = Table::new(
             0,
-            &[
-                "pages",
-                "allocated",
-                "evicted",
-                "found",
-                "of",
-                "hit rate",
-                "utilisation",
-                "fragmentation",
-                "steps",
-            ],
+            &["pages", "allocated", "evicted", "found", "of", "hit rate", "utilisation", "fragmentation", "steps"],
         );
         for Run { pages, counters } in &self.runs {
             table.line([
