@@ -45,7 +45,8 @@ impl PageTable {
     /// # Errors
     /// If the pool is another one than the table's pages came from:
     /// [`CacheError::ForeignPage`] if it has no such page, [`CacheError::DoubleFree`] if a
-    /// page has no owner there. The pool is then as it was.
+    /// page has no owner there (the error of `all_owned`, asked before any page is shared).
+    /// The pool is then as it was.
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
         todo!("ch10 task 1: share every page of the table")
     }
@@ -243,7 +244,8 @@ impl Beams {
     /// first, then the lower token.
     ///
     /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order; none is
-    /// NaN. If `n` is more than there are, all of them. Scores are added up as `f64`.
+    /// NaN. −∞ may be among them, the logarithm of 0: such a candidate comes last. If `n` is
+    /// more than there are, all of them. Scores are added up as `f64`.
     ///
     /// Two beams with scores -1 and -2, rows `[-4, -0.5]` and `[-0.25, -1]`, `n` 3 → beam 0
     /// with token 1 (-1.5), beam 1 with token 0 (-2.25), beam 1 with token 1 (-3).

@@ -20,7 +20,7 @@ whose_code! {
 
 #[cfg(not(unstarted = "ch10_fork"))]
 mod checks {
-    use std::collections::HashMap;
+    use std::collections::{BTreeSet, HashMap};
 
     use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters::ch04_page_pool::PagePool;
@@ -47,6 +47,11 @@ mod checks {
 
     /// Pages enough for a walk through them at every call to take minutes.
     const VERY_MANY: usize = if cfg!(miri) { 300 } else { 1_000_000 };
+
+    /// The way there. What goes through all pages for each page is told on one of the first steps, after seconds.
+    fn more_and_more() -> impl Iterator<Item = usize> {
+        [64, 45, 32, 22, 16, 11, 8, 6, 4, 3, 2, 1].into_iter().map(|part| VERY_MANY / part)
+    }
 
     /// Up to this page size every case is tried.
     const LARGEST_PAGE: usize = if cfg!(miri) { 3 } else { 6 };
@@ -134,8 +139,21 @@ mod checks {
     fn text(slab: &SharedSlab, name: &str, tokens: &[usize]) -> (ForkCache, Oracle) {
         let mut cache = cache(slab);
         let mut oracle = Oracle::of(format!("text {name}"));
-        oracle.append(&mut cache, tokens);
+        append(slab, &mut oracle, &mut cache, tokens);
         (cache, oracle)
+    }
+
+    /// Extends a cache by tokens for which there is room, and writes their rows. A refusal is told with what was needed.
+    #[track_caller]
+    fn append(slab: &SharedSlab, oracle: &mut Oracle, cache: &mut ForkCache, tokens: &[usize]) {
+        let (len, size, n) = (cache.len(), cache.table().page_size(), tokens.len());
+        let tail = cache.table().pages().last().filter(|_| n > 0 && len % size > 0);
+        let copies = tail.is_some_and(|tail| slab.borrow().pool().owners(*tail).is_ok_and(|owners| owners > 1));
+        let needed = (len + n).div_ceil(size) - len.div_ceil(size) + usize::from(copies);
+        let copy = if copies { ", one of them for a copy" } else { "" };
+        let pages = if needed == 1 { "page" } else { "pages" };
+        let room = format!("it needs {needed} {pages}{copy}, and {} are free", n_free(slab));
+        oracle.append_with_room(cache, tokens, &room);
     }
 
     /// Forks a text; looks first at what the fork says of itself.
@@ -342,8 +360,14 @@ mod checks {
     #[test]
     fn task_1_very_many_pages_in_a_fork() {
         let mut pool = pool(VERY_MANY);
-        let a = table(1, VERY_MANY, &mut pool);
-        let b = once(&format!("fork of a table of {VERY_MANY} pages"), || fork_table(&a, &mut pool));
+        let mut a = table(1, 0, &mut pool);
+        let mut b = table(1, 0, &mut pool);
+        for n_pages in more_and_more() {
+            release(&mut b, &mut pool, "of a fork");
+            let n = n_pages - a.len();
+            grow(&mut a, n, &mut pool);
+            b = once(&format!("PageTable::fork of a table of {n_pages} pages"), || fork_table(&a, &mut pool));
+        }
         same!(b.pages() == a.pages(), true, "whether the fork of {VERY_MANY} pages has the same ones");
         same!(b.pages().last(), Some(&PageId(VERY_MANY as u32 - 1)), "last page of the fork of {VERY_MANY} pages");
         for page in [0, 255, 256, 65_535, 65_536, VERY_MANY - 1] {
@@ -483,7 +507,9 @@ mod checks {
         let mut b = fork_table(&a, &mut pool);
         let last = granted("alloc of chapter 4", || pool.alloc());
         for (name, table) in [("a", &mut a), ("b", &mut b)] {
+            let question = asking(format!("own_tail of {name} when no page is free"));
             let found = table.own_tail(&mut pool);
+            drop(question);
             same!(found, Err(CacheError::OutOfPages { needed: 1, free: 0 }), "own_tail of {name} when no page is free");
             same!(
                 (table.len(), numbers(table)),
@@ -524,6 +550,17 @@ mod checks {
         same!(a.own_tail(&mut other), Err(foreign), "own_tail over a pool of 2 pages; the last page is 2");
         same!((a.len(), numbers(&a)), (10, vec![0, 1, 2]), "(tokens, pages) after own_tail was refused");
         same!((owners(&other, 2), owners(&pool, 3)), (vec![1, 1], vec![1, 1, 1]), "owners in both pools after that");
+    }
+
+    /// More than one owner is what counts. A page that nobody has is not shared, whatever pool that may be.
+    #[test]
+    fn task_2_a_tail_without_an_owner_is_not_shared() {
+        let mut pool = pool(3);
+        let mut a = table(4, 6, &mut pool);
+        let mut other = self::pool(3);
+        same!(a.shares_tail(&other), Ok(false), "shares_tail over another pool, in which page 1, the last, is free");
+        same!(a.own_tail(&mut other), Ok(None), "own_tail over another pool, in which page 1, the last, is free");
+        same!((numbers(&a), other.n_free()), (vec![0, 1], 3), "(pages, free pages of the other pool) after that");
     }
 
     #[test]
@@ -590,7 +627,7 @@ mod checks {
 
     /// Either of two texts may be the first to grow; the other's rows must stay as they are.
     #[test]
-    fn task_3_whoever_grows_first_copies_the_tail() {
+    fn task_3_copies_the_tail_whoever_grows_first() {
         for (held, first, n) in
             (0..=9).flat_map(|held| ["a", "b"].into_iter().flat_map(move |first| [1, 2, 5].map(|n| (held, first, n))))
         {
@@ -602,13 +639,13 @@ mod checks {
             let second = if first == "a" { "b" } else { "a" };
             let at = format!("b is a fork of a, {held} tokens, page size 4; {first} is extended by {n}");
             let tail = held % 4;
-            oracle_x.append(&mut x, &first_tokens(100 + n)[100..]);
+            append(&slab, &mut oracle_x, &mut x, &first_tokens(100 + n)[100..]);
             let old = x.usage().rows_copied;
             same!(old, tail as u64, "rows that {first} has copied: {at}");
             same!(y.usage().rows_copied, 0, "rows that {second} has copied: {at}");
             oracle_x.check(&x);
             oracle_y.check(&y);
-            oracle_y.append(&mut y, &first_tokens(200 + n)[200..]);
+            append(&slab, &mut oracle_y, &mut y, &first_tokens(200 + n)[200..]);
             let found = y.usage().rows_copied;
             same!(found, 0, "rows that {second} has copied: {at}, then {second} by {n}, which has the old page alone");
             oracle_x.check(&x);
@@ -645,8 +682,17 @@ mod checks {
                 .into_iter()
                 .flat_map(|kind| (0..3).flat_map(move |layer| (0..rows).map(move |slot| (kind, to, layer, slot))))
                 .collect();
+            let found = changed(&before, &content(&slab), 4);
+            let beyond: BTreeSet<usize> =
+                found.iter().filter(|row| row.1 == to && row.3 >= rows).map(|(.., slot)| *slot).collect();
+            assert!(
+                beyond.is_empty(),
+                "{at}: to be copied is what {} of page 1, and it also wrote {} of page {to}",
+                if rows == 1 { "slot 0 holds".into() } else { format!("slots 0 to {} hold", rows - 1) },
+                slots(&beyond)
+            );
             same!(
-                changed(&before, &content(&slab), 4),
+                found,
                 expected,
                 "rows of the slab (page, layer, slot) that {at} has changed: page 1 is copied to page {to}"
             );
@@ -655,6 +701,15 @@ mod checks {
             oracle_b.tokens.push(300);
             oracle_a.check(&a);
             oracle_b.check(&b);
+        }
+    }
+
+    /// `slot 3`, `slots 1 to 3`, for slots that follow one another.
+    fn slots(slots: &BTreeSet<usize>) -> String {
+        match (slots.first(), slots.last()) {
+            (Some(first), Some(last)) if first < last => format!("slots {first} to {last}"),
+            (Some(slot), _) => format!("slot {slot}"),
+            _ => "no slot".into(),
         }
     }
 
@@ -699,7 +754,7 @@ mod checks {
 
     /// Tokens held, new ones, free pages, pages needed for copy and tokens together: too few by one.
     #[test]
-    fn task_3_without_pages_for_copy_and_tokens_nothing_changes() {
+    fn task_3_copy_and_tokens_without_pages_change_nothing() {
         for (held, n, needed) in [
             (6, 1, 1),
             (6, 2, 1),
@@ -730,7 +785,7 @@ mod checks {
             oracle_b.check(&b);
             drop(last);
             let at = format!("extend({n}) of a fork of {held} tokens, page size 4, {needed} pages free");
-            oracle_b.append(&mut b, &first_tokens(100 + n)[100..]);
+            append(&slab, &mut oracle_b, &mut b, &first_tokens(100 + n)[100..]);
             same!(n_free(&slab), 0, "free pages after {at}");
             same!(b.usage().rows_copied, held as u64 % 4, "rows copied after {at}");
             oracle_a.check(&a);
@@ -749,7 +804,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_more_tokens_than_any_pool_has() {
+    fn task_3_very_many_more_tokens_than_any_pool_has() {
         for (page_size, held) in [(4, 6), (4, 8), (1, 3), (2, 3), (2, 2)] {
             let slab = slab_of(LAYOUT, page_size, 6);
             let (a, oracle_a) = text(&slab, "a", &first_tokens(held));
@@ -780,7 +835,7 @@ mod checks {
         drop(a);
         oracle_b.note("the other text is dropped".into());
         same!(owners_in(&slab, 2), [1, 1], "owners of both pages when the text that was forked is dropped");
-        oracle_b.append(&mut b, &[100, 101]);
+        append(&slab, &mut oracle_b, &mut b, &[100, 101]);
         oracle_b.check(&b);
         same!((numbers(b.table()), b.usage().rows_copied), (vec![0, 1], 0), "(pages, rows copied) of the last holder");
         let (mut c, mut oracle_c) = fork(&b, &oracle_b, "c");
@@ -788,7 +843,7 @@ mod checks {
         oracle_c.check(&c);
         granted("rewind(3) on 8 tokens", || c.rewind(3));
         oracle_c.tokens.truncate(5);
-        oracle_c.append(&mut c, &[200]);
+        append(&slab, &mut oracle_c, &mut c, &[200]);
         oracle_c.check(&c);
         same!((numbers(c.table()), c.usage().rows_copied), (vec![0, 1], 0), "(pages, rows copied) of the last holder");
     }
@@ -810,7 +865,7 @@ mod checks {
                 same!(x.usage().rows_copied, 0, "rows copied: {at}; a rewind copies nothing");
                 oracle_x.check(&x);
                 oracle_y.check(&y);
-                oracle_x.append(&mut x, &[100, 101, 102]);
+                append(&slab, &mut oracle_x, &mut x, &[100, 101, 102]);
                 oracle_y.check(&y);
                 oracle_x.check(&x);
                 same!(x.usage().rows_copied, rows, "rows copied: {at}, then extended by 3");
@@ -827,21 +882,21 @@ mod checks {
         let slab = slab(12);
         let (mut a, mut oracle_a) = text(&slab, "a", &first_tokens(6));
         let (mut b, mut oracle_b) = fork(&a, &oracle_a, "b");
-        oracle_b.append(&mut b, &[100]);
+        append(&slab, &mut oracle_b, &mut b, &[100]);
         same!(b.usage().rows_copied, 2, "rows copied by b, a fork of 6 tokens, page size 4, extended by 1");
         let (mut c, mut oracle_c) = fork(&b, &oracle_b, "c");
         same!(c.usage().rows_copied, 0, "rows copied by c, a fork of b, which has copied 2: c has copied none yet");
-        oracle_b.append(&mut b, &[101]);
+        append(&slab, &mut oracle_b, &mut b, &[101]);
         same!(
             b.usage().rows_copied,
             5,
             "rows copied by b: 2, and 3 when it is extended once more while c has its tail"
         );
-        oracle_b.append(&mut b, &[102, 103]);
+        append(&slab, &mut oracle_b, &mut b, &[102, 103]);
         same!(b.usage().rows_copied, 5, "rows copied by b, extended once more: nobody has its tail");
-        oracle_c.append(&mut c, &[200]);
+        append(&slab, &mut oracle_c, &mut c, &[200]);
         same!(c.usage().rows_copied, 0, "rows copied by c, the last holder of the page that b gave up");
-        oracle_a.append(&mut a, &[300]);
+        append(&slab, &mut oracle_a, &mut a, &[300]);
         same!(a.usage().rows_copied, 0, "rows copied by a, the last holder of page 1");
         granted("rewind(2) of b", || b.rewind(2));
         same!(b.usage().rows_copied, 5, "rows copied by b, rewound by 2: what was copied was copied");
@@ -856,9 +911,9 @@ mod checks {
             let slab = slab(8);
             let (a, oracle_a) = text(&slab, "a", &first_tokens(6));
             let (mut b, mut oracle_b) = fork(&a, &oracle_a, "b");
-            oracle_b.append(&mut b, &[100, 101, 102]);
+            append(&slab, &mut oracle_b, &mut b, &[100, 101, 102]);
             let (mut c, mut oracle_c) = fork(&b, &oracle_b, "c");
-            oracle_c.append(&mut c, &[200]);
+            append(&slab, &mut oracle_c, &mut c, &[200]);
             let mut texts = [Some((a, oracle_a)), Some((b, oracle_b)), Some((c, oracle_c))];
             for index in order {
                 texts[index] = None;
@@ -950,7 +1005,12 @@ mod checks {
     fn task_3_very_long_texts_cost_no_more() {
         let slab = slab_of(ONE_NUMBER, 2, VERY_MANY + 2);
         let mut a = cache(&slab);
-        granted("extend by very many", || a.extend(2 * VERY_MANY - 1));
+        for n_pages in more_and_more() {
+            let n = 2 * n_pages - 1 - a.len();
+            granted("extend by very many", || a.extend(n));
+            let what = format!("fork of a text of {n_pages} pages (PageTable::fork of task 1)");
+            drop(once(&what, || granted("fork of a very long text", || a.fork())));
+        }
         let mut b = granted("fork of a very long text", || a.fork());
         often(&format!("extend(1) and rewind(1) in turns on a fork of {VERY_MANY} pages"), VERY_MANY / 4, |number| {
             let outcome = (b.extend(1), b.rewind(1));
@@ -993,7 +1053,7 @@ mod checks {
 
     /// The numbers of the chapter: a prompt of 900 tokens, 8 samples of 100 tokens. The last token is never read.
     #[test]
-    fn task_3_eight_samples_of_a_long_prompt() {
+    fn task_3_very_long_prompt_and_eight_samples() {
         let slab = slab_of(ONE_NUMBER, 16, 600);
         let mut first = cache(&slab);
         granted("extend(900)", || first.extend(900));
@@ -1117,6 +1177,72 @@ mod checks {
                 "(beam, token, score) of candidates({rows:?}, {n}), beams with -1 each"
             );
         }
+    }
+
+    /// Lists longer than those that every sort keeps in order.
+    #[test]
+    fn task_4_equal_candidates_of_many_tokens_stand_so_too() {
+        let slab = slab(60);
+        let (width, vocab_size) = (5, 70);
+        let mut beams = beams(&slab, width, &[]);
+        let row = |beam: usize| (0..vocab_size).map(|token| -((token * 7 + beam * 3) as f32 % 4.0)).collect();
+        let rows: Vec<Vec<f32>> = vec![row(0)];
+        step(&mut beams, &rows, "with a row of 70 tokens in which token t has -((7 * t) % 4)");
+        let expected: Vec<_> = (0..width as u32).map(|rank| (vec![4 * rank], 0.0)).collect();
+        same!(told_beams(&beams), expected, "(tokens, score) of the beams, width 5: tokens 0, 4, 8, 12, 16 are equal");
+        let rows: Vec<Vec<f32>> = (0..width).map(row).collect();
+        let mut all: Vec<(usize, u32, f64)> = Vec::new();
+        for worse in 0..4 {
+            for (beam, row) in rows.iter().enumerate() {
+                let equal = (0..).zip(row).filter(|(_, x)| **x == -(worse as f32));
+                all.extend(equal.map(|(token, x)| (beam, token, f64::from(*x))));
+            }
+        }
+        for n in [1, 2, 10, 64, 100, 200, 349, 350, 351] {
+            let found = short(&candidates(&beams, &rows, n));
+            let expected = &all[..n.min(350)];
+            let at = (0..n.min(350)).find(|at| found.get(*at) != Some(&expected[*at])).unwrap_or(0);
+            same!(
+                (found.len(), found.get(at)),
+                (expected.len(), Some(&expected[at])),
+                "how many candidates(…, {n}) gives, and number {at} of them as (beam, token, score); 5 beams with 0 each, \
+                 token t of beam i has -((7 * t + 3 * i) % 4), 70 tokens; equal ones stand by beam, then by token"
+            );
+        }
+    }
+
+    /// A token that the model rules out: the logarithm of 0.
+    #[test]
+    fn task_4_a_token_without_a_chance_comes_last() {
+        let slab = slab(20);
+        let mut beams = beams(&slab, 2, &[]);
+        let never = f32::NEG_INFINITY;
+        step(&mut beams, &[vec![never, -1.0, -2.0]], "with row [-inf, -1, -2]");
+        same!(
+            told_beams(&beams),
+            [(vec![1], -1.0), (vec![2], -2.0)],
+            "(tokens, score) of the beams, row [-inf, -1, -2]"
+        );
+        let rows = [vec![never, -3.0, never], vec![-1e30, never, -0.5]];
+        let none = f64::NEG_INFINITY;
+        let low = -2.0 + f64::from(-1e30_f32);
+        let all = [(1, 2, -2.5), (0, 1, -4.0), (1, 0, low), (0, 0, none), (0, 2, none), (1, 1, none)];
+        for n in 0..=7 {
+            let found = candidates(&beams, &rows, n);
+            same!(
+                short(&found),
+                all[..n.min(6)],
+                "(beam, token, score) of candidates({rows:?}, {n}), beams with -1 and -2; a candidate of -inf comes last"
+            );
+        }
+        let slab = self::slab(20);
+        let mut beams = self::beams(&slab, 2, &[]);
+        step(&mut beams, &[vec![never, -1.0, never]], "with row [-inf, -1, -inf]");
+        same!(
+            told_beams(&beams),
+            [(vec![1], -1.0), (vec![0], none)],
+            "(tokens, score) of the beams, width 2, row [-inf, -1, -inf]: where nothing else is left, one of -inf goes on"
+        );
     }
 
     #[test]
@@ -1254,6 +1380,90 @@ mod checks {
         check_contexts(&beams, "beams beside ended texts");
         read_newest(&mut beams);
         check_contexts(&beams, "beams beside ended texts, one token later");
+    }
+
+    /// One step after others. The failure shows the row of each beam.
+    #[track_caller]
+    fn step_with(beams: &mut Beams, rows: &[&[f32]], expected: &[Hypothesis], ended: &[Hypothesis], what: &str) {
+        let before = told_beams(beams);
+        let owned: Vec<Vec<f32>> = rows.iter().map(|row| row.to_vec()).collect();
+        step(beams, &owned, &format!("of beams {before:?} with rows {rows:?}; {what}"));
+        same!(
+            (told_beams(beams), told_ended(beams)),
+            (expected.to_vec(), ended.to_vec()),
+            "((tokens, score) of the beams, of the ended texts) after a step of beams {before:?} with rows {rows:?}; \
+             {what}"
+        );
+    }
+
+    #[test]
+    fn task_4_all_beams_may_end_and_others_take_their_places() {
+        let slab = slab(20);
+        let mut beams = beams(&slab, 2, &[0]);
+        let what = "width 2, token 0 ends a text";
+        step_with(&mut beams, &[&[-9.0, -1.0, -2.0]], &[(vec![1], -1.0), (vec![2], -2.0)], &[], what);
+        read_newest(&mut beams);
+        step_with(
+            &mut beams,
+            &[&[-0.5, -4.0, -5.0], &[-0.25, -4.5, -8.0]],
+            &[(vec![1, 1], -5.0), (vec![1, 2], -6.0)],
+            &[(vec![1], -1.5), (vec![2], -2.25)],
+            &format!("{what}: both best candidates end, and the next two go on"),
+        );
+        read_newest(&mut beams);
+        check_contexts(&beams, "two beams after two ends");
+    }
+
+    #[test]
+    fn task_4_each_end_of_text_may_end_the_same_beam() {
+        let slab = slab(20);
+        let mut one = beams(&slab, 1, &[0, 3]);
+        let what = "width 1, tokens 0 and 3 end a text: the two best end, and the third goes on";
+        step_with(&mut one, &[&[-1.0, -4.0, -3.0, -2.0]], &[(vec![2], -3.0)], &[(vec![], -1.0), (vec![], -2.0)], what);
+        let slab = self::slab(20);
+        let mut two = beams(&slab, 2, &[0, 1, 2]);
+        let what = "width 2, tokens 0, 1 and 2 end a text";
+        step_with(
+            &mut two,
+            &[&[-1.0, -2.0, -3.0, -4.0, -5.0]],
+            &[(vec![3], -4.0), (vec![4], -5.0)],
+            &[(vec![], -1.0), (vec![], -2.0), (vec![], -3.0)],
+            what,
+        );
+        step_with(
+            &mut two,
+            &[&[-1.0, -2.0, -3.0, -6.0, -7.0], &[-1.0, -2.0, -3.0, -9.0, -9.0]],
+            &[(vec![3, 3], -10.0), (vec![3, 4], -11.0)],
+            &[
+                (vec![], -1.0),
+                (vec![], -2.0),
+                (vec![], -3.0),
+                (vec![3], -5.0),
+                (vec![3], -6.0),
+                (vec![4], -6.0),
+                (vec![3], -7.0),
+                (vec![4], -7.0),
+                (vec![4], -8.0),
+            ],
+            what,
+        );
+    }
+
+    #[test]
+    fn task_4_no_beam_is_left_where_every_token_ends_a_text() {
+        let slab = slab(20);
+        let mut beams = beams(&slab, 2, &[0, 1]);
+        let ended = [(vec![], -1.0), (vec![], -2.0)];
+        let what = "width 2, tokens 0 and 1 end a text and there is no other: no beam is left";
+        step_with(&mut beams, &[&[-1.0, -2.0]], &[], &ended, what);
+        same!(n_free(&slab), 20, "free pages of 20 when no beam is left");
+        same!(candidates_of_none(&beams), [], "candidates of no beam, with no row");
+        step_with(&mut beams, &[], &[], &ended, "no beam was left before: nothing happens");
+    }
+
+    fn candidates_of_none(beams: &Beams) -> Vec<(usize, u32, f64)> {
+        let _asking = asking("candidates([], 5) when no beam is left");
+        short(&beams.candidates(&[], 5))
     }
 
     /// With equal scores an end stands among the others by beam and token, like any token.
@@ -1550,7 +1760,7 @@ mod checks {
                                 "(tokens, free pages) after a refused {at}"
                             );
                         } else {
-                            oracle.append(cache, &tokens);
+                            append(&slab, oracle, cache, &tokens);
                             next += n;
                             *copied += if copy { (len % size) as u64 } else { 0 };
                             same!(n_free(&slab), free - needed, "free pages after {at}");

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::ops::Range;
 
-use page_by_page::cache::{KvCache, KvLayout, Rewind};
+use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 
 use super::asking::asking;
 use super::limits;
@@ -28,11 +28,28 @@ impl Oracle {
 
     /// Extends the cache by `tokens` and writes their rows, layer by layer; takes note of it.
     pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
+        self.append_or(cache, tokens, |n, len, error| format!("extend({n}) on {len} tokens failed: {error}"));
+    }
+
+    /// The same, with room enough. A refusal is told with it: `it needs 2 pages, and 2 are free`.
+    pub fn append_with_room(&mut self, cache: &mut dyn KvCache, tokens: &[usize], room: &str) {
+        self.append_or(cache, tokens, |n, len, error| {
+            let yours = Err::<(), _>(error);
+            format!("extend({n}) on {len} tokens was refused, though {room}\n  expected: Ok(())\n  yours:    {yours:?}")
+        });
+    }
+
+    fn append_or(
+        &mut self,
+        cache: &mut dyn KvCache,
+        tokens: &[usize],
+        refused: impl Fn(usize, usize, CacheError) -> String,
+    ) {
         self.history.push(format!("extend({}) and write", tokens.len()));
         let len = cache.len();
         let question = asking(format!("extend({}) on {len} tokens, {}", tokens.len(), self.story()));
         if let Err(error) = cache.extend(tokens.len()) {
-            panic!("extend({}) on {len} tokens failed: {error}\n{}", tokens.len(), self.story());
+            panic!("{}\n{}", refused(tokens.len(), len, error), self.story());
         }
         self.tokens.extend_from_slice(tokens);
         same!(cache.len(), self.tokens.len(), "tokens held after extend({})\n{}", tokens.len(), self.story());
