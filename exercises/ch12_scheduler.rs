@@ -6,8 +6,8 @@
 //! ```text
 //!   budget 8      step 1       step 2       step 3       step 4
 //!   text 0        ████ 4 +     █ 1 +        █ 1 +        █ 1 +     + its next token
-//!   text 1        ████ 4       █████ 5 +    █ 1 +        preempted
-//!   text 2                     ██ 2         ██████ 6 +   █ 1 +
+//!   text 1        ████ 4       █████ 5 +    █ 1 +        █ 1 +
+//!   text 2                     ██ 2         ██████ 6 +   preempted
 //! ```
 //!
 //! The oldest text is served first and never made to wait, so it ends; then another one is the
@@ -202,8 +202,9 @@ impl Scheduler {
     /// With 8 new ones it would need 4 pages and is refused, also while nobody else is there.
     ///
     /// # Errors
-    /// [`ScheduleError::NoPrompt`]. [`ScheduleError::NeverFits`] if the pool is too small for the
-    /// text even when it has all pages to itself. A text that is refused gets no number.
+    /// [`ScheduleError::NoPrompt`], also where no new token is asked for.
+    /// [`ScheduleError::NeverFits`] if the pool is too small for the text even when it has all
+    /// pages to itself. A text that is refused gets no number.
     pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
         todo!("ch12 task 1: take the text in, or refuse what can never fit")
     }
@@ -226,6 +227,8 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`ScheduleError::NotSettled`] if the last plan is not settled yet.
+    /// [`ScheduleError::Cache`] with what a cache says that fails for another reason than a lack
+    /// of pages.
     pub fn plan(&mut self) -> Result<Vec<Turn>, ScheduleError> {
         todo!("ch12 task 2: who reads how many tokens in this step?")
     }
@@ -295,6 +298,7 @@ impl Scheduler {
     /// # Errors
     /// [`ScheduleError::WrongPicks`] if a token is missing, is one too many, or is out of order;
     /// nothing has changed then, and the plan still waits for its tokens.
+    /// [`ScheduleError::Cache`] with what the prefix cache says if it does not take a page.
     pub fn settle(&mut self, picks: &[Pick]) -> Result<(), ScheduleError> {
         todo!("ch12 task 3: keep the full pages, hand out the next tokens")
     }
@@ -320,8 +324,8 @@ impl Scheduler {
     /// Ends a text that waits or runs. Its pages are free before this returns.
     ///
     /// # Errors
-    /// [`ScheduleError::NotSettled`] in the middle of a step; [`ScheduleError::UnknownText`] if
-    /// the text has ended already, or never came.
+    /// [`ScheduleError::NotSettled`] in the middle of a step, whichever text it is. Otherwise
+    /// [`ScheduleError::UnknownText`] if the text has ended already, or never came.
     pub fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
         todo!("ch12 task 3: end a text wherever it is")
     }

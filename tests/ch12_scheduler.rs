@@ -175,6 +175,53 @@ mod world {
         }
     }
 
+    /// A call to a prefix cache that can fail.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Call {
+        Lookup,
+        Insert,
+        Evict,
+    }
+
+    /// A prefix cache that keeps nothing, and fails in one of its calls.
+    pub struct Fails {
+        pub page_size: usize,
+        pub call: Call,
+    }
+
+    impl Fails {
+        /// What it says when it fails.
+        pub const ERROR: CacheError = CacheError::ForeignPage { page: PageId(77), n_pages: 2 };
+
+        fn check(&self, call: Call) -> Result<(), CacheError> {
+            if self.call == call { Err(Self::ERROR) } else { Ok(()) }
+        }
+    }
+
+    impl Prefixes for Fails {
+        fn lookup(&mut self, _: &[u32], _: &mut PagePool) -> Result<PageTable, CacheError> {
+            self.check(Call::Lookup)?;
+            PageTable::new(self.page_size)
+        }
+
+        fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
+            self.check(Call::Insert)
+        }
+
+        fn evict(&mut self, _: usize, _: &mut PagePool) -> Result<usize, CacheError> {
+            self.check(Call::Evict)?;
+            Ok(0)
+        }
+
+        fn n_pages(&self) -> usize {
+            0
+        }
+
+        fn n_evictable(&self, _: &PagePool) -> usize {
+            0
+        }
+    }
+
     /// What is handed to `Scheduler::new`.
     #[derive(Clone, Copy, Debug)]
     pub struct Setup {
@@ -252,6 +299,17 @@ mod world {
     fn id_list(ids: &[u64]) -> String {
         let words: Vec<String> = ids.iter().map(u64::to_string).collect();
         if words.is_empty() { "none".into() } else { words.join(", ") }
+    }
+
+    /// `text 0 was`, `texts 0, 1 were`
+    fn were(ids: &[u64]) -> String {
+        let (noun, verb) = if ids.len() == 1 { ("text", "was") } else { ("texts", "were") };
+        format!("{noun} {} {verb}", id_list(ids))
+    }
+
+    /// `1 text`, `2 texts`
+    pub fn count(n: usize, noun: &str) -> String {
+        format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
     }
 
     /// `text 0 reads 4, text 1 reads 2 and its last`
@@ -361,7 +419,7 @@ mod world {
             drop(question);
             let expected = ScheduleError::NeverFits { prompt: prompt.len(), max_new_tokens, needed, n_pages };
             same!(found, Err(expected), "{what}: alone in the pool it would need {needed} pages");
-            self.check_all(&format!("a refused {what}"));
+            self.check_all(&format!("refused {what}"));
         }
 
         #[track_caller]
@@ -480,6 +538,8 @@ mod world {
             let ids: Vec<u64> = after.iter().map(|seen| seen.id).collect();
             assert!(ids.is_sorted(), "the texts that run are not in the order of arrival: {}; {said}", id_list(&ids));
             let waiting: Vec<u64> = self.scheduler.waiting().map(|text| text.id.0).collect();
+            let gone: Vec<u64> = before.iter().map(|seen| seen.id).filter(|id| !ids.contains(id)).rev().collect();
+            self.check_spared(&before, &gone, &waiting, &preempted, (room, free), &said);
             assert!(
                 waiting.is_sorted(),
                 "the texts that wait are not in the order of arrival: {}; {said}",
@@ -514,12 +574,7 @@ mod world {
             let budget = self.setup.budget;
             assert!(sum <= budget, "the plan reads {sum} tokens, and the budget is {budget}; {said}");
             let again: Vec<u64> = self.again(&after);
-            assert!(
-                again.is_empty(),
-                "text {} was preempted and let in again in the same step; {said}",
-                id_list(&again)
-            );
-            let gone: Vec<u64> = before.iter().map(|seen| seen.id).filter(|id| !ids.contains(id)).rev().collect();
+            assert!(again.is_empty(), "{} preempted and let in again in the same step; {said}", were(&again));
             let ran: Vec<(u64, usize)> = plan
                 .iter()
                 .map(|turn| (turn.text.0, turn.tokens))
@@ -587,8 +642,43 @@ mod world {
             let step = self.steps;
             let out = if preempted.is_empty() { String::new() } else { format!(", preempted {}", id_list(&preempted)) };
             self.note(format!("step {step}: {}{out}", told(&plan)));
-            self.check_all(&said);
+            self.check_all(said.trim_start_matches("the "));
             plan
+        }
+
+        /// Nobody had to go, and nothing was evicted, that could have stayed.
+        #[track_caller]
+        fn check_spared(
+            &self,
+            before: &[Seen],
+            gone: &[u64],
+            waiting: &[u64],
+            preempted: &[u64],
+            (room, free): (usize, usize),
+            said: &str,
+        ) {
+            let evicted: usize = self.log.borrow().evictions.iter().map(|(_, got)| got).sum();
+            let left = self.n_free();
+            assert!(
+                evicted == 0 || left == 0 || !gone.is_empty(),
+                "plan has evicted {} from the prefix cache, and {left} of the pool are free after it: no more are to be \
+                 evicted than are missing; {said}",
+                count(evicted, "page")
+            );
+            let newest = before.iter().rev().map(|seen| seen.id).take(gone.len());
+            let went = newest.eq(gone.iter().copied()) && gone.iter().all(|id| waiting.contains(id));
+            if !went || gone.len() <= preempted.len() || !gone.starts_with(preempted) {
+                return;
+            }
+            let also = match preempted {
+                [] => String::new(),
+                preempted => format!(", and with the pages of those before ({})", id_list(preempted)),
+            };
+            let room_words = format!("{room} were free or could be evicted ({free} and {})", room - free);
+            panic!(
+                "{} preempted, though the pages suffice: {room_words}{also}; {said}",
+                were(&gone[preempted.len()..])
+            );
         }
 
         /// Texts that run and have been preempted since the last plan.
@@ -612,14 +702,16 @@ mod world {
         ) {
             let Setup { page_size, n_pages, budget, texts, .. } = self.setup;
             let running = after.len();
-            assert!(running <= texts, "{running} texts run, and at most {texts} may; {said}");
+            assert!(running <= texts, "{} run, and at most {texts} may; {said}", count(running, "text"));
             assert!(
                 came.is_empty() || preempted.is_empty(),
-                "text {} was let in, in a step in which {} had to go; {said}",
-                id_list(came),
+                "{} let in, in a step in which {} had to go; {said}",
+                were(came),
                 id_list(preempted)
             );
             let room = self.room();
+            let free = self.n_free();
+            let evictable = room.saturating_sub(free);
             let to_go = |id: u64, pages: usize| {
                 self.texts.get(&id).map_or(0, |known| known.rows_to_come().div_ceil(page_size).saturating_sub(pages))
             };
@@ -654,22 +746,50 @@ mod world {
                 let needed: usize = after.iter().map(|seen| to_go(seen.id, seen.pages.len())).sum();
                 assert!(
                     needed <= room,
-                    "text {} was let in, and then the texts that run need {needed} pages more to read all of their tokens and \
-                     the next one, and {room} of {n_pages} are free or can be evicted; {said}",
-                    id_list(came)
+                    "{} let in, and then the texts that run need {} more to read all of their tokens and \
+                     the next one, and {room} of {n_pages} are free or can be evicted ({free} and {evictable}); {said}",
+                    were(came),
+                    count(needed, "page")
                 );
             }
             let Some(head) = self.waiting().into_iter().find(|id| !came.contains(id)) else { return };
             if left == 0 || running == texts || !preempted.is_empty() {
                 return;
             }
-            let needed = to_go(head, 0) + after.iter().map(|seen| to_go(seen.id, seen.pages.len())).sum::<usize>();
+            let shared = self.shared_pages(head, after);
+            let needed = to_go(head, shared) + after.iter().map(|seen| to_go(seen.id, seen.pages.len())).sum::<usize>();
+            let beside = match shared {
+                0 => String::new(),
+                shared => {
+                    format!(", beside {} that texts that run have, too, and that it finds", count(shared, "page"))
+                }
+            };
             assert!(
                 needed > room,
-                "text {head} is the first that waits and is not let in, although {left} of the budget are left, {running} of \
-                 at most {texts} texts run, and all of its tokens and the next one fit: it and those that run need {needed} \
-                 pages more, and {room} are free or can be evicted; {said}"
+                "text {head} is the first that waits and is not let in, although {left} of the budget {} left, \
+                 {running} of at most {} {}, and all of its tokens and the next one fit: it and those that run need \
+                 {} more{beside}, and {room} are free or can be evicted ({free} and {evictable}); {said}",
+                if left == 1 { "is" } else { "are" },
+                count(texts, "text"),
+                if running == 1 { "runs" } else { "run" },
+                count(needed, "page")
             );
+        }
+
+        /// Pages that a text that waits finds, and that one that runs has as well: they take no room.
+        fn shared_pages(&self, id: u64, after: &[Seen]) -> usize {
+            if !self.setup.keeps_prefixes {
+                return 0;
+            }
+            let tokens = &self.texts[&id].tokens;
+            let alike = |seen: &Seen| {
+                // What it held before this step is kept.
+                let known = &self.texts[&seen.id];
+                let kept = if known.stage == Stage::Running { known.held } else { 0 };
+                let alike = tokens.iter().zip(&known.tokens[..kept]).take_while(|(a, b)| a == b).count();
+                alike.min(tokens.len() - 1) / self.setup.page_size
+            };
+            after.iter().map(alike).max().unwrap_or(0)
         }
 
         /// Pages may be kept when their rows are computed, and not before.
@@ -743,7 +863,8 @@ mod world {
         pub fn settle(&mut self, picks: &[Pick]) {
             let at = self.at();
             let told: Vec<String> = picks.iter().map(|pick| format!("{} for text {}", pick.token, pick.text)).collect();
-            let what = format!("settle with the tokens {}; {at}", told.join(", "));
+            let told = if told.is_empty() { "no tokens".into() } else { format!("the tokens {}", told.join(", ")) };
+            let what = format!("settle with {told}; {at}");
             self.begin("settle");
             granted(what.clone(), || self.scheduler.settle(picks));
             let mut ended = Vec::new();
@@ -842,8 +963,10 @@ mod world {
                 let one_more = usize::from(self.setup.keeps_prefixes);
                 assert!(
                     found == *tables || found == tables + one_more,
-                    "page {page} has {found} owners, and is in the tables of {tables} texts that run, after the {what}: a text \
-                     that has no pages any more has kept some, or one has let go of its own twice"
+                    "page {page} has {}, and is in the {} that run, after the {what}: a text that has no pages any more \
+                     has kept some, or one that was not let in, or one has let go of its own twice",
+                    count(found, "owner"),
+                    if *tables == 1 { "table of 1 text".into() } else { format!("tables of {tables} texts") }
                 );
                 kept += found - tables;
             }
@@ -893,14 +1016,18 @@ mod world {
 
 #[cfg(not(unstarted = "ch12_scheduler"))]
 mod checks {
+    use page_by_page::cache::KvCache;
     use page_by_page::chapters::ch06_paged::PageSlab;
+    use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch12_scheduler::{Scheduler, Text};
     use page_by_page::model::LogitRows;
     use page_by_page::sampler::Sampler;
     use page_by_page::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
 
-    use super::world::{FIRST_NEW, KeepsNothing, LAYOUT, Setup, World, alone, begin, next_token, told, watched};
+    use super::world::{
+        Call, FIRST_NEW, Fails, KeepsNothing, LAYOUT, Setup, World, alone, begin, count, next_token, told, watched,
+    };
     use crate::support::asking::{asking, granted, made};
     use crate::support::limits::{self, often};
     use crate::support::oracle::{Dice, seeds};
@@ -1098,7 +1225,7 @@ mod checks {
             for name in 0..4 {
                 world.submit(&prompt(name, 3), 2);
             }
-            same!(world.plan().len(), most, "turns of the plan when {most} texts may run and four want to");
+            same!(world.plan().len(), most, "turns of the plan when {} may run and four want to", count(most, "text"));
         }
     }
 
@@ -1165,6 +1292,62 @@ mod checks {
             "the plan: text 1 does not fit, and text 2, which would, came later"
         );
         same!(world.waiting(), [1, 2], "texts that wait");
+    }
+
+    /// Two pages are free, and the prefix cache has two that nobody uses.
+    #[test]
+    fn task_2_pages_that_can_be_evicted_are_room() {
+        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 4));
+        let mut prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(4));
+        let kept = prompt(9, 8);
+        let mut cache = made("ForkCache::new of chapter 10", || ForkCache::new(&slab));
+        granted("extend(8) of chapter 10, with 4 pages of 4", || cache.extend(8));
+        granted("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &kept));
+        drop(cache);
+        let (prefixes, _log) = watched(Box::new(prefixes));
+        let limits = StepLimits { tokens: 8, texts: 4 };
+        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
+        granted("submit of 12 tokens, 1 new", || scheduler.submit(prompt(0, 12), 1));
+        same!(
+            short(&granted("plan, 2 pages free and 2 that can be evicted", || scheduler.plan())),
+            [(0, 8, false)],
+            "the plan, budget 8: text 0 needs 3 pages for its 12 tokens, 2 are free, and 2 more can be evicted"
+        );
+    }
+
+    /// Calls `plan` and `settle` until one refuses, with a prefix cache that fails in one of its calls; who refused, and why.
+    fn until_refused(call: Call) -> Option<(&'static str, ScheduleError)> {
+        // Each text takes one page of two, and wants a second for its fifth row.
+        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 2));
+        let (prefixes, log) = watched(Box::new(Fails { page_size: 4, call }));
+        let limits = StepLimits { tokens: 100, texts: 4 };
+        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
+        for name in [0, 1] {
+            granted("submit of 3 tokens, 5 new", || scheduler.submit(prompt(name, 3), 5));
+        }
+        for step in 1..5 {
+            let _asking = asking(format!("step {step}, with a prefix cache that fails in {call:?}"));
+            begin(&log, "plan or settle");
+            let plan = match scheduler.plan() {
+                Ok(plan) => plan,
+                Err(error) => return Some(("plan", error)),
+            };
+            let last = plan.iter().filter(|turn| turn.is_last);
+            let picks: Vec<Pick> = last.map(|turn| Pick { text: turn.text, token: 5 }).collect();
+            if let Err(error) = scheduler.settle(&picks) {
+                return Some(("settle", error));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn task_2_a_lookup_that_fails_is_told() {
+        same!(
+            until_refused(Call::Lookup),
+            Some(("plan", ScheduleError::Cache(Fails::ERROR))),
+            "what refuses, and why, when lookup of the prefix cache fails: its error comes out of plan"
+        );
     }
 
     /// What cannot fit now may fit later; what is refused is what cannot fit alone.
@@ -1395,6 +1578,29 @@ mod checks {
         let owners = |page: u32| world.slab.borrow().pool().owners(page_by_page::cache::PageId(page)).unwrap_or(99);
         let owned = (0..5).map(owners).sum::<u32>();
         same!(owned, 3, "owners of all pages together: a text that is not let in keeps nothing of what it found");
+    }
+
+    /// Those that a text that runs has are neither free nor evictable, and need not be.
+    #[test]
+    fn task_3_pages_found_that_another_text_has_are_not_needed_again() {
+        let mut world = World::new(Setup::of(5, 100, 4).with_prefix_cache());
+        world.submit(&prompt(0, 8), 3);
+        world.step();
+        world.submit(&[&prompt(0, 8)[..], &[1]].concat(), 1);
+        same!(
+            short(&world.plan()),
+            [(0, 1, true), (1, 1, true)],
+            "the plan: text 0 has 3 pages of 5; text 1 finds 2 of these and needs 1 page more, and 2 are free"
+        );
+    }
+
+    #[test]
+    fn task_3_an_insertion_that_fails_is_told() {
+        same!(
+            until_refused(Call::Insert),
+            Some(("settle", ScheduleError::Cache(Fails::ERROR))),
+            "what refuses, and why, when insert of the prefix cache fails: its error comes out of settle"
+        );
     }
 
     #[test]
@@ -1690,7 +1896,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_a_text_goes_on_where_it_was() {
+    fn task_4_whoever_comes_back_goes_on_where_it_was() {
         let mut world = World::new(Setup::of(7, 100, 3).with_prefix_cache());
         world.submit(&prompt(0, 8), 12);
         world.submit(&prompt(1, 5), 9);
@@ -1727,6 +1933,15 @@ mod checks {
         }
         same!(world.alive(), [0; 0], "texts that have not ended after 40 steps");
         world.check_end();
+    }
+
+    #[test]
+    fn task_4_an_eviction_that_fails_is_told() {
+        same!(
+            until_refused(Call::Evict),
+            Some(("plan", ScheduleError::Cache(Fails::ERROR))),
+            "what refuses, and why, when evict of the prefix cache fails: its error comes out of plan"
+        );
     }
 
     #[test]
