@@ -169,9 +169,22 @@ pub enum ServingError {
         /// Tokens of the longest text.
         tokens: usize,
     },
+    /// The scheduler plans a text that it was not handed, that has ended, or that it does not run.
+    #[error("text {0} is in the plan, but neither waiting nor running; run the checks of chapter 12")]
+    LostText(TextId),
     /// The scheduler has lost a text of its plan.
     #[error("text {0} is in the plan, but not among what there is to read; run the checks of chapter 12")]
     NotAmongReadings(TextId),
+}
+
+impl ServingError {
+    /// What plan or settle refused: nobody has named a text but the scheduler itself.
+    pub(crate) fn of_step(error: ScheduleError) -> Self {
+        match error {
+            ScheduleError::UnknownText(text) => ServingError::LostText(text),
+            error => ServingError::Schedule(error),
+        }
+    }
 }
 
 impl<'m> Serving<'m> {
@@ -263,7 +276,7 @@ impl<'m> Serving<'m> {
     /// # Errors
     /// [`ServingError`], if the plan cannot be carried out: whoever wrote the scheduler wants to know.
     pub fn step(&mut self) -> Result<Step, ServingError> {
-        let plan = self.scheduler.plan()?;
+        let plan = self.scheduler.plan().map_err(ServingError::of_step)?;
         self.stall.check_plan(&plan, &self.scheduler, self.tellers.len())?;
         if plan.is_empty() {
             return Ok(Step { new_tokens: Vec::new(), told: std::mem::take(&mut self.told) });
@@ -273,7 +286,7 @@ impl<'m> Serving<'m> {
 
         let mut picks = Vec::new();
         for (text, answer) in answers {
-            let Some(teller) = self.tellers.get_mut(&text) else { return Err(ScheduleError::UnknownText(text).into()) };
+            let Some(teller) = self.tellers.get_mut(&text) else { return Err(ServingError::LostText(text)) };
             let token = match answer {
                 Ok(logits) => teller.sampler.pick(&logits),
                 Err(error) => {
@@ -283,7 +296,7 @@ impl<'m> Serving<'m> {
             };
             picks.push(Pick { text, token });
         }
-        self.scheduler.settle(&picks)?;
+        self.scheduler.settle(&picks).map_err(ServingError::of_step)?;
         self.collect();
         self.stall.check_progress(&picks, &self.scheduler)?;
         let new_tokens: Vec<Pick> = picks.into_iter().filter(|pick| !self.end_of_text.contains(&pick.token)).collect();

@@ -539,7 +539,7 @@ mod world {
             assert!(ids.is_sorted(), "the texts that run are not in the order of arrival: {}; {said}", id_list(&ids));
             let waiting: Vec<u64> = self.scheduler.waiting().map(|text| text.id.0).collect();
             let gone: Vec<u64> = before.iter().map(|seen| seen.id).filter(|id| !ids.contains(id)).rev().collect();
-            self.check_spared(&before, &gone, &waiting, &preempted, (room, free), &said);
+            self.check_spared(&after, &gone, &waiting, &preempted, (room, free), &said);
             assert!(
                 waiting.is_sorted(),
                 "the texts that wait are not in the order of arrival: {}; {said}",
@@ -650,7 +650,7 @@ mod world {
         #[track_caller]
         fn check_spared(
             &self,
-            before: &[Seen],
+            after: &[Seen],
             gone: &[u64],
             waiting: &[u64],
             preempted: &[u64],
@@ -665,19 +665,22 @@ mod world {
                  evicted than are missing; {said}",
                 count(evicted, "page")
             );
-            let newest = before.iter().rev().map(|seen| seen.id).take(gone.len());
-            let went = newest.eq(gone.iter().copied()) && gone.iter().all(|id| waiting.contains(id));
-            if !went || gone.len() <= preempted.len() || !gone.starts_with(preempted) {
+            let again = self.again(after);
+            let went: Vec<u64> = gone.iter().chain(&again).copied().collect();
+            let too_many: Vec<u64> = went.iter().copied().filter(|id| !preempted.contains(id)).collect();
+            let waits = gone.iter().all(|id| waiting.contains(id));
+            if !waits || too_many.is_empty() || !preempted.iter().all(|id| went.contains(id)) {
                 return;
             }
-            let also = match preempted {
+            let came_back = if again.is_empty() { "" } else { " and let in again in the same step" };
+            let with = match preempted {
                 [] => String::new(),
-                preempted => format!(", and with the pages of those before ({})", id_list(preempted)),
+                preempted => format!(", with those that text {} had and gives back", id_list(preempted)),
             };
-            let room_words = format!("{room} were free or could be evicted ({free} and {})", room - free);
             panic!(
-                "{} preempted, though the pages suffice: {room_words}{also}; {said}",
-                were(&gone[preempted.len()..])
+                "{} preempted{came_back}, though the pages suffice{with}: {free} were free, and {} could be evicted; {said}",
+                were(&too_many),
+                room - free
             );
         }
 
@@ -1342,7 +1345,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_a_lookup_that_fails_is_told() {
+    fn task_2_when_a_lookup_fails_plan_tells() {
         same!(
             until_refused(Call::Lookup),
             Some(("plan", ScheduleError::Cache(Fails::ERROR))),
@@ -1595,7 +1598,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_an_insertion_that_fails_is_told() {
+    fn task_3_when_an_insertion_fails_settle_tells() {
         same!(
             until_refused(Call::Insert),
             Some(("settle", ScheduleError::Cache(Fails::ERROR))),
@@ -1936,7 +1939,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_an_eviction_that_fails_is_told() {
+    fn task_4_when_an_eviction_fails_plan_tells() {
         same!(
             until_refused(Call::Evict),
             Some(("plan", ScheduleError::Cache(Fails::ERROR))),

@@ -25,7 +25,7 @@ use crate::cache::{KvCache, KvLayout};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
-use crate::schedule::{Pick, ScheduleError, StepLimits, TextId};
+use crate::schedule::{Pick, StepLimits, TextId};
 use crate::serving::{Reached, ServingError, Stall};
 
 /// One layer with rows of one number: nobody reads them.
@@ -228,7 +228,7 @@ pub fn serve(
         if told.is_empty() {
             break;
         }
-        let plan = scheduler.plan()?;
+        let plan = scheduler.plan().map_err(ServingError::of_step)?;
         stall.check_plan(&plan, &scheduler, told.len())?;
         let counters = &mut served.counters;
         let in_use = {
@@ -253,19 +253,19 @@ pub fn serve(
         served.busy = served.busy.saturating_add(took);
         let mut picks = Vec::new();
         for turn in plan.iter().filter(|turn| turn.is_last) {
-            let Some(told) = told.get_mut(&turn.text) else { return Err(ScheduleError::UnknownText(turn.text).into()) };
+            let Some(told) = told.get_mut(&turn.text) else { return Err(ServingError::LostText(turn.text)) };
             let Arrival { at, request } = told.arrival;
             if told.n_new == 0 {
                 told.first_at = now;
             }
             let token = request.text.get(request.prompt + told.n_new);
-            let Some(&token) = token else { return Err(ScheduleError::UnknownText(turn.text).into()) };
+            let Some(&token) = token else { return Err(ServingError::LostText(turn.text)) };
             told.n_new += 1;
             picks.push(Pick { text: turn.text, token });
             served.requests[told.place] =
                 Times { first_token: told.first_at - at, rest: now - told.first_at, tokens: told.n_new as u64 };
         }
-        scheduler.settle(&picks)?;
+        scheduler.settle(&picks).map_err(ServingError::of_step)?;
         stall.check_progress(&picks, &scheduler)?;
         for ended in scheduler.take_finished() {
             let text = ended.text;

@@ -183,8 +183,8 @@ pub fn draw(trace: &Trace) -> Drawing {
     svg.text(27.0, bottom + 40.0, Anchor::Start, "waits");
     svg.cell(Kind::Wasted, cell(85.0, bottom + 26.0, 20.0), "", "P");
     svg.text(112.0, bottom + 40.0, Anchor::Start, "preempted");
-    svg.cell(Kind::Shared, Area { width: 23.0, ..cell(194.0, bottom + 26.0, 20.0) }, "", "R3");
-    svg.text(224.0, bottom + 40.0, Anchor::Start, "comes back, reads 3");
+    svg.cell(Kind::Shared, Area { width: 23.0, ..cell(194.0, bottom + 26.0, 20.0) }, "", "R5");
+    svg.text(224.0, bottom + 40.0, Anchor::Start, "comes back, reads 5");
 
     let rows: Vec<String> = (0..texts.len()).map(|text| told(frames, text)).collect();
     Drawing {
