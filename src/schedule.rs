@@ -102,7 +102,7 @@ pub enum ScheduleError {
         n_pages: usize,
     },
     /// The step before has no answer yet.
-    #[error("{turns} turns of the last plan are not settled: hand their tokens to settle before the next plan")]
+    #[error("turns of the last plan that are not settled: {turns}; hand their tokens to settle before the next plan")]
     NotSettled {
         /// Turns of the last plan.
         turns: usize,
