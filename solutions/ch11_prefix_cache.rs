@@ -7,10 +7,12 @@
 //! ```text
 //!   page size 2                                     the trie
 //!   "once upon a time there"   pages 0 1 2          (once upon) 0 ─┬─ (a time) 1
-//!   "once upon a king"         pages 0 3                           └─ (a king) 3
+//!        ends: page 2 is free                                      │
+//!   "once upon a king"         pages 0 2                           └─ (a king) 2
 //! ```
 //!
-//! Page 2 is not in the trie: it is filled in part, and the next token still goes into it.
+//! The first text's page 2 never gets into the trie: it is filled in part, and the next token
+//! would still go into it. So it is free when that text ends, and the next text fills it.
 
 use std::collections::HashMap;
 
@@ -65,7 +67,11 @@ impl PrefixCache {
     fn children(&mut self, parent: Option<PageId>) -> &mut Children {
         match parent {
             None => &mut self.first,
-            Some(page) => &mut self.nodes.get_mut(&page).expect("a parent is in the trie").children,
+            Some(page) => {
+                let parent = self.nodes.get_mut(&page);
+                let parent = parent.expect("a parent must be in the trie: was it evicted before its child?");
+                &mut parent.children
+            }
         }
     }
 
@@ -197,7 +203,7 @@ impl Prefixes for PrefixCache {
         self.nodes.keys().filter(|page| pool.owners(**page) == Ok(1)).count()
     }
 
-    /// The pages, for a file to take them along.
+    /// The pages, for a file to take them along: `batch --save-cache` of chapter 12.
     fn pages(&self) -> Vec<HeldPage<'_>> {
         let nodes = self.nodes.iter();
         let held = nodes.map(|(page, node)| {

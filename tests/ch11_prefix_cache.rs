@@ -22,6 +22,7 @@ whose_code! {
 #[cfg(not(unstarted = "ch11_prefix_cache"))]
 mod checks {
     use std::collections::{HashMap, HashSet};
+    use std::mem::ManuallyDrop;
 
     use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId};
     use page_by_page::chapters::ch04_page_pool::PagePool;
@@ -55,13 +56,15 @@ mod checks {
         size: usize,
         trie: PrefixCache,
         pool: PagePool,
+        /// Pages that were evicted and not filled again.
+        evicted: Vec<PageId>,
     }
 
     impl Desk {
         #[track_caller]
         fn new(size: usize, n_pages: usize) -> Self {
             let pool = made(&format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages));
-            Desk { size, trie: trie(size), pool }
+            Desk { size, trie: trie(size), pool, evicted: Vec::new() }
         }
 
         /// A table of so many tokens, as chapter 5 grows it.
@@ -77,6 +80,7 @@ mod checks {
         fn grow(&mut self, table: &mut PageTable, n: usize) {
             let len = table.len();
             let grown = table.grow(n, &mut self.pool);
+            self.evicted.retain(|page| !table.pages().contains(page));
             same!(grown, Ok(()), "grow({n}) of chapter 5, on {len} tokens, page size {}, with pages enough", self.size);
         }
 
@@ -94,8 +98,17 @@ mod checks {
         fn insert(&mut self, text: &[u32], table: &mut PageTable) {
             let question = self.inserting(text, table);
             let held = (table.len(), table.pages().len());
+            let nodes = self.trie.n_pages();
             same!(self.trie.insert(text, table, &mut self.pool), Ok(()), "{question}");
             same!((table.len(), table.pages().len()), held, "(tokens, pages) of the table after an {question}");
+            let full = held.0 / self.size;
+            if self.trie.n_pages() == nodes + full {
+                for page in &table.pages()[..full] {
+                    let owners = self.pool.owners(*page).unwrap_or(0);
+                    let both = "the table had it before, and the trie has taken it";
+                    same!(owners, owners.max(2), "owners of page {page} after an {question}: {both}");
+                }
+            }
         }
 
         /// A new text, computed on its own pages and inserted; its table.
@@ -122,8 +135,30 @@ mod checks {
 
         #[track_caller]
         fn lookup(&mut self, text: &[u32]) -> PageTable {
-            let question = format!("lookup of {}, page size {}", shown(text), self.size);
-            let table = granted(question.as_str(), || self.trie.lookup(text, &mut self.pool));
+            let gone = match &self.evicted[..] {
+                [] => String::new(),
+                gone => format!(", after {} had been evicted", told_pages(&gone[gone.len().saturating_sub(4)..])),
+            };
+            let question = format!("lookup of {}, page size {}{gone}", shown(text), self.size);
+            let before = self.owners();
+            let asked = asking(question.as_str());
+            let found = self.trie.lookup(text, &mut self.pool);
+            drop(asked);
+            let pages = match &found {
+                Ok(table) => table.pages(),
+                Err(CacheError::DoubleFree(page) | CacheError::ForeignPage { page, .. }) => &[*page],
+                Err(_) => &[],
+            };
+            let lost = pages.iter().find(|page| before.get(page.index()).is_none_or(|owners| *owners == 0));
+            if let Some(page) = lost {
+                let which = if self.evicted.contains(page) { "which was evicted" } else { "which nobody owns" };
+                panic!(
+                    "{question}\n  a lookup still finds page {page}, {which}; it gave {:?}",
+                    found.as_ref().map(numbers)
+                );
+            }
+            let table = granted(question.as_str(), || found);
+            shared(&before, &self.owners(), table.pages(), &question);
             same!(table.page_size(), self.size, "page size of the table that a {question} gives");
             let full = table.pages().len() * self.size;
             same!(
@@ -149,7 +184,19 @@ mod checks {
         fn evict(&mut self, n: usize) -> usize {
             let (held, free) = (self.trie.n_pages(), self.pool.n_free());
             let question = format!("evict({n}) of {held} pages");
+            let before = self.owners();
             let evicted = granted(question.as_str(), || self.trie.evict(n, &mut self.pool));
+            for (page, (after, before)) in self.owners().into_iter().zip(before).enumerate() {
+                let page = PageId(page as u32);
+                assert!(
+                    before < 2 || after >= before,
+                    "{question}\n  took page {page}: page {page} is in use by a text, it had {before} owners and has {after}"
+                );
+                if before > 0 && after == 0 {
+                    self.evicted.push(page);
+                }
+            }
+            assert!(evicted <= n, "{question}\n  evicted {evicted}: more than were asked for");
             same!(
                 self.pool.n_free() - free,
                 evicted,
@@ -187,6 +234,33 @@ mod checks {
 
     fn owners(pool: &PagePool) -> Vec<u32> {
         (0..pool.n_pages() as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
+    }
+
+    /// Whether each page found has one more owner than before, and every other page as many as before.
+    #[track_caller]
+    fn shared(before: &[u32], after: &[u32], found: &[PageId], question: &str) {
+        for (page, (before, after)) in before.iter().zip(after).enumerate() {
+            let page = PageId(page as u32);
+            let (more, why) = if found.contains(&page) {
+                (1, "one more than before: whoever looked it up has it now")
+            } else {
+                (0, "as many as before: it was not found")
+            };
+            same!(*after, before + more, "owners of page {page} after the {question}; {why}");
+        }
+    }
+
+    /// What the trie lists of its pages, in their order; nothing if it lists none.
+    fn listed(trie: &PrefixCache) -> Vec<(u32, u64)> {
+        let mut pages: Vec<_> = trie.pages().iter().map(|held| (held.page.0, held.last_used)).collect();
+        pages.sort();
+        pages
+    }
+
+    /// Numbers up to `MANY`, each three times the last. What goes through everything again and again takes too long at one
+    /// of them, and not yet for ever.
+    fn more_and_more() -> impl Iterator<Item = usize> {
+        [27, 9, 3, 1].into_iter().map(|part| MANY / part)
     }
 
     fn numbers(table: &PageTable) -> Vec<u32> {
@@ -521,27 +595,29 @@ mod checks {
 
     #[test]
     fn task_1_a_text_of_100_000_pages_takes_no_recursion() {
-        let mut desk = Desk::new(1, MANY);
-        // The same token all along: only its place tells a page from the others.
-        let text = vec![7; MANY];
-        let mut table = desk.table(MANY);
-        let (trie, pool) = (&mut desk.trie, &mut desk.pool);
-        let outcome = once(&format!("insert of a text of {MANY} pages"), || trie.insert(&text, &mut table, pool));
-        same!(outcome, Ok(()), "insert of a text of {MANY} pages");
-        same!(desk.trie.n_pages(), MANY, "pages of the trie that has one text of {MANY} pages");
-        let (trie, pool) = (&mut desk.trie, &mut desk.pool);
-        let outcome =
-            once(&format!("second insert of a text of {MANY} pages"), || trie.insert(&text, &mut table, pool));
-        same!(outcome, Ok(()), "second insert of a text of {MANY} pages");
-        same!(desk.trie.n_pages(), MANY, "pages of the trie after the second insert");
-        let wrong = desk.owners().iter().position(|owners| *owners != 2);
-        same!(wrong, None, "the first page that has not two owners, table and trie, of a text of {MANY} pages");
+        for many in more_and_more() {
+            let mut desk = Desk::new(1, many);
+            // The same token all along: only its place tells a page from the others.
+            let text = vec![7; many];
+            let mut table = desk.table(many);
+            let (trie, pool) = (&mut desk.trie, &mut desk.pool);
+            let outcome = once(&format!("insert of a text of {many} pages"), || trie.insert(&text, &mut table, pool));
+            same!(outcome, Ok(()), "insert of a text of {many} pages");
+            same!(desk.trie.n_pages(), many, "pages of the trie that has one text of {many} pages");
+            let (trie, pool) = (&mut desk.trie, &mut desk.pool);
+            let outcome =
+                once(&format!("second insert of a text of {many} pages"), || trie.insert(&text, &mut table, pool));
+            same!(outcome, Ok(()), "second insert of a text of {many} pages");
+            same!(desk.trie.n_pages(), many, "pages of the trie after the second insert");
+            let wrong = desk.owners().iter().position(|owners| *owners != 2);
+            same!(wrong, None, "the first page that has not two owners, table and trie, of a text of {many} pages");
+        }
     }
 
     /// Keeps many texts of one page each, whose first token is their number.
     #[track_caller]
     fn keep_many(desk: &mut Desk, n: usize) {
-        let Desk { size, trie, pool } = desk;
+        let Desk { size, trie, pool, .. } = desk;
         let mut outcome = Ok(());
         often(&format!("insert of texts of one page, {n} of them in turn"), n, |number| {
             let text = vec![number as u32; *size];
@@ -692,13 +768,16 @@ mod checks {
         let mut desk = Desk::new(2, MANY);
         keep_many(&mut desk, MANY);
         let Desk { trie, pool, .. } = &mut desk;
-        let mut wrong = None;
+        let (mut wrong, mut unshared) = (None, None);
         // Three texts in four are not there. A key of 32 bits takes some of them for one that is.
         often(&format!("lookup in a trie of {MANY} texts"), 4 * MANY, |number| {
             let number = number as u32;
             let expected: &[PageId] = if number < MANY as u32 { &[PageId(number)] } else { &[] };
             let found = trie.lookup(&[number, number, 0], pool);
             let right = found.as_ref().is_ok_and(|table| table.pages() == expected);
+            if right && unshared.is_none() {
+                unshared = expected.iter().copied().find(|page| pool.owners(*page) != Ok(2));
+            }
             let (pages, released) = match found {
                 Ok(mut table) => (Ok(told_pages(table.pages())), table.release(pool)),
                 Err(error) => (Err(error), Ok(())),
@@ -707,6 +786,9 @@ mod checks {
                 wrong.get_or_insert((number, pages, told_pages(expected)));
             }
         });
+        if let Some(page) = unshared {
+            panic!("lookup of [{page}, {page}, 0] in a trie of {MANY} texts found page {page} and did not share it");
+        }
         if let Some((number, found, expected)) = wrong {
             same!(found, Ok(expected), "lookup of [{number}, {number}, 0] in a trie of {MANY} texts of one page");
         }
@@ -715,17 +797,19 @@ mod checks {
 
     #[test]
     fn task_2_a_text_of_100_000_pages_takes_no_recursion() {
-        let mut desk = Desk::new(1, MANY);
-        let text = vec![7; MANY];
-        desk.keep(&text);
-        let (trie, pool) = (&mut desk.trie, &mut desk.pool);
-        let table =
-            once(&format!("lookup of a text of {MANY} pages"), || granted("lookup", || trie.lookup(&text, pool)));
-        same!(table.len(), MANY - 1, "tokens found of a text of {MANY} pages of one token, all kept");
-        let wrong = numbers(&table).into_iter().zip(0..).find(|(page, place)| page != place);
-        same!(wrong, None, "the first page found that is not in its place (page, place), of {MANY}");
-        let wrong = desk.owners()[..MANY - 1].iter().position(|owners| *owners != 2);
-        same!(wrong, None, "the first page found that has not two owners, the trie and the lookup");
+        for many in more_and_more() {
+            let mut desk = Desk::new(1, many);
+            let text = vec![7; many];
+            once(&format!("insert of a text of {many} pages"), || desk.keep(&text));
+            let (trie, pool) = (&mut desk.trie, &mut desk.pool);
+            let table =
+                once(&format!("lookup of a text of {many} pages"), || granted("lookup", || trie.lookup(&text, pool)));
+            same!(table.len(), many - 1, "tokens found of a text of {many} pages of one token, all kept");
+            let wrong = numbers(&table).into_iter().zip(0..).find(|(page, place)| page != place);
+            same!(wrong, None, "the first page found that is not in its place (page, place), of {many}");
+            let wrong = desk.owners()[..many - 1].iter().position(|owners| *owners != 2);
+            same!(wrong, None, "the first page found that has not two owners, the trie and the lookup");
+        }
     }
 
     #[test]
@@ -773,6 +857,18 @@ mod checks {
         })
     }
 
+    /// A cache from the trie, whose pages it shares: were they not, dropping it would take them from others.
+    #[track_caller]
+    fn with_prefix(slab: &SharedSlab, trie: &mut PrefixCache, tokens: &[u32], question: &str) -> ForkCache {
+        let before = owners(slab.borrow().pool());
+        let cache = granted(question, || ForkCache::with_prefix(slab, trie, tokens));
+        let after = owners(slab.borrow().pool());
+        // It is not dropped when the check fails.
+        let cache = ManuallyDrop::new(cache);
+        shared(&before, &after, cache.table().pages(), question);
+        ManuallyDrop::into_inner(cache)
+    }
+
     /// A text on its way: its tokens, its cache, and what that must hold.
     struct Text {
         tokens: Vec<u32>,
@@ -784,14 +880,15 @@ mod checks {
         /// A text that begins with what the trie has of it. The rows of the others are still to come.
         #[track_caller]
         fn begin(slab: &SharedSlab, trie: &mut PrefixCache, rows: &mut Rows, tokens: &[u32], run: &str) -> Self {
-            let question = format!("ForkCache::with_prefix of {}, {run}", shown(tokens));
-            let cache = granted(question.as_str(), || ForkCache::with_prefix(slab, trie, tokens));
+            let run = if run.is_empty() { String::new() } else { format!(", {run}") };
+            let question = format!("ForkCache::with_prefix of {}{run}", shown(tokens));
+            let cache = with_prefix(slab, trie, tokens, &question);
             assert!(
                 cache.is_empty() || cache.len() < tokens.len(),
                 "{question}\n  gives {} tokens: one must be left to compute",
                 cache.len()
             );
-            let mut oracle = Oracle::of(format!("{run}, text {}", shown(tokens)));
+            let mut oracle = Oracle::of(format!("text {}{run}", shown(tokens)));
             oracle.note(format!("with_prefix found {} tokens", cache.len()));
             oracle.tokens = rows.of(&tokens[..cache.len()]);
             Text { tokens: tokens.to_vec(), cache, oracle }
@@ -989,6 +1086,75 @@ mod checks {
     }
 
     #[test]
+    fn task_3_the_last_page_of_a_text_is_used_too() {
+        for call in ["lookup", "insert"] {
+            let mut desk = Desk::new(1, 5);
+            desk.keep(&[1, 2]);
+            desk.keep(&[3]);
+            if call == "lookup" {
+                same!(desk.found(&[1, 2, 9]), [0, 1], "pages of 1 found of [1, 2, 9]");
+            } else {
+                desk.keep(&[1, 2]);
+            }
+            same!(desk.evict(1), 1, "evict(1) of three pages that nobody uses");
+            let used =
+                format!("1, 2 came in pages 0 and 1, then 3 in page 2, then an {call} of 1, 2 used all its pages");
+            let used = used.replace("an lookup", "a lookup");
+            same!(desk.owners(), [1, 1, 0, 0, 0], "owners after evict(1): {used}");
+        }
+    }
+
+    #[test]
+    fn task_3_each_page_is_chosen_from_all() {
+        let mut desk = Desk::new(1, 4);
+        desk.keep(&[1, 2]);
+        desk.keep(&[3]);
+        same!(desk.found(&[1, 9]), [0], "pages of 1 found of [1, 9]");
+        same!(desk.evict(2), 2, "evict(2) of three pages that nobody uses");
+        let used = "1, 2 came in pages 0 and 1, then 3 in page 2, and then 1 was looked up";
+        let order = "page 1 goes, and then 2 and not 0, which became a leaf but was used later";
+        same!(desk.owners(), [1, 0, 0, 0], "owners after evict(2): {used}; {order}");
+    }
+
+    #[test]
+    fn task_3_an_insert_that_is_refused_uses_no_page() {
+        let mut desk = Desk::new(2, 6);
+        desk.keep(&[1, 1, 2, 2]);
+        desk.keep(&[3, 3]);
+        let mut table = desk.table(4);
+        same!(numbers(&table), [3, 4], "pages of a table that computes 1, 1, 2, 2 again");
+        let before = listed(&desk.trie);
+        let why = CacheError::DoubleFree(PageId(1));
+        refused(&mut desk, &[1, 1, 2, 2], &mut table, &mut other_pool(6, &[0, 3, 4]), why, "in which page 1 is free");
+        let what = "(page, last_used) that `pages` lists after a refused insert: it has used no page";
+        same!(listed(&desk.trie), before, "{what}");
+        desk.release(table);
+        let used = "1, 1, 2, 2 came in pages 0 and 1, then 3, 3 in page 2; then an insert of 1, 1, 2, 2 was refused";
+        same!(desk.evict_all(), [1, 0, 2], "the order of eviction: {used}");
+    }
+
+    /// Whoever lists no pages says nothing.
+    #[test]
+    fn task_3_pages_used_by_one_call_have_one_number() {
+        let mut desk = Desk::new(2, 6);
+        desk.keep(&counting(6));
+        let inserted = listed(&desk.trie);
+        if inserted.is_empty() {
+            return;
+        }
+        let alike = |listed: &[(u32, u64)]| listed.iter().all(|(_, last_used)| *last_used == listed[0].1);
+        let what = "(page, last_used) that `pages` lists";
+        assert!(alike(&inserted), "{what}: one insert used all three, so they have one number; yours: {inserted:?}");
+        same!(desk.found(&counting(5)), [0, 1], "pages found of 5 tokens");
+        let found = listed(&desk.trie);
+        assert!(alike(&found[..2]), "{what}: one lookup used 0 and 1, so they have one number; yours: {found:?}");
+        assert!(
+            found[0].1 > found[2].1 && found[2] == inserted[2],
+            "{what}: 0 and 1 were looked up and have a higher number now, 2 has the one it had ({inserted:?}); yours: {found:?}"
+        );
+    }
+
+    #[test]
     fn task_3_a_lookup_uses_no_page_that_it_does_not_return() {
         let mut desk = Desk::new(2, 9);
         desk.keep(&counting(4));
@@ -1003,7 +1169,11 @@ mod checks {
         let refused = desk.trie.lookup(&counting(3), &mut other).map(|table| numbers(&table));
         assert!(refused.is_err(), "lookup over a pool in which no page has an owner gave {refused:?}");
         let order = desk.evict_all();
-        same!(order.first(), first.first(), "the page that goes first, when a lookup of it was refused at last");
+        same!(
+            order.first(),
+            first.first(),
+            "the page that goes first: it was used longest ago, as a lookup that is refused uses nothing"
+        );
     }
 
     #[test]
@@ -1011,8 +1181,8 @@ mod checks {
         let mut desk = Desk::new(2, 4);
         for time in 1..=3 {
             desk.keep(&counting(6));
-            same!(desk.trie.n_pages(), 3, "pages of the trie when the text came the {time}. time");
-            same!(desk.evict(2), 2, "evict(2) of 3 pages, the {time}. time");
+            same!(desk.trie.n_pages(), 3, "pages of the trie when the text has come {time} times");
+            same!(desk.evict(2), 2, "evict(2) of 3 pages, when the text has come {time} times");
             same!(desk.found(&counting(7)).len(), 1, "pages found of the text, whose last two were evicted");
             // Somebody else takes the pages that are free: had the trie forgotten nothing, it would give them away.
             let other = desk.table(6);
@@ -1072,23 +1242,19 @@ mod checks {
         same!(wrong, None, "the first of 600 pages that is not evicted in the order in which they came (page, turn)");
         same!(order.len(), 600, "pages evicted one by one");
 
-        let mut desk = Desk::new(1, MANY);
-        keep_many(&mut desk, MANY);
-        for page in 0..3 {
-            let (trie, pool) = (&mut desk.trie, &mut desk.pool);
-            let evicted = once(&format!("evict(1) of {MANY} pages"), || trie.evict(1, pool));
-            same!(evicted, Ok(1), "evict(1) of {MANY} pages that nobody uses");
-            same!(
-                desk.pool.owners(PageId(page)),
-                Ok(0),
-                "owners of page {page}, which was used longest ago, of {MANY}"
-            );
+        for many in more_and_more() {
+            let mut desk = Desk::new(1, many);
+            keep_many(&mut desk, many);
+            for page in 0..3 {
+                let (trie, pool) = (&mut desk.trie, &mut desk.pool);
+                let evicted = once(&format!("evict(1) of {many} pages"), || trie.evict(1, pool));
+                same!(evicted, Ok(1), "evict(1) of {many} pages that nobody uses");
+                let owners = desk.pool.owners(PageId(page));
+                same!(owners, Ok(0), "owners of page {page}, which was used longest ago, of {many}");
+            }
+            let left = (desk.trie.n_pages(), desk.pool.n_free());
+            same!(left, (many - 3, 3), "(pages of the trie, free pages) after three evictions");
         }
-        same!(
-            (desk.trie.n_pages(), desk.pool.n_free()),
-            (MANY - 3, 3),
-            "(pages of the trie, free pages) after three evictions"
-        );
     }
 
     // The whole chapter
@@ -1396,7 +1562,7 @@ mod checks {
             }
             let (expected, logits) = alone(&teller, &prompt, NEW);
             let question = format!("ForkCache::with_prefix of {} tokens, text {turn} of the story", prompt.len());
-            let mut cache = granted(question.as_str(), || ForkCache::with_prefix(&slab, &mut trie, &prompt));
+            let mut cache = with_prefix(&slab, &mut trie, &prompt, &question);
             let read = prompt.len() - 1;
             let pages = [0, read / SIZE, (prompt.len() - 1) / SIZE, (begin.len() - 2) / SIZE][turn];
             same!(cache.len(), pages * SIZE, "tokens that the {question} finds");

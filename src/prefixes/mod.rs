@@ -55,7 +55,8 @@ pub trait Prefixes {
     /// other page here follows. Fewer than `n` only if there is no such page left.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] if it comes upon a page that the pool does not have.
+    /// [`CacheError::ForeignPage`] if it comes upon a page that the pool does not have: nothing has changed then, but that pages
+    /// which it had let go of before stay let go.
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError>;
 
     /// Pages that it owns.
@@ -67,7 +68,8 @@ pub trait Prefixes {
     /// those that it shares. Its next insertion swaps them.
     fn n_evictable(&self, pool: &PagePool) -> usize;
 
-    /// All pages that it owns, in no order: what a [file](saved) needs to bring them back in another process.
+    /// All pages that it owns, in no order: what a [file](saved) needs to bring them back in another process. `batch
+    /// --save-cache` of chapter 12 writes them.
     ///
     /// Whoever does not list them says nothing, as here; then they cannot be saved.
     fn pages(&self) -> Vec<HeldPage<'_>> {
@@ -75,7 +77,7 @@ pub trait Prefixes {
     }
 }
 
-/// A page of a prefix cache.
+/// A page of a prefix cache, as [`Prefixes::pages`] lists it for `batch --save-cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldPage<'a> {
     /// The page.

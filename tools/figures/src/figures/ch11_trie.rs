@@ -240,7 +240,7 @@ pub fn draw(trace: &Trace) -> Drawing {
         ),
         caption: format!(
             "Texts come and go, and the trie keeps what they have computed. Page size {}, {PAGES} pages. Recorded from \
-             <code>PrefixCache</code>; the nodes were read by looking up all texts in a second trie that went the same way.",
+             <code>PrefixCache</code>.",
             trace.page_size
         ),
         steps: (0..frames.len()).map(|step| step_text(frames, step)).collect(),
