@@ -498,7 +498,7 @@ mod checks {
                 }
             },
         );
-        let n = VERY_MANY / 2;
+        let n = VERY_MANY / 10 * 7;
         let outcome = once(&format!("rewind({n}) on {VERY_MANY} tokens, page size 1"), || table.rewind(n, &mut pool));
         same!(outcome, Ok(()), "rewind({n}) on {VERY_MANY} tokens, page size 1");
         let found = (table.len(), table.pages().len(), pool.n_free());
