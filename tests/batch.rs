@@ -4,6 +4,9 @@
 #[path = "support/checkpoints.rs"]
 #[allow(dead_code)]
 mod checkpoints;
+#[path = "support/program.rs"]
+#[allow(dead_code)]
+mod program;
 
 /// What needs the code of chapters 1, 4 to 6 and 10 to 12. A reader's unfinished chapter fails its own checks, not these.
 #[cfg(all(
@@ -19,7 +22,7 @@ mod with_a_scheduler {
     use std::collections::{BTreeSet, HashMap};
     use std::io::{BufRead, BufReader, Read, Write};
     use std::path::{Path, PathBuf};
-    use std::process::{Child, Command, Stdio};
+    use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
     use page_by_page::cache::KvCache;
@@ -38,8 +41,8 @@ mod with_a_scheduler {
     use serde_json::{Value, json};
 
     use super::checkpoints::Folder;
+    use super::program::{PROGRAM, Run, run_with, spawn};
 
-    const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
     const SEEDED: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 23 };
     /// Prompts, as ids of the tiny model, and new tokens at most. Some begin alike, two are the same, one gets no token.
     const ASKED: [(&[u32], usize); 8] = [
@@ -494,36 +497,6 @@ mod with_a_scheduler {
 
     // The command
 
-    struct Run {
-        code: Option<i32>,
-        stdout: String,
-        stderr: String,
-    }
-
-    impl Run {
-        fn results(&self) -> Vec<Value> {
-            self.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-        }
-    }
-
-    fn spawn(arguments: &[&str]) -> Child {
-        let mut command = Command::new(PROGRAM);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
-    }
-
-    fn run_with(arguments: &[&str], input: &[u8]) -> Run {
-        let mut child = spawn(arguments);
-        let mut stdin = child.stdin.take().unwrap();
-        let input = input.to_vec();
-        // Beside, as results may fill their pipe while lines are still written. Who is refused does not read.
-        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
-        let output = child.wait_with_output().unwrap();
-        writer.join().unwrap();
-        let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
-        Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-    }
-
     /// A run of `batch -` with these lines; its exit code must be 0, or 1.
     #[track_caller]
     fn batch(lines: &[Value], more: &[&str], code: i32) -> Run {
@@ -578,7 +551,7 @@ mod with_a_scheduler {
         ];
         for setting in settings {
             let run = batch(&lines, setting, 0);
-            let results = run.results();
+            let results = run.json_lines();
             assert_eq!(results.len(), lines.len());
             for (place, (result, expected)) in results.iter().zip(&expected).enumerate() {
                 assert_eq!(result["line"], json!(place + 1), "{setting:?}");
@@ -608,7 +581,7 @@ mod with_a_scheduler {
     fn the_report_adds_up() {
         let run = batch(&stories(), &["--pages=14", "--page-size=4", "--running=2"], 0);
         let sum = |field: &str| -> u64 {
-            let numbers = run.results().into_iter().map(|result| result["counters"][field].as_u64().unwrap());
+            let numbers = run.json_lines().into_iter().map(|result| result["counters"][field].as_u64().unwrap());
             numbers.sum()
         };
         let (prompts, found, new) = (sum("prompt_tokens") - 3, sum("found"), sum("new_tokens"));
@@ -653,7 +626,7 @@ mod with_a_scheduler {
         let run = run_with(&["batch", "-", "--pages=4"], &input);
         assert_eq!(run.code, Some(1), "{}", run.stderr);
         assert!(run.stderr.ends_with("error: 9 of 12 texts not told: the results say why\n"), "{}", run.stderr);
-        let results = run.results();
+        let results = run.json_lines();
         let expected = [
             (1, ""),
             (3, "it is not a JSON object; write one, such as "),
@@ -742,10 +715,10 @@ mod with_a_scheduler {
         let first = batch(&[line(" was sent"), line(" went")], &[&save, "--page-size=4"], 0);
         assert!(first.stderr.contains(&format!(" pages to {cache}\n")), "{}", first.stderr);
         let alone = batch(&[line(" slept")], &["--page-size=4"], 0);
-        assert_eq!(alone.results()[0]["counters"]["found"], 0);
+        assert_eq!(alone.json_lines()[0]["counters"]["found"], 0);
         for pages in ["--pages=100", "--pages=12"] {
             let second = batch(&[line(" slept")], &[&load, "--page-size=4", pages], 0);
-            let (with, without) = (&second.results()[0], &alone.results()[0]);
+            let (with, without) = (&second.json_lines()[0], &alone.json_lines()[0]);
             assert_eq!((&with["text"], &with["tokens"]), (&without["text"], &without["tokens"]));
             let found = with["counters"]["found"].as_u64().unwrap();
             assert!(found >= 16, "{pages}: {found} tokens found of {}", with["counters"]["prompt_tokens"]);

@@ -34,6 +34,7 @@ mod world {
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch12_scheduler::{Finished, Scheduler};
     use page_by_page::prefixes::Prefixes;
+    use page_by_page::prefixes::none::NoPrefixes;
     use page_by_page::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
 
     use crate::support::asking::{asking, granted, made};
@@ -150,29 +151,9 @@ mod world {
         }
     }
 
-    /// A prefix cache that keeps nothing: its number is the page size.
-    pub struct KeepsNothing(pub usize);
-
-    impl Prefixes for KeepsNothing {
-        fn lookup(&mut self, _: &[u32], _: &mut PagePool) -> Result<PageTable, CacheError> {
-            PageTable::new(self.0)
-        }
-
-        fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
-            Ok(())
-        }
-
-        fn evict(&mut self, _: usize, _: &mut PagePool) -> Result<usize, CacheError> {
-            Ok(0)
-        }
-
-        fn n_pages(&self) -> usize {
-            0
-        }
-
-        fn n_evictable(&self, _: &PagePool) -> usize {
-            0
-        }
+    /// A prefix cache that keeps nothing.
+    pub fn keeps_nothing(page_size: usize) -> Box<NoPrefixes> {
+        Box::new(NoPrefixes::new(page_size).expect("pages have slots"))
     }
 
     /// A call to a prefix cache that can fail.
@@ -337,7 +318,7 @@ mod world {
             let inner: Box<dyn Prefixes> = if setup.keeps_prefixes {
                 Box::new(made("PrefixCache::new of chapter 11", || PrefixCache::new(page_size)))
             } else {
-                Box::new(KeepsNothing(page_size))
+                keeps_nothing(page_size)
             };
             let (watched, log) = watched(inner);
             let limits = StepLimits { tokens: budget, texts };
@@ -1027,9 +1008,10 @@ mod checks {
     use page_by_page::model::LogitRows;
     use page_by_page::sampler::Sampler;
     use page_by_page::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
+    use page_by_page::workload::serving::TINY_LLM;
 
     use super::world::{
-        Call, FIRST_NEW, Fails, KeepsNothing, LAYOUT, Setup, World, alone, begin, count, next_token, told, watched,
+        Call, FIRST_NEW, Fails, LAYOUT, Setup, World, alone, begin, count, keeps_nothing, next_token, told, watched,
     };
     use crate::support::asking::{asking, granted, made};
     use crate::support::limits::{self, often};
@@ -1159,7 +1141,7 @@ mod checks {
         let Setup { page_size, n_pages, budget, texts, .. } = setup;
         let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, page_size, n_pages));
         let limits = StepLimits { tokens: budget, texts };
-        made("Scheduler::new", || Scheduler::new(&slab, Box::new(KeepsNothing(page_size)), limits, &[]))
+        made("Scheduler::new", || Scheduler::new(&slab, keeps_nothing(page_size), limits, &[]))
     }
 
     #[test]
@@ -1167,7 +1149,7 @@ mod checks {
         let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 3));
         for (tokens, texts) in [(0, 1), (1, 0), (0, 0)] {
             let limits = StepLimits { tokens, texts };
-            let found = Scheduler::new(&slab, Box::new(KeepsNothing(4)), limits, &[]).err();
+            let found = Scheduler::new(&slab, keeps_nothing(4), limits, &[]).err();
             same!(found, Some(ScheduleError::NoStep(limits)), "Scheduler::new with {limits:?}");
         }
     }
@@ -1988,38 +1970,18 @@ mod checks {
 
     // All tasks
 
-    /// The requests of tiny-llm's serving trace: tokens of the prompt, and new tokens.
-    const REQUESTS: [(usize, usize); 16] = [
-        (992, 81),
-        (804, 95),
-        (660, 111),
-        (279, 41),
-        (199, 102),
-        (541, 48),
-        (261, 91),
-        (226, 80),
-        (963, 68),
-        (501, 82),
-        (986, 58),
-        (912, 51),
-        (275, 57),
-        (427, 74),
-        (860, 34),
-        (590, 128),
-    ];
-
     fn computed(world: &World) -> u64 {
-        (0..).map_while(|id| (id < REQUESTS.len() as u64).then(|| world.counters(id).computed)).sum()
+        (0..).map_while(|id| (id < TINY_LLM.len() as u64).then(|| world.counters(id).computed)).sum()
     }
 
     #[test]
     fn whole_sixteen_requests_take_264_steps() {
-        let useful: usize = REQUESTS.iter().map(|(tokens, most)| tokens + most - 1).sum();
+        let useful: usize = TINY_LLM.iter().map(|(tokens, most)| tokens + most - 1).sum();
         same!(useful, 10_661, "tokens to read, all but the newest of each text");
         let setup = Setup { page_size: 16, ..Setup::of(1000, 128, 8) };
         let mut world = World::new(setup);
         world.with_rows = false;
-        for (name, (tokens, most)) in (0..).zip(REQUESTS) {
+        for (name, (tokens, most)) in (0..).zip(TINY_LLM) {
             world.submit(&prompt(name, tokens), most);
         }
         same!(world.run(2000), 264, "steps for 16 requests, budget 128, 8 running, pages enough");
@@ -2032,7 +1994,7 @@ mod checks {
         let setup = Setup { page_size: 16, ..Setup::of(150, 128, 8) };
         let mut world = World::new(setup);
         world.with_rows = false;
-        for (name, (tokens, most)) in (0..).zip(REQUESTS) {
+        for (name, (tokens, most)) in (0..).zip(TINY_LLM) {
             world.submit(&prompt(name, tokens), most);
         }
         world.run(5000);

@@ -3,40 +3,21 @@
 #[path = "support/checkpoints.rs"]
 #[allow(dead_code)]
 mod checkpoints;
+#[path = "support/program.rs"]
+#[allow(dead_code)]
+mod program;
 
 use std::path::Path;
 use std::process::Command;
 
 use page_by_page::chapters::Source;
 use page_by_page::model::{LogitRows, Model};
+use program::{PROGRAM, Run, ok, run};
 use serde_json::{Value, json};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
-
-/// What a run left behind.
-struct Run {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-fn run(arguments: &[&str]) -> Run {
-    let output = Command::new(PROGRAM).args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
-    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
-/// A run that must succeed.
-#[track_caller]
-fn ok(arguments: &[&str]) -> Run {
-    let run = run(arguments);
-    assert_eq!(run.code, Some(0), "exit code of {arguments:?}:\n{}", run.stderr);
-    run
-}
 
 #[track_caller]
 fn json_of(arguments: &[&str]) -> Value {
-    serde_json::from_str(&ok(arguments).stdout).expect("JSON on standard output")
+    ok(arguments).json()
 }
 
 /// Whose code of a chapter runs, as the commands say it.

@@ -6,27 +6,9 @@
 
 use std::collections::VecDeque;
 
-const PAGE_SIZE: usize = 16;
+use page_by_page::workload::serving::TINY_LLM;
 
-/// The requests of tiny-llm's serving trace: tokens of the prompt, and new tokens.
-const REQUESTS: [(usize, usize); 16] = [
-    (992, 81),
-    (804, 95),
-    (660, 111),
-    (279, 41),
-    (199, 102),
-    (541, 48),
-    (261, 91),
-    (226, 80),
-    (963, 68),
-    (501, 82),
-    (986, 58),
-    (912, 51),
-    (275, 57),
-    (427, 74),
-    (860, 34),
-    (590, 128),
-];
+const PAGE_SIZE: usize = 16;
 
 /// Two that take 60 pages each.
 const LARGE: [(usize, usize); 2] = [(500, 450), (500, 450)];
@@ -227,25 +209,25 @@ fn what_the_rules_of_the_chapter_buy() {
     let all = [
         (
             "one after the other, each prompt in one step",
-            &REQUESTS[..],
+            &TINY_LLM[..],
             Rules { texts: 1, budget: usize::MAX, ..OURS },
             [1201, 10_661, 0, 1],
         ),
         (
             "8 together, the next 8 when all have ended",
-            &REQUESTS,
+            &TINY_LLM,
             Rules { admission: Admission::Together, ..OURS },
             [302, 10_661, 0, 128],
         ),
-        ("the chapter's rules", &REQUESTS, OURS, [264, 10_661, 0, 128]),
+        ("the chapter's rules", &TINY_LLM, OURS, [264, 10_661, 0, 128]),
         (
             "prompts first, budget 1,024",
-            &REQUESTS,
+            &TINY_LLM,
             Rules { first: First::Prompts, budget: 1024, ..OURS },
             [246, 10_661, 0, 2946],
         ),
-        ("150 pages: the chapter's rules", &REQUESTS, small, [487, 10_661, 0, 128]),
-        ("150 pages: let in by the next chunk", &REQUESTS, by_chunk(small), [481, 34_136, 56, 128]),
+        ("150 pages: the chapter's rules", &TINY_LLM, small, [487, 10_661, 0, 128]),
+        ("150 pages: let in by the next chunk", &TINY_LLM, by_chunk(small), [481, 34_136, 56, 128]),
         ("two large, 80 pages: the chapter's rules", &LARGE, tight, [770, 2534, 1, 946]),
         ("two large, 80 pages: let in by the next chunk", &LARGE, by_chunk(tight), [769, 31_998, 76, 30_410]),
         (
@@ -258,7 +240,7 @@ fn what_the_rules_of_the_chapter_buy() {
     let line = |name: &str, [steps, computed, preemptions, wait]: [&str; 4]| {
         println!("{name:<46}{steps:>6}{computed:>10}{preemptions:>11}{wait:>14}");
     };
-    println!("{} tokens to read; of the two large ones {}", useful(&REQUESTS), useful(&LARGE));
+    println!("{} tokens to read; of the two large ones {}", useful(&TINY_LLM), useful(&LARGE));
     line("", ["steps", "computed", "preempted", "longest wait"]);
     for (name, requests, rules, expected) in all {
         let Outcome { steps, computed, preemptions, longest_wait } = run(requests, rules);
@@ -266,5 +248,5 @@ fn what_the_rules_of_the_chapter_buy() {
         line(name, found.map(|number| number.to_string()).each_ref().map(String::as_str));
         assert_eq!(found, expected, "{name}: steps, tokens computed, preemptions, longest wait");
     }
-    assert_eq!((useful(&REQUESTS), useful(&LARGE)), (10_661, 1898));
+    assert_eq!((useful(&TINY_LLM), useful(&LARGE)), (10_661, 1898));
 }

@@ -9,8 +9,11 @@
     reference = "ch10_fork"
 ))]
 
+#[path = "support/program.rs"]
+#[allow(dead_code)]
+mod program;
+
 use std::path::Path;
-use std::process::Command;
 
 use page_by_page::beams::{Found, LENGTH_PENALTY, log_softmax, score, search};
 use page_by_page::cache::CacheError;
@@ -18,33 +21,8 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::engine::Limits;
 use page_by_page::model::{Model, StepError};
 use page_by_page::tokenizer::Tokenizer;
+use program::{ok, run};
 use serde_json::{Value, json};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
-
-struct Run {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-fn run(arguments: &[&str]) -> Run {
-    let output = Command::new(PROGRAM).args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
-    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
-#[track_caller]
-fn ok(arguments: &[&str]) -> Run {
-    let run = run(arguments);
-    assert_eq!(run.code, Some(0), "exit code of {arguments:?}:\n{}", run.stderr);
-    run
-}
-
-#[track_caller]
-fn json_of(run: &Run) -> Value {
-    serde_json::from_str(&run.stdout).expect("JSON on standard output")
-}
 
 #[track_caller]
 fn refused(arguments: &[&str], says: &str) {
@@ -142,10 +120,10 @@ fn the_report_compares_samples_with_caches_apart() {
 
 #[test]
 fn json_lists_the_samples() {
-    let all = json_of(&ok(&asked(&["--samples", "4", "--json"])));
+    let all = ok(&asked(&["--samples", "4", "--json"])).json();
     for (sample, text) in all["texts"].as_array().unwrap().iter().enumerate() {
         let seed = (23 + sample).to_string();
-        let alone = json_of(&ok(&asked(&["--seed", &seed, "--json"])));
+        let alone = ok(&asked(&["--seed", &seed, "--json"])).json();
         for key in ["prompt", "text", "tokens", "seed"] {
             assert_eq!(text[key], alone[key], "{key} of sample {sample}");
         }
@@ -158,7 +136,7 @@ fn json_lists_the_samples() {
     assert_eq!(all["counters"], counters);
     assert_eq!(all["apart"], json!({ "rows_projected": 172, "rows_copied": 0, "pages": 12, "bytes": 12 * page }));
     assert_eq!(all["pages"], json!({ "page_size": 16, "pages": 12, "peak": 12 }));
-    let flat = json_of(&ok(&asked(&["--samples", "2", "--json", "--kv", "flat"])));
+    let flat = ok(&asked(&["--samples", "2", "--json", "--kv", "flat"])).json();
     assert_eq!((&flat["apart"], &flat["counters"]["tokens"]), (&Value::Null, &json!(86)));
 }
 
@@ -350,7 +328,7 @@ fn beams_that_find_no_page_give_all_back() {
 #[test]
 fn the_command_prints_the_best_text_and_lists_the_others() {
     let run = ok(&asked(&["--beams", "4"]));
-    let all = json_of(&ok(&asked(&["--beams", "4", "--json"])));
+    let all = ok(&asked(&["--beams", "4", "--json"])).json();
     assert_eq!(run.stdout, format!("The king had{}\n", all["text"].as_str().unwrap()));
     let (model, dir) = (bundled("storyteller"), Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/storyteller"));
     let tokenizer = Tokenizer::open(&dir).unwrap();

@@ -3,6 +3,9 @@
 #[path = "support/checkpoints.rs"]
 #[allow(dead_code)]
 mod checkpoints;
+#[path = "support/program.rs"]
+#[allow(dead_code)]
+mod program;
 
 /// What needs the code of chapters 1 to 6. A reader's unfinished chapter fails its own checks, not these.
 #[cfg(all(
@@ -15,7 +18,7 @@ mod checkpoints;
 ))]
 mod with_caches {
     use std::collections::HashSet;
-    use std::io::{Read, Write};
+    use std::io::Read;
     use std::path::{Path, PathBuf};
     use std::process::{Command, Stdio};
 
@@ -29,6 +32,7 @@ mod with_caches {
     use serde_json::{Value, json};
 
     use super::checkpoints::Folder;
+    use super::program::{PROGRAM, Run, ok, run, run_with};
 
     const SEEDED: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 23 };
     /// Prompts, as ids of the small bundled model, and new tokens at most. The last may have none.
@@ -793,40 +797,7 @@ mod with_caches {
 
     // The command
 
-    const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
     const PROMPTS: [&str; 4] = ["Once upon a time", "The king had", "An old woman", "One day"];
-
-    struct Run {
-        code: Option<i32>,
-        stdout: String,
-        stderr: String,
-    }
-
-    fn run_with(arguments: &[&str], input: &[u8]) -> Run {
-        let mut child = Command::new(PROGRAM)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A command that is refused does not read.
-        let _ = child.stdin.take().unwrap().write_all(input);
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
-        Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-    }
-
-    fn run(arguments: &[&str]) -> Run {
-        run_with(arguments, b"")
-    }
-
-    #[track_caller]
-    fn ok(arguments: &[&str]) -> Run {
-        let run = run(arguments);
-        assert_eq!(run.code, Some(0), "exit code of {arguments:?}:\n{}", run.stderr);
-        run
-    }
 
     /// `generate` with the four prompts; the third of them ends by itself after 107 new tokens.
     fn several<'a>(more: &[&'a str]) -> Vec<&'a str> {

@@ -16,6 +16,7 @@ mod files;
 mod fragment;
 mod guesses;
 mod runs;
+mod slab;
 mod svg;
 
 use std::path::Path;

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::fragment::Drawing;
 use crate::runs::{page_numbers, slot_names, write_letters};
-use crate::svg::{Anchor, Area, Kind, Svg, listed, rounded};
+use crate::slab::SlabLines;
+use crate::svg::{Anchor, Kind, Svg, listed};
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };
 const PAGE_SIZE: usize = 4;
@@ -134,25 +135,14 @@ fn frame(operation: String, copied: u64, slab: &SharedSlab, texts: &[(char, Fork
     Ok(Frame { operation, copied, texts, slab: pages, free })
 }
 
-const PITCH: f64 = 21.5;
-const CELL: f64 = 19.0;
-const GAP: f64 = 4.5;
-const LINE: f64 = 62.0;
-const TOP: f64 = 36.0;
-
 pub fn draw(trace: &Trace) -> Drawing {
     let Trace { page_size, frames } = trace;
     let last = &frames[frames.len() - 1];
-    let bottom = TOP + frames.len() as f64 * LINE;
-    let mut svg = Svg::new(bottom + 46.0);
-    for page in 0..last.slab.len() {
-        let (first, end) = (x(page, 0, *page_size), x(page, page_size - 1, *page_size) + CELL);
-        svg.text((first + end) / 2.0, 15.0, Anchor::Middle, &format!("page {page}"));
-        svg.line(&format!("M{} 27v-6H{}v6", rounded(first), rounded(end)));
-    }
+    let lines = SlabLines { page_size: *page_size, n_pages: last.slab.len(), n_lines: frames.len() };
+    let (mut svg, bottom) = (lines.svg(), lines.bottom());
     for (step, frame) in frames.iter().enumerate() {
         let before = step.checked_sub(1).map(|before| &frames[before]);
-        svg.step(step, |svg| draw_slab(svg, TOP + step as f64 * LINE, *page_size, frame, before));
+        svg.step(step, |svg| draw_slab(svg, lines, lines.top(step), frame, before));
     }
     svg.legend(Kind::New, 0.0, bottom + 4.0, "written now");
     svg.legend(Kind::Shared, 120.0, bottom + 4.0, "shared");
@@ -178,11 +168,6 @@ pub fn draw(trace: &Trace) -> Drawing {
     }
 }
 
-/// The left edge of a slot's cell.
-fn x(page: usize, slot: usize, page_size: usize) -> f64 {
-    2.0 + (page * page_size + slot) as f64 * PITCH + page as f64 * GAP
-}
-
 /// `a has pages 0 and 1, b has pages 0 and 2; owners 2, 1, 1 and 0`
 fn state(frame: &Frame) -> String {
     let tables: Vec<String> =
@@ -191,13 +176,13 @@ fn state(frame: &Frame) -> String {
     format!("{}; owners of the pages {}", tables.join(", "), listed(&owners))
 }
 
-fn draw_slab(svg: &mut Svg, y: f64, page_size: usize, frame: &Frame, before: Option<&Frame>) {
+fn draw_slab(svg: &mut Svg, lines: SlabLines, y: f64, frame: &Frame, before: Option<&Frame>) {
     svg.bold(0.0, y + 17.0, Anchor::Start, &frame.operation);
     let tables: Vec<String> = frame.texts.iter().map(|text| format!("{} {:?}", text.name, text.pages)).collect();
     svg.text(360.0, y + 17.0, Anchor::End, &format!("{}; {} copied", tables.join(", "), frame.copied));
     for (page, Page { owners, slots }) in frame.slab.iter().enumerate() {
         for (slot, content) in slots.iter().enumerate() {
-            let area = Area { x: x(page, slot, page_size), y: y + 24.0, width: CELL, height: 28.0 };
+            let area = lines.cell(y, page, slot);
             let is_new = before.is_none_or(|before| before.slab[page].slots[slot].row != content.row);
             match (&content.row, content.held, owners) {
                 (Some(row), true, _) if is_new => svg.cell(Kind::New, area, row, row),
