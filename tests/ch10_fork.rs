@@ -35,6 +35,7 @@ mod checks {
     use crate::support::rows::{KINDS, Kind};
     use crate::support::story::{SAMPLING, Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
+    use crate::support::words::count;
 
     /// Three numbers that cannot be taken for one another.
     const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
@@ -75,7 +76,8 @@ mod checks {
     #[track_caller]
     fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
         let (len, size) = (table.len(), table.page_size());
-        granted(format!("grow({n}) of chapter 5, on {len} tokens, page size {size}, with pages enough"), || {
+        let tokens = count(len, "token");
+        granted(format!("grow({n}) of chapter 5, on {tokens}, page size {size}, with pages enough"), || {
             table.grow(n, pool)
         });
     }
@@ -88,7 +90,7 @@ mod checks {
     /// Forks a table; looks first at what the fork says of itself.
     #[track_caller]
     fn fork_table(table: &PageTable, pool: &mut PagePool) -> PageTable {
-        let at = format!("fork of a table of {} tokens, page size {}", table.len(), table.page_size());
+        let at = format!("fork of a table of {}, page size {}", count(table.len(), "token"), table.page_size());
         let fork = granted(at.as_str(), || table.fork(pool));
         same!(
             (fork.len(), fork.page_size(), fork.pages().len()),
@@ -151,21 +153,21 @@ mod checks {
         let copies = tail.is_some_and(|tail| slab.borrow().pool().owners(*tail).is_ok_and(|owners| owners > 1));
         let needed = (len + n).div_ceil(size) - len.div_ceil(size) + usize::from(copies);
         let copy = if copies { ", one of them for a copy" } else { "" };
-        let pages = if needed == 1 { "page" } else { "pages" };
-        let room = format!("it needs {needed} {pages}{copy}, and {} are free", n_free(slab));
+        let [needs, free] = [needed, n_free(slab)].map(|n| count(n, "page"));
+        let room = format!("it needs {needs}{copy}, and the pool has {free} free");
         oracle.append_with_room(cache, tokens, &room);
     }
 
     /// Forks a text; looks first at what the fork says of itself.
     #[track_caller]
     fn fork(cache: &ForkCache, oracle: &Oracle, name: &str) -> (ForkCache, Oracle) {
-        let len = cache.len();
-        let fork = granted(format!("fork of a cache of {len} tokens"), || cache.fork());
-        same!(fork.len(), len, "tokens in a fork of a cache of {len}");
-        same!(numbers(fork.table()), numbers(cache.table()), "pages of a fork of a cache of {len} tokens: the same");
+        let held = count(cache.len(), "token");
+        let fork = granted(format!("fork of a cache of {held}"), || cache.fork());
+        same!(fork.len(), cache.len(), "tokens in a fork of a cache of {held}");
+        same!(numbers(fork.table()), numbers(cache.table()), "pages of a fork of a cache of {held}: the same");
         let mut forked = Oracle::of(format!("text {name}"));
         forked.tokens = oracle.tokens.clone();
-        forked.note(format!("forked with {len} tokens"));
+        forked.note(format!("forked with {held}"));
         (fork, forked)
     }
 
@@ -226,7 +228,8 @@ mod checks {
                 granted("free of chapter 4, of page 1", || pool.free(taken[1]));
                 grow(&mut a, held - held.min(1), &mut pool);
                 let free = pool.n_free();
-                let at = format!("fork of a table of {held} tokens in pages {:?}, page size {size}", numbers(&a));
+                let (tokens, pages) = (count(held, "token"), numbers(&a));
+                let at = format!("fork of a table of {tokens} in pages {pages:?}, page size {size}");
                 let before = owners(&pool, 9);
                 let b = fork_table(&a, &mut pool);
                 same!(numbers(&b), numbers(&a), "pages of the fork, {at}");
@@ -397,7 +400,7 @@ mod checks {
             for held in 0..=3 * size {
                 let mut pool = pool(5);
                 let mut a = table(size, held, &mut pool);
-                let at = format!("{held} tokens, page size {size}");
+                let at = format!("{}, page size {size}", count(held, "token"));
                 same!(a.shares_tail(&pool), Ok(false), "shares_tail of a table without a fork, {at}");
                 let mut b = fork_table(&a, &mut pool);
                 let filled_in_part = held % size > 0;
@@ -444,7 +447,8 @@ mod checks {
                 let mut a = table(size, held, &mut pool);
                 let mut b = fork_table(&a, &mut pool);
                 let (pages, rows, free) = (a.pages().len(), held % size, pool.n_free());
-                let at = format!("own_tail of a fork of {held} tokens in pages {:?}, page size {size}", numbers(&a));
+                let tokens = count(held, "token");
+                let at = format!("own_tail of a fork of {tokens} in pages {:?}, page size {size}", numbers(&a));
                 let found = granted(at.as_str(), || b.own_tail(&mut pool));
                 same!((a.len(), a.pages().len()), (held, pages), "(tokens, pages) of the other table after {at}");
                 if rows == 0 {
@@ -605,7 +609,7 @@ mod checks {
             let slab = slab(6);
             let (a, oracle_a) = text(&slab, "a", &first_tokens(held));
             let (before, free) = (content(&slab), n_free(&slab));
-            let at = format!("fork of a cache of {held} tokens, page size 4");
+            let at = format!("fork of a cache of {}, page size 4", count(held, "token"));
             let question = asking(at.as_str());
             let (b, asked) = allocated(|| a.fork());
             drop(question);
@@ -637,7 +641,8 @@ mod checks {
             let [(mut x, mut oracle_x), (mut y, mut oracle_y)] =
                 if first == "a" { [(a, oracle_a), (b, oracle_b)] } else { [(b, oracle_b), (a, oracle_a)] };
             let second = if first == "a" { "b" } else { "a" };
-            let at = format!("b is a fork of a, {held} tokens, page size 4; {first} is extended by {n}");
+            let tokens = count(held, "token");
+            let at = format!("b is a fork of a, {tokens}, page size 4; {first} is extended by {n}");
             let tail = held % 4;
             append(&slab, &mut oracle_x, &mut x, &first_tokens(100 + n)[100..]);
             let old = x.usage().rows_copied;
@@ -771,12 +776,13 @@ mod checks {
             let (a, oracle_a) = text(&slab, "a", &first_tokens(held));
             let (mut b, mut oracle_b) = fork(&a, &oracle_a, "b");
             let (last, _) = text(&slab, "c", &[900]);
-            let at = format!("extend({n}) of a fork of {held} tokens, page size 4, {} pages free", needed - 1);
+            let of = format!("extend({n}) of a fork of {}, page size 4", count(held, "token"));
+            let at = format!("{of}, {} free", count(needed - 1, "page"));
             let (before, was, list) = (content(&slab), state(&b, &slab), free_list_of(&slab));
             let question = asking(at.as_str());
             let outcome = b.extend(n);
             drop(question);
-            assert!(outcome.is_err(), "{at}: needed are {needed}, and it said {outcome:?}");
+            assert!(outcome.is_err(), "{at}: it needs {}, and it said {outcome:?}", count(needed, "page"));
             same!(state(&b, &slab), was, "{STATE} after the refused {at}");
             same!(outcome, Err(CacheError::OutOfPages { needed, free: needed - 1 }), "{at}");
             same!(free_list_of(&slab), list, "the free list after the refused {at}");
@@ -784,7 +790,7 @@ mod checks {
             oracle_a.check(&a);
             oracle_b.check(&b);
             drop(last);
-            let at = format!("extend({n}) of a fork of {held} tokens, page size 4, {needed} pages free");
+            let at = format!("{of}, {} free", count(needed, "page"));
             append(&slab, &mut oracle_b, &mut b, &first_tokens(100 + n)[100..]);
             same!(n_free(&slab), 0, "free pages after {at}");
             same!(b.usage().rows_copied, held as u64 % 4, "rows copied after {at}");
@@ -813,7 +819,7 @@ mod checks {
             for n in [usize::MAX, usize::MAX - 1, 1 << 63, (1 << 32) + 1] {
                 let room = if tail == 0 { 0 } else { page_size - tail };
                 let needed = (n - room).div_ceil(page_size) + usize::from(tail > 0);
-                let at = format!("extend({n}) of a fork of {held} tokens, page size {page_size}");
+                let at = format!("extend({n}) of a fork of {}, page size {page_size}", count(held, "token"));
                 let free = n_free(&slab);
                 let question = asking(at.as_str());
                 same!(b.extend(n), Err(CacheError::OutOfPages { needed, free }), "{at}");
@@ -1117,7 +1123,8 @@ mod checks {
 
     #[track_caller]
     fn candidates(beams: &Beams, rows: &[Vec<f32>], n: usize) -> Vec<Candidate> {
-        let _asking = asking(format!("candidates(…, {n}) of {} beams, {} tokens each", rows.len(), rows[0].len()));
+        let (of, tokens) = (count(rows.len(), "beam"), count(rows[0].len(), "token"));
+        let _asking = asking(format!("candidates(…, {n}) of {of}, {tokens} each"));
         beams.candidates(rows, n)
     }
 
@@ -1213,7 +1220,7 @@ mod checks {
 
     /// A token that the model rules out: the logarithm of 0.
     #[test]
-    fn task_4_a_token_without_a_chance_comes_last() {
+    fn task_4_tokens_without_a_chance_come_last() {
         let slab = slab(20);
         let mut beams = beams(&slab, 2, &[]);
         let never = f32::NEG_INFINITY;
@@ -1731,7 +1738,8 @@ mod checks {
                 }
                 let index = dice.roll(0, texts.len() - 1);
                 let (len, free) = (texts[index].cache.len(), n_free(&slab));
-                let at = format!("seed {seed}, step {step}, page size {size}, {len} tokens held, {free} pages free");
+                let (tokens, pages) = (count(len, "token"), count(free, "page"));
+                let at = format!("seed {seed}, step {step}, page size {size}, {tokens} held, {pages} free");
                 match move_ {
                     0 => drop(texts.swap_remove(index)),
                     1..4 if texts.len() < 6 => {
@@ -1799,8 +1807,8 @@ mod checks {
                 same!(
                     n_free(&slab),
                     n_pages - held.len(),
-                    "free pages of {n_pages} when {} are held; {at}",
-                    held.len()
+                    "free pages of {n_pages} beside {} held; {at}",
+                    count(held.len(), "page")
                 );
             }
             drop(texts);

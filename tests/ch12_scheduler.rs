@@ -39,6 +39,7 @@ mod world {
 
     use crate::support::asking::{asking, granted, made};
     use crate::support::limits;
+    use crate::support::words::count;
 
     /// One layer, and rows of two numbers.
     pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
@@ -288,11 +289,6 @@ mod world {
         format!("{noun} {} {verb}", id_list(ids))
     }
 
-    /// `1 text`, `2 texts`
-    pub fn count(n: usize, noun: &str) -> String {
-        format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-    }
-
     /// `text 0 reads 4, text 1 reads 2 and its last`
     pub fn told(plan: &[Turn]) -> String {
         let turn = |turn: &Turn| {
@@ -345,8 +341,9 @@ mod world {
             let first = self.history.len().saturating_sub(6);
             let history = self.history[first..].join("; ");
             let history = if history.is_empty() { String::new() } else { format!("\n  before: {history}") };
+            let pages = count(n_pages, "page");
             format!(
-                "{run}step {}: {n_pages} pages of {page_size}, budget {budget}, at most {texts} running{cached}{history}",
+                "{run}step {}: {pages} of {page_size}, budget {budget}, at most {texts} running{cached}{history}",
                 self.steps
             )
         }
@@ -367,7 +364,7 @@ mod world {
         #[track_caller]
         pub fn submit(&mut self, prompt: &[u32], max_new_tokens: usize) -> u64 {
             let expected = self.texts.last_key_value().map_or(0, |(id, _)| id + 1);
-            let call = format!("submit of {} tokens, {max_new_tokens} new", prompt.len());
+            let call = format!("submit of {}, {max_new_tokens} new", count(prompt.len(), "token"));
             let what = format!("{call}, {}", self.at());
             self.begin(&call);
             let id = granted(what.clone(), || self.scheduler.submit(prompt.to_vec(), max_new_tokens));
@@ -382,7 +379,8 @@ mod world {
                 counters: Counters::default(),
             };
             self.texts.insert(expected, known);
-            self.note(format!("text {expected} comes with {} tokens and gets {max_new_tokens} new", prompt.len()));
+            let tokens = count(prompt.len(), "token");
+            self.note(format!("text {expected} comes with {tokens} and gets {max_new_tokens} new"));
             if max_new_tokens == 0 {
                 self.check_finished(&[expected], &what);
             }
@@ -394,12 +392,12 @@ mod world {
         #[track_caller]
         pub fn submit_too_long(&mut self, prompt: &[u32], max_new_tokens: usize, needed: usize) {
             let n_pages = self.setup.n_pages;
-            let what = format!("submit of {} tokens, {max_new_tokens} new, {}", prompt.len(), self.at());
+            let what = format!("submit of {}, {max_new_tokens} new, {}", count(prompt.len(), "token"), self.at());
             let question = asking(&what);
             let found = self.scheduler.submit(prompt.to_vec(), max_new_tokens);
             drop(question);
             let expected = ScheduleError::NeverFits { prompt: prompt.len(), max_new_tokens, needed, n_pages };
-            same!(found, Err(expected), "{what}: alone in the pool it would need {needed} pages");
+            same!(found, Err(expected), "{what}: alone in the pool it would need {}", count(needed, "page"));
             self.check_all(&format!("refused {what}"));
         }
 
@@ -563,12 +561,16 @@ mod world {
                 .collect();
             let states: Vec<String> = before
                 .iter()
-                .map(|seen| format!("text {} had {} tokens unread, {} pages", seen.id, seen.unread, seen.pages.len()))
+                .map(|seen| {
+                    let (unread, pages) = (count(seen.unread, "token"), count(seen.pages.len(), "page"));
+                    format!("text {} had {unread} unread, {pages}", seen.id)
+                })
                 .collect();
             let states = format!(
-                "{}; {free} pages were free, and {} more were the prefix cache's alone",
+                "{}; the pool had {} free, and the prefix cache alone had {}",
                 states.join(", "),
-                room - free
+                count(free, "page"),
+                count(room - free, "page")
             );
             same!(
                 (gone, ran),
@@ -596,10 +598,10 @@ mod world {
                 same!(
                     turn.is_last,
                     is_last,
-                    "is_last of text {}, which has then read {} of its {} tokens; {said}",
+                    "is_last of text {}, which has then read {} of {}; {said}",
                     seen.id,
                     seen.held,
-                    known.tokens.len()
+                    count(known.tokens.len(), "token")
                 );
                 if came.contains(&seen.id) {
                     let first_time = known.counters.computed == 0;
@@ -642,9 +644,10 @@ mod world {
             let left = self.n_free();
             assert!(
                 evicted == 0 || left == 0 || !gone.is_empty(),
-                "plan has evicted {} from the prefix cache, and {left} of the pool are free after it: no more are to be \
+                "plan has evicted {} from the prefix cache, and the pool has {} free after it: no more are to be \
                  evicted than are missing; {said}",
-                count(evicted, "page")
+                count(evicted, "page"),
+                count(left, "page")
             );
             let again = self.again(after);
             let went: Vec<u64> = gone.iter().chain(&again).copied().collect();
@@ -659,8 +662,10 @@ mod world {
                 preempted => format!(", with those that text {} had and gives back", id_list(preempted)),
             };
             panic!(
-                "{} preempted{came_back}, though the pages suffice{with}: {free} were free, and {} could be evicted; {said}",
+                "{} preempted{came_back}, though the pages suffice{with}: the pool had {} free, and {} could be evicted; \
+                 {said}",
                 were(&too_many),
+                count(free, "page"),
                 room - free
             );
         }
@@ -709,20 +714,23 @@ mod world {
                 let found = held.wrapping_sub(reads);
                 assert!(
                     found < tokens && found.is_multiple_of(page_size),
-                    "text {id} has {tokens} tokens, and begins with {found} that it need not read; {said}"
+                    "text {id} has {}, and begins with {found} that it need not read; {said}",
+                    count(tokens, "token")
                 );
                 let log = self.log.borrow();
                 assert!(
                     log.lookups.contains(&(tokens, found)),
-                    "text {id} begins with {found} tokens that it need not read, and has {tokens}; the prefix cache was \
-                     asked about (tokens, found) {:?}; {said}",
+                    "text {id} begins with {} that it need not read, and has {tokens}; the prefix cache was asked about \
+                     (tokens, found) {:?}; {said}",
+                    count(found, "token"),
                     log.lookups
                 );
                 same!(
                     reads,
                     left.min(tokens - found),
-                    "tokens that text {id} reads: it was let in with {tokens} tokens, {found} of them found, and {left} \
-                     of the budget left; {said}"
+                    "tokens that text {id} reads: it was let in with {}, {found} of them found, and {left} of the budget \
+                     left; {said}",
+                    count(tokens, "token")
                 );
                 left -= reads;
             }
@@ -731,7 +739,7 @@ mod world {
                 assert!(
                     needed <= room,
                     "{} let in, and then the texts that run need {} more to read all of their tokens and \
-                     the next one, and {room} of {n_pages} are free or can be evicted ({free} and {evictable}); {said}",
+                     the next one, and {room} of {n_pages} can be had ({free} free, {evictable} to evict); {said}",
                     were(came),
                     count(needed, "page")
                 );
@@ -752,7 +760,7 @@ mod world {
                 needed > room,
                 "text {head} is the first that waits and is not let in, although {left} of the budget {} left, \
                  {running} of at most {} {}, and all of its tokens and the next one fit: it and those that run need \
-                 {} more{beside}, and {room} are free or can be evicted ({free} and {evictable}); {said}",
+                 {} more{beside}, and {room} can be had ({free} free, {evictable} to evict); {said}",
                 if left == 1 { "is" } else { "are" },
                 count(texts, "text"),
                 if running == 1 { "runs" } else { "run" },
@@ -786,7 +794,8 @@ mod world {
                     self.texts.values().filter(|known| known.tokens == *tokens).map(|known| known.held).max();
                 assert!(
                     full <= computed.unwrap_or(0),
-                    "plan gave pages with {full} tokens to the prefix cache, whose rows are not computed yet; {said}"
+                    "plan gave pages with {} to the prefix cache, whose rows are not computed yet; {said}",
+                    count(full, "token")
                 );
             }
         }
@@ -822,7 +831,12 @@ mod world {
                     let question = asking(format!("gather of text {id}, {at}"));
                     let (k, v) = reading.cache.gather(0);
                     drop(question);
-                    same!(k.len(), 2 * held, "numbers that the cache of text {id} gathers, {held} tokens held, {at}");
+                    same!(
+                        k.len(),
+                        2 * held,
+                        "numbers that the cache of text {id} gathers, {} held, {at}",
+                        count(held, "token")
+                    );
                     for (position, (k, v)) in k.chunks(2).zip(v.chunks(2)).enumerate() {
                         let [keys, values] = row(known.tokens[position], position);
                         assert!(
@@ -934,9 +948,9 @@ mod world {
                 same!(
                     pages.len(),
                     known.held.div_ceil(page_size),
-                    "pages of text {}, {} tokens held, after the {what}",
+                    "pages of text {}, {} held, after the {what}",
                     text.id,
-                    known.held
+                    count(known.held, "token")
                 );
                 pages.iter().for_each(|page| owners[page.index()] += 1);
             }
@@ -1011,13 +1025,14 @@ mod checks {
     use page_by_page::workload::serving::TINY_LLM;
 
     use super::world::{
-        Call, FIRST_NEW, Fails, LAYOUT, Setup, World, alone, begin, count, keeps_nothing, next_token, told, watched,
+        Call, FIRST_NEW, Fails, LAYOUT, Setup, World, alone, begin, keeps_nothing, next_token, told, watched,
     };
     use crate::support::asking::{asking, granted, made};
     use crate::support::limits::{self, often};
     use crate::support::oracle::{Dice, seeds};
     use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript};
+    use crate::support::words::count;
 
     /// So many tokens that no other text begins with.
     fn prompt(name: u32, n: usize) -> Vec<u32> {
@@ -1171,7 +1186,12 @@ mod checks {
             let mut world = World::new(Setup::of(4, budget, 2));
             world.submit(&prompt(0, 10), 3);
             same!(short(&world.plan()), [(0, n, is_last)], "the plan for a prompt of 10 tokens, budget {budget}");
-            same!(world.n_free(), 4 - n.div_ceil(4), "free pages of 4 when {n} tokens have room, page size 4");
+            same!(
+                world.n_free(),
+                4 - n.div_ceil(4),
+                "free pages of 4 beside room for {}, page size 4",
+                count(n, "token")
+            );
             let plan = [Turn { text: TextId(0), tokens: n, is_last }];
             same!(world.read(&plan).len(), usize::from(is_last), "tokens that are asked for, {n} of 10 read");
         }
@@ -1246,7 +1266,8 @@ mod checks {
             same!(
                 plan.len(),
                 1 + usize::from(both),
-                "texts that are let in at once, of two with (tokens, new) {first:?} and {second:?}, {n_pages} pages of 4"
+                "texts that are let in at once, of two with (tokens, new) {first:?} and {second:?}, {} of 4",
+                count(n_pages, "page")
             );
         }
     }
@@ -1260,7 +1281,8 @@ mod checks {
             same!(
                 short(&world.plan()),
                 [(0, tokens, true)],
-                "the plan for {tokens} tokens and {most} new ones, which take all 8 slots of 2 pages"
+                "the plan for {} and {most} new, which take all 8 slots of 2 pages",
+                count(tokens, "token")
             );
         }
     }
@@ -1449,7 +1471,8 @@ mod checks {
             same!(
                 alone(&asked, most, &end_of_text),
                 (world.tokens(0).to_vec(), end),
-                "the text whose token number {n} is an end of text, {most} tokens asked for"
+                "the text whose token number {n} is an end of text, {} asked for",
+                count(most, "token")
             );
             world.check_end();
         }
@@ -1538,7 +1561,8 @@ mod checks {
             same!(
                 short(&world.plan()),
                 [(1, tokens - found, true)],
-                "the plan for a text whose {tokens} tokens another one had begun with, page size 4"
+                "the plan for a text of {} that another one had begun with, page size 4",
+                count(tokens, "token")
             );
             same!(world.counters(1).found, found, "tokens found, of {tokens}");
             let plan = [Turn { text: TextId(1), tokens: tokens - found, is_last: true }];

@@ -29,5 +29,6 @@ pub mod rows;
 pub mod script;
 pub mod story;
 pub mod transcript;
+pub mod words;
 #[macro_use]
 pub mod whose_code;
