@@ -1,7 +1,7 @@
 //! Chapter 12: the scheduler. Who reads how many tokens in the next step.
 //!
-//! Many texts, one pass of the model a step, and fewer pages than all of them want. The scheduler
-//! knows no model: it plans a step, and is told what came of it.
+//! Many texts, one pass of the model a step, and fewer pages than all of them want. The
+//! scheduler knows no model: it plans a step, and is told what came of it.
 //!
 //! ```text
 //!   budget 8      step 1       step 2       step 3       step 4
@@ -10,8 +10,8 @@
 //!   text 2                     ██ 2         ██████ 6 +   preempted
 //! ```
 //!
-//! The oldest text is served first and never made to wait, so it ends; then another one is the
-//! oldest.
+//! The oldest text is served first and never made to wait, so it ends; then another one is
+//! the oldest.
 //!
 //! Check your work with `cargo test --features solution --test ch12_scheduler`.
 
@@ -45,8 +45,8 @@ impl Text {
         &self.tokens[self.n_prompt..]
     }
 
-    /// Tokens that have rows at the most, when it ends at its limit. The newest is never read,
-    /// and has none: a prompt of 5 and 3 new tokens take 7 rows.
+    /// Tokens that have rows at the most, when it ends at its limit. The newest is never
+    /// read, and has none: a prompt of 5 and 3 new tokens take 7 rows.
     ///
     /// `max_new_tokens` may be any number but 0.
     fn most_rows(&self) -> usize {
@@ -56,8 +56,8 @@ impl Text {
     /// Pages that it takes beyond those of `table` to read all of its tokens and the one that
     /// comes next, if that is ever read.
     ///
-    /// Page size 4, 8 tokens, and a table of 4 of them: 2 pages more, for 9 rows. If only one new
-    /// token is to come, 1 page: that token is the newest, and never read.
+    /// Page size 4, 8 tokens, and a table of 4 of them: 2 pages more, for 9 rows. If only one
+    /// new token is to come, 1 page: that token is the newest, and never read.
     fn pages_to_go(&self, table: &PageTable) -> usize {
         todo!("ch12 task 2: how many pages more, for its tokens and the next?")
     }
@@ -120,8 +120,8 @@ impl Running {
     }
 }
 
-/// A text's part of a step, for the model: the tokens that it reads, and its cache, whose newest
-/// tokens they are.
+/// A text's part of a step, for the model: the tokens that it reads, and its cache, whose
+/// newest tokens they are.
 pub struct Reading<'a> {
     /// The part.
     pub turn: Turn,
@@ -148,8 +148,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// No texts yet. `prefixes` keeps pages of this slab's pool. `end_of_text`: tokens that end a
-    /// text; they are not part of it.
+    /// No texts yet. `prefixes` keeps pages of this slab's pool. `end_of_text`: tokens that
+    /// end a text; they are not part of it.
     ///
     /// # Errors
     /// [`ScheduleError::NoStep`] if a step may have no tokens or no texts.
@@ -195,16 +195,17 @@ impl Scheduler {
         &*self.prefixes
     }
 
-    /// Takes a text in; it waits behind all others. One that is to get no new token has ended at
-    /// once, with [`End::Limit`], whatever its length: it takes no page.
+    /// Takes a text in; it waits behind all others. One that is to get no new token has ended
+    /// at once, with [`End::Limit`], whatever its length: it takes no page.
     ///
-    /// 3 pages of 4: a prompt of 6 tokens with 7 new ones fits, as it takes 12 slots at the most.
-    /// With 8 new ones it would need 4 pages and is refused, also while nobody else is there.
+    /// 3 pages of 4: a prompt of 6 tokens with 7 new ones fits, as it takes 12 slots at the
+    /// most. With 8 new ones it would need 4 pages and is refused, also while nobody else is
+    /// there.
     ///
     /// # Errors
     /// [`ScheduleError::NoPrompt`], also where no new token is asked for.
-    /// [`ScheduleError::NeverFits`] if the pool is too small for the text even when it has all
-    /// pages to itself. A text that is refused gets no number.
+    /// [`ScheduleError::NeverFits`] if the pool is too small for the text even when it has
+    /// all pages to itself. A text that is refused gets no number.
     pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
         todo!("ch12 task 1: take the text in, or refuse what can never fit")
     }
@@ -217,18 +218,18 @@ impl Scheduler {
 
     /// The turns of the next step, oldest text first. Room for their tokens is made.
     ///
-    /// Each running text reads what it has not read yet, as far as the budget goes. One that finds
-    /// no pages, free or evictable, gets those of the newest text, or waits if it is the newest
-    /// itself. Then, while budget is left, others may begin and read. The plan is empty if nobody
-    /// waits or runs.
+    /// Each running text reads what it has not read yet, as far as the budget goes. One that
+    /// finds no pages, free or evictable, gets those of the newest text, or waits if it is
+    /// the newest itself. Then, while budget is left, others may begin and read. The plan is
+    /// empty if nobody waits or runs.
     ///
-    /// Budget 8. Two texts have 1 token unread each, and one with 13 tokens waits: the plan is 1,
-    /// 1 and 6. In the next step it is the same again, then 1, 1 and 1, its last.
+    /// Budget 8. Two texts have 1 token unread each, and one with 13 tokens waits: the plan
+    /// is 1, 1 and 6. In the next step it is the same again, then 1, 1 and 1, its last.
     ///
     /// # Errors
     /// [`ScheduleError::NotSettled`] if the last plan is not settled yet.
-    /// [`ScheduleError::Cache`] with what a cache says that fails for another reason than a lack
-    /// of pages.
+    /// [`ScheduleError::Cache`] with what a cache says that fails for another reason than a
+    /// lack of pages.
     pub fn plan(&mut self) -> Result<Vec<Turn>, ScheduleError> {
         todo!("ch12 task 2: who reads how many tokens in this step?")
     }
@@ -248,9 +249,9 @@ impl Scheduler {
         self.planned.push(Turn { text, tokens: n, is_last });
     }
 
-    /// Makes room for `n` more tokens of the text at `place`: evicts the pages that are missing
-    /// and no more and, where that is not enough, preempts the newest text, again and again. False
-    /// if this one was the newest in the end and now waits.
+    /// Makes room for `n` more tokens of the text at `place`: evicts the pages that are
+    /// missing and no more and, where that is not enough, preempts the newest text, again and
+    /// again. False if this one was the newest in the end and now waits.
     fn make_room(&mut self, place: usize, n: usize) -> Result<bool, CacheError> {
         match self.running[place].cache.extend(n) {
             Ok(()) => Ok(true),
@@ -261,18 +262,19 @@ impl Scheduler {
         }
     }
 
-    /// Sends the newest text that runs back to the head of the queue, without its pages. It keeps
-    /// its tokens.
+    /// Sends the newest text that runs back to the head of the queue, without its pages. It
+    /// keeps its tokens.
     fn preempt(&mut self) {
         todo!("ch12 task 4: send the newest back to the queue")
     }
 
     /// Lets the first text that waits run, if fewer run than may, and if its
-    /// [pages to go](Text::pages_to_go) and those of all that run find room together: pages that
-    /// are free or can be evicted. Says whether it does.
+    /// [pages to go](Text::pages_to_go) and those of all that run find room together: pages
+    /// that are free or can be evicted. Says whether it does.
     ///
-    /// It begins with the pages that the prefix cache holds of it. As long as it has them, they
-    /// cannot be evicted. If it may not run yet, it keeps nothing, and nobody overtakes it.
+    /// It begins with the pages that the prefix cache holds of it. As long as it has them,
+    /// they cannot be evicted. If it may not run yet, it keeps nothing, and nobody overtakes
+    /// it.
     fn admit(&mut self) -> Result<bool, CacheError> {
         todo!("ch12 task 2: may the first of the queue begin?")
     }
@@ -292,12 +294,13 @@ impl Scheduler {
     /// The step is computed. `picks`: the next token of each text whose turn
     /// [is its last](Turn::is_last), in the order of the plan.
     ///
-    /// Pages that are full now go to the prefix cache, after every chunk. A text that ends gives
-    /// its pages back before this returns. Those that end in one step end in the plan's order.
+    /// Pages that are full now go to the prefix cache, after every chunk. A text that ends
+    /// gives its pages back before this returns. Those that end in one step end in the plan's
+    /// order.
     ///
     /// # Errors
-    /// [`ScheduleError::WrongPicks`] if a token is missing, is one too many, or is out of order;
-    /// nothing has changed then, and the plan still waits for its tokens.
+    /// [`ScheduleError::WrongPicks`] if a token is missing, is one too many, or is out of
+    /// order; nothing has changed then, and the plan still waits for its tokens.
     /// [`ScheduleError::Cache`] with what the prefix cache says if it does not take a page.
     pub fn settle(&mut self, picks: &[Pick]) -> Result<(), ScheduleError> {
         todo!("ch12 task 3: keep the full pages, hand out the next tokens")
@@ -309,8 +312,8 @@ impl Scheduler {
         cache.insert_into(&mut *self.prefixes, &text.tokens)
     }
 
-    /// Adds a token to the text at `place`; why the text ends with it, if it does. One that ends
-    /// the text is not added, and counts before the limit.
+    /// Adds a token to the text at `place`; why the text ends with it, if it does. One that
+    /// ends the text is not added, and counts before the limit.
     fn append(&mut self, place: usize, token: u32) -> Option<End> {
         todo!("ch12 task 3: add the token; does the text end with it?")
     }

@@ -1,8 +1,8 @@
 //! Chapter 11: the prefix cache. What one text has computed, the next one finds.
 //!
 //! A *trie* of full pages. A *node* is a page; the way to it from the beginning spells the
-//! tokens whose rows lie in it and in the pages before it. The trie *owns* its pages, as a text
-//! does: they stay when the text that filled them is gone, until they are evicted.
+//! tokens whose rows lie in it and in the pages before it. The trie *owns* its pages, as a
+//! text does: they stay when the text that filled them is gone, until they are evicted.
 //!
 //! ```text
 //!   page size 2                                     the trie
