@@ -39,6 +39,7 @@ mod checks {
     use crate::support::oracle::{Dice, Oracle, STEPS, seeds};
     use crate::support::story::{SAMPLING, Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript, told, told_pages};
+    use crate::support::words::count;
 
     /// Three numbers that cannot be taken for one another, nor for a page size.
     const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
@@ -161,6 +162,15 @@ mod checks {
             shared(&before, &self.owners(), table.pages(), &question);
             same!(table.page_size(), self.size, "page size of the table that a {question} gives");
             let full = table.pages().len() * self.size;
+            let most = text.len().saturating_sub(1) / self.size;
+            assert!(
+                table.len() == full || table.pages().len() <= most,
+                "{question}\n  gives a table of {} in {}: a lookup finds full pages only and leaves the text a token to \
+                 compute, so here it finds {} at most",
+                count(table.len(), "token"),
+                told_pages(table.pages()),
+                count(most, "page")
+            );
             same!(
                 table.len(),
                 full,
