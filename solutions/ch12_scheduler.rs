@@ -222,8 +222,7 @@ impl Scheduler {
             let needed = text.most_rows().div_ceil(page_size);
             if needed > n_pages {
                 let prompt = n_prompt;
-                let error = ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages };
-                return Err(error);
+                return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages });
             }
             self.waiting.push_back(Waiting { text });
         }
