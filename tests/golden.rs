@@ -81,3 +81,36 @@ fn ends_of_text_come_from_the_generation_config_first() {
     assert_eq!(ends("long-eos-list"), [7, 11], "generation_config.json has a list");
     assert_eq!(ends("tied-with-head"), [2, 1], "a single id in config.json, a list in generation_config.json");
 }
+
+/// What the readers of Qwen3 configs in candle and mistral.rs insist on: without one of these they refuse a model.
+#[test]
+fn the_bundled_models_open_elsewhere() {
+    for (name, layers) in [("storyteller", 6), ("storyteller-draft", 2)] {
+        let path = tests().join("../../assets").join(name).join("config.json");
+        let config: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        for field in [
+            "attention_bias",
+            "head_dim",
+            "hidden_act",
+            "hidden_size",
+            "intermediate_size",
+            "max_position_embeddings",
+            "max_window_layers",
+            "num_attention_heads",
+            "num_hidden_layers",
+            "num_key_value_heads",
+            "rms_norm_eps",
+            "rope_theta",
+            "sliding_window",
+            "tie_word_embeddings",
+            "torch_dtype",
+            "use_sliding_window",
+            "vocab_size",
+        ] {
+            assert!(config.get(field).is_some(), "{name}: config.json says nothing of {field}");
+        }
+        for field in ["num_hidden_layers", "max_window_layers"] {
+            assert_eq!(config[field], layers, "{name}: {field}");
+        }
+    }
+}

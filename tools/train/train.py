@@ -2,9 +2,9 @@
 """Trains the bundled pair of models, storyteller and storyteller-draft, from a folder of text.
 
 Both are small Qwen3 models with one tokenizer between them: the target tells the
-story, the draft guesses ahead for speculative decoding. What is written opens
-with transformers and with any plain Qwen3 loader. README.md has the recipe, the
-reasons and measured figures.
+story, the draft guesses ahead for speculative decoding. With --teacher the draft
+learns from the target. What is written opens with transformers and with any plain
+Qwen3 loader. README.md has the recipe, the reasons and measured figures.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
 from corpus import END_OF_TEXT, InputError, encode_stream, load_tokenizer, read_corpus, train_tokenizer
+from distill import TEXT, divergence, load_model, report_agreement, write_texts
 
 BATCH = 6  # windows a step
 WARM_UP_STEPS = 50
@@ -76,16 +77,19 @@ class Budget:
 def main():
     args = parse_args()
     names = list(RECIPES) if args.model == "both" else [args.model]
+    if args.teacher:
+        names = ["storyteller-draft"]
     if args.threads:
         torch.set_num_threads(args.threads)
     logging.disable_progress_bar()
     try:
         check_out(args.out, names, args.force)
-        tokenizer, train, valid = prepare_text(args.corpus, args.tokenizer)
+        teacher = load_model(args.teacher, args.device) if args.teacher else None
+        tokenizer, train, valid = prepare_text(args.corpus, args.tokenizer or args.teacher)
         for name in names:
             check_length(train, valid, RECIPES[name].context)
         for name in names:
-            make_model(name, tokenizer, train, valid, args)
+            make_model(name, tokenizer, train, valid, teacher, args)
     except (InputError, OSError) as error:
         sys.exit(f"error: {error}")
 
@@ -104,8 +108,14 @@ def parse_args():
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=positive(float), metavar="N", help="train each model for so long")
     budget.add_argument("--steps", type=positive(int), metavar="N", help="or for so many steps")
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR",
-                        help="use the tokenizer.json of this folder (default: train one on the corpus)")
+    tokenizer = parser.add_mutually_exclusive_group()
+    tokenizer.add_argument("--tokenizer", type=Path, metavar="DIR",
+                           help="use the tokenizer.json of this folder (default: train one on the corpus)")
+    tokenizer.add_argument("--teacher", type=Path, metavar="DIR",
+                           help="make only the draft, and have it learn what this model would say; its tokenizer is used")
+    parser.add_argument("--written", type=positive(int), default=1536, metavar="N",
+                        help=f"texts of {TEXT} tokens that the teacher writes first, and as many again that it "
+                             "writes greedily (default: 1536)")
     parser.add_argument("--seed", type=int, default=0, metavar="N",
                         help="for the first weights and the choice of windows (default: 0)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu",
@@ -160,7 +170,8 @@ def check_length(train: torch.Tensor, valid: torch.Tensor, context: int):
             raise InputError(f"too little text: {len(stream):,} tokens for {what}, {context + 1:,} needed")
 
 
-def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torch.Tensor, args):
+def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torch.Tensor,
+               teacher: Qwen3ForCausalLM | None, args):
     """Trains one model, writes it, opens what was written and measures that."""
     recipe = RECIPES[name]
     torch.manual_seed(args.seed)
@@ -168,8 +179,20 @@ def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torc
     print(f"\n{name}: {model.num_parameters():,} parameters, {args.device}, {torch.get_num_threads()} CPU threads")
     print(f"loss on validation before: {validation_loss(model, valid, recipe.context):.3f} nats a token", flush=True)
 
+    streams, loss = [train], loss_of
+    if teacher:
+        started = time.monotonic()
+        rng = torch.Generator().manual_seed(args.seed)
+        streams += [write_texts(teacher, train, args.written, greedy, rng) for greedy in (False, True)]
+        check_length(streams[1], valid, recipe.context)
+        print(f"the teacher wrote {sum(map(len, streams[1:])):,} tokens, "
+              f"{(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+
+        def loss(model, inputs, _):
+            return divergence(model, teacher, inputs)
+
     started = time.monotonic()
-    steps = fit(model, train, recipe, Budget(args.steps, args.minutes), args.seed)
+    steps = fit(model, streams, loss, recipe, Budget(args.steps, args.minutes), args.seed)
     minutes = (time.monotonic() - started) / 60
     print(f"{steps:,} steps, {steps * BATCH * recipe.context / 1e6:.1f} M tokens, {minutes:.1f} minutes")
 
@@ -177,6 +200,8 @@ def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torc
     save(model, tokenizer, folder)
     reopened = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).to(args.device)
     print(f"loss on validation after:  {validation_loss(reopened, valid, recipe.context):.3f} nats a token")
+    if teacher:
+        report_agreement(reopened, teacher, valid)
     print(f"saved in {folder}", flush=True)
 
 
@@ -190,6 +215,7 @@ def qwen3_config(recipe: Recipe, vocabulary: int) -> Qwen3Config:
         num_key_value_heads=recipe.kv_heads,
         head_dim=recipe.head_dim,
         max_position_embeddings=1024,
+        max_window_layers=recipe.layers,  # some loaders refuse a config without it
         rms_norm_eps=1e-6,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=True,
@@ -204,7 +230,8 @@ def qwen3_config(recipe: Recipe, vocabulary: int) -> Qwen3Config:
 # ------------------------------------------------------------------- training
 
 
-def fit(model: Qwen3ForCausalLM, stream: torch.Tensor, recipe: Recipe, budget: Budget, seed: int) -> int:
+def fit(model: Qwen3ForCausalLM, streams: list[torch.Tensor], loss_of, recipe: Recipe, budget: Budget,
+        seed: int) -> int:
     """Trains in place until the budget is spent or Ctrl-C; returns the number of steps."""
     model.train()
     optimizers = make_optimizers(model, recipe)
@@ -220,7 +247,7 @@ def fit(model: Qwen3ForCausalLM, stream: torch.Tensor, recipe: Recipe, budget: B
                 for group in optimizer.param_groups:
                     group["lr"] = group["peak"] * factor
 
-            inputs, targets = random_windows(stream, recipe.context, rng)
+            inputs, targets = random_windows(streams, recipe.context, rng)
             loss = loss_of(model, inputs, targets)
             loss.backward()
             for optimizer in optimizers:
@@ -264,10 +291,14 @@ def rate_factor(step: int, spent: float) -> float:
     return warm_up * (1 - (1 - FINAL_RATE) * fallen)
 
 
-def random_windows(stream: torch.Tensor, context: int, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """BATCH windows from anywhere in the stream; the targets are the inputs one token on."""
-    starts = torch.randint(len(stream) - context, (BATCH,), generator=rng)
-    windows = torch.stack([stream[start : start + context + 1] for start in starts])
+def random_windows(streams: list[torch.Tensor], context: int,
+                   rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """BATCH windows from anywhere in the streams, as many from each; the targets are the inputs one token on."""
+    windows = []
+    for stream in streams:
+        starts = torch.randint(len(stream) - context, (BATCH // len(streams),), generator=rng)
+        windows += [stream[start : start + context + 1] for start in starts]
+    windows = torch.stack(windows)
     return windows[:, :-1], windows[:, 1:]
 
 
