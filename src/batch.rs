@@ -56,6 +56,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PagedCache, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch11_prefix_cache::PrefixCache;
+use crate::in_place::{CacheRef, InPlace};
 use crate::model::{Chunk, LogitRows, Model, StepError};
 use crate::prefixes::Prefixes;
 use crate::sampler::Sampler;
@@ -66,7 +67,7 @@ pub const MOST_TEXTS: usize = 256;
 pub const MOST_PROMPT_TOKENS: usize = 4096;
 
 /// Makes a cache for a text of so many tokens; `None` where nothing is kept.
-pub type MakeCache<'m> = dyn Fn(usize) -> Option<Box<dyn KvCache>> + 'm;
+pub type MakeCache<'m> = dyn Fn(usize) -> Option<Box<dyn InPlace>> + 'm;
 
 /// What the texts of a batch are kept in.
 pub enum Memory<'m> {
@@ -119,7 +120,7 @@ enum Kept {
     InPages(PagedCache),
     /// In pages that it may share with other samples of its prompt.
     Forked(ForkCache),
-    Apart(Box<dyn KvCache>),
+    Apart(Box<dyn InPlace>),
 }
 
 /// How far a text is.
@@ -572,7 +573,7 @@ impl Kept {
         }
     }
 
-    fn cache_mut(&mut self) -> Option<&mut dyn KvCache> {
+    fn cache_mut(&mut self) -> Option<&mut dyn InPlace> {
         match self {
             Kept::Nothing => None,
             Kept::InPages(cache) => Some(cache),
@@ -721,7 +722,11 @@ impl Text {
     /// The tokens to read, with room made for them.
     fn chunk(&mut self, model: &Model) -> Result<Chunk<'_>, StepError> {
         let held = self.held();
-        model.chunk(&self.tokens[held..], self.kept.cache_mut(), LogitRows::Newest(1))
+        let tokens = &self.tokens[held..];
+        match self.kept.cache_mut() {
+            Some(cache) => model.chunk_of(tokens, CacheRef::InPlace(cache), LogitRows::Newest(1)),
+            None => model.chunk(tokens, None, LogitRows::Newest(1)),
+        }
     }
 
     /// Chooses the next token and returns it, or ends the text.

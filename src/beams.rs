@@ -21,6 +21,7 @@ use crate::cache::KvCache;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::{Beam, Beams, ForkCache};
 use crate::engine::Limits;
+use crate::in_place::CacheRef;
 use crate::model::{LogitRows, Model, StepError};
 
 /// How much a score makes up for length: a log-probability is divided by the number of tokens to the power of this.
@@ -90,7 +91,8 @@ pub fn search(
     }
     let start = Instant::now();
     let mut cache = ForkCache::new(slab)?;
-    let mut logits = model.step(prompt, Some(&mut cache))?;
+    let chunk = model.chunk_of(prompt, CacheRef::InPlace(&mut cache), LogitRows::Newest(1))?;
+    let mut logits = model.forward(vec![chunk])?;
     work.count(prompt.len(), slab);
     work.prefill = start.elapsed();
     let mut beams = Beams::new(cache, width, limits.end_of_text);
@@ -105,7 +107,7 @@ pub fn search(
         let copied_before = rows_copied(&beams);
         let chunks = beams.beams_mut().iter_mut().map(|Beam { tokens, cache, .. }| {
             let newest = &tokens[tokens.len().saturating_sub(1)..];
-            model.chunk(newest, Some(cache), LogitRows::Newest(1))
+            model.chunk_of(newest, CacheRef::InPlace(cache), LogitRows::Newest(1))
         });
         let chunks = chunks.collect::<Result<Vec<_>, StepError>>()?;
         let n_beams = chunks.len();

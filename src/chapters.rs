@@ -68,6 +68,16 @@ pub mod ch11_prefix_cache;
 #[cfg_attr(not(reference = "ch12_scheduler"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
 pub mod ch12_scheduler;
 
+#[cfg_attr(reference = "ch13_paged_attention", path = "../solutions/ch13_paged_attention.rs")]
+#[cfg_attr(not(reference = "ch13_paged_attention"), path = "../exercises/ch13_paged_attention.rs")]
+#[cfg_attr(not(reference = "ch13_paged_attention"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch13_paged_attention;
+
+#[cfg_attr(reference = "ch14_half_the_bytes", path = "../solutions/ch14_half_the_bytes.rs")]
+#[cfg_attr(not(reference = "ch14_half_the_bytes"), path = "../exercises/ch14_half_the_bytes.rs")]
+#[cfg_attr(not(reference = "ch14_half_the_bytes"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch14_half_the_bytes;
+
 /// A chapter of the book.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
@@ -105,7 +115,7 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 12] = [
+const CHAPTERS: [Chapter; 14] = [
     Chapter {
         number: 1,
         title: "Recompute everything",
@@ -189,6 +199,20 @@ const CHAPTERS: [Chapter; 12] = [
         name: "ch12_scheduler",
         source: source(cfg!(reference = "ch12_scheduler"), cfg!(unstarted = "ch12_scheduler")),
         exercise: include_str!("../exercises/ch12_scheduler.rs"),
+    },
+    Chapter {
+        number: 13,
+        title: "Paged attention",
+        name: "ch13_paged_attention",
+        source: source(cfg!(reference = "ch13_paged_attention"), cfg!(unstarted = "ch13_paged_attention")),
+        exercise: include_str!("../exercises/ch13_paged_attention.rs"),
+    },
+    Chapter {
+        number: 14,
+        title: "Half the bytes",
+        name: "ch14_half_the_bytes",
+        source: source(cfg!(reference = "ch14_half_the_bytes"), cfg!(unstarted = "ch14_half_the_bytes")),
+        exercise: include_str!("../exercises/ch14_half_the_bytes.rs"),
     },
 ];
 

@@ -3,6 +3,7 @@
 use crate::cache::{CacheError, KvLayout, Rewind};
 use crate::chapters::ch01_recompute::Recompute;
 use crate::chapters::ch02_flat::FlatCache;
+use crate::in_place::{CacheRef, InPlace};
 use crate::model::{LogitRows, Model, StepError};
 
 /// Says what may come after a text: all that the loop of chapter 1 asks of a model.
@@ -27,14 +28,48 @@ pub struct Limits<'a> {
 /// A model that remembers: it computes only the tokens that its cache does not hold.
 pub struct Cached<'a> {
     model: &'a Model,
-    cache: &'a mut dyn Rewind,
+    cache: Memory<'a>,
     rows_projected: u64,
 }
 
+/// The memory of one text.
+enum Memory<'a> {
+    Gather(&'a mut dyn Rewind),
+    InPlace(&'a mut dyn InPlace),
+}
+
+impl Memory<'_> {
+    fn cache(&mut self) -> &mut dyn Rewind {
+        match self {
+            Memory::Gather(cache) => *cache,
+            Memory::InPlace(cache) => *cache,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Memory::Gather(cache) => cache.len(),
+            Memory::InPlace(cache) => cache.len(),
+        }
+    }
+
+    fn for_step(&mut self) -> CacheRef<'_> {
+        match self {
+            Memory::Gather(cache) => CacheRef::Gather(*cache),
+            Memory::InPlace(cache) => CacheRef::InPlace(*cache),
+        }
+    }
+}
+
 impl<'a> Cached<'a> {
-    /// A model with the memory of one text.
+    /// A model with the memory of one text, which is gathered to be read.
     pub fn new(model: &'a Model, cache: &'a mut dyn Rewind) -> Self {
-        Cached { model, cache, rows_projected: 0 }
+        Cached { model, cache: Memory::Gather(cache), rows_projected: 0 }
+    }
+
+    /// A model with the memory of one text, which is read as the model's [attention](Model::set_attention) says.
+    pub fn in_place(model: &'a Model, cache: &'a mut dyn InPlace) -> Self {
+        Cached { model, cache: Memory::InPlace(cache), rows_projected: 0 }
     }
 
     /// Tokens that went through the model since this was made.
@@ -47,7 +82,8 @@ impl<'a> Cached<'a> {
 impl LanguageModel for Cached<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
-        let logits = self.model.step(new_tokens, Some(self.cache))?;
+        let chunk = self.model.chunk_of(new_tokens, self.cache.for_step(), LogitRows::Newest(1))?;
+        let logits = self.model.forward(vec![chunk])?;
         self.rows_projected += new_tokens.len() as u64;
         Ok(logits)
     }
@@ -86,14 +122,14 @@ impl RewindableModel for Cached<'_> {
 
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
-        let chunk = self.model.chunk(new_tokens, Some(&mut *self.cache), LogitRows::Newest(n))?;
+        let chunk = self.model.chunk_of(new_tokens, self.cache.for_step(), LogitRows::Newest(n))?;
         let logits = self.model.forward(vec![chunk])?;
         self.rows_projected += new_tokens.len() as u64;
         Ok(rows(&logits, self.model))
     }
 
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
-        self.cache.rewind(n)
+        self.cache.cache().rewind(n)
     }
 }
 // ANCHOR_END: rewindable

@@ -25,6 +25,7 @@
 //! - [`files`]: files read only if they are what they should be, written whole or not at all; [`shown`]: what came from
 //!   one, in a message.
 //! - [`regions`]: contiguous regions in one memory, first fit: what pages replace.
+//! - [`in_place`]: a cache's rows where they lie, for attention to read without a copy.
 //! - [`lookup`]: drafts for speculation without a second model.
 //! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
 
@@ -35,6 +36,7 @@ pub mod chapters;
 pub mod checkpoint;
 pub mod engine;
 pub mod files;
+pub mod in_place;
 pub mod lookup;
 pub mod model;
 pub mod prefixes;

@@ -20,6 +20,7 @@ use crate::cache::KvCache;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::{Finished, Reading, Scheduler, Text};
+use crate::in_place::CacheRef;
 use crate::model::{LogitRows, Model, StepError};
 use crate::prefixes::Prefixes;
 use crate::sampler::Sampler;
@@ -386,7 +387,7 @@ fn rows(readings: &[Reading<'_>]) -> u64 {
 fn forward(model: &Model, readings: &mut [Reading<'_>]) -> Result<Vec<f32>, StepError> {
     let chunks = readings.iter_mut().map(|reading| {
         let logits = if reading.turn.is_last { LogitRows::Newest(1) } else { LogitRows::None };
-        model.chunk_with_room(reading.tokens, &mut *reading.cache, logits)
+        model.chunk_with_room(reading.tokens, CacheRef::InPlace(reading.cache), logits)
     });
     model.forward(chunks.collect::<Result<_, _>>()?)
 }

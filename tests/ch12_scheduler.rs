@@ -1019,6 +1019,7 @@ mod checks {
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch12_scheduler::{Scheduler, Text};
+    use page_by_page::in_place::CacheRef;
     use page_by_page::model::LogitRows;
     use page_by_page::sampler::Sampler;
     use page_by_page::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
@@ -2247,7 +2248,8 @@ mod checks {
                 let mut batch = Vec::new();
                 for reading in scheduler.readings() {
                     let rows = LogitRows::Newest(usize::from(reading.turn.is_last));
-                    let chunk = storyteller.model.chunk_with_room(reading.tokens, reading.cache, rows);
+                    let chunk =
+                        storyteller.model.chunk_with_room(reading.tokens, CacheRef::Gather(reading.cache), rows);
                     batch.push(granted(format!("the tokens of text {}, {run}", reading.turn.text), || chunk));
                 }
                 let logits = granted(format!("a step of the model, {run}"), || storyteller.model.forward(batch));

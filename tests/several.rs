@@ -23,10 +23,11 @@ mod with_caches {
     use std::process::{Command, Stdio};
 
     use page_by_page::batch::{Batch, End, MOST_TEXTS, Memory, Stage};
-    use page_by_page::cache::{CacheError, KvCache, PageId};
+    use page_by_page::cache::{CacheError, PageId};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+    use page_by_page::in_place::InPlace;
     use page_by_page::model::{Model, StepError};
     use page_by_page::sampler::{Sampler, Sampling};
     use serde_json::{Value, json};
@@ -207,7 +208,7 @@ mod with_caches {
         let ends = ends(&model, SEEDED);
         let alone = all_alone(&model, &ends, SEEDED);
         let make = |kind: &'static str| -> Memory<'static> {
-            Memory::Apart(Box::new(move |tokens| -> Option<Box<dyn KvCache>> {
+            Memory::Apart(Box::new(move |tokens| -> Option<Box<dyn InPlace>> {
                 match kind {
                     "flat" => Some(Box::new(FlatCache::new(layout))),
                     "contiguous" => Some(Box::new(ContiguousCache::new(layout, tokens))),
@@ -274,7 +275,7 @@ mod with_caches {
         let layout = model.config().kv_layout();
         let slots = |tokens: usize| if tokens == ASKED[1].0.len() + ASKED[1].1 { 6 } else { tokens };
         let memory = Memory::Apart(Box::new(move |tokens| {
-            Some(Box::new(ContiguousCache::new(layout, slots(tokens))) as Box<dyn KvCache>)
+            Some(Box::new(ContiguousCache::new(layout, slots(tokens))) as Box<dyn InPlace>)
         }));
         let mut batch = batch(&model, memory, &[], SEEDED);
         while !batch.is_done() {
@@ -532,7 +533,7 @@ mod with_caches {
             let layout = model.config().kv_layout();
             let expected = samples_alone(&model, ASKED[0], &[], 3);
             for kind in ["recompute", "flat", "contiguous"] {
-                let memory = Memory::Apart(Box::new(move |tokens| -> Option<Box<dyn KvCache>> {
+                let memory = Memory::Apart(Box::new(move |tokens| -> Option<Box<dyn InPlace>> {
                     match kind {
                         "flat" => Some(Box::new(FlatCache::new(layout))),
                         "contiguous" => Some(Box::new(ContiguousCache::new(layout, tokens))),

@@ -5,13 +5,13 @@
 //! vector instructions for such loops in one build and misses them in the next.
 
 /// Numbers in a vector.
-pub(super) const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// Sixteen numbers side by side.
-pub(super) type Lanes = [f32; LANES];
+pub(crate) type Lanes = [f32; LANES];
 
 /// Sixteen numbers, and what the kernels do with them.
-pub(super) trait Vector: Copy {
+pub(crate) trait Vector: Copy {
     /// True with registers for a tile of 6 by 4 vectors, false for one of 3 by 2.
     const MANY_REGISTERS: bool;
 
@@ -25,8 +25,12 @@ pub(super) trait Vector: Copy {
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self;
     /// Reads sixteen f16 numbers, little-endian.
     fn load_f16(bytes: &[u8; 2 * LANES]) -> Self;
+    /// Reads sixteen whole numbers from -128 to 127.
+    fn load_i8(bytes: &[u8; LANES]) -> Self;
     /// The numbers.
     fn lanes(self) -> Lanes;
+    /// `self * b`.
+    fn mul(self, b: Self) -> Self;
     /// `self * b + sum`, rounded once.
     fn mul_add(self, b: Self, sum: Self) -> Self;
     /// The greater in each lane: `if self > other { self } else { other }`. So where `self` is NaN it is passed over, where
@@ -41,9 +45,65 @@ pub(super) trait Vector: Copy {
     }
 }
 
+/// The bytes, with zeros behind them where they are too few.
+#[inline(always)]
+pub(crate) fn whole<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    match bytes.first_chunk() {
+        Some(whole) => *whole,
+        None => {
+            let mut whole = [0; N];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            whole
+        }
+    }
+}
+
+/// The numbers, with zeros behind them where they do not fill sixteen lanes.
+#[inline(always)]
+pub(crate) fn padded(numbers: &[f32]) -> Lanes {
+    match numbers.first_chunk() {
+        Some(whole) => *whole,
+        None => {
+            let mut lanes = [0.0; LANES];
+            lanes[..numbers.len()].copy_from_slice(numbers);
+            lanes
+        }
+    }
+}
+
+/// The sum of each vector.
+#[inline(always)]
+pub(crate) fn lane_sums<V: Vector, const C: usize>(vectors: &[V; C]) -> [f32; C] {
+    let mut sums = [0.0; C];
+    let (four_sums, rest_sums) = sums.as_chunks_mut::<4>();
+    let (fours, rest) = vectors.as_chunks::<4>();
+    for (sums, four) in four_sums.iter_mut().zip(fours) {
+        *sums = V::sum_4(four);
+    }
+    for (sum, vector) in rest_sums.iter_mut().zip(rest) {
+        *sum = vector.sum();
+    }
+    sums
+}
+
+/// The dot product of two equally long rows.
+#[inline(always)]
+pub(crate) fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = V::splat(0.0);
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        sums = V::load(a).mul_add(V::load(b), sums);
+    }
+    if !a_rest.is_empty() {
+        sums = V::load(&padded(a_rest)).mul_add(V::load(&padded(b_rest)), sums);
+    }
+    sums.sum()
+}
+
 /// Runs where no better one does.
 #[derive(Clone, Copy)]
-pub(super) struct Plain(Lanes);
+pub(crate) struct Plain(Lanes);
 
 impl Vector for Plain {
     const MANY_REGISTERS: bool = false;
@@ -82,8 +142,21 @@ impl Vector for Plain {
     }
 
     #[inline(always)]
+    fn load_i8(bytes: &[u8; LANES]) -> Self {
+        Plain(bytes.map(|byte| f32::from(byte as i8)))
+    }
+
+    #[inline(always)]
     fn lanes(self) -> Lanes {
         self.0
+    }
+
+    #[inline(always)]
+    fn mul(mut self, b: Self) -> Self {
+        for i in 0..LANES {
+            self.0[i] *= b.0[i];
+        }
+        self
     }
 
     #[inline(always)]
@@ -124,7 +197,7 @@ fn f16_lanes(bytes: &[u8; 2 * LANES]) -> Lanes {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512};
+pub(crate) use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -173,6 +246,18 @@ mod x86 {
         fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
             // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
             Avx512(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bytes.as_ptr().cast())) })
+        }
+
+        #[inline(always)]
+        fn load_i8(bytes: &[u8; LANES]) -> Self {
+            // SAFETY: the processor has these instructions; they read the 16 bytes of `bytes`.
+            Avx512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()))) })
+        }
+
+        #[inline(always)]
+        fn mul(self, b: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            Avx512(unsafe { _mm512_mul_ps(self.0, b.0) })
         }
 
         #[inline(always)]
@@ -271,6 +356,24 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn load_i8(bytes: &[u8; LANES]) -> Self {
+            // SAFETY: the processor has these instructions; they read the 16 bytes of `bytes`.
+            unsafe {
+                let numbers = _mm_loadu_si128(bytes.as_ptr().cast());
+                Avx2(
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(numbers))),
+                )
+            }
+        }
+
+        #[inline(always)]
+        fn mul(self, b: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe { Avx2(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
+        }
+
+        #[inline(always)]
         fn lanes(self) -> Lanes {
             let mut lanes = [0.0; LANES];
             // SAFETY: the processor has these instructions; they write the 64 bytes of `lanes`.
@@ -316,7 +419,7 @@ mod x86 {
 }
 
 #[cfg(target_arch = "aarch64")]
-pub(super) use aarch64::Neon;
+pub(crate) use aarch64::Neon;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64 {
@@ -378,6 +481,20 @@ mod aarch64 {
         #[inline(always)]
         fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
             Self::load(&super::f16_lanes(bytes))
+        }
+
+        #[inline(always)]
+        fn load_i8(bytes: &[u8; LANES]) -> Self {
+            Self::load(&bytes.map(|byte| f32::from(byte as i8)))
+        }
+
+        #[inline(always)]
+        fn mul(self, b: Self) -> Self {
+            let (a, b) = (self.0, b.0);
+            // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
+            unsafe {
+                Neon([vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1]), vmulq_f32(a[2], b[2]), vmulq_f32(a[3], b[3])])
+            }
         }
 
         #[inline(always)]

@@ -26,8 +26,9 @@ use serde::Serialize;
 
 use super::generate::{MAX_NEW_TOKENS, SEED, sampling, whose_chapters};
 use super::interrupt::Interrupt;
-use super::kv::{Room, require_chapters};
+use super::kv::{Kv, Room, require_chapters};
 use super::memory;
+use super::reading::Reading;
 use super::report::{count, per_second, rate, thousands, time};
 use super::{model_dir, print, say};
 use lines::{Line, Lines, Next, Wish};
@@ -85,6 +86,8 @@ pub struct Batch {
     /// Compute every prompt, whatever others have computed before
     #[arg(long)]
     no_prefix_cache: bool,
+    #[command(flatten)]
+    reading: Reading,
     /// When all is done, save the prefix cache to this file, for --load-cache
     #[arg(long, value_name = "FILE", conflicts_with = "no_prefix_cache")]
     save_cache: Option<PathBuf>,
@@ -144,7 +147,8 @@ impl Batch {
         }
         let lines = Lines::of(&self.file)?;
         let dir = model_dir(&self.model);
-        let (model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        self.reading.apply(&mut model, Kv::Paged)?;
         let slab = self.slab(&model)?;
         let limits = StepLimits { tokens: self.budget, texts: self.running };
         let mut prefixes = self.prefixes()?;
@@ -190,7 +194,7 @@ impl Batch {
     /// Writes the file of `--save-cache`, if there is one.
     fn save(&self, prefixes: &dyn Prefixes, slab: &SharedSlab, model: &Model) -> Result<Option<Saved>> {
         let Some(file) = &self.save_cache else { return Ok(None) };
-        let layout = model.config().kv_layout();
+        let layout = model.kv_layout();
         let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), layout, self.page_size)?;
         saved.save(file, model)?;
         Ok(Some(Saved { file: file.clone(), pages: saved.n_pages() }))
@@ -199,7 +203,7 @@ impl Batch {
     /// The memory of all texts, if there is as much.
     fn slab(&self, model: &Model) -> Result<SharedSlab> {
         let n_pages = self.n_pages()?;
-        let layout = model.config().kv_layout();
+        let layout = model.kv_layout();
         memory::require_pages(layout, self.page_size, n_pages)?;
         // Whoever reads a token has a slot for it, and whoever is answered has read one.
         let tokens = self.budget.min(n_pages.saturating_mul(self.page_size));
@@ -324,7 +328,8 @@ impl Batch {
                 )
             }),
         ];
-        let more = [("restored", restored), ("saved", saved), ("chapters", Some(whose_chapters(&CHAPTERS)))];
+        let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged)].concat();
+        let more = [("restored", restored), ("saved", saved), ("chapters", Some(whose_chapters(&chapters)))];
         let more = more.into_iter().filter_map(|(name, text)| Some((name, text?)));
         say("");
         for (name, text) in lines.into_iter().chain(more) {

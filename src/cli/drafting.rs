@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use page_by_page::cache::Rewind;
 use page_by_page::chapters::ch01_recompute::Recompute;
 use page_by_page::chapters::ch08_speculative::{DraftModel, accept_matching};
 use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
 use page_by_page::engine::{Cached, Draft, Drafter, RewindableModel};
+use page_by_page::in_place::InPlace;
 use page_by_page::lookup::PromptLookup;
 use page_by_page::model::Model;
 use page_by_page::sampler::{Sampler, Sampling};
@@ -133,7 +133,7 @@ pub enum Guesser {
         /// The model.
         model: Box<Model>,
         /// `None`: it computes everything again.
-        cache: Option<Box<dyn Rewind>>,
+        cache: Option<Box<dyn InPlace>>,
     },
     /// The text itself.
     Lookup(PromptLookup),
@@ -196,7 +196,7 @@ impl Drafting {
             return Ok(Some(Guesser::Lookup(PromptLookup::new(vocab_size, LOOKUP))));
         }
         let dir = model_dir(name);
-        let model = Model::open(&dir)?;
+        let mut model = Model::open(&dir)?;
         let config = model.config();
         if config.vocab_size != vocab_size {
             bail!(
@@ -221,7 +221,9 @@ impl Drafting {
             thousands(tokens as u64),
             thousands(config.max_positions as u64)
         );
-        let cache = kv.cache(config.kv_layout(), Room::for_tokens(tokens, page_size)?)?;
+        model.set_attention(target.attention());
+        model.set_row_format(target.row_format());
+        let cache = kv.cache(model.kv_layout(), Room::for_tokens(tokens, page_size)?)?;
         Ok(Some(Guesser::Model { model: Box::new(model), cache }))
     }
 }
@@ -240,7 +242,7 @@ impl Guesser {
                 let (mut cached, mut forgetful);
                 let model: &mut dyn RewindableModel = match cache {
                     Some(cache) => {
-                        cached = Cached::new(model, cache.as_mut());
+                        cached = Cached::in_place(model, cache.as_mut());
                         &mut cached
                     }
                     None => {

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use page_by_page::batch::MOST_TEXTS;
-use page_by_page::cache::{Rewind, Usage};
+use page_by_page::cache::Usage;
 use page_by_page::chapters::{Source, all};
 use page_by_page::engine::{Draft, Limits};
+use page_by_page::in_place::InPlace;
 use page_by_page::model::{Model, ModelConfig, SamplingDefaults};
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::{TextStream, Tokenizer};
@@ -22,6 +23,7 @@ use serde::Serialize;
 use super::drafting::{Drafted, Drafting, Guesses};
 use super::kv::{Kv, Room, Writing, Written, require_chapters};
 use super::progress::Progress;
+use super::reading::Reading;
 use super::report::{count, mib, per_second, rate, thousands, time};
 use super::saved::{Restored, Saved, SavedCache, restore};
 use super::{memory, model_dir, print, say};
@@ -99,6 +101,8 @@ pub struct Generate {
     #[arg(long)]
     prefix_cache: bool,
     #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
     drafting: Drafting,
     #[command(flatten)]
     saved_cache: SavedCache,
@@ -166,7 +170,8 @@ impl Generate {
         require_chapters(&self.chapters())?;
         ensure!(!beginning.is_empty(), EMPTY_PROMPT);
         let dir = model_dir(&self.model);
-        let model = Model::open(&dir)?;
+        let mut model = Model::open(&dir)?;
+        self.reading.apply(&mut model, self.kv())?;
         let tokenizer = Tokenizer::open(&dir)?;
         let sampling = self.sampling(model.config())?;
         let prompt = tokenizer.encode(beginning)?;
@@ -221,7 +226,11 @@ impl Generate {
         screen.finish();
         let written = written?;
         // A story is told even if its cache cannot be saved.
-        let saved = self.saved_cache.save(cache.as_deref(), &[&prompt[..], &written.tokens].concat(), &model);
+        let saved = self.saved_cache.save(
+            cache.as_deref().map(|cache| cache as _),
+            &[&prompt[..], &written.tokens].concat(),
+            &model,
+        );
         let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = screen.stream.text().to_string();
         screen.into_result()?;
@@ -238,7 +247,8 @@ impl Generate {
 
     /// The chapters whose code it runs.
     fn chapters(&self) -> Vec<usize> {
-        [self.kv().chapters(), self.saved_cache.chapters(), self.drafting.chapters()].concat()
+        let reading = self.reading.chapters(self.kv());
+        [self.kv().chapters(), self.saved_cache.chapters(), self.drafting.chapters(), &reading].concat()
     }
 
     /// The cache to write with, and what it holds of a saved one.
@@ -252,7 +262,7 @@ impl Generate {
             n_pages: self.pages.unwrap_or(enough.n_pages),
             ..enough
         };
-        let mut cache = self.kv().cache(model.config().kv_layout(), room)?;
+        let mut cache = self.kv().cache(model.kv_layout(), room)?;
         let restored = match (&saved, &mut cache) {
             (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), prompt)?),
             _ => None,
@@ -366,7 +376,7 @@ impl Generate {
 }
 
 /// `None`: nothing is kept.
-type Cache = Option<Box<dyn Rewind>>;
+type Cache = Option<Box<dyn InPlace>>;
 
 /// A story that was told, and what it took.
 struct Told {

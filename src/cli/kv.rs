@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use page_by_page::cache::{CacheError, KvLayout, Rewind, Usage};
+use page_by_page::cache::{CacheError, KvLayout, Usage};
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -12,6 +12,7 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::ch08_speculative::Speculation;
 use page_by_page::chapters::{Source, chapter};
 use page_by_page::engine::{Accept, Cached, Drafter, Limits};
+use page_by_page::in_place::InPlace;
 use page_by_page::model::{Model, StepError};
 
 use super::memory;
@@ -74,7 +75,7 @@ impl Kv {
     }
 
     /// An empty cache; `None` where nothing is kept. Refuses one that there is no memory for.
-    pub fn cache(self, layout: KvLayout, room: Room) -> Result<Option<Box<dyn Rewind>>> {
+    pub fn cache(self, layout: KvLayout, room: Room) -> Result<Option<Box<dyn InPlace>>> {
         Ok(match self {
             Kv::Recompute => None,
             Kv::Flat => Some(Box::new(FlatCache::new(layout))),
@@ -158,7 +159,7 @@ impl Writing<'_> {
     /// The cache may hold the first tokens of the prompt already, but not all of them.
     pub fn run(
         self,
-        cache: Option<&mut (dyn Rewind + 'static)>,
+        cache: Option<&mut (dyn InPlace + 'static)>,
         pick: &mut dyn FnMut(&[f32]) -> u32,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Written, StepError> {
@@ -167,7 +168,7 @@ impl Writing<'_> {
             let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
             return Ok(Written { tokens, rows_projected: model.rows_projected(), usage: Usage::default() });
         };
-        let mut model = Cached::new(self.model, cache);
+        let mut model = Cached::in_place(self.model, cache);
         let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
         let rows_projected = model.rows_projected();
         Ok(Written { tokens, rows_projected, usage: cache.usage() })
@@ -176,7 +177,7 @@ impl Writing<'_> {
     /// The same with guesses, at most `k` at a time, that `accept` judges.
     pub fn run_ahead(
         self,
-        cache: Option<&mut (dyn Rewind + 'static)>,
+        cache: Option<&mut (dyn InPlace + 'static)>,
         drafter: &mut dyn Drafter,
         k: usize,
         accept: &mut Accept<'_>,
@@ -188,7 +189,7 @@ impl Writing<'_> {
             let tokens = speculation.generate(self.prompt, self.limits, k, on_token)?;
             return Ok(Written { tokens, rows_projected: target.rows_projected(), usage: Usage::default() });
         };
-        let mut target = Cached::new(self.model, cache);
+        let mut target = Cached::in_place(self.model, cache);
         let mut speculation = Speculation { target: &mut target, drafter, accept };
         let tokens = speculation.generate(self.prompt, self.limits, k, on_token)?;
         let rows_projected = target.rows_projected();

@@ -11,6 +11,7 @@ mod kv;
 mod logits;
 mod memory;
 mod progress;
+mod reading;
 mod report;
 mod saved;
 mod status;

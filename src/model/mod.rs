@@ -18,11 +18,15 @@ mod config;
 mod fingerprint;
 mod rope;
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use crate::cache::{CacheError, KvCache, KvLayout};
+use crate::chapters::ch13_paged_attention::attend_batch;
+use crate::chapters::ch14_half_the_bytes::{attend_packed_batch, encode_rows, packed};
 use crate::checkpoint::{Checkpoint, CheckpointError, Weight};
-use crate::kernels::{attend, matmul, rms_norm, silu_times};
+use crate::in_place::{Attention, CacheRef, Rows, TextRows};
+use crate::kernels::{RowFormat, attend, matmul, rms_norm, silu_times};
 
 pub use config::{ModelConfig, SamplingDefaults};
 use rope::Rotation;
@@ -35,6 +39,8 @@ pub struct Model {
     norm: Vec<f32>,
     /// `None`: the embedding serves as output too.
     output: Option<Weight>,
+    attention: Attention,
+    row_format: RowFormat,
 }
 
 struct Layer {
@@ -155,7 +161,7 @@ pub struct Chunk<'a> {
     /// Tokens before these.
     start: usize,
     /// `None`: the tokens are the whole text, and their keys and values are forgotten after the step.
-    cache: Option<&'a mut dyn KvCache>,
+    cache: Option<CacheRef<'a>>,
     logits: LogitRows,
 }
 
@@ -223,12 +229,42 @@ impl Model {
         } else {
             Some(checkpoint.weight("lm_head.weight", config.vocab_size, hidden)?)
         };
-        Ok(Model { config, embedding, layers, norm, output })
+        Ok(Model { config, embedding, layers, norm, output, attention: Attention::Gather, row_format: RowFormat::F32 })
     }
 
     /// The model's shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// How attention reads caches that let it choose; at first [`Attention::Gather`].
+    pub fn set_attention(&mut self, attention: Attention) {
+        self.attention = attention;
+    }
+
+    /// How attention reads caches that let it choose.
+    pub fn attention(&self) -> Attention {
+        self.attention
+    }
+
+    /// How the numbers of keys and values are stored; at first [`RowFormat::F32`]. Caches that were made before are of another
+    /// layout then.
+    pub fn set_row_format(&mut self, format: RowFormat) {
+        self.row_format = format;
+    }
+
+    /// How the numbers of keys and values are stored.
+    pub fn row_format(&self) -> RowFormat {
+        self.row_format
+    }
+
+    /// The shape of the rows that the model gives its caches: in [`RowFormat::F32`] that of the numbers, otherwise that of the
+    /// 32-bit words that they are packed into.
+    pub fn kv_layout(&self) -> KvLayout {
+        match self.row_format {
+            RowFormat::F32 => self.config.kv_layout(),
+            format => packed(format, self.config.kv_layout()),
+        }
     }
 
     /// The weights that a decode step reads from the first byte to the last, in the order in which it reads them.
@@ -249,15 +285,30 @@ impl Model {
     pub fn chunk<'a>(
         &self,
         tokens: &'a [u32],
-        mut cache: Option<&'a mut dyn KvCache>,
+        cache: Option<&'a mut dyn KvCache>,
         logits: LogitRows,
     ) -> Result<Chunk<'a>, StepError> {
-        let start = cache.as_ref().map_or(0, |cache| cache.len());
-        self.check_chunk(tokens, start, cache.as_deref(), logits)?;
-        if let Some(cache) = &mut cache {
-            cache.extend(tokens.len())?;
+        if let Some(cache) = cache {
+            return self.chunk_of(tokens, CacheRef::Gather(cache), logits);
         }
-        Ok(Chunk { tokens, start, cache, logits })
+        self.check_chunk(tokens, 0, None, logits)?;
+        Ok(Chunk { tokens, start: 0, cache: None, logits })
+    }
+
+    /// The same with a cache that says how it can be read.
+    ///
+    /// # Errors
+    /// [`StepError`]; the cache is then as it was.
+    pub fn chunk_of<'a>(
+        &self,
+        tokens: &'a [u32],
+        mut cache: CacheRef<'a>,
+        logits: LogitRows,
+    ) -> Result<Chunk<'a>, StepError> {
+        let start = cache.len();
+        self.check_chunk(tokens, start, Some(cache.layout()), logits)?;
+        cache.extend(tokens.len())?;
+        Ok(Chunk { tokens, start, cache: Some(cache), logits })
     }
 
     /// The same for tokens that their cache has made room for already: they are the newest that it holds.
@@ -270,13 +321,13 @@ impl Model {
     pub fn chunk_with_room<'a>(
         &self,
         tokens: &'a [u32],
-        cache: &'a mut dyn KvCache,
+        cache: CacheRef<'a>,
         logits: LogitRows,
     ) -> Result<Chunk<'a>, StepError> {
         let held = cache.len();
         assert!(tokens.len() <= held, "room is made for {} tokens, but {held} are held", tokens.len());
         let start = held - tokens.len();
-        self.check_chunk(tokens, start, Some(cache), logits)?;
+        self.check_chunk(tokens, start, Some(cache.layout()), logits)?;
         Ok(Chunk { tokens, start, cache: Some(cache), logits })
     }
 
@@ -285,7 +336,7 @@ impl Model {
         &self,
         tokens: &[u32],
         start: usize,
-        cache: Option<&dyn KvCache>,
+        layout: Option<KvLayout>,
         logits: LogitRows,
     ) -> Result<(), StepError> {
         self.check(tokens, start)?;
@@ -294,8 +345,8 @@ impl Model {
         {
             return Err(StepError::TooFewTokens { wanted, tokens: tokens.len() });
         }
-        let expected = self.config.kv_layout();
-        match cache.map(KvCache::layout) {
+        let expected = self.kv_layout();
+        match layout {
             Some(found) if found != expected => Err(StepError::WrongLayout { found, expected }),
             _ => Ok(()),
         }
@@ -421,30 +472,55 @@ impl Model {
     }
 
     // ANCHOR: attend_chunks
-    /// Attention of one layer, text by text: the only place where rows meet, and the only one that knows caches.
+    /// Attention of one layer: the only place where rows meet, and the only one that knows caches. The new rows of all
+    /// texts are stored first; then all texts are read, at once.
     fn attend_chunks(&self, layer: usize, batch: &mut [Chunk<'_>], q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
-        let heads = self.config.heads();
-        let q_width = heads.n_heads * heads.head_dim;
-        let kv_width = heads.n_kv_heads * heads.head_dim;
+        let kv_width = self.config.kv_layout().kv_width();
+        let mut rows = Vec::with_capacity(batch.len());
         let mut first = 0;
-        for chunk in batch {
-            let n = chunk.tokens.len();
-            let q = &q[first * q_width..][..n * q_width];
-            let k = &k[first * kv_width..][..n * kv_width];
-            let v = &v[first * kv_width..][..n * kv_width];
-            let out = &mut out[first * q_width..][..n * q_width];
+        for chunk in batch.iter_mut() {
+            let numbers = first * kv_width..(first + chunk.tokens.len()) * kv_width;
+            let (k, v) = (self.stored(&k[numbers.clone()]), self.stored(&v[numbers]));
             match &mut chunk.cache {
-                None => attend(heads, q, k, v, out),
+                None => rows.push(Some(Rows::dense((k, v), self.kv_layout()))),
                 Some(cache) => {
-                    cache.write(layer, k, v);
-                    let (k, v) = cache.gather(layer);
-                    attend(heads, q, &k, &v, out);
+                    cache.write(layer, &k, &v);
+                    rows.push(None);
                 }
             }
-            first += n;
+            first += chunk.tokens.len();
         }
+        for (chunk, rows) in batch.iter().zip(&mut rows) {
+            if let Some(cache) = &chunk.cache {
+                *rows = Some(cache.rows(layer, self.attention));
+            }
+        }
+        let texts =
+            batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.of_text(chunk.tokens.len())));
+        self.attend(&texts.collect::<Vec<_>>(), q, out);
     }
     // ANCHOR_END: attend_chunks
+
+    /// Rows as they are stored.
+    fn stored<'a>(&self, rows: &'a [f32]) -> Cow<'a, [f32]> {
+        match self.row_format {
+            RowFormat::F32 => rows.into(),
+            format => encode_rows(format, self.config.kv_layout(), rows).into(),
+        }
+    }
+
+    fn attend(&self, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) {
+        let heads = self.config.heads();
+        let attended = match (self.attention, self.row_format) {
+            (Attention::Gather | Attention::Paged, format) => {
+                attend(heads, format, texts, q, out);
+                Ok(())
+            }
+            (Attention::Plain, RowFormat::F32) => attend_batch(heads, texts, q, out),
+            (Attention::Plain, format) => attend_packed_batch(heads, format, texts, q, out),
+        };
+        attended.unwrap_or_else(|error| panic!("attention refuses the model's own batch: {error}"));
+    }
 }
 
 /// The rows that are to become logits.

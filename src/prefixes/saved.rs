@@ -186,7 +186,7 @@ impl SavedPrefixes {
 
     /// Checks that a model can have made this.
     fn check(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
-        let (found, expected) = (self.layout, model.config().kv_layout());
+        let (found, expected) = (self.layout, model.kv_layout());
         if found != expected {
             return Err(SnapshotError::WrongLayout { path: file.into(), found, expected });
         }

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use page_by_page::cache::{CacheError, KvLayout, Rewind};
 use page_by_page::files;
+use page_by_page::in_place::InPlace;
 use serde::Serialize;
 
 use super::kv::{Kv, Room};
@@ -124,7 +125,7 @@ fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
 }
 
 /// A cache that holds `tokens` tokens.
-fn filled(kv: Kv, layout: KvLayout, tokens: usize, room: Room) -> Result<Box<dyn Rewind>> {
+fn filled(kv: Kv, layout: KvLayout, tokens: usize, room: Room) -> Result<Box<dyn InPlace>> {
     let mut cache = kv.cache(layout, room)?.with_context(|| format!("{kv} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)

@@ -189,7 +189,7 @@ impl Speculation {
     ) -> Result<Duration> {
         let sampling = self.sampling(seed);
         let tokens = prompt.len() + self.max_new_tokens;
-        let mut cache = self.kv.cache(model.config().kv_layout(), Room::for_tokens(tokens, PAGE_SIZE)?)?;
+        let mut cache = self.kv.cache(model.kv_layout(), Room::for_tokens(tokens, PAGE_SIZE)?)?;
         let mut guesser = self.guesser(model, tokenizer, tokens)?;
         let mut sampler = Sampler::new(sampling);
         let limits = Limits { max_new_tokens: self.max_new_tokens, end_of_text: &[] };
@@ -231,8 +231,7 @@ impl Speculation {
                 break;
             }
             for ((model, n), seconds) in cases.iter().zip(&mut seconds) {
-                let Some(mut cache) = self.kv.cache(model.config().kv_layout(), Room::for_tokens(most, PAGE_SIZE)?)?
-                else {
+                let Some(mut cache) = self.kv.cache(model.kv_layout(), Room::for_tokens(most, PAGE_SIZE)?)? else {
                     bail!("--kv recompute has no passes over a few tokens: use flat, contiguous or paged");
                 };
                 let tokens = vec![1; BEHIND + n];

@@ -50,13 +50,14 @@ impl Generate {
         let beginning = self.only_prompt("--beams")?;
         require_chapters(&CHAPTERS)?;
         let dir = model_dir(&self.model);
-        let (model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        self.reading.apply(&mut model, Kv::Paged)?;
         let prompt = tokenizer.encode(beginning)?;
         model.check(&prompt, 0)?;
         let max_new_tokens = self.new_tokens_that_fit("", prompt.len(), model.config())?;
         require_memory(&model, prompt.len(), width)?;
         let room = self.room_for_beams(prompt.len(), max_new_tokens, width)?;
-        let layout = model.config().kv_layout();
+        let layout = model.kv_layout();
         memory::require_pages(layout, room.page_size, room.n_pages)?;
         let slab = PageSlab::new(layout, room.page_size, room.n_pages)?;
         room.require_for(prompt.len(), max_new_tokens)?;
@@ -113,7 +114,7 @@ impl Generate {
         let config = model.config();
         let weights = model.weights().map(|weight| weight.bytes().len()).sum();
         let (pages, size) = (thousands(room.n_pages as u64), count(room.page_size, "slot"));
-        let peak_bytes = memory::slot_bytes(config.kv_layout(), work.peak_pages * room.page_size)?;
+        let peak_bytes = memory::slot_bytes(model.kv_layout(), work.peak_pages * room.page_size)?;
         let decoded = (work.rows_projected as usize).saturating_sub(prompt.len());
         say("");
         for line in searched.table().render().lines() {
@@ -135,7 +136,7 @@ impl Generate {
                 format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied as usize, "row")),
             ),
             ("pages", format!("{} of {pages} at the peak, {size} each", thousands(work.peak_pages as u64))),
-            ("chapters", whose_chapters(&CHAPTERS)),
+            ("chapters", whose_chapters(&[&CHAPTERS[..], &self.reading.chapters(Kv::Paged)].concat())),
         ] {
             say(&format!("{name:<9}  {text}"));
         }

@@ -110,7 +110,9 @@ impl Generate {
 
     fn open(&self) -> Result<(Model, Tokenizer)> {
         let dir = model_dir(&self.model);
-        Ok((Model::open(&dir)?, Tokenizer::open(&dir)?))
+        let mut model = Model::open(&dir)?;
+        self.reading.apply(&mut model, self.kv())?;
+        Ok((model, Tokenizer::open(&dir)?))
     }
 
     fn tell(&self, asked: &[Asked<'_>], texts: Texts) -> Result<()> {
@@ -195,7 +197,8 @@ impl Generate {
         let of_cache = of_cache.filter(|number| *number != 1 || sampling.temperature == 0.0);
         let are_forks = are_samples && self.kv() == Kv::Paged;
         let of_sharing: &[usize] = if self.prefix_cache { &[10, 11] } else { &[10] };
-        of_cache.chain(of_sharing.iter().copied().filter(|_| are_forks || self.prefix_cache)).collect()
+        let of_sharing = of_sharing.iter().copied().filter(|_| are_forks || self.prefix_cache);
+        of_cache.chain(of_sharing).chain(self.reading.chapters(self.kv())).collect()
     }
 
     /// `who`: which text, to begin a message with.
@@ -226,7 +229,7 @@ impl Generate {
             _ => sum_of_largest(of_each),
         };
         let n_pages = self.pages.unwrap_or(enough);
-        let layout = model.config().kv_layout();
+        let layout = model.kv_layout();
         memory::require_pages(layout, page_size, n_pages)?;
         let slab = PageSlab::new(layout, page_size, n_pages)?;
         if are_forks {
@@ -278,7 +281,7 @@ impl Generate {
                 false => Memory::Shared(slab),
             });
         }
-        let (kv, capacity, layout) = (self.kv(), self.capacity, model.config().kv_layout());
+        let (kv, capacity, layout) = (self.kv(), self.capacity, model.kv_layout());
         if kv == Kv::Contiguous {
             let slots = asked.iter().map(|text| capacity.unwrap_or(text.most()));
             memory::require_slots(layout, sum_of_largest(slots.collect()))?;

@@ -1,0 +1,316 @@
+//! Matrix products.
+
+use std::ops::Range;
+
+use crate::matrix::{Dtype, Matrix, decode};
+use crate::parallel::{Columns, for_each};
+use crate::registers::{Kernel, vectorized};
+use crate::vector::{LANES, Lanes, Vector, lane_sums, padded};
+
+/// `out[r] = x[r] · w[o]` for every row `r` of `x` and every row `o` of `w`.
+///
+/// `x`: `[n, w.cols]`, `out`: `[n, w.rows]`. The weights are read once, whatever `n` is.
+pub fn matmul(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+    let n = x.len() / w.cols;
+    assert_eq!(x.len(), n * w.cols, "input rows of {} numbers", w.cols);
+    assert_eq!(out.len(), n * w.rows(), "{n} output rows of {} numbers", w.rows());
+    match n {
+        0 => {}
+        1 => matvec(x, w, out),
+        2..=FEW => matmul_few(x, w, out),
+        _ => matmul_tiled(x, w, out),
+    }
+}
+
+/// One input row: the weights stream past it, straight from memory.
+fn matvec(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+    let rows_per_task = ((1 << 17) / w.cols / 4 + 1) * 4;
+    for_each(out.chunks_mut(rows_per_task).enumerate(), w.rows() * w.cols, |(task, out)| {
+        vectorized(WeightStream { x, w, first: task * rows_per_task, out });
+    });
+}
+
+/// `out[i] = x · w[first + i]`.
+struct WeightStream<'a> {
+    x: &'a [f32],
+    w: &'a Matrix<'a>,
+    first: usize,
+    out: &'a mut [f32],
+}
+
+impl Kernel for WeightStream<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        // The type of the weights is settled here, outside the loops.
+        match self.w.dtype {
+            Dtype::F32 => self.run_as::<V>(Dtype::F32),
+            Dtype::F16 => self.run_as::<V>(Dtype::F16),
+            Dtype::Bf16 => self.run_as::<V>(Dtype::Bf16),
+        }
+    }
+}
+
+impl WeightStream<'_> {
+    #[inline(always)]
+    fn run_as<V: Vector>(self, dtype: Dtype) {
+        let (fours, rest) = self.out.as_chunks_mut::<4>();
+        let rest_first = self.first + 4 * fours.len();
+        for (i, out) in fours.iter_mut().enumerate() {
+            let mut sums = [V::splat(0.0); 4];
+            // One row after the other: side by side they would share the loads of `x`, but memory is fastest in order.
+            for (c, sums) in sums.iter_mut().enumerate() {
+                *sums = add_row(self.x, dtype, self.w.row(self.first + 4 * i + c));
+            }
+            *out = V::sum_4(&sums);
+        }
+        for (i, out) in rest.iter_mut().enumerate() {
+            *out = add_row::<V>(self.x, dtype, self.w.row(rest_first + i)).sum();
+        }
+    }
+}
+
+/// The running sums of a dot product at its end.
+#[inline(always)]
+fn add_row<V: Vector>(x: &[f32], dtype: Dtype, row: &[u8]) -> V {
+    let size = LANES * dtype.size();
+    let (x, x_rest) = x.as_chunks::<LANES>();
+    let (row, row_rest) = row.split_at(x.len() * size);
+    let mut sums = V::splat(0.0);
+    for (x, bytes) in x.iter().zip(row.chunks_exact(size)) {
+        prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
+        sums = V::load(x).mul_add(decode(dtype, bytes), sums);
+    }
+    if !x_rest.is_empty() {
+        sums = V::load(&padded(x_rest)).mul_add(decode(dtype, row_rest), sums);
+    }
+    sums
+}
+
+/// Bytes between what is added and what is asked for: enough for memory to answer in time.
+const PREFETCH: usize = 8192;
+
+/// Asks for bytes that will soon be read. Any address will do.
+#[inline(always)]
+pub(crate) fn prefetch(_address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(_address.cast());
+    }
+}
+
+/// Input rows up to which converting the weights into a buffer costs more than it saves.
+const FEW: usize = 8;
+
+/// A few input rows: the weights stream past them, straight from memory, and each number that is converted meets all.
+fn matmul_few(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+    let n = x.len() / w.cols;
+    let width = (1 << 16) / w.cols + 1;
+    let out = &Columns::new(out, w.rows());
+    for_each((0..w.rows()).step_by(width), n * w.rows() * w.cols, |first| {
+        let columns = first..(first + width).min(w.rows());
+        vectorized(FewRows { x, n, w, columns, out });
+    });
+}
+
+/// A few input rows against some weight rows, which are output columns.
+struct FewRows<'a> {
+    x: &'a [f32],
+    n: usize,
+    w: &'a Matrix<'a>,
+    columns: Range<usize>,
+    out: &'a Columns<'a>,
+}
+
+impl Kernel for FewRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        match self.w.dtype {
+            Dtype::F32 => self.run_as::<V>(Dtype::F32),
+            Dtype::F16 => self.run_as::<V>(Dtype::F16),
+            Dtype::Bf16 => self.run_as::<V>(Dtype::Bf16),
+        }
+    }
+}
+
+impl FewRows<'_> {
+    #[inline(always)]
+    fn run_as<V: Vector>(self, dtype: Dtype) {
+        let mut first = 0;
+        while first < self.n {
+            first += match self.n - first {
+                1 => self.run_rows::<V, 1>(dtype, first),
+                2 => self.run_rows::<V, 2>(dtype, first),
+                3 => self.run_rows::<V, 3>(dtype, first),
+                4 => self.run_rows::<V, 4>(dtype, first),
+                5 if V::MANY_REGISTERS => self.run_rows::<V, 5>(dtype, first),
+                6 if V::MANY_REGISTERS => self.run_rows::<V, 6>(dtype, first),
+                7 if V::MANY_REGISTERS => self.run_rows::<V, 7>(dtype, first),
+                _ if V::MANY_REGISTERS => self.run_rows::<V, 8>(dtype, first),
+                _ => self.run_rows::<V, 4>(dtype, first),
+            };
+        }
+    }
+
+    /// `R` input rows from `first` on; returns `R`.
+    #[inline(always)]
+    fn run_rows<V: Vector, const R: usize>(&self, dtype: Dtype, first: usize) -> usize {
+        let cols = self.w.cols;
+        let size = LANES * dtype.size();
+        let mut rows: [&[Lanes]; R] = [&[]; R];
+        let mut rests = [[0.0; LANES]; R];
+        for r in 0..R {
+            let (row, rest) = self.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
+            rows[r] = row;
+            rests[r] = padded(rest);
+        }
+        for column in self.columns.clone() {
+            let (whole, rest) = self.w.row(column).split_at(cols / LANES * size);
+            let mut sums = [V::splat(0.0); R];
+            for (k, bytes) in whole.chunks_exact(size).enumerate() {
+                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
+                let weights: V = decode(dtype, bytes);
+                for r in 0..R {
+                    sums[r] = V::load(&rows[r][k]).mul_add(weights, sums[r]);
+                }
+            }
+            if !rest.is_empty() {
+                let weights: V = decode(dtype, rest);
+                for r in 0..R {
+                    sums[r] = V::load(&rests[r]).mul_add(weights, sums[r]);
+                }
+            }
+            for (r, product) in lane_sums(&sums).iter().enumerate() {
+                // SAFETY: this column is this block's alone.
+                unsafe { self.out.write(first + r, column, std::slice::from_ref(product)) };
+            }
+        }
+        R
+    }
+}
+
+/// Rows packed for the tile: `C` rows side by side, sixteen numbers of each in turn, zeros where a row is missing.
+///
+/// ```text
+///   panel[0] = row 0 numbers 0..16, row 1 numbers 0..16, … row C-1 numbers 0..16
+///   panel[1] = row 0 numbers 16..32, …
+/// ```
+pub(crate) type Panel<const C: usize> = [[Lanes; C]];
+
+/// Adds `R * C` dot products to `sums` at once: every number loaded is used `R` or `C` times.
+#[inline(always)]
+pub(crate) fn tile<V: Vector, const R: usize, const C: usize>(a: [&[Lanes]; R], b: &Panel<C>, sums: &mut [[V; C]; R]) {
+    for k in 0..b.len() {
+        let mut columns = [V::splat(0.0); C];
+        for c in 0..C {
+            columns[c] = V::load(&b[k][c]);
+        }
+        for r in 0..R {
+            let row = V::load(&a[r][k]);
+            for c in 0..C {
+                sums[r][c] = row.mul_add(columns[c], sums[r][c]);
+            }
+        }
+    }
+}
+
+/// Many input rows: a block of weights is converted once into a buffer that stays in the cache, then meets every row.
+fn matmul_tiled(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
+    let n = x.len() / w.cols;
+    // About 256 KiB of converted weights at a time, a multiple of the widest tile.
+    let width = ((1 << 16) / w.cols / 4).max(1) * 4;
+    let out = &Columns::new(out, w.rows());
+    for_each((0..w.rows()).step_by(width), n * w.rows() * w.cols, |first| {
+        let columns = first..(first + width).min(w.rows());
+        vectorized(TileBlock { x, n, w, columns, out });
+    });
+}
+
+/// All input rows against some weight rows, which are output columns.
+struct TileBlock<'a> {
+    x: &'a [f32],
+    n: usize,
+    w: &'a Matrix<'a>,
+    columns: Range<usize>,
+    out: &'a Columns<'a>,
+}
+
+impl Kernel for TileBlock<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        if V::MANY_REGISTERS { self.run_columns::<V, 4>() } else { self.run_columns::<V, 2>() }
+    }
+}
+
+impl TileBlock<'_> {
+    #[inline(always)]
+    fn run_columns<V: Vector, const C: usize>(self) {
+        let depth = self.w.cols.div_ceil(LANES);
+        let mut weights = vec![[[0.0; LANES]; C]; self.columns.len().div_ceil(C) * depth];
+        for (o, row) in self.columns.clone().enumerate() {
+            pack_weights::<V, C>(self.w, row, o % C, &mut weights[o / C * depth..][..depth]);
+        }
+        let mut first = 0;
+        while first < self.n {
+            first += match self.n - first {
+                1 => self.run_rows::<V, 1, C>(first, &weights),
+                2 => self.run_rows::<V, 2, C>(first, &weights),
+                3 => self.run_rows::<V, 3, C>(first, &weights),
+                4 | 5 if V::MANY_REGISTERS => self.run_rows::<V, 4, C>(first, &weights),
+                _ if V::MANY_REGISTERS => self.run_rows::<V, 6, C>(first, &weights),
+                _ => self.run_rows::<V, 3, C>(first, &weights),
+            };
+        }
+    }
+
+    /// `R` input rows from `first` on; returns `R`.
+    #[inline(always)]
+    fn run_rows<V: Vector, const R: usize, const C: usize>(&self, first: usize, weights: &Panel<C>) -> usize {
+        let cols = self.w.cols;
+        let depth = cols.div_ceil(LANES);
+        let mut rows: [&[Lanes]; R] = [&[]; R];
+        let mut rests = [[0.0; LANES]; R];
+        for r in 0..R {
+            let (row, rest) = self.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
+            rows[r] = row;
+            rests[r] = padded(rest);
+        }
+        for (q, weights) in weights.chunks_exact(depth).enumerate() {
+            let (whole, rest) = weights.split_at(cols / LANES);
+            let mut sums = [[V::splat(0.0); C]; R];
+            tile(rows, whole, &mut sums);
+            if !rest.is_empty() {
+                tile(rests.each_ref().map(std::slice::from_ref), rest, &mut sums);
+            }
+            let column = self.columns.start + q * C;
+            let width = C.min(self.columns.end - column);
+            for (r, sums) in sums.iter().enumerate() {
+                let products = lane_sums(sums);
+                // SAFETY: these columns are this block's alone. A store of known length is one instruction.
+                unsafe {
+                    match width == C {
+                        true => self.out.write(first + r, column, &products),
+                        false => self.out.write(first + r, column, &products[..width]),
+                    }
+                }
+            }
+        }
+        R
+    }
+}
+
+#[inline(always)]
+fn pack_weights<V: Vector, const C: usize>(w: &Matrix<'_>, row: usize, at: usize, panel: &mut Panel<C>) {
+    let dtype = w.dtype;
+    let size = LANES * dtype.size();
+    for (packed, bytes) in panel.iter_mut().zip(w.row(row).chunks(size)) {
+        packed[at] = decode::<V>(dtype, bytes).lanes();
+    }
+}

@@ -1,0 +1,127 @@
+//! What is done number by number, or row by row.
+
+use crate::parallel::for_each;
+use crate::registers::{Kernel, vectorized};
+use crate::vector::{LANES, Vector, dot, padded};
+
+/// `e` to the power of `x`, the same bits on every machine (the platform's `exp` is not).
+///
+/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; a polynomial gives `e^r` to about one unit in the last place and the
+/// exponent takes `2^n`. Below -87 the result is 0.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    // Numbers of this size have no fraction: adding it rounds, and leaves the integer in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    let clamped = x.clamp(-87.0, 88.0);
+    let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, clamped));
+    let mut p = 1.987_569_1e-4;
+    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5, 1.0, 1.0] {
+        p = r.mul_add(p, c);
+    }
+    let scale = f32::from_bits((rounded.to_bits() << 23).wrapping_add(127 << 23));
+    if x < -87.0 { 0.0 } else { p * scale }
+}
+
+/// The softmax of `scores * scale`.
+#[inline(always)]
+pub(crate) fn softmax_scaled<V: Vector>(scores: &mut [f32], scale: f32) {
+    for score in scores.iter_mut() {
+        *score *= scale;
+    }
+    let (chunks, rest) = scores.as_chunks::<LANES>();
+    let mut most = V::splat(f32::NEG_INFINITY);
+    for chunk in chunks {
+        most = V::load(chunk).max(most);
+    }
+    let max = most.lanes().into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, f32::max);
+    for score in scores.iter_mut() {
+        *score = exp(*score - max);
+    }
+    let (chunks, rest) = scores.as_chunks::<LANES>();
+    let mut sums = V::splat(0.0);
+    for chunk in chunks {
+        sums = V::load(chunk).mul_add(V::splat(1.0), sums);
+    }
+    let total = V::load(&padded(rest)).mul_add(V::splat(1.0), sums).sum();
+    for score in scores {
+        *score /= total;
+    }
+}
+
+/// Turns scores into probabilities, in place.
+pub fn softmax(scores: &mut [f32]) {
+    vectorized(Softmax { scores });
+}
+
+struct Softmax<'a> {
+    scores: &'a mut [f32],
+}
+
+impl Kernel for Softmax<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        softmax_scaled::<V>(self.scores, 1.0);
+    }
+}
+
+/// `gate[i] = silu(gate[i]) * up[i]`, where `silu(x) = x / (1 + e^-x)`.
+pub fn silu_times(gate: &mut [f32], up: &[f32]) {
+    const PER_TASK: usize = 1 << 14;
+    // An exponential and a division take as long as about 32 multiply-adds.
+    let work = 32 * gate.len();
+    for_each(gate.chunks_mut(PER_TASK).zip(up.chunks(PER_TASK)), work, |(gate, up)| {
+        vectorized(SiluTimes { gate, up });
+    });
+}
+
+struct SiluTimes<'a> {
+    gate: &'a mut [f32],
+    up: &'a [f32],
+}
+
+impl Kernel for SiluTimes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        for (g, u) in self.gate.iter_mut().zip(self.up) {
+            *g = *g / (1.0 + exp(-*g)) * u;
+        }
+    }
+}
+
+/// `row = row / rms(row) * weight` for every row of `x`, `rms` being the root mean square of its numbers.
+///
+/// `x`: `[n, weight.len()]`.
+pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
+    let per_task = ((1 << 14) / weight.len() + 1) * weight.len();
+    // A row is read and written for few multiply-adds.
+    let work = 8 * x.len();
+    for_each(x.chunks_mut(per_task), work, |rows| vectorized(RmsNorm { rows, weight, eps }));
+}
+
+struct RmsNorm<'a> {
+    rows: &'a mut [f32],
+    weight: &'a [f32],
+    eps: f32,
+}
+
+impl Kernel for RmsNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        for row in self.rows.chunks_exact_mut(self.weight.len()) {
+            let scale = 1.0 / (dot::<V>(row, row) / row.len() as f32 + self.eps).sqrt();
+            for (x, weight) in row.iter_mut().zip(self.weight) {
+                *x = *x * scale * weight;
+            }
+        }
+    }
+}

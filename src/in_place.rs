@@ -1,0 +1,219 @@
+//! Rows where they lie: what attention needs to read a cache without copying it.
+//!
+//! A cache's memory is a long line of numbers, its own or one that many caches share. The rows of a text lie in it in *runs*:
+//! rows side by side. A contiguous cache has one run; a paged cache has one for each page. Two pages of 4 slots, six tokens,
+//! one layer of rows of 8 numbers:
+//!
+//! ```text
+//!   memory    page 0 (another text's)   page 1               page 2             …
+//!   number    0                         32                   64
+//!                                       t0 t1 t2 t3          t4 t5 .. ..
+//!
+//!   runs      Run { start: 32, rows: 4 }, Run { start: 64, rows: 2 }
+//! ```
+//!
+//! [`KvCache::gather`] copies the runs together; [`InPlace::rows`] says where they are.
+
+use std::borrow::Cow;
+use std::cell::Ref;
+
+use crate::cache::{CacheError, KvCache, KvLayout, Rewind};
+use crate::chapters::ch02_flat::FlatCache;
+use crate::chapters::ch03_contiguous::ContiguousCache;
+use crate::chapters::ch06_paged::PageSlab;
+
+pub use crate::kernels::{Run, TextRows};
+
+/// How attention reads a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attention {
+    /// From the dense rows that [`KvCache::gather`] gives.
+    #[default]
+    Gather,
+    /// From the rows where they lie, with the engine's kernels.
+    Paged,
+    /// From the rows where they lie, with the loops of chapter 13.
+    Plain,
+}
+
+/// Why attention of a batch was refused. Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// The queries of the texts are not those that were given.
+    #[error(
+        "the texts have {texts} queries, but {given} rows of {width} numbers are given; give one row for each query"
+    )]
+    WrongQueries {
+        /// Queries of all texts.
+        texts: usize,
+        /// Rows of queries.
+        given: usize,
+        /// Numbers in a row of queries: those of all query heads.
+        width: usize,
+    },
+    /// The output has not as many numbers as the queries.
+    #[error("the output has {found} numbers, the queries {expected}; give as many")]
+    WrongOutput {
+        /// Numbers of the output.
+        found: usize,
+        /// Numbers of the queries.
+        expected: usize,
+    },
+    /// More of the newest tokens have queries than there are tokens.
+    #[error("text {text} has {queries} queries and {tokens} tokens: make room for the new tokens and write them first")]
+    TooFewTokens {
+        /// The text, by its place in the batch.
+        text: usize,
+        /// Its queries.
+        queries: usize,
+        /// Rows in its runs.
+        tokens: usize,
+    },
+    /// A run ends beyond the memory that it should lie in.
+    #[error(
+        "a run of text {text} ends at number {end}, but the memory has {numbers}; the runs are those of another slab"
+    )]
+    RunBeyondMemory {
+        /// The text, by its place in the batch.
+        text: usize,
+        /// Where the run ends.
+        end: usize,
+        /// Numbers of the memory of keys, or of values if they are fewer.
+        numbers: usize,
+    },
+}
+
+/// A cache whose rows attention can read where they lie.
+pub trait InPlace: Rewind {
+    /// The rows of a layer, of all tokens held, oldest token first. Nothing is copied.
+    ///
+    /// `layer` is one of the layout's.
+    fn rows(&self, layer: usize) -> Rows<'_>;
+}
+
+/// The rows of one text in one layer, where they lie. As long as it lives, nobody writes to their memory.
+pub struct Rows<'a> {
+    keys: Lent<'a>,
+    values: Lent<'a>,
+    runs: Vec<Run>,
+}
+
+/// Memory that somebody else has.
+enum Lent<'a> {
+    Dense(Cow<'a, [f32]>),
+    Shared(Ref<'a, [f32]>),
+}
+
+impl Lent<'_> {
+    fn numbers(&self) -> &[f32] {
+        match self {
+            Lent::Dense(numbers) => numbers,
+            Lent::Shared(numbers) => numbers,
+        }
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// Dense rows, as [`KvCache::gather`] gives them: one run.
+    pub fn dense((k, v): (Cow<'a, [f32]>, Cow<'a, [f32]>), layout: KvLayout) -> Self {
+        let runs = vec![Run { start: 0, rows: layout.rows(&k, &v) }];
+        Rows { keys: Lent::Dense(k), values: Lent::Dense(v), runs }
+    }
+
+    /// Rows in the pages of a slab. `runs`: where they lie in its keys, and in the same places of its values.
+    pub fn in_pages(slab: Ref<'a, PageSlab>, runs: Vec<Run>) -> Self {
+        let (keys, values) = Ref::map_split(slab, |slab| (slab.keys(), slab.values()));
+        Rows { keys: Lent::Shared(keys), values: Lent::Shared(values), runs }
+    }
+
+    /// The memory of the keys, with whatever else lies there.
+    pub fn keys(&self) -> &[f32] {
+        self.keys.numbers()
+    }
+
+    /// The memory of the values; they lie as the keys do.
+    pub fn values(&self) -> &[f32] {
+        self.values.numbers()
+    }
+
+    /// Where the rows lie, oldest token first.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The same, for a kernel. `queries`: how many of the newest tokens have one.
+    pub fn of_text(&self, queries: usize) -> TextRows<'_> {
+        TextRows { queries, keys: self.keys(), values: self.values(), runs: &self.runs }
+    }
+}
+
+impl InPlace for FlatCache {
+    fn rows(&self, layer: usize) -> Rows<'_> {
+        Rows::dense(self.gather(layer), self.layout())
+    }
+}
+
+impl InPlace for ContiguousCache {
+    fn rows(&self, layer: usize) -> Rows<'_> {
+        Rows::dense(self.gather(layer), self.layout())
+    }
+}
+
+/// The cache that a step reads and fills.
+pub enum CacheRef<'a> {
+    /// One that can only be gathered.
+    Gather(&'a mut dyn KvCache),
+    /// One whose rows can be read where they lie too.
+    InPlace(&'a mut dyn InPlace),
+}
+
+impl CacheRef<'_> {
+    /// The shape of a row.
+    pub fn layout(&self) -> KvLayout {
+        match self {
+            CacheRef::Gather(cache) => cache.layout(),
+            CacheRef::InPlace(cache) => cache.layout(),
+        }
+    }
+
+    /// Tokens held.
+    pub fn len(&self) -> usize {
+        match self {
+            CacheRef::Gather(cache) => cache.len(),
+            CacheRef::InPlace(cache) => cache.len(),
+        }
+    }
+
+    /// True before the first token.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes room; as [`KvCache::extend`].
+    ///
+    /// # Errors
+    /// [`CacheError`] when there is no room. The cache is then as it was.
+    pub fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        match self {
+            CacheRef::Gather(cache) => cache.extend(n),
+            CacheRef::InPlace(cache) => cache.extend(n),
+        }
+    }
+
+    /// Stores the rows of the newest tokens; as [`KvCache::write`].
+    pub fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        match self {
+            CacheRef::Gather(cache) => cache.write(layer, k, v),
+            CacheRef::InPlace(cache) => cache.write(layer, k, v),
+        }
+    }
+
+    /// The rows of a layer, as `attention` reads them.
+    pub fn rows(&self, layer: usize, attention: Attention) -> Rows<'_> {
+        match self {
+            CacheRef::InPlace(cache) if attention != Attention::Gather => cache.rows(layer),
+            CacheRef::InPlace(cache) => Rows::dense(cache.gather(layer), cache.layout()),
+            CacheRef::Gather(cache) => Rows::dense(cache.gather(layer), cache.layout()),
+        }
+    }
+}
