@@ -42,10 +42,24 @@ pub fn attend(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32]
     let n: usize = texts.iter().map(|text| text.queries).sum();
     assert!(q.len() == n * q_width && out.len() == q.len(), "{n} queries of {q_width} numbers");
 
-    let row = heads.n_kv_heads * format.words(heads.head_dim);
+    let work = texts.iter().map(|text| text.queries * text.len() * q_width).sum::<usize>();
     let out = &Columns::new(out, q_width);
+    let tasks = tasks(heads, format, texts, q, out);
+    // Two sums over the rows, and they come from memory.
+    for_each(tasks.into_iter(), 4 * work, vectorized);
+}
+
+/// What is to be done for all texts, in pieces that can be done at the same time.
+fn tasks<'a>(
+    heads: Heads,
+    format: RowFormat,
+    texts: &'a [TextRows<'a>],
+    q: &'a [f32],
+    out: &'a Columns<'a>,
+) -> Vec<Attention<'a>> {
+    let row = heads.n_kv_heads * format.words(heads.head_dim);
     let mut tasks = Vec::new();
-    let (mut first, mut work) = (0, 0);
+    let mut first = 0;
     for text in texts {
         let len = text.len();
         assert!(text.queries <= len, "{} queries in a text of {len} tokens", text.queries);
@@ -57,10 +71,8 @@ pub fn attend(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32]
             Attention { heads, format, text, kv_heads: 0..0, rows: 0..0, before: len - text.queries, q, first, out };
         task.divide(texts.len(), &mut tasks);
         first += text.queries;
-        work += text.queries * len * q_width;
     }
-    // Two sums over the rows, and they come from memory.
-    for_each(tasks.into_iter(), 4 * work, vectorized);
+    tasks
 }
 
 /// Attention of some rows of a text in the query heads that share some key/value heads.
@@ -84,6 +96,9 @@ impl<'a> Attention<'a> {
     /// Cuts the attention of a whole text into tasks. `texts`: how many texts there are.
     fn divide(&self, texts: usize, tasks: &mut Vec<Attention<'a>>) {
         let n_kv_heads = self.heads.n_kv_heads;
+        if self.text.queries == 0 {
+            return;
+        }
         if self.text.queries == 1 {
             // As few pieces as keep all threads busy to the end: the longer the pieces of a row, the faster they are read.
             let pieces = (2 * rayon::current_num_threads()).div_ceil(texts).min(n_kv_heads);
@@ -362,11 +377,7 @@ struct Rows<'a> {
 impl Rows<'_> {
     #[inline(always)]
     fn rows<const R: usize>(&self) -> [&[Lanes]; R] {
-        let mut rows: [&[Lanes]; R] = [&[]; R];
-        for r in 0..R {
-            rows[r] = &self.packed[(self.first + r) * self.depth..][..self.depth];
-        }
-        rows
+        std::array::from_fn(|r| &self.packed[(self.first + r) * self.depth..][..self.depth])
     }
 
     /// `R` queries meet four keys where they lie. `scores`: those of the first query; the next query's are `stride` further.
@@ -383,11 +394,14 @@ impl Rows<'_> {
         let rows = self.rows::<R>();
         let mut sums = [[V::splat(0.0); 4]; R];
         for chunk in 0..self.depth {
-            let keys = keys.map(|key| load::<V>(format, key, dim, chunk));
-            for r in 0..R {
-                let row = V::load(&rows[r][chunk]);
+            let mut vectors = [V::splat(0.0); 4];
+            for c in 0..4 {
+                vectors[c] = load(format, keys[c], dim, chunk);
+            }
+            for (row, sums) in rows.iter().zip(&mut sums) {
+                let row = V::load(&row[chunk]);
                 for c in 0..4 {
-                    sums[r][c] = row.mul_add(keys[c], sums[r][c]);
+                    sums[c] = row.mul_add(vectors[c], sums[c]);
                 }
             }
         }
@@ -463,10 +477,13 @@ impl Values<'_> {
         for (position, place) in self.places.iter().enumerate() {
             let value = &self.memory[place + self.head..][..self.words];
             let weights = weights_at::<V, R>(weights, stride, position);
-            for c in 0..C {
-                let value = load::<V>(format, value, self.dim, at + c);
-                for r in 0..R {
-                    out[r][c] = weights[r].mul_add(value, out[r][c]);
+            let mut vectors = [V::splat(0.0); C];
+            for (c, vector) in vectors.iter_mut().enumerate() {
+                *vector = load(format, value, self.dim, at + c);
+            }
+            for r in 0..R {
+                for c in 0..C {
+                    out[r][c] = weights[r].mul_add(vectors[c], out[r][c]);
                 }
             }
         }
@@ -546,4 +563,218 @@ fn weights_at<V: Vector, const R: usize>(weights: &[f32], stride: usize, positio
         vectors[r] = V::splat(weights[r * stride + position]);
     }
     vectors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registers::Registers;
+    use crate::rows::Run;
+    use crate::testing::numbers;
+    use crate::vector::{Plain, dot};
+
+    /// Attention by its definition: query by query, position by position.
+    fn by_definition(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32]) -> Vec<f32> {
+        let Heads { n_heads, n_kv_heads, head_dim } = heads;
+        let words = format.words(head_dim);
+        let number = |memory: &[f32], place: usize, i: usize| {
+            load::<Plain>(format, &memory[place..][..words], head_dim, i / LANES).lanes()[i % LANES]
+        };
+        let mut out = Vec::new();
+        let mut queries = q.chunks_exact(head_dim);
+        for text in texts {
+            let places = text.places(n_kv_heads * words, text.len());
+            for row in 0..text.queries {
+                let seen = &places[..text.len() - text.queries + row + 1];
+                for head in 0..n_heads {
+                    let at = head / (n_heads / n_kv_heads) * words;
+                    let query = queries.next().expect("a query for each head");
+                    let key = |place| (0..head_dim).map(|i| number(text.keys, place + at, i)).collect::<Vec<f32>>();
+                    let mut weights: Vec<f32> = seen.iter().map(|place| dot::<Plain>(query, &key(*place))).collect();
+                    softmax_scaled::<Plain>(&mut weights, 1.0 / (head_dim as f32).sqrt());
+                    out.extend((0..head_dim).map(|i| {
+                        let values = seen.iter().map(|place| number(text.values, place + at, i));
+                        weights.iter().zip(values).fold(0.0_f32, |sum, (weight, value)| weight.mul_add(value, sum))
+                    }));
+                }
+            }
+        }
+        out
+    }
+
+    /// A memory of `n` rows in pages that lie in no order, and NaN between them.
+    struct Pages {
+        keys: Vec<f32>,
+        values: Vec<f32>,
+        runs: Vec<Run>,
+    }
+
+    /// Rows in this format, of finite numbers: the words of two `F16` are no large ones.
+    fn pages(heads: Heads, format: RowFormat, n: usize, page_size: usize, seed: u32) -> Pages {
+        let words = format.words(heads.head_dim);
+        let width = heads.n_kv_heads * words;
+        let n_pages = n.div_ceil(page_size);
+        let gap = 3;
+        let page = page_size * width + gap;
+        let (mut keys, mut values) = (vec![f32::NAN; n_pages * page], vec![f32::NAN; n_pages * page]);
+        let mut runs = Vec::new();
+        for i in 0..n_pages {
+            // Each page once: 7 and the number of pages have no common factor, or the order is kept.
+            let place = if n_pages.is_multiple_of(7) { i } else { i * 7 % n_pages };
+            let rows = page_size.min(n - i * page_size);
+            let run = Run { start: place * page + gap, rows };
+            for (memory, seed) in [(&mut keys, seed), (&mut values, seed + 1)] {
+                let numbers = numbers(rows * heads.n_kv_heads * heads.head_dim, seed + 2 * i as u32);
+                for (head, numbers) in numbers.chunks_exact(heads.head_dim).enumerate() {
+                    pack(format, numbers, &mut memory[run.start + head * words..][..words]);
+                }
+            }
+            runs.push(run);
+        }
+        Pages { keys, values, runs }
+    }
+
+    fn pack(format: RowFormat, numbers: &[f32], words: &mut [f32]) {
+        let half = |number: f32| match format {
+            RowFormat::F16 => half::f16::from_f32(number).to_bits(),
+            _ => half::bf16::from_f32(number).to_bits(),
+        };
+        match format {
+            RowFormat::F32 => words.copy_from_slice(numbers),
+            RowFormat::F16 | RowFormat::Bf16 => {
+                for (word, pair) in words.iter_mut().zip(numbers.chunks(2)) {
+                    // What is behind an odd number of them is nobody's: here, NaN.
+                    let high = pair.get(1).map_or(0x7fff, |number| half(*number));
+                    *word = f32::from_bits(u32::from(half(pair[0])) | u32::from(high) << 16);
+                }
+            }
+            RowFormat::Int8 => {
+                words[0] = 0.5 / 127.0;
+                for (word, four) in words[1..].iter_mut().zip(numbers.chunks(4)) {
+                    let mut bytes = [0x80; 4];
+                    for (byte, number) in bytes.iter_mut().zip(four) {
+                        *byte = (number * 254.0) as i8 as u8;
+                    }
+                    *word = f32::from_bits(u32::from_le_bytes(bytes));
+                }
+            }
+        }
+    }
+
+    const FORMATS: [RowFormat; 4] = [RowFormat::F32, RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
+
+    const SHAPES: [Heads; 5] = [
+        Heads { n_heads: 6, n_kv_heads: 2, head_dim: 10 },
+        Heads { n_heads: 7, n_kv_heads: 1, head_dim: 32 },
+        Heads { n_heads: 3, n_kv_heads: 3, head_dim: 16 },
+        Heads { n_heads: 8, n_kv_heads: 4, head_dim: 65 },
+        Heads { n_heads: 2, n_kv_heads: 1, head_dim: 128 },
+    ];
+
+    /// (tokens, queries, page size) of the texts of a batch.
+    const BATCHES: [&[(usize, usize, usize)]; 5] = [
+        &[(1, 1, 1)],
+        &[(50, 1, 16)],
+        &[(37, 37, 3)],
+        &[(70, 9, 16), (5, 5, 1), (33, 1, 4)],
+        &[(19, 1, 3), (64, 1, 16), (1, 1, 256), (40, 2, 7), (45, 0, 5), (3, 3, 3)],
+    ];
+
+    #[test]
+    fn a_batch_in_pages_is_attention_by_its_definition_in_all_registers() {
+        for heads in SHAPES {
+            for format in FORMATS {
+                for batch in BATCHES {
+                    let batch = if cfg!(miri) { &batch[..1] } else { batch };
+                    let texts: Vec<(Pages, usize)> = (1..)
+                        .zip(batch)
+                        .map(|(seed, &(n, queries, page_size))| {
+                            (pages(heads, format, n, page_size, 100 * seed), queries)
+                        })
+                        .collect();
+                    let texts: Vec<TextRows<'_>> = texts
+                        .iter()
+                        .map(|(p, queries)| TextRows {
+                            queries: *queries,
+                            keys: &p.keys,
+                            values: &p.values,
+                            runs: &p.runs,
+                        })
+                        .collect();
+                    let n: usize = texts.iter().map(|text| text.queries).sum();
+                    let width = heads.n_heads * heads.head_dim;
+                    let q = numbers(n * width, 5);
+                    let expected = by_definition(heads, format, &texts, &q);
+                    for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
+                        let mut out = vec![0.0; n * width];
+                        let columns = &Columns::new(&mut out, width);
+                        for task in tasks(heads, format, &texts, &q, columns) {
+                            registers.run(task);
+                        }
+                        assert_eq!(out, expected, "{registers:?}, {heads:?}, {format:?}, {batch:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_attention_by_its_definition() {
+        if cfg!(miri) {
+            return;
+        }
+        let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 16 };
+        for (n, queries, page_size) in [(9000, 1, 16), (9000, 30, 16), (300, 300, 64)] {
+            let pages = pages(heads, RowFormat::F32, n, page_size, 1);
+            let texts = [TextRows { queries, keys: &pages.keys, values: &pages.values, runs: &pages.runs }];
+            let q = numbers(queries * 32, 5);
+            let mut out = vec![0.0; queries * 32];
+            attend(heads, RowFormat::F32, &texts, &q, &mut out);
+            assert_eq!(out, by_definition(heads, RowFormat::F32, &texts, &q), "{queries} queries, {n} tokens");
+        }
+    }
+
+    #[test]
+    fn several_threads_fill_one_output() {
+        let heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 6 };
+        let pages = pages(heads, RowFormat::F32, 40, 4, 1);
+        let text = |queries| TextRows { queries, keys: &pages.keys, values: &pages.values, runs: &pages.runs };
+        let texts = &[text(1), text(20), text(1)];
+        let q = &numbers(22 * 24, 4)[..];
+        // Every task in a thread of its own, or one after the other.
+        let results = |in_threads: bool| {
+            let mut out = vec![0.0; 22 * 24];
+            let columns = &Columns::new(&mut out, 24);
+            std::thread::scope(|scope| {
+                for task in tasks(heads, RowFormat::F32, texts, q, columns) {
+                    let thread = scope.spawn(move || Registers::Any.run(task));
+                    if !in_threads {
+                        thread.join().expect("it computes");
+                    }
+                }
+            });
+            out
+        };
+        assert_eq!(results(true), results(false));
+        assert!(results(true).iter().all(|number| *number != 0.0), "all of the output is filled");
+    }
+
+    #[test]
+    fn what_cannot_be_attended_is_refused() {
+        let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 2 };
+        let memory = [1.0; 8];
+        let refused = |queries, runs: &[Run], q: usize, out: usize| {
+            let texts = [TextRows { queries, keys: &memory, values: &memory, runs }];
+            let mut out = vec![0.0; out];
+            let attended = std::panic::AssertUnwindSafe(|| {
+                attend(heads, RowFormat::F32, &texts, &vec![1.0; q], &mut out);
+            });
+            std::panic::catch_unwind(attended).is_err()
+        };
+        assert!(!refused(1, &[Run { start: 4, rows: 2 }], 4, 4), "as it should be");
+        assert!(refused(1, &[Run { start: 5, rows: 2 }], 4, 4), "a run beyond the memory");
+        assert!(refused(3, &[Run { start: 4, rows: 2 }], 12, 12), "more queries than tokens");
+        assert!(refused(1, &[Run { start: 4, rows: 2 }], 8, 8), "a query without a text");
+        assert!(refused(1, &[Run { start: 4, rows: 2 }], 4, 3), "an output that is too short");
+    }
 }

@@ -28,6 +28,8 @@ mod registers;
 mod rows;
 mod small;
 mod steps;
+#[cfg(test)]
+mod testing;
 mod vector;
 
 pub use attention::{Heads, attend};

@@ -104,3 +104,34 @@ pub(crate) fn decode<V: Vector>(dtype: Dtype, bytes: &[u8]) -> V {
         Dtype::Bf16 => V::load_bf16(&whole(bytes)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{bytes, numbers};
+
+    #[test]
+    fn the_first_number_that_is_not_finite_is_found() {
+        let (rows, cols) = (300, 1999);
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            let mut values = numbers(rows * cols, 1);
+            values[..2].copy_from_slice(&[f32::MIN_POSITIVE, -0.0]);
+            let found = |values: &[f32]| Matrix::new(&bytes(dtype, values), dtype, rows, cols).first_not_finite();
+            assert_eq!(found(&values), None, "{dtype:?}");
+            let places = [(299, 1998), (263, 7), (262, 570), (0, 1), (0, 0)];
+            for (row, col) in places {
+                for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    values[row * cols + col] = number;
+                    assert_eq!(found(&values), Some((row, col)), "{dtype:?} {number}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "bytes of a [9223372036854775809, 2] F32 matrix")]
+    fn a_matrix_whose_size_wraps_is_refused() {
+        // 2 * (2^63 + 1) numbers wrap to 2, of 4 bytes each.
+        Matrix::new(&[0; 8], Dtype::F32, (1 << 63) + 1, 2);
+    }
+}

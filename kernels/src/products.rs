@@ -314,3 +314,107 @@ fn pack_weights<V: Vector, const C: usize>(w: &Matrix<'_>, row: usize, at: usize
         packed[at] = decode::<V>(dtype, bytes).lanes();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registers::Registers;
+    use crate::testing::{bytes, numbers};
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_among_others() {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            for (n, rows, cols) in [
+                (2, 3, 7),
+                (3, 70, 48),
+                (4, 6, 40),
+                (5, 9, 17),
+                (6, 4, 16),
+                (7, 5, 33),
+                (8, 300, 250),
+                (9, 130, 64),
+                (13, 1100, 200),
+            ] {
+                let w = bytes(dtype, &numbers(rows * cols, 1));
+                let w = Matrix::new(&w, dtype, rows, cols);
+                let x = numbers(n * cols, 2);
+                let mut together = vec![0.0; n * rows];
+                matmul(&x, &w, &mut together);
+                for r in 0..n {
+                    let mut alone = vec![0.0; rows];
+                    matmul(&x[r * cols..][..cols], &w, &mut alone);
+                    assert_eq!(alone, together[r * rows..][..rows], "{dtype:?} [{rows}, {cols}], row {r} of {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn matmul_is_the_sum_of_products() {
+        let (n, rows, cols) = (5, 6, 45);
+        let (x, values) = (numbers(n * cols, 3), numbers(rows * cols, 4));
+        let w = bytes(Dtype::F32, &values);
+        let mut out = vec![0.0; n * rows];
+        matmul(&x, &Matrix::new(&w, Dtype::F32, rows, cols), &mut out);
+        for r in 0..n {
+            for o in 0..rows {
+                let exact: f64 = (0..cols).map(|i| x[r * cols + i] as f64 * values[o * cols + i] as f64).sum();
+                assert!((out[r * rows + o] as f64 - exact).abs() < 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn all_registers_give_the_same_bits() {
+        let (n, rows, cols) = (13, 37, 75);
+        let x = numbers(n * cols, 2);
+        let results = |registers: Registers| {
+            let mut results = Vec::new();
+            for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+                let w = bytes(dtype, &numbers(rows * cols, 1));
+                let w = &Matrix::new(&w, dtype, rows, cols);
+                let mut out = vec![0.0; rows];
+                registers.run(WeightStream { x: &x[..cols], w, first: 0, out: &mut out });
+                results.push(out);
+                for n in 1..=FEW {
+                    let mut out = vec![0.0; n * rows];
+                    registers.run(FewRows { x: &x, n, w, columns: 0..rows, out: &Columns::new(&mut out, rows) });
+                    results.push(out);
+                }
+                let mut out = vec![0.0; n * rows];
+                registers.run(TileBlock { x: &x, n, w, columns: 0..rows, out: &Columns::new(&mut out, rows) });
+                results.push(out);
+            }
+            results
+        };
+        for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
+            assert_eq!(results(*registers), results(Registers::Any), "{registers:?}");
+        }
+    }
+
+    #[test]
+    fn several_threads_fill_one_output() {
+        let (n, rows, cols) = (5, 10, 21);
+        let (x, w) = (numbers(n * cols, 2), bytes(Dtype::Bf16, &numbers(rows * cols, 1)));
+        let (x, w) = (&x[..], &Matrix::new(&w, Dtype::Bf16, rows, cols));
+        // Every task in a thread of its own, or one after the other.
+        let results = |in_threads: bool| {
+            let (mut few, mut tiled) = (vec![0.0; n * rows], vec![0.0; n * rows]);
+            let (few_out, tiled_out) = (&Columns::new(&mut few, rows), &Columns::new(&mut tiled, rows));
+            std::thread::scope(|scope| {
+                for columns in [0..4, 4..7, 7..10] {
+                    let thread = scope.spawn(move || {
+                        Registers::Any.run(FewRows { x, n, w, columns: columns.clone(), out: few_out });
+                        Registers::Any.run(TileBlock { x, n, w, columns, out: tiled_out });
+                    });
+                    if !in_threads {
+                        thread.join().expect("it computes");
+                    }
+                }
+            });
+            [few, tiled]
+        };
+        assert_eq!(results(true), results(false));
+        assert!(results(true).iter().flatten().all(|number| *number != 0.0), "all of the output is filled");
+    }
+}

@@ -90,3 +90,32 @@ pub(crate) fn vectorized<K: Kernel>(kernel: K) -> K::Output {
     let widest = Registers::ALL.iter().find(|registers| registers.exist());
     widest.unwrap_or(&Registers::Any).run(kernel)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vector::{LANES, Lanes};
+
+    #[test]
+    fn all_registers_take_the_greater_alike_and_pass_over_nan_on_the_left() {
+        struct Greater(Lanes, Lanes);
+        impl Kernel for Greater {
+            type Output = [u32; LANES];
+            #[inline(always)]
+            fn run<V: Vector>(self) -> [u32; LANES] {
+                V::load(&self.0).max(V::load(&self.1)).lanes().map(f32::to_bits)
+            }
+        }
+        let strange = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, f32::MIN_POSITIVE];
+        let left: Lanes = std::array::from_fn(|lane| strange[lane % 8]);
+        for shift in 0..8 {
+            let right: Lanes = std::array::from_fn(|lane| strange[(lane + shift) % 8]);
+            let expected: [f32; LANES] =
+                std::array::from_fn(|lane| if left[lane] > right[lane] { left[lane] } else { right[lane] });
+            for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
+                let found = registers.run(Greater(left, right));
+                assert_eq!(found, expected.map(f32::to_bits), "{registers:?}, shifted by {shift}");
+            }
+        }
+    }
+}

@@ -125,3 +125,47 @@ impl Kernel for RmsNorm<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registers::Registers;
+    use crate::testing::numbers;
+
+    #[test]
+    fn exp_is_close_and_never_negative() {
+        for i in -9000..880 {
+            let x = i as f32 / 10.0;
+            let (ours, exact) = (exp(x) as f64, (x as f64).exp());
+            assert!(ours >= 0.0 && (ours - exact).abs() <= 2e-7 * exact + 1e-37, "exp({x}) = {ours}, not {exact}");
+        }
+    }
+
+    #[test]
+    fn a_softmax_with_a_number_that_is_none_gives_only_such() {
+        for at in [0, 15, 16, 40] {
+            for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
+                let mut scores = numbers(41, 3);
+                scores[at] = f32::NAN;
+                registers.run(Softmax { scores: &mut scores });
+                assert!(scores.iter().all(|score| score.is_nan()), "{registers:?}, NaN at {at}: {scores:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_registers_give_the_same_bits() {
+        let results = |registers: Registers| {
+            let mut scores = numbers(99, 3);
+            registers.run(Softmax { scores: &mut scores });
+            let mut gate = numbers(99, 7);
+            registers.run(SiluTimes { gate: &mut gate, up: &numbers(99, 2) });
+            let mut rows = numbers(99, 8);
+            registers.run(RmsNorm { rows: &mut rows, weight: &numbers(33, 9), eps: 1e-6 });
+            [scores, gate, rows]
+        };
+        for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
+            assert_eq!(results(*registers), results(Registers::Any), "{registers:?}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use page_by_page::chapters::{Source, chapter};
+use page_by_page::chapters::{Chapter, Source, chapter};
 use page_by_page::in_place::Attention;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
@@ -13,7 +13,8 @@ use super::kv::{Kv, require_chapters};
 #[derive(Args, Clone, Copy)]
 pub struct Reading {
     /// How attention reads keys and values: gather (copied together first), paged (where they lie) or plain (where they lie,
-    /// with the loops of chapter 13) [default: paged]
+    /// with the loops of chapter 13) [default: paged, once
+    /// chapter 13 is written]
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
     attention: Option<AttentionName>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
@@ -54,14 +55,14 @@ impl KvDtype {
 }
 
 impl Reading {
-    /// How attention reads a cache. Without a word, in place if there is a chapter 13 to do it.
+    /// How attention reads a cache. Without a word, in place if chapter 13 is written.
     fn attention(self) -> Attention {
         match self.attention {
             Some(AttentionName::Gather) => Attention::Gather,
             Some(AttentionName::Paged) => Attention::Paged,
             Some(AttentionName::Plain) => Attention::Plain,
-            None if chapter(13).source == Source::Unstarted => Attention::Gather,
-            None => Attention::Paged,
+            None if is_written(chapter(13)) => Attention::Paged,
+            None => Attention::Gather,
         }
     }
 
@@ -87,5 +88,13 @@ impl Reading {
         model.set_attention(self.attention());
         model.set_row_format(self.kv_dtype.format());
         Ok(())
+    }
+}
+
+fn is_written(chapter: &Chapter) -> bool {
+    match chapter.source {
+        Source::Reference => true,
+        Source::Yours => chapter.tasks_left().is_empty(),
+        Source::Unstarted => false,
     }
 }
