@@ -13,8 +13,8 @@ use std::ops::Range;
 
 use crate::parallel::{Columns, for_each};
 use crate::products::{prefetch, tile};
-use crate::registers::{Kernel, vectorized};
-use crate::rows::{RowFormat, TextRows, load};
+use crate::registers::{Kernel, Registers};
+use crate::rows::{Bf16, F16, F32, Head, Int8, RowFormat, Stored, TextRows};
 use crate::small::softmax_scaled;
 use crate::vector::{LANES, Lanes, Vector, lane_sums, padded};
 
@@ -46,7 +46,7 @@ pub fn attend(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32]
     let out = &Columns::new(out, q_width);
     let tasks = tasks(heads, format, texts, q, out);
     // Two sums over the rows, and they come from memory.
-    for_each(tasks.into_iter(), 4 * work, vectorized);
+    for_each(tasks.into_iter(), 4 * work, |task| task.compute(Registers::widest()));
 }
 
 /// What is to be done for all texts, in pieces that can be done at the same time.
@@ -130,6 +130,11 @@ impl<'a> Attention<'a> {
         (self.rows.start + query / heads, self.kv_heads.start * self.group() + query % heads)
     }
 
+    /// The first query that sees a position, or a tile's length before it.
+    fn first_that_sees(&self, position: usize) -> usize {
+        position.saturating_sub(self.before + self.rows.start) * self.group()
+    }
+
     fn queries(&self) -> usize {
         self.rows.len() * self.kv_heads.len() * self.group()
     }
@@ -171,153 +176,180 @@ impl<'a> Attention<'a> {
     }
 }
 
-impl Kernel for Attention<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        // The format is settled here, outside the loops.
+impl Attention<'_> {
+    fn compute(self, registers: Registers) {
         match self.format {
-            RowFormat::F32 => self.run_as::<V>(RowFormat::F32),
-            RowFormat::F16 => self.run_as::<V>(RowFormat::F16),
-            RowFormat::Bf16 => self.run_as::<V>(RowFormat::Bf16),
-            RowFormat::Int8 => self.run_as::<V>(RowFormat::Int8),
+            RowFormat::F32 => self.compute_as(F32, registers),
+            RowFormat::F16 => self.compute_as(F16, registers),
+            RowFormat::Bf16 => self.compute_as(Bf16, registers),
+            RowFormat::Int8 => self.compute_as(Int8, registers),
+        }
+    }
+
+    fn compute_as<S: Stored>(self, stored: S, registers: Registers) {
+        match self.rows.len() {
+            1 => registers.run(OneRow { task: self, stored }),
+            _ => registers.run(ManyRows { task: self, stored }),
         }
     }
 }
 
-impl Attention<'_> {
-    #[inline(always)]
-    fn run_as<V: Vector>(&self, format: RowFormat) {
-        match self.rows.len() {
-            1 => self.run_one_row::<V>(format),
-            _ if V::MANY_REGISTERS => self.run_rows::<V, 4>(format),
-            _ => self.run_rows::<V, 2>(format),
-        }
-    }
+/// Reads keys and values where they lie, each once for all queries that share them.
+struct OneRow<'a, S> {
+    task: Attention<'a>,
+    stored: S,
+}
 
-    /// Reads keys and values where they lie, each once for all queries that share them.
+impl<S: Stored> Kernel for OneRow<'_, S> {
+    type Output = ();
+
     #[inline(always)]
-    fn run_one_row<V: Vector>(&self, format: RowFormat) {
-        let dim = self.heads.head_dim;
+    fn run<V: Vector>(self) {
+        let task = &self.task;
+        let dim = task.heads.head_dim;
         let depth = dim.div_ceil(LANES);
-        let words = format.words(dim);
-        let group = self.group();
-        let places = self.places();
+        let words = task.format.words(dim);
+        let group = task.group();
+        let places = task.places();
         let seen = places.len();
-        let packed = self.packed_queries(depth);
+        let packed = task.packed_queries(depth);
 
         // Four positions at a time, so that four sums of lanes are taken together.
         let stride = seen.next_multiple_of(4);
-        let mut scores = vec![0.0; self.queries() * stride];
+        let mut scores = vec![0.0; task.queries() * stride];
         for at in (0..seen).step_by(4) {
-            for (i, head) in self.kv_heads.clone().enumerate() {
-                let four = [0, 1, 2, 3].map(|c| places[(at + c).min(seen - 1)] + head * words);
-                ask_for(self.text.keys, &places, at + 8, head * words, words);
-                let keys = four.map(|place| &self.text.keys[place..][..words]);
+            for (i, kv_head) in task.kv_heads.clone().enumerate() {
+                let head = HeadOf { stored: self.stored, memory: task.text.keys, first: kv_head * words, words, dim };
+                head.ask_for(&places, at + 8, 4);
+                let last = seen - 1;
+                let keys = [
+                    head.at(places[at]),
+                    head.at(places[(at + 1).min(last)]),
+                    head.at(places[(at + 2).min(last)]),
+                    head.at(places[(at + 3).min(last)]),
+                ];
                 let mut query = i * group;
                 while query < (i + 1) * group {
-                    let rows = Rows { packed: &packed, depth, first: query };
+                    let queries = Queries { packed: &packed, depth, first: query };
                     let scores = &mut scores[query * stride + at..];
                     query += match (i + 1) * group - query {
-                        1 => rows.meet::<V, 1>(format, keys, dim, scores, stride),
-                        2 if V::MANY_REGISTERS => rows.meet::<V, 2>(format, keys, dim, scores, stride),
-                        3 if V::MANY_REGISTERS => rows.meet::<V, 3>(format, keys, dim, scores, stride),
-                        _ if V::MANY_REGISTERS => rows.meet::<V, 4>(format, keys, dim, scores, stride),
-                        _ => rows.meet::<V, 1>(format, keys, dim, scores, stride),
+                        1 => queries.meet::<V, S, 1>(&keys, scores, stride),
+                        2 if V::MANY_REGISTERS => queries.meet::<V, S, 2>(&keys, scores, stride),
+                        3 if V::MANY_REGISTERS => queries.meet::<V, S, 3>(&keys, scores, stride),
+                        _ if V::MANY_REGISTERS => queries.meet::<V, S, 4>(&keys, scores, stride),
+                        _ => queries.meet::<V, S, 1>(&keys, scores, stride),
                     };
                 }
             }
         }
         for scores in scores.chunks_exact_mut(stride) {
-            softmax_scaled::<V>(&mut scores[..seen], self.scale());
+            softmax_scaled::<V>(&mut scores[..seen], task.scale());
         }
 
         // Each output is one sum over the positions, in order: it grows by a few positions at a time.
         const POSITIONS: usize = 16;
-        let mut sums = vec![[0.0; LANES]; self.queries() * depth];
+        let mut sums = vec![[0.0; LANES]; task.queries() * depth];
         for at in (0..seen).step_by(POSITIONS) {
             let block = &places[at..(at + POSITIONS).min(seen)];
-            for (i, head) in self.kv_heads.clone().enumerate() {
-                for next in 0..POSITIONS / 4 {
-                    ask_for(self.text.values, &places, at + POSITIONS + 4 * next, head * words, words);
-                }
-                let values = Values { memory: self.text.values, places: block, head: head * words, words, dim };
+            for (i, kv_head) in task.kv_heads.clone().enumerate() {
+                let head = HeadOf { stored: self.stored, memory: task.text.values, first: kv_head * words, words, dim };
+                head.ask_for(&places, at + POSITIONS, POSITIONS);
                 let mut query = i * group;
                 while query < (i + 1) * group {
-                    let weights = &scores[query * stride + at..];
+                    let weights = Weights { scores: &scores[query * stride + at..], stride };
                     let sums = &mut sums[query * depth..];
                     query += match (i + 1) * group - query {
-                        1 => values.add_all::<V, 1>(format, weights, stride, sums, depth),
-                        2 => values.add_all::<V, 2>(format, weights, stride, sums, depth),
-                        3 if V::MANY_REGISTERS => values.add_all::<V, 3>(format, weights, stride, sums, depth),
-                        _ if V::MANY_REGISTERS => values.add_all::<V, 4>(format, weights, stride, sums, depth),
-                        _ => values.add_all::<V, 2>(format, weights, stride, sums, depth),
+                        1 => head.add_all::<V, 1>(block, weights, sums),
+                        2 => head.add_all::<V, 2>(block, weights, sums),
+                        3 if V::MANY_REGISTERS => head.add_all::<V, 3>(block, weights, sums),
+                        _ if V::MANY_REGISTERS => head.add_all::<V, 4>(block, weights, sums),
+                        _ => head.add_all::<V, 2>(block, weights, sums),
                     };
                 }
             }
         }
         for (query, sums) in sums.chunks_exact(depth).enumerate() {
-            self.write(query, sums);
+            task.write(query, sums);
         }
     }
+}
 
-    /// A few keys at a time meet all queries, then a few values do.
+/// A few keys at a time meet all queries, then a few values do.
+struct ManyRows<'a, S> {
+    task: Attention<'a>,
+    stored: S,
+}
+
+impl<S: Stored> Kernel for ManyRows<'_, S> {
+    type Output = ();
+
     #[inline(always)]
-    fn run_rows<V: Vector, const C: usize>(&self, format: RowFormat) {
-        let dim = self.heads.head_dim;
-        let depth = dim.div_ceil(LANES);
-        let words = format.words(dim);
-        let head = self.kv_heads.start * words;
-        let places = self.places();
-        let longest = places.len();
-        let queries = self.queries();
-        let packed = self.packed_queries(depth);
-        let stored =
-            |memory: &'_ [f32], place: usize, chunk| load::<V>(format, &memory[place + head..][..words], dim, chunk);
+    fn run<V: Vector>(self) {
+        if V::MANY_REGISTERS { self.run_columns::<V, 4>() } else { self.run_columns::<V, 2>() }
+    }
+}
 
-        let stride = longest.next_multiple_of(C);
+impl<S: Stored> ManyRows<'_, S> {
+    #[inline(always)]
+    fn run_columns<V: Vector, const C: usize>(self) {
+        let task = &self.task;
+        let dim = task.heads.head_dim;
+        let depth = dim.div_ceil(LANES);
+        let words = task.format.words(dim);
+        let first = task.kv_heads.start * words;
+        let places = task.places();
+        let longest = places.len();
+        let queries = task.queries();
+        let packed = task.packed_queries(depth);
+
+        const KEYS: usize = 16;
+        let head = HeadOf { stored: self.stored, memory: task.text.keys, first, words, dim };
+        let stride = longest.next_multiple_of(KEYS);
         let mut scores = vec![0.0; queries * stride];
-        let mut panel = vec![[[0.0; LANES]; C]; depth];
-        for at in (0..longest).step_by(C) {
-            ask_for(self.text.keys, &places, at + C, head, words);
-            for (c, place) in places[at..].iter().take(C).enumerate() {
+        let mut panels = vec![[[0.0; LANES]; C]; KEYS / C * depth];
+        for at in (0..longest).step_by(KEYS) {
+            head.ask_for(&places, at + KEYS, KEYS);
+            for (i, place) in places[at..].iter().take(KEYS).enumerate() {
+                let key = head.at(*place);
+                let panel = &mut panels[i / C * depth..][..depth];
                 for (chunk, panel) in panel.iter_mut().enumerate() {
-                    panel[c] = stored(self.text.keys, *place, chunk).lanes();
+                    panel[i % C] = key.chunk::<V>(chunk).lanes();
                 }
             }
-            // The queries before this one see none of these positions.
-            let mut query = at.saturating_sub(self.before + self.rows.start) * self.group();
+            let mut query = task.first_that_sees(at);
             while query < queries {
-                let rows = Rows { packed: &packed, depth, first: query };
+                let rows = Queries { packed: &packed, depth, first: query };
                 let scores = &mut scores[query * stride + at..];
                 query += match queries - query {
-                    1 => rows.meet_panel::<V, 1, C>(&panel, scores, stride),
-                    2 => rows.meet_panel::<V, 2, C>(&panel, scores, stride),
-                    3 => rows.meet_panel::<V, 3, C>(&panel, scores, stride),
-                    4 | 5 if V::MANY_REGISTERS => rows.meet_panel::<V, 4, C>(&panel, scores, stride),
-                    _ if V::MANY_REGISTERS => rows.meet_panel::<V, 6, C>(&panel, scores, stride),
-                    _ => rows.meet_panel::<V, 3, C>(&panel, scores, stride),
+                    1 => rows.meet_panels::<V, 1, C>(&panels, scores, stride),
+                    2 => rows.meet_panels::<V, 2, C>(&panels, scores, stride),
+                    3 => rows.meet_panels::<V, 3, C>(&panels, scores, stride),
+                    4 | 5 if V::MANY_REGISTERS => rows.meet_panels::<V, 4, C>(&panels, scores, stride),
+                    _ if V::MANY_REGISTERS => rows.meet_panels::<V, 6, C>(&panels, scores, stride),
+                    _ => rows.meet_panels::<V, 3, C>(&panels, scores, stride),
                 };
             }
         }
         for (query, scores) in scores.chunks_exact_mut(stride).enumerate() {
-            softmax_scaled::<V>(&mut scores[..self.seen(query)], self.scale());
+            softmax_scaled::<V>(&mut scores[..task.seen(query)], task.scale());
         }
 
         // Each output is one sum over the positions, in order: it grows by a few positions at a time. What the queries of a
         // tile all see, they add together; the rest each alone.
-        const POSITIONS: usize = 32;
+        const VALUES: usize = 32;
+        let head = HeadOf { stored: self.stored, memory: task.text.values, first, words, dim };
         let mut sums = vec![[0.0; LANES]; queries * depth];
-        let mut block = vec![[0.0; LANES]; POSITIONS * depth];
-        for at in (0..longest).step_by(POSITIONS) {
-            let places = &places[at..(at + POSITIONS).min(longest)];
+        let mut block = vec![[0.0; LANES]; VALUES * depth];
+        for at in (0..longest).step_by(VALUES) {
+            head.ask_for(&places, at + VALUES, VALUES);
+            let places = &places[at..(at + VALUES).min(longest)];
             for (place, block) in places.iter().zip(block.chunks_exact_mut(depth)) {
+                let value = head.at(*place);
                 for (chunk, lanes) in block.iter_mut().enumerate() {
-                    *lanes = stored(self.text.values, *place, chunk).lanes();
+                    *lanes = value.chunk::<V>(chunk).lanes();
                 }
             }
-            let mut query = at.saturating_sub(self.before + self.rows.start) * self.group();
+            let mut query = task.first_that_sees(at);
             while query < queries {
                 let tile = match queries - query {
                     left @ (1..=3) => left,
@@ -325,83 +357,172 @@ impl Attention<'_> {
                     _ if V::MANY_REGISTERS => 6,
                     _ => 3,
                 };
-                let shared = self.seen(query).saturating_sub(at).min(places.len());
-                let weights = &scores[query * stride + at..];
-                let tile_sums = &mut sums[query * depth..];
+                let shared = task.seen(query).saturating_sub(at).min(places.len());
+                let weights = Weights { scores: &scores[query * stride + at..], stride };
                 let values = &block[..shared * depth];
+                let tile_sums = &mut sums[query * depth..][..tile * depth];
                 match tile {
-                    1 => add_block::<V, 1, C>(weights, stride, values, tile_sums, depth),
-                    2 => add_block::<V, 2, C>(weights, stride, values, tile_sums, depth),
-                    3 => add_block::<V, 3, C>(weights, stride, values, tile_sums, depth),
-                    4 => add_block::<V, 4, C>(weights, stride, values, tile_sums, depth),
-                    _ => add_block::<V, 6, C>(weights, stride, values, tile_sums, depth),
+                    1 => add_block::<V, 1, C>(weights, values, tile_sums),
+                    2 => add_block::<V, 2, C>(weights, values, tile_sums),
+                    3 => add_block::<V, 3, C>(weights, values, tile_sums),
+                    4 => add_block::<V, 4, C>(weights, values, tile_sums),
+                    _ => add_block::<V, 6, C>(weights, values, tile_sums),
                 }
                 for i in 0..tile {
-                    let seen = self.seen(query + i).saturating_sub(at).min(places.len());
-                    let weights = &scores[(query + i) * stride + at + shared..];
+                    let seen = task.seen(query + i).saturating_sub(at).min(places.len()).max(shared);
+                    let weights = Weights { scores: &scores[(query + i) * stride + at + shared..], stride };
                     let sums = &mut sums[(query + i) * depth..][..depth];
-                    add_block::<V, 1, C>(
-                        weights,
-                        stride,
-                        &block[shared * depth..seen.max(shared) * depth],
-                        sums,
-                        depth,
-                    );
+                    add_block::<V, 1, C>(weights, &block[shared * depth..seen * depth], sums);
                 }
                 query += tile;
             }
         }
         for (query, sums) in sums.chunks_exact(depth).enumerate() {
-            self.write(query, sums);
+            task.write(query, sums);
         }
     }
 }
 
-/// Asks for the rows of four positions in one head, which will soon be read.
-#[inline(always)]
-fn ask_for(memory: &[f32], places: &[usize], at: usize, head: usize, words: usize) {
-    for place in places.iter().skip(at).take(4) {
-        for line in (0..words).step_by(16) {
-            prefetch(memory.as_ptr().wrapping_add(place + head + line).cast());
+/// One head in the rows of a memory.
+#[derive(Clone, Copy)]
+struct HeadOf<'a, S> {
+    stored: S,
+    memory: &'a [f32],
+    /// Where the head begins in a row.
+    first: usize,
+    /// Its words.
+    words: usize,
+    /// Its numbers.
+    dim: usize,
+}
+
+impl<'a, S: Stored> HeadOf<'a, S> {
+    /// The head in the row that starts at this place.
+    #[inline(always)]
+    fn at(&self, place: usize) -> Head<'a, S> {
+        Head::new(&self.memory[place + self.first..][..self.words], self.dim)
+    }
+
+    /// Asks for the head in `n` rows from position `at` on, which will soon be read.
+    #[inline(always)]
+    fn ask_for(&self, places: &[usize], at: usize, n: usize) {
+        for place in places.iter().skip(at).take(n) {
+            for line in (0..self.words).step_by(16) {
+                prefetch(self.memory.as_ptr().wrapping_add(place + self.first + line).cast());
+            }
         }
+    }
+
+    /// Adds the values at some places to the sums of `R` queries, weighted. Returns `R`.
+    #[inline(always)]
+    fn add_all<V: Vector, const R: usize>(&self, places: &[usize], weights: Weights<'_>, sums: &mut [Lanes]) -> usize {
+        let full = self.dim / LANES;
+        let mut at = 0;
+        while at < full {
+            at += match full - at {
+                1 => self.add::<V, R, 1>(places, weights, sums, at),
+                2 | 3 => self.add::<V, R, 2>(places, weights, sums, at),
+                8.. if V::MANY_REGISTERS && R <= 2 => self.add::<V, R, 8>(places, weights, sums, at),
+                _ if V::MANY_REGISTERS => self.add::<V, R, 4>(places, weights, sums, at),
+                _ => self.add::<V, R, 2>(places, weights, sums, at),
+            };
+        }
+        if full < self.dim.div_ceil(LANES) {
+            self.add_last::<V, R>(places, weights, sums);
+        }
+        R
+    }
+
+    /// The same for `C` full vectors of each value, from vector `at` on. Returns `C`.
+    #[inline(always)]
+    fn add<V: Vector, const R: usize, const C: usize>(
+        &self,
+        places: &[usize],
+        weights: Weights<'_>,
+        sums: &mut [Lanes],
+        at: usize,
+    ) -> usize {
+        let depth = self.dim.div_ceil(LANES);
+        let mut out = sums_at::<V, R, C>(sums, depth, at);
+        for (position, place) in places.iter().enumerate() {
+            let head = self.at(*place);
+            let (chunks, scale) = (&head.full(at + C)[at..], head.scale());
+            let weights = weights.at::<V, R>(position);
+            for c in 0..C {
+                let value = S::decode::<V>(&chunks[c], scale);
+                for (out, weight) in out.iter_mut().zip(&weights) {
+                    out[c] = weight.mul_add(value, out[c]);
+                }
+            }
+        }
+        put_sums(&out, sums, depth, at);
+        C
+    }
+
+    /// The same for the last vector, which is not full.
+    #[inline(always)]
+    fn add_last<V: Vector, const R: usize>(&self, places: &[usize], weights: Weights<'_>, sums: &mut [Lanes]) {
+        let full = self.dim / LANES;
+        let mut out = sums_at::<V, R, 1>(sums, full + 1, full);
+        for (position, place) in places.iter().enumerate() {
+            let value: V = self.at(*place).chunk(full);
+            let weights = weights.at::<V, R>(position);
+            for (out, weight) in out.iter_mut().zip(&weights) {
+                out[0] = weight.mul_add(value, out[0]);
+            }
+        }
+        put_sums(&out, sums, full + 1, full);
     }
 }
 
 /// Packed queries, from one of them on.
-struct Rows<'a> {
+struct Queries<'a> {
     packed: &'a [Lanes],
     depth: usize,
     first: usize,
 }
 
-impl Rows<'_> {
+impl<'a> Queries<'a> {
     #[inline(always)]
-    fn rows<const R: usize>(&self) -> [&[Lanes]; R] {
-        std::array::from_fn(|r| &self.packed[(self.first + r) * self.depth..][..self.depth])
+    fn rows<const R: usize>(&self) -> [&'a [Lanes]; R] {
+        let mut rows: [&[Lanes]; R] = [&[]; R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = &self.packed[(self.first + r) * self.depth..][..self.depth];
+        }
+        rows
     }
 
     /// `R` queries meet four keys where they lie. `scores`: those of the first query; the next query's are `stride` further.
     /// Returns `R`.
     #[inline(always)]
-    fn meet<V: Vector, const R: usize>(
+    fn meet<V: Vector, S: Stored, const R: usize>(
         &self,
-        format: RowFormat,
-        keys: [&[f32]; 4],
-        dim: usize,
+        keys: &[Head<'_, S>; 4],
         scores: &mut [f32],
         stride: usize,
     ) -> usize {
         let rows = self.rows::<R>();
+        let full = keys[0].n_full();
+        let chunks = [keys[0].full(full), keys[1].full(full), keys[2].full(full), keys[3].full(full)];
+        let scales: [V; 4] = [keys[0].scale(), keys[1].scale(), keys[2].scale(), keys[3].scale()];
         let mut sums = [[V::splat(0.0); 4]; R];
-        for chunk in 0..self.depth {
+        for k in 0..full {
             let mut vectors = [V::splat(0.0); 4];
             for c in 0..4 {
-                vectors[c] = load(format, keys[c], dim, chunk);
+                vectors[c] = S::decode(&chunks[c][k], scales[c]);
             }
-            for (row, sums) in rows.iter().zip(&mut sums) {
-                let row = V::load(&row[chunk]);
+            for r in 0..R {
+                let row = V::load(&rows[r][k]);
                 for c in 0..4 {
-                    sums[c] = row.mul_add(vectors[c], sums[c]);
+                    sums[r][c] = row.mul_add(vectors[c], sums[r][c]);
+                }
+            }
+        }
+        if full < self.depth {
+            for r in 0..R {
+                let row = V::load(&rows[r][full]);
+                for c in 0..4 {
+                    sums[r][c] = row.mul_add(keys[c].chunk(full), sums[r][c]);
                 }
             }
         }
@@ -411,102 +532,57 @@ impl Rows<'_> {
         R
     }
 
-    /// `R` queries meet `C` packed keys. `scores`: as in [`meet`](Self::meet). Returns `R`.
+    /// `R` queries meet packed keys, `C` in a panel. `scores`: as in [`meet`](Self::meet). Returns `R`.
     #[inline(always)]
-    fn meet_panel<V: Vector, const R: usize, const C: usize>(
+    fn meet_panels<V: Vector, const R: usize, const C: usize>(
         &self,
-        panel: &[[Lanes; C]],
+        panels: &[[Lanes; C]],
         scores: &mut [f32],
         stride: usize,
     ) -> usize {
-        let mut sums = [[V::splat(0.0); C]; R];
-        tile(self.rows::<R>(), panel, &mut sums);
-        for r in 0..R {
-            scores[r * stride..][..C].copy_from_slice(&lane_sums(&sums[r]));
-        }
-        R
-    }
-}
-
-/// The values of some positions in one head, where they lie.
-struct Values<'a> {
-    memory: &'a [f32],
-    places: &'a [usize],
-    /// Where the head begins in a row.
-    head: usize,
-    words: usize,
-    dim: usize,
-}
-
-impl Values<'_> {
-    /// Adds them to the sums of `R` queries, weighted. `weights`: those of the first query; the next query's are `stride`
-    /// further. Returns `R`.
-    #[inline(always)]
-    fn add_all<V: Vector, const R: usize>(
-        &self,
-        format: RowFormat,
-        weights: &[f32],
-        stride: usize,
-        sums: &mut [Lanes],
-        depth: usize,
-    ) -> usize {
-        let mut at = 0;
-        while at < depth {
-            at += match depth - at {
-                1 => self.add::<V, R, 1>(format, weights, stride, sums, depth, at),
-                2 | 3 => self.add::<V, R, 2>(format, weights, stride, sums, depth, at),
-                _ if V::MANY_REGISTERS => self.add::<V, R, 4>(format, weights, stride, sums, depth, at),
-                _ => self.add::<V, R, 2>(format, weights, stride, sums, depth, at),
-            };
-        }
-        R
-    }
-
-    /// The same for `C` vectors of each row, from vector `at` on. Returns `C`.
-    #[inline(always)]
-    fn add<V: Vector, const R: usize, const C: usize>(
-        &self,
-        format: RowFormat,
-        weights: &[f32],
-        stride: usize,
-        sums: &mut [Lanes],
-        depth: usize,
-        at: usize,
-    ) -> usize {
-        let mut out = sums_at::<V, R, C>(sums, depth, at);
-        for (position, place) in self.places.iter().enumerate() {
-            let value = &self.memory[place + self.head..][..self.words];
-            let weights = weights_at::<V, R>(weights, stride, position);
-            let mut vectors = [V::splat(0.0); C];
-            for (c, vector) in vectors.iter_mut().enumerate() {
-                *vector = load(format, value, self.dim, at + c);
-            }
+        let rows = self.rows::<R>();
+        for (p, panel) in panels.chunks_exact(self.depth).enumerate() {
+            let mut sums = [[V::splat(0.0); C]; R];
+            tile(rows, panel, &mut sums);
             for r in 0..R {
-                for c in 0..C {
-                    out[r][c] = weights[r].mul_add(vectors[c], out[r][c]);
-                }
+                scores[r * stride + p * C..][..C].copy_from_slice(&lane_sums(&sums[r]));
             }
         }
-        put_sums(&out, sums, depth, at);
-        C
+        R
     }
 }
 
-/// Adds packed values, `depth` vectors each, to the sums of `R` queries, weighted.
-#[inline(always)]
-fn add_block<V: Vector, const R: usize, const C: usize>(
-    weights: &[f32],
+/// What the values are multiplied by.
+#[derive(Clone, Copy)]
+struct Weights<'a> {
+    /// Those of the first query, from the first value on.
+    scores: &'a [f32],
+    /// From those of a query to those of the next.
     stride: usize,
-    values: &[Lanes],
-    sums: &mut [Lanes],
-    depth: usize,
-) {
+}
+
+impl Weights<'_> {
+    /// Those of `R` queries for one value, each in all lanes.
+    #[inline(always)]
+    fn at<V: Vector, const R: usize>(&self, position: usize) -> [V; R] {
+        let mut vectors = [V::splat(0.0); R];
+        for (r, vector) in vectors.iter_mut().enumerate() {
+            *vector = V::splat(self.scores[r * self.stride + position]);
+        }
+        vectors
+    }
+}
+
+/// Adds packed values, as many vectors each as the sums of a query, to the sums of `R` queries, weighted.
+#[inline(always)]
+fn add_block<V: Vector, const R: usize, const C: usize>(weights: Weights<'_>, values: &[Lanes], sums: &mut [Lanes]) {
+    let depth = sums.len() / R;
     let mut at = 0;
     while at < depth {
         at += match depth - at {
-            1 => add_columns::<V, R, 1>(weights, stride, values, sums, depth, at),
-            2 | 3 => add_columns::<V, R, 2>(weights, stride, values, sums, depth, at),
-            _ => add_columns::<V, R, C>(weights, stride, values, sums, depth, at),
+            1 => add_columns::<V, R, 1>(weights, values, sums, at),
+            2 | 3 => add_columns::<V, R, 2>(weights, values, sums, at),
+            _ => add_columns::<V, R, C>(weights, values, sums, at),
         };
     }
 }
@@ -514,21 +590,20 @@ fn add_block<V: Vector, const R: usize, const C: usize>(
 /// The same for `C` vectors of each, from vector `at` on. Returns `C`.
 #[inline(always)]
 fn add_columns<V: Vector, const R: usize, const C: usize>(
-    weights: &[f32],
-    stride: usize,
+    weights: Weights<'_>,
     values: &[Lanes],
     sums: &mut [Lanes],
-    depth: usize,
     at: usize,
 ) -> usize {
+    let depth = sums.len() / R;
     let mut out = sums_at::<V, R, C>(sums, depth, at);
     for (position, value) in values.chunks_exact(depth).enumerate() {
         let value = &value[at..at + C];
-        let weights = weights_at::<V, R>(weights, stride, position);
+        let weights = weights.at::<V, R>(position);
         for c in 0..C {
             let value = V::load(&value[c]);
-            for r in 0..R {
-                out[r][c] = weights[r].mul_add(value, out[r][c]);
+            for (out, weight) in out.iter_mut().zip(&weights) {
+                out[c] = weight.mul_add(value, out[c]);
             }
         }
     }
@@ -539,9 +614,9 @@ fn add_columns<V: Vector, const R: usize, const C: usize>(
 #[inline(always)]
 fn sums_at<V: Vector, const R: usize, const C: usize>(sums: &[Lanes], depth: usize, at: usize) -> [[V; C]; R] {
     let mut out = [[V::splat(0.0); C]; R];
-    for r in 0..R {
-        for c in 0..C {
-            out[r][c] = V::load(&sums[r * depth + at + c]);
+    for (r, out) in out.iter_mut().enumerate() {
+        for (c, out) in out.iter_mut().enumerate() {
+            *out = V::load(&sums[r * depth + at + c]);
         }
     }
     out
@@ -549,20 +624,11 @@ fn sums_at<V: Vector, const R: usize, const C: usize>(sums: &[Lanes], depth: usi
 
 #[inline(always)]
 fn put_sums<V: Vector, const R: usize, const C: usize>(out: &[[V; C]; R], sums: &mut [Lanes], depth: usize, at: usize) {
-    for r in 0..R {
-        for c in 0..C {
-            sums[r * depth + at + c] = out[r][c].lanes();
+    for (r, out) in out.iter().enumerate() {
+        for (c, out) in out.iter().enumerate() {
+            sums[r * depth + at + c] = out.lanes();
         }
     }
-}
-
-#[inline(always)]
-fn weights_at<V: Vector, const R: usize>(weights: &[f32], stride: usize, position: usize) -> [V; R] {
-    let mut vectors = [V::splat(0.0); R];
-    for r in 0..R {
-        vectors[r] = V::splat(weights[r * stride + position]);
-    }
-    vectors
 }
 
 #[cfg(test)]
@@ -577,9 +643,7 @@ mod tests {
     fn by_definition(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32]) -> Vec<f32> {
         let Heads { n_heads, n_kv_heads, head_dim } = heads;
         let words = format.words(head_dim);
-        let number = |memory: &[f32], place: usize, i: usize| {
-            load::<Plain>(format, &memory[place..][..words], head_dim, i / LANES).lanes()[i % LANES]
-        };
+        let number = |memory: &[f32], place: usize, i: usize| number_of(format, &memory[place..][..words], head_dim, i);
         let mut out = Vec::new();
         let mut queries = q.chunks_exact(head_dim);
         for text in texts {
@@ -600,6 +664,17 @@ mod tests {
             }
         }
         out
+    }
+
+    /// Number `i` of a stored head.
+    fn number_of(format: RowFormat, words: &[f32], dim: usize, i: usize) -> f32 {
+        let lanes = match format {
+            RowFormat::F32 => Head::<F32>::new(words, dim).chunk::<Plain>(i / LANES).lanes(),
+            RowFormat::F16 => Head::<F16>::new(words, dim).chunk::<Plain>(i / LANES).lanes(),
+            RowFormat::Bf16 => Head::<Bf16>::new(words, dim).chunk::<Plain>(i / LANES).lanes(),
+            RowFormat::Int8 => Head::<Int8>::new(words, dim).chunk::<Plain>(i / LANES).lanes(),
+        };
+        lanes[i % LANES]
     }
 
     /// A memory of `n` rows in pages that lie in no order, and NaN between them.
@@ -709,7 +784,7 @@ mod tests {
                         let mut out = vec![0.0; n * width];
                         let columns = &Columns::new(&mut out, width);
                         for task in tasks(heads, format, &texts, &q, columns) {
-                            registers.run(task);
+                            task.compute(*registers);
                         }
                         assert_eq!(out, expected, "{registers:?}, {heads:?}, {format:?}, {batch:?}");
                     }
@@ -747,7 +822,7 @@ mod tests {
             let columns = &Columns::new(&mut out, 24);
             std::thread::scope(|scope| {
                 for task in tasks(heads, RowFormat::F32, texts, q, columns) {
-                    let thread = scope.spawn(move || Registers::Any.run(task));
+                    let thread = scope.spawn(move || task.compute(Registers::Any));
                     if !in_threads {
                         thread.join().expect("it computes");
                     }

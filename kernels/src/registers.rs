@@ -37,6 +37,12 @@ impl Registers {
         Registers::Any,
     ];
 
+    /// The widest that this processor has.
+    #[inline]
+    pub(crate) fn widest() -> Registers {
+        *Registers::ALL.iter().find(|registers| registers.exist()).unwrap_or(&Registers::Any)
+    }
+
     pub(crate) fn exist(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -87,8 +93,7 @@ impl Registers {
 /// Runs a kernel with the widest registers that this processor has.
 #[inline]
 pub(crate) fn vectorized<K: Kernel>(kernel: K) -> K::Output {
-    let widest = Registers::ALL.iter().find(|registers| registers.exist());
-    widest.unwrap_or(&Registers::Any).run(kernel)
+    Registers::widest().run(kernel)
 }
 
 #[cfg(test)]

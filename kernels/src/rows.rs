@@ -78,47 +78,192 @@ impl TextRows<'_> {
     }
 }
 
-/// Sixteen numbers of a stored head from number `16 * chunk` on; lanes beyond its `dim` numbers are zero.
-#[inline(always)]
-pub(crate) fn load<V: Vector>(format: RowFormat, head: &[f32], dim: usize, chunk: usize) -> V {
-    let first = chunk * LANES;
-    if first + LANES <= dim {
-        match format {
-            RowFormat::F32 => V::load(words(&head[first..])),
-            RowFormat::F16 => V::load_f16(&bytes::<8, 32>(words(&head[first / 2..]))),
-            RowFormat::Bf16 => V::load_bf16(&bytes::<8, 32>(words(&head[first / 2..]))),
-            RowFormat::Int8 => V::load_i8(&bytes::<4, 16>(words(&head[1 + first / 4..]))).mul(V::splat(head[0])),
-        }
-    } else {
-        load_last(format, head, dim, chunk)
+/// A format, for loops that are compiled for each of them.
+pub(crate) trait Stored: Copy + Send + Sync {
+    /// The words of sixteen numbers.
+    type Chunk;
+
+    /// The number that all numbers of a head are multiplied by, and the words of the numbers.
+    fn split(head: &[f32]) -> (f32, &[f32]);
+    /// Words, sixteen numbers at a time.
+    fn chunks(words: &[f32]) -> &[Self::Chunk];
+    /// The numbers of sixteen words or fewer, with zeros behind them.
+    fn last(words: &[f32]) -> Self::Chunk;
+    /// Sixteen numbers.
+    fn decode<V: Vector>(chunk: &Self::Chunk, scale: V) -> V;
+}
+
+/// Numbers as they are.
+#[derive(Clone, Copy)]
+pub(crate) struct F32;
+
+impl Stored for F32 {
+    type Chunk = Lanes;
+
+    #[inline(always)]
+    fn split(head: &[f32]) -> (f32, &[f32]) {
+        (1.0, head)
+    }
+
+    #[inline(always)]
+    fn chunks(words: &[f32]) -> &[Lanes] {
+        words.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn last(words: &[f32]) -> Lanes {
+        padded(words)
+    }
+
+    #[inline(always)]
+    fn decode<V: Vector>(chunk: &Lanes, _: V) -> V {
+        V::load(chunk)
     }
 }
 
-/// The same for numbers that do not fill the lanes.
-#[inline(always)]
-fn load_last<V: Vector>(format: RowFormat, head: &[f32], dim: usize, chunk: usize) -> V {
-    let first = chunk * LANES;
-    let mut lanes: Lanes = match format {
-        RowFormat::F32 => padded(&head[first..dim]),
-        RowFormat::F16 => V::load_f16(&bytes::<8, 32>(words(&padded(&head[first / 2..])))).lanes(),
-        RowFormat::Bf16 => V::load_bf16(&bytes::<8, 32>(words(&padded(&head[first / 2..])))).lanes(),
-        RowFormat::Int8 => {
-            let numbers = V::load_i8(&bytes::<4, 16>(words(&padded(&head[1 + first / 4..]))));
-            numbers.mul(V::splat(head[0])).lanes()
-        }
-    };
-    lanes[dim - first..].fill(0.0);
-    V::load(&lanes)
+/// Two numbers a word.
+#[derive(Clone, Copy)]
+pub(crate) struct F16;
+
+impl Stored for F16 {
+    type Chunk = [f32; LANES / 2];
+
+    #[inline(always)]
+    fn split(head: &[f32]) -> (f32, &[f32]) {
+        (1.0, head)
+    }
+
+    #[inline(always)]
+    fn chunks(words: &[f32]) -> &[Self::Chunk] {
+        words.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn last(words: &[f32]) -> Self::Chunk {
+        padded(words)
+    }
+
+    #[inline(always)]
+    fn decode<V: Vector>(chunk: &Self::Chunk, _: V) -> V {
+        V::load_f16(&bytes(chunk))
+    }
 }
 
-#[inline(always)]
-fn words<const N: usize>(words: &[f32]) -> &[f32; N] {
-    words.first_chunk().expect("a head is stored in whole words")
+/// Two numbers a word.
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16;
+
+impl Stored for Bf16 {
+    type Chunk = [f32; LANES / 2];
+
+    #[inline(always)]
+    fn split(head: &[f32]) -> (f32, &[f32]) {
+        (1.0, head)
+    }
+
+    #[inline(always)]
+    fn chunks(words: &[f32]) -> &[Self::Chunk] {
+        words.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn last(words: &[f32]) -> Self::Chunk {
+        padded(words)
+    }
+
+    #[inline(always)]
+    fn decode<V: Vector>(chunk: &Self::Chunk, _: V) -> V {
+        V::load_bf16(&bytes(chunk))
+    }
+}
+
+/// The scale, then four numbers a word.
+#[derive(Clone, Copy)]
+pub(crate) struct Int8;
+
+impl Stored for Int8 {
+    type Chunk = [f32; LANES / 4];
+
+    #[inline(always)]
+    fn split(head: &[f32]) -> (f32, &[f32]) {
+        (head[0], &head[1..])
+    }
+
+    #[inline(always)]
+    fn chunks(words: &[f32]) -> &[Self::Chunk] {
+        words.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn last(words: &[f32]) -> Self::Chunk {
+        padded(words)
+    }
+
+    #[inline(always)]
+    fn decode<V: Vector>(chunk: &Self::Chunk, scale: V) -> V {
+        V::load_i8(&bytes(chunk)).mul(scale)
+    }
+}
+
+/// A stored head, for reading sixteen numbers at a time.
+pub(crate) struct Head<'a, S: Stored> {
+    scale: f32,
+    /// The chunks that are full.
+    chunks: &'a [S::Chunk],
+    /// The words behind them.
+    rest: &'a [f32],
+    /// Numbers in the rest.
+    n_rest: usize,
+}
+
+impl<'a, S: Stored> Head<'a, S> {
+    /// `words`: of one head, of `dim` numbers.
+    #[inline(always)]
+    pub(crate) fn new(words: &'a [f32], dim: usize) -> Self {
+        let (scale, words) = S::split(words);
+        let chunks = &S::chunks(words)[..dim / LANES];
+        let rest = &words[size_of_val(chunks) / size_of::<f32>()..];
+        Head { scale, chunks, rest, n_rest: dim % LANES }
+    }
+
+    /// How many chunks are full.
+    #[inline(always)]
+    pub(crate) fn n_full(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// The first `n` chunks, all of them full.
+    #[inline(always)]
+    pub(crate) fn full(&self, n: usize) -> &'a [S::Chunk] {
+        &self.chunks[..n]
+    }
+
+    /// What the numbers are multiplied by.
+    #[inline(always)]
+    pub(crate) fn scale<V: Vector>(&self) -> V {
+        V::splat(self.scale)
+    }
+
+    /// Chunk number `at`, full or not; lanes beyond the numbers are zero.
+    #[inline(always)]
+    pub(crate) fn chunk<V: Vector>(&self, at: usize) -> V {
+        match self.chunks.get(at) {
+            Some(chunk) => S::decode(chunk, self.scale()),
+            None => {
+                let mut lanes = S::decode::<V>(&S::last(self.rest), self.scale()).lanes();
+                lanes[self.n_rest..].fill(0.0);
+                V::load(&lanes)
+            }
+        }
+    }
 }
 
 /// The bytes of some words, the lowest first.
 #[inline(always)]
 fn bytes<const WORDS: usize, const BYTES: usize>(words: &[f32; WORDS]) -> [u8; BYTES] {
-    let words = words.map(|word| word.to_bits().to_le_bytes());
-    *words.as_flattened().first_chunk().expect("four bytes a word")
+    let mut bytes = [0; BYTES];
+    for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+        *to = word.to_bits().to_le_bytes();
+    }
+    bytes
 }

@@ -58,15 +58,15 @@ pub(crate) fn whole<const N: usize>(bytes: &[u8]) -> [u8; N] {
     }
 }
 
-/// The numbers, with zeros behind them where they do not fill sixteen lanes.
+/// The numbers, with zeros behind them where they are too few.
 #[inline(always)]
-pub(crate) fn padded(numbers: &[f32]) -> Lanes {
+pub(crate) fn padded<const N: usize>(numbers: &[f32]) -> [f32; N] {
     match numbers.first_chunk() {
         Some(whole) => *whole,
         None => {
-            let mut lanes = [0.0; LANES];
-            lanes[..numbers.len()].copy_from_slice(numbers);
-            lanes
+            let mut whole = [0.0; N];
+            whole[..numbers.len()].copy_from_slice(numbers);
+            whole
         }
     }
 }
