@@ -107,9 +107,9 @@ impl<'a> Attention<'a> {
             tasks.extend(pieces.map(|kv_heads| Attention { kv_heads, rows: 0..1, ..self.clone() }));
             return;
         }
-        // The scores of a task are to stay in the second cache.
-        const SCORES: usize = 1 << 17;
-        let queries = (SCORES / self.text.len()).clamp(24, 192);
+        // All queries of a task share one reading of the rows, but their scores are to stay in the caches.
+        const SCORES: usize = 1 << 19;
+        let queries = (SCORES / self.text.len()).clamp(24, 128);
         let rows = (queries / self.group()).max(1);
         for first in (0..self.text.queries).step_by(rows) {
             let rows = first..(first + rows).min(self.text.queries);
@@ -219,7 +219,7 @@ impl<S: Stored> Kernel for OneRow<'_, S> {
         let mut scores = vec![0.0; task.queries() * stride];
         for at in (0..seen).step_by(4) {
             for (i, kv_head) in task.kv_heads.clone().enumerate() {
-                let head = HeadOf { stored: self.stored, memory: task.text.keys, first: kv_head * words, words, dim };
+                let head = HeadOf { _stored: self.stored, memory: task.text.keys, first: kv_head * words, words, dim };
                 head.ask_for(&places, at + 8, 4);
                 let last = seen - 1;
                 let keys = [
@@ -252,7 +252,8 @@ impl<S: Stored> Kernel for OneRow<'_, S> {
         for at in (0..seen).step_by(POSITIONS) {
             let block = &places[at..(at + POSITIONS).min(seen)];
             for (i, kv_head) in task.kv_heads.clone().enumerate() {
-                let head = HeadOf { stored: self.stored, memory: task.text.values, first: kv_head * words, words, dim };
+                let head =
+                    HeadOf { _stored: self.stored, memory: task.text.values, first: kv_head * words, words, dim };
                 head.ask_for(&places, at + POSITIONS, POSITIONS);
                 let mut query = i * group;
                 while query < (i + 1) * group {
@@ -303,7 +304,7 @@ impl<S: Stored> ManyRows<'_, S> {
         let packed = task.packed_queries(depth);
 
         const KEYS: usize = 16;
-        let head = HeadOf { stored: self.stored, memory: task.text.keys, first, words, dim };
+        let head = HeadOf { _stored: self.stored, memory: task.text.keys, first, words, dim };
         let stride = longest.next_multiple_of(KEYS);
         let mut scores = vec![0.0; queries * stride];
         let mut panels = vec![[[0.0; LANES]; C]; KEYS / C * depth];
@@ -337,7 +338,7 @@ impl<S: Stored> ManyRows<'_, S> {
         // Each output is one sum over the positions, in order: it grows by a few positions at a time. What the queries of a
         // tile all see, they add together; the rest each alone.
         const VALUES: usize = 32;
-        let head = HeadOf { stored: self.stored, memory: task.text.values, first, words, dim };
+        let head = HeadOf { _stored: self.stored, memory: task.text.values, first, words, dim };
         let mut sums = vec![[0.0; LANES]; queries * depth];
         let mut block = vec![[0.0; LANES]; VALUES * depth];
         for at in (0..longest).step_by(VALUES) {
@@ -386,7 +387,8 @@ impl<S: Stored> ManyRows<'_, S> {
 /// One head in the rows of a memory.
 #[derive(Clone, Copy)]
 struct HeadOf<'a, S> {
-    stored: S,
+    /// The format.
+    _stored: S,
     memory: &'a [f32],
     /// Where the head begins in a row.
     first: usize,
