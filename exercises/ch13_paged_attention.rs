@@ -14,6 +14,8 @@
 //!
 //!   runs     Run { start: 64, rows: 4 }, Run { start: 0, rows: 2 }
 //! ```
+//!
+//! Check your work with `cargo test --features solution --test ch13_paged_attention`.
 
 use crate::chapters::ch06_paged::PagedCache;
 use crate::chapters::ch10_fork::ForkCache;
@@ -46,19 +48,38 @@ impl InPlace for ForkCache {
 /// Where each row of some runs starts, in order. `width`: numbers of a row.
 ///
 /// Rows of 2 numbers, `Run { start: 40, rows: 2 }`, `Run { start: 8, rows: 1 }` → 40, 42, 8.
-pub fn places(runs: &[Run], width: usize) -> impl Iterator<Item = usize> {
-    if runs.len() == usize::MAX {
-        return Vec::new().into_iter();
+pub fn places(runs: &[Run], width: usize) -> Places<'_> {
+    Places { runs, width, row: 0 }
+}
+
+/// A walk through runs, row by row: what [`places`] gives.
+pub struct Places<'a> {
+    /// Those that are not behind us; the first is the one that we walk through.
+    runs: &'a [Run],
+    /// Numbers of a row.
+    width: usize,
+    /// The next row of the first run.
+    row: usize,
+}
+
+impl Iterator for Places<'_> {
+    type Item = usize;
+
+    /// Where the next row starts. `None` behind the last one, and again if asked again. A run
+    /// without rows is passed over.
+    fn next(&mut self) -> Option<usize> {
+        todo!("ch13 task 1: the next row of the runs")
     }
-    todo!("ch13 task 1: where each row of the runs starts")
 }
 
 /// Attention of one token, over the first `seen` positions of its text.
 ///
-/// `q` and `out`: `[n_heads * head_dim]`. Each query head reads the key/value head that it
-/// shares with its group: with 4 query heads and 2 key/value heads, heads 0 and 1 read 0,
-/// heads 2 and 3 read 1. A score is `dot(query, key)`, scaled by `1 / sqrt(head_dim)`; the
-/// output is the sum of the values by the weights, oldest position first.
+/// `q` and `out`: `[n_heads * head_dim]`. `seen`: 1 or more, and no more than the text has
+/// rows. Each query head reads the key/value head that it shares with its group: with 4 query
+/// heads and 2 key/value heads, heads 0 and 1 read 0, heads 2 and 3 read 1. A score is
+/// `dot(query, key)`, a weight is what `softmax_scaled` makes of it with the scale
+/// `1 / sqrt(head_dim)`, and the output is the sum of the values by their weights, added from
+/// the oldest position to the newest. What was in `out` before is forgotten.
 pub fn attend_row(heads: Heads, text: &TextRows<'_>, seen: usize, q: &[f32], out: &mut [f32]) {
     todo!("ch13 task 2: scores, softmax, the sum of the values")
 }
@@ -71,24 +92,20 @@ pub fn attend_chunk(heads: Heads, text: &TextRows<'_>, q: &[f32], out: &mut [f32
     todo!("ch13 task 3: each row sees the positions up to its own")
 }
 
-/// Attention of some texts, whatever each has read and reads now.
-///
-/// `q` and `out`: `[rows, n_heads * head_dim]`, the queries of the first text, then those of
-/// the second, and so on.
+/// The checks of [`attend_batch`]. `words`: numbers that a head takes in the memory of keys
+/// and in that of values, so a row takes `n_kv_heads * words`.
 ///
 /// # Errors
-/// [`BatchError`], and nothing is written: `WrongQueries` if the texts have more or fewer
-/// queries than `q` has rows, `WrongOutput` if `out` is not as long as `q`, `TooFewTokens` if
-/// a text has more queries than rows, `RunBeyondMemory` if a run does not lie in the text's
-/// keys and values; asked in this order, text by text.
-pub fn attend_batch(heads: Heads, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) -> Result<(), BatchError> {
-    todo!("ch13 task 4: check, then text by text")
-}
-
-/// The checks of [`attend_batch`]. `words`: numbers that a head takes in memory.
+/// [`BatchError`]; the first that is found, in this order:
+/// - `NotRows` if `q` is not made of whole rows of `n_heads * head_dim` numbers,
+/// - `WrongQueries` if it has more or fewer rows than the texts have queries together,
+/// - `WrongOutput` if `out` is not as long as `q`; and then, text by text,
+/// - `RunBeyondMemory` for the first run whose end does not lie in the text's keys and in its
+///   values,
+/// - `TooFewTokens` if the text has more queries than rows.
 ///
-/// # Errors
-/// [`BatchError`], as there.
+/// A run may say anything: a start or a number of rows so high that its end is beyond what
+/// `usize` can count is beyond the memory too, and its `end` is `usize::MAX`.
 pub fn check_batch(
     heads: Heads,
     words: usize,
@@ -96,5 +113,17 @@ pub fn check_batch(
     q: &[f32],
     out: &[f32],
 ) -> Result<(), BatchError> {
-    todo!("ch13 task 4: what can be wrong with a batch")
+    todo!("ch13 task 4: what can be wrong with a batch?")
+}
+
+/// Attention of some texts, whatever each has read and reads now.
+///
+/// `q` and `out`: `[queries, n_heads * head_dim]`, the rows of the first text, then those of
+/// the second, and so on. A text without queries has none.
+///
+/// # Errors
+/// [`BatchError`], as [`check_batch`] finds it, with rows of 32-bit floats. Nothing is written
+/// then.
+pub fn attend_batch(heads: Heads, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) -> Result<(), BatchError> {
+    todo!("ch13 task 4: check, then text by text")
 }

@@ -53,39 +53,71 @@ impl InPlace for ForkCache {
     }
 }
 
-// ANCHOR: places
 /// Where each row of some runs starts, in order. `width`: numbers of a row.
 ///
 /// Rows of 2 numbers, `Run { start: 40, rows: 2 }`, `Run { start: 8, rows: 1 }` → 40, 42, 8.
-pub fn places(runs: &[Run], width: usize) -> impl Iterator<Item = usize> {
-    runs.iter().flat_map(move |run| (0..run.rows).map(move |row| run.start + row * width))
+pub fn places(runs: &[Run], width: usize) -> Places<'_> {
+    Places { runs, width, row: 0 }
 }
-// ANCHOR_END: places
+
+/// A walk through runs, row by row: what [`places`] gives.
+pub struct Places<'a> {
+    /// Those that are not behind us; the first is the one that we walk through.
+    runs: &'a [Run],
+    /// Numbers of a row.
+    width: usize,
+    /// The next row of the first run.
+    row: usize,
+}
+
+impl Iterator for Places<'_> {
+    type Item = usize;
+
+    // ANCHOR: next
+    /// Where the next row starts. `None` behind the last one, and again if asked again. A run
+    /// without rows is passed over.
+    fn next(&mut self) -> Option<usize> {
+        while let Some(run) = self.runs.first() {
+            if self.row < run.rows {
+                let place = run.start + self.row * self.width;
+                self.row += 1;
+                return Some(place);
+            }
+            self.runs = &self.runs[1..];
+            self.row = 0;
+        }
+        None
+    }
+    // ANCHOR_END: next
+}
 
 // ANCHOR: attend_row
 /// Attention of one token, over the first `seen` positions of its text.
 ///
-/// `q` and `out`: `[n_heads * head_dim]`. Each query head reads the key/value head that it
-/// shares with its group: with 4 query heads and 2 key/value heads, heads 0 and 1 read 0,
-/// heads 2 and 3 read 1. A score is `dot(query, key)`, scaled by `1 / sqrt(head_dim)`; the
-/// output is the sum of the values by the weights, oldest position first.
+/// `q` and `out`: `[n_heads * head_dim]`. `seen`: 1 or more, and no more than the text has
+/// rows. Each query head reads the key/value head that it shares with its group: with 4 query
+/// heads and 2 key/value heads, heads 0 and 1 read 0, heads 2 and 3 read 1. A score is
+/// `dot(query, key)`, a weight is what `softmax_scaled` makes of it with the scale
+/// `1 / sqrt(head_dim)`, and the output is the sum of the values by their weights, added from
+/// the oldest position to the newest. What was in `out` before is forgotten.
 pub fn attend_row(heads: Heads, text: &TextRows<'_>, seen: usize, q: &[f32], out: &mut [f32]) {
     let Heads { n_heads, n_kv_heads, head_dim } = heads;
     let width = n_kv_heads * head_dim;
     let scale = 1.0 / (head_dim as f32).sqrt();
+    let mut weights = Vec::with_capacity(seen);
     for head in 0..n_heads {
-        let kv_head = head / (n_heads / n_kv_heads);
+        let at = head / (n_heads / n_kv_heads) * head_dim;
         let query = &q[head * head_dim..][..head_dim];
-        let mut weights = Vec::with_capacity(seen);
+        weights.clear();
         for place in places(text.runs, width).take(seen) {
-            let key = &text.keys[place + kv_head * head_dim..][..head_dim];
+            let key = &text.keys[place + at..][..head_dim];
             weights.push(dot(query, key));
         }
         softmax_scaled(&mut weights, scale);
         let out = &mut out[head * head_dim..][..head_dim];
         out.fill(0.0);
         for (place, weight) in places(text.runs, width).zip(&weights) {
-            let value = &text.values[place + kv_head * head_dim..][..head_dim];
+            let value = &text.values[place + at..][..head_dim];
             add_scaled(out, *weight, value);
         }
     }
@@ -107,33 +139,21 @@ pub fn attend_chunk(heads: Heads, text: &TextRows<'_>, q: &[f32], out: &mut [f32
 }
 // ANCHOR_END: attend_chunk
 
-// ANCHOR: attend_batch
-/// Attention of some texts, whatever each has read and reads now.
-///
-/// `q` and `out`: `[rows, n_heads * head_dim]`, the queries of the first text, then those of
-/// the second, and so on.
+// ANCHOR: check_batch
+/// The checks of [`attend_batch`]. `words`: numbers that a head takes in the memory of keys
+/// and in that of values, so a row takes `n_kv_heads * words`.
 ///
 /// # Errors
-/// [`BatchError`], and nothing is written: `WrongQueries` if the texts have more or fewer
-/// queries than `q` has rows, `WrongOutput` if `out` is not as long as `q`, `TooFewTokens` if
-/// a text has more queries than rows, `RunBeyondMemory` if a run does not lie in the text's
-/// keys and values; asked in this order, text by text.
-pub fn attend_batch(heads: Heads, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) -> Result<(), BatchError> {
-    check_batch(heads, heads.head_dim, texts, q, out)?;
-    let width = heads.n_heads * heads.head_dim;
-    let mut first = 0;
-    for text in texts {
-        let numbers = first * width..(first + text.queries) * width;
-        attend_chunk(heads, text, &q[numbers.clone()], &mut out[numbers]);
-        first += text.queries;
-    }
-    Ok(())
-}
-
-/// The checks of [`attend_batch`]. `words`: numbers that a head takes in memory.
+/// [`BatchError`]; the first that is found, in this order:
+/// - `NotRows` if `q` is not made of whole rows of `n_heads * head_dim` numbers,
+/// - `WrongQueries` if it has more or fewer rows than the texts have queries together,
+/// - `WrongOutput` if `out` is not as long as `q`; and then, text by text,
+/// - `RunBeyondMemory` for the first run whose end does not lie in the text's keys and in its
+///   values,
+/// - `TooFewTokens` if the text has more queries than rows.
 ///
-/// # Errors
-/// [`BatchError`], as there.
+/// A run may say anything: a start or a number of rows so high that its end is beyond what
+/// `usize` can count is beyond the memory too, and its `end` is `usize::MAX`.
 pub fn check_batch(
     heads: Heads,
     words: usize,
@@ -142,25 +162,52 @@ pub fn check_batch(
     out: &[f32],
 ) -> Result<(), BatchError> {
     let width = heads.n_heads * heads.head_dim;
-    let queries: usize = texts.iter().map(|text| text.queries).sum();
-    if q.len() != queries * width {
-        return Err(BatchError::WrongQueries { texts: queries, given: q.len() / width, width });
+    if !q.len().is_multiple_of(width) {
+        return Err(BatchError::NotRows { numbers: q.len(), width });
+    }
+    let given = q.len() / width;
+    let queries = texts.iter().fold(0, |sum: usize, text| sum.saturating_add(text.queries));
+    if queries != given {
+        return Err(BatchError::WrongQueries { texts: queries, given, width });
     }
     if out.len() != q.len() {
         return Err(BatchError::WrongOutput { found: out.len(), expected: q.len() });
     }
     for (text, rows) in texts.iter().enumerate() {
-        let (queries, tokens) = (rows.queries, rows.len());
-        if queries > tokens {
-            return Err(BatchError::TooFewTokens { text, queries, tokens });
-        }
         let numbers = rows.keys.len().min(rows.values.len());
         for run in rows.runs {
-            let end = run.start + run.rows * heads.n_kv_heads * words;
+            let taken = run.rows.saturating_mul(heads.n_kv_heads * words);
+            let end = run.start.saturating_add(taken);
             if end > numbers {
                 return Err(BatchError::RunBeyondMemory { text, end, numbers });
             }
         }
+        let (queries, tokens) = (rows.queries, rows.len());
+        if queries > tokens {
+            return Err(BatchError::TooFewTokens { text, queries, tokens });
+        }
+    }
+    Ok(())
+}
+// ANCHOR_END: check_batch
+
+// ANCHOR: attend_batch
+/// Attention of some texts, whatever each has read and reads now.
+///
+/// `q` and `out`: `[queries, n_heads * head_dim]`, the rows of the first text, then those of
+/// the second, and so on. A text without queries has none.
+///
+/// # Errors
+/// [`BatchError`], as [`check_batch`] finds it, with rows of 32-bit floats. Nothing is written
+/// then.
+pub fn attend_batch(heads: Heads, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) -> Result<(), BatchError> {
+    check_batch(heads, heads.head_dim, texts, q, out)?;
+    let width = heads.n_heads * heads.head_dim;
+    let mut first = 0;
+    for text in texts {
+        let numbers = first * width..(first + text.queries) * width;
+        attend_chunk(heads, text, &q[numbers.clone()], &mut out[numbers]);
+        first += text.queries;
     }
     Ok(())
 }

@@ -39,6 +39,14 @@ pub enum Attention {
 /// Why attention of a batch was refused. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
+    /// The queries are not whole rows.
+    #[error("the queries are {numbers} numbers, which are no whole rows of {width}; give a row for each query")]
+    NotRows {
+        /// Numbers that were given.
+        numbers: usize,
+        /// Numbers in a row of queries: those of all query heads.
+        width: usize,
+    },
     /// The queries of the texts are not those that were given.
     #[error(
         "the texts have {texts} queries, but {given} rows of {width} numbers are given; give one row for each query"
