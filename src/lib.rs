@@ -26,6 +26,7 @@
 //!   one, in a message.
 //! - [`regions`]: contiguous regions in one memory, first fit: what pages replace.
 //! - [`in_place`]: a cache's rows where they lie, for attention to read without a copy.
+//! - [`page_metadata`]: page tables as the arrays that other engines' kernels read.
 //! - [`lookup`]: drafts for speculation without a second model.
 //! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
 
@@ -39,6 +40,7 @@ pub mod files;
 pub mod in_place;
 pub mod lookup;
 pub mod model;
+pub mod page_metadata;
 pub mod prefixes;
 pub mod regions;
 pub mod sampler;

@@ -1,6 +1,7 @@
 //! `bench`: measures the engine against the memory, and the caches against each other.
 
 mod append;
+mod attention;
 mod caches;
 mod engine;
 mod fragmentation;
@@ -40,6 +41,7 @@ enum What {
     Waste(waste::Waste),
     Fragmentation(fragmentation::Fragmentation),
     Append(append::Append),
+    Attention(attention::AttentionBench),
     Rewind(rewind::Rewinding),
     Samples(samples::Samples),
     Speculation(speculation::Speculation),
@@ -62,6 +64,7 @@ impl Bench {
             What::Waste(command) => command.run(),
             What::Fragmentation(command) => command.run(),
             What::Append(command) => command.run(),
+            What::Attention(command) => command.run(),
             What::Rewind(command) => command.run(),
             What::Samples(command) => command.run(),
             What::Speculation(command) => command.run(),

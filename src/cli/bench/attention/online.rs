@@ -1,0 +1,101 @@
+//! An online softmax, to see by how much its results differ from those of two passes.
+
+use page_by_page::kernels::{Heads, RowFormat, Run, TextRows, add_scaled, attend, dot};
+use serde::Serialize;
+
+/// How the results of two ways differ.
+#[derive(Serialize)]
+pub struct Difference {
+    pub tokens: usize,
+    /// What was compared.
+    pub blocks: &'static str,
+    /// Between two numbers of the output.
+    pub largest: f32,
+    /// Numbers of the output that have other bits.
+    pub different: usize,
+    /// Numbers of the output.
+    pub numbers: usize,
+}
+
+// ANCHOR: online
+/// Attention of one query head in one walk: `keys` and `values` are seen once, `block` rows at a
+/// time. Beside the sum of the values, it carries the highest score so far and the sum of the
+/// weights; when a block brings a higher score, both sums shrink.
+fn online(query: &[f32], keys: &[f32], values: &[f32], block: usize, out: &mut [f32]) {
+    let dim = query.len();
+    let scale = 1.0 / (dim as f32).sqrt();
+    let (mut highest, mut total) = (f32::NEG_INFINITY, 0.0);
+    out.fill(0.0);
+    for (keys, values) in keys.chunks(block * dim).zip(values.chunks(block * dim)) {
+        let scores: Vec<f32> = keys.chunks(dim).map(|key| dot(query, key) * scale).collect();
+        let highest_now = scores.iter().fold(highest, |highest, score| score.max(highest));
+        let shrink = (highest - highest_now).exp();
+        total *= shrink;
+        out.iter_mut().for_each(|x| *x *= shrink);
+        for (score, value) in scores.iter().zip(values.chunks(dim)) {
+            let weight = (score - highest_now).exp();
+            total += weight;
+            add_scaled(out, weight, value);
+        }
+        highest = highest_now;
+    }
+    out.iter_mut().for_each(|x| *x /= total);
+}
+// ANCHOR_END: online
+
+/// Random numbers from -1 to 1, the same everywhere.
+pub struct Numbers(u64);
+
+impl Numbers {
+    /// Those of this seed.
+    pub fn new(seed: u64) -> Self {
+        Numbers(seed)
+    }
+
+    /// The next `n`.
+    pub fn take(&mut self, n: usize) -> Vec<f32> {
+        let mut next = || {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..n).map(|_| next()).collect()
+    }
+}
+
+/// An online softmax over blocks of 16 positions and over blocks of 256, against two passes and against each other.
+pub fn differences(heads: Heads, tokens: usize) -> Vec<Difference> {
+    let Heads { n_heads, head_dim, .. } = heads;
+    // Each query head has keys and values of its own: these are only random numbers.
+    let heads = Heads { n_kv_heads: n_heads, ..heads };
+    let mut numbers = Numbers::new(2);
+    let rows = n_heads * head_dim;
+    let (q, dense) = (numbers.take(rows), [numbers.take(tokens * rows), numbers.take(tokens * rows)]);
+    let runs = [Run { start: 0, rows: tokens }];
+    let text = TextRows { queries: 1, keys: &dense[0], values: &dense[1], runs: &runs };
+    let mut two_passes = vec![0.0; rows];
+    attend(heads, RowFormat::F32, &[text], &q, &mut two_passes);
+    let [by_16, by_256] = [16, 256].map(|block| {
+        let mut out = vec![0.0; rows];
+        for head in 0..n_heads {
+            let numbers = head * head_dim..(head + 1) * head_dim;
+            let of_head = |rows: &[f32]| -> Vec<f32> {
+                rows.chunks(n_heads * head_dim).flat_map(|row| row[numbers.clone()].to_vec()).collect()
+            };
+            online(&q[numbers.clone()], &of_head(&dense[0]), &of_head(&dense[1]), block, &mut out[numbers.clone()]);
+        }
+        out
+    });
+    [
+        ("in blocks of 16", &by_16, &two_passes),
+        ("in blocks of 256", &by_256, &two_passes),
+        ("blocks of 16 against blocks of 256", &by_16, &by_256),
+    ]
+    .map(|(blocks, a, b)| Difference {
+        tokens,
+        blocks,
+        largest: a.iter().zip(b).fold(0.0, |largest, (a, b)| (a - b).abs().max(largest)),
+        different: a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count(),
+        numbers: a.len(),
+    })
+    .into()
+}
