@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use page_by_page::cache::{KvCache, KvLayout};
+use page_by_page::cache::{KvCache, KvLayout, Rewind};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::in_place::{Attention, CacheRef, InPlace};
@@ -24,19 +24,23 @@ use online::Difference;
 
 /// Compare decode steps on long texts: rows gathered, read in their pages, or side by side
 ///
-/// A text of so many random rows lies in a contiguous cache and in scattered pages of a slab. One token more is computed
-/// with each, in turns, and forgotten again; the median counts. All of them must give the same logits, bit for bit. Below
-/// that, an online softmax of the same kind of rows is compared with the one in two passes.
+/// Texts of so many random rows lie in contiguous caches and in scattered pages of a slab. A step computes one token more of
+/// each, in turns with the other ways, and it is forgotten again. Of two such steps the second counts, and the median of all
+/// turns. All ways must give the same logits, bit
+/// for bit. Below that, an online softmax of the same kind of rows is compared with the one in two passes.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page bench attention
+  page-by-page bench attention --texts 8
   page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
   page-by-page bench attention --model /tmp/qwen3-0.6b --contexts 256,1024,4096")]
 pub struct AttentionBench {
-    /// Tokens that the text has before, separated by commas [default: 256, 1024 and 4096, as far as the model has positions]
+    /// Tokens that each text has before, separated by commas [default: 256, 1024 and 4096, as far as the model has positions]
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     contexts: Vec<usize>,
+    /// Texts that read a token in each step
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    texts: u16,
     /// Ways to read pages, separated by commas: gather, paged, plain (where they lie, with the loops of chapter 13)
     #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_enum, hide_possible_values = true,
           default_values_t = [Way::Gather, Way::Paged])]
@@ -87,9 +91,10 @@ const PIECE: usize = 256;
 /// Turns of each length, at most.
 const TURNS: usize = 1000;
 
-/// What a decode step costs.
+/// What a step costs.
 #[derive(Serialize)]
 struct Cost {
+    /// Of each text, before the step.
     tokens: usize,
     way: &'static str,
     /// Tokens whose rows were copied together, in each layer.
@@ -104,6 +109,7 @@ struct Cost {
 struct Numbers {
     model: String,
     threads: usize,
+    texts: u16,
     page_size: u32,
     steps: Vec<Cost>,
     online_softmax: Vec<Difference>,
@@ -120,8 +126,8 @@ impl AttentionBench {
         let contexts = self.contexts(model.config().max_positions)?;
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
         let slots = longest.next_multiple_of(self.page_size as usize);
-        // One cache of each kind, and what a gather copies of a layer.
-        memory::require_slots(model.kv_layout(), slots.saturating_mul(2))?;
+        // A cache of each kind for each text.
+        memory::require_slots(model.kv_layout(), slots.saturating_mul(2 * usize::from(self.texts)))?;
 
         let progress = Progress::new("measuring", contexts.len() as u64 * 1000);
         let mut steps = Vec::new();
@@ -134,6 +140,7 @@ impl AttentionBench {
         let numbers = Numbers {
             model: self.model.display().to_string(),
             threads: rayon::current_num_threads(),
+            texts: self.texts,
             page_size: self.page_size,
             steps,
             online_softmax: contexts.iter().flat_map(|tokens| online::differences(heads, *tokens)).collect(),
@@ -163,52 +170,59 @@ impl AttentionBench {
         Ok(contexts)
     }
 
-    /// Decode steps behind so many tokens, in turns.
+    /// Steps behind so many tokens, in turns.
     fn measure(&self, model: &mut Model, tokens: usize) -> Result<Vec<Cost>> {
-        let layout = model.kv_layout();
-        let mut contiguous = ContiguousCache::new(layout, tokens + 1);
-        fill(&mut contiguous, tokens)?;
-        let page_size = self.page_size as usize;
-        let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size))?;
+        let (layout, page_size) = (model.kv_layout(), self.page_size as usize);
+        let mut contiguous = Vec::new();
+        let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size) * usize::from(self.texts))?;
         scatter(&slab, page_size)?;
-        let mut paged = PagedCache::new(&slab)?;
-        fill(&mut paged, tokens)?;
+        let mut paged = Vec::new();
+        for text in 0..self.texts.into() {
+            contiguous.push(ContiguousCache::new(layout, tokens + 1));
+            paged.push(PagedCache::new(&slab)?);
+            fill(&mut contiguous[text], tokens, text as u64)?;
+            fill(&mut paged[text], tokens, text as u64)?;
+        }
 
         let mut times = vec![Vec::new(); 1 + self.attention.len()];
         let mut expected: Option<Vec<f32>> = None;
         let start = Instant::now();
-        // The first turn fetches weights and rows, and does not count.
-        for turn in 0..=TURNS {
-            if turn > 3 && start.elapsed() > Duration::from_secs(self.seconds) {
+        for turn in 0..TURNS {
+            if turn >= 3 && start.elapsed() > Duration::from_secs(self.seconds) {
                 break;
             }
             let ways = [None].into_iter().chain(self.attention.iter().copied().map(Some));
             for (way, times) in ways.zip(&mut times) {
-                let cache: &mut dyn InPlace = if way.is_none() { &mut contiguous } else { &mut paged };
                 model.set_attention(way.map_or(Attention::Gather, Way::attention));
-                let before = Instant::now();
-                let chunk = model.chunk_of(&[1], CacheRef::InPlace(&mut *cache), LogitRows::Newest(1))?;
-                let logits = model.forward(vec![chunk])?;
-                if turn > 0 {
-                    times.push(before.elapsed());
+                // The second step counts: the first finds in the processor's caches what the way before left there.
+                for counts in [false, true] {
+                    let before = Instant::now();
+                    let logits = match way {
+                        None => step(model, &mut contiguous)?,
+                        Some(_) => step(model, &mut paged)?,
+                    };
+                    if counts {
+                        times.push(before.elapsed());
+                    }
+                    contiguous.iter_mut().try_for_each(|cache| cache.rewind(cache.len() - tokens))?;
+                    paged.iter_mut().try_for_each(|cache| cache.rewind(cache.len() - tokens))?;
+                    let expected = expected.get_or_insert_with(|| logits.clone());
+                    let same = logits.iter().zip(&*expected).all(|(a, b)| a.to_bits() == b.to_bits());
+                    let name = way.map_or("side by side", Way::name);
+                    ensure!(same, "after {tokens} tokens, {name}, the logits have other bits than side by side");
                 }
-                cache.rewind(1)?;
-                let expected = expected.get_or_insert_with(|| logits.clone());
-                let same = logits.iter().zip(&*expected).all(|(a, b)| a.to_bits() == b.to_bits());
-                let name = way.map_or("side by side", Way::name);
-                ensure!(same, "after {tokens} tokens, {name}, the logits have other bits than side by side");
             }
         }
         let medians: Vec<f64> = times.iter().map(|times| median(times)).collect();
-        let copied = [copied_by(&contiguous, Attention::Gather)]
+        let copied = [copied_by(&contiguous[0], Attention::Gather)]
             .into_iter()
-            .chain(self.attention.iter().map(|way| copied_by(&paged, way.attention())));
+            .chain(self.attention.iter().map(|way| copied_by(&paged[0], way.attention())));
         let names = ["side by side"].into_iter().chain(self.attention.iter().map(|way| way.name()));
         let costs = names.zip(copied).zip(medians.iter().zip(&times));
         Ok(costs
             .map(|((way, copies), (seconds, times))| {
                 // With the token that is computed.
-                let rows_copied = if copies { tokens + 1 } else { 0 };
+                let rows_copied = if copies { usize::from(self.texts) * (tokens + 1) } else { 0 };
                 Cost {
                     tokens,
                     way,
@@ -223,6 +237,13 @@ impl AttentionBench {
     }
 }
 
+/// One token more of each text, in one pass; the logits after each.
+fn step<C: InPlace>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
+    let chunk = |cache| model.chunk_of(&[1], CacheRef::InPlace(cache), LogitRows::Newest(1));
+    let batch = caches.iter_mut().map(|cache| chunk(cache)).collect::<Result<Vec<_>, _>>()?;
+    Ok(model.forward(batch)?)
+}
+
 /// Keys and values of a token, in all layers.
 fn row_bytes(layout: KvLayout) -> usize {
     2 * layout.n_layers * layout.kv_width() * size_of::<f32>()
@@ -233,10 +254,10 @@ fn copied_by(cache: &dyn InPlace, attention: Attention) -> bool {
     attention == Attention::Gather && matches!(cache.gather(0), (Cow::Owned(_), _))
 }
 
-/// Fills an empty cache with random rows.
-fn fill(cache: &mut dyn KvCache, tokens: usize) -> Result<()> {
+/// Fills an empty cache with random rows, those of this seed.
+fn fill(cache: &mut dyn KvCache, tokens: usize, seed: u64) -> Result<()> {
     let layout = cache.layout();
-    let mut numbers = online::Numbers::new(1);
+    let mut numbers = online::Numbers::new(seed);
     let rows = numbers.take(PIECE * layout.kv_width() * 2);
     let (keys, values) = rows.split_at(PIECE * layout.kv_width());
     for first in (0..tokens).step_by(PIECE) {
@@ -268,7 +289,7 @@ fn scatter(slab: &SharedSlab, page_size: usize) -> Result<()> {
 
 impl Numbers {
     fn render(&self) -> String {
-        let heading = ["tokens", "rows", "ms a token", "× side by side", "rows copied", "copied"];
+        let heading = ["tokens", "rows", "ms a step", "× side by side", "rows copied", "copied"];
         let mut table = Table::new(2, &heading);
         for (i, cost) in self.steps.iter().enumerate() {
             let is_new = i == 0 || self.steps[i - 1].tokens != cost.tokens;
@@ -294,11 +315,12 @@ impl Numbers {
             ]);
         }
         format!(
-            "{}, {}, pages of {}: a decode step behind so many tokens, in turns; all logits have the same bits\n\n{}\n\
+            "{}, {}, pages of {}: a step of {} behind so many tokens\n\n{}\nall logits have the same bits\n\n\
              attention of one token, one layer, against two passes\n\n{}",
             self.model,
             count(self.threads, "thread"),
             count(self.page_size as usize, "slot"),
+            count(self.texts.into(), "text"),
             table.render(),
             differences.render(),
         )

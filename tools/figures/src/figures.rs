@@ -25,6 +25,7 @@ mod ch10_fork;
 mod ch11_hit_rate;
 mod ch11_trie;
 mod ch12_timeline;
+mod ch13_runs;
 mod home_paged;
 
 use anyhow::{Result, ensure};
@@ -124,6 +125,7 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch11_trie", &ch11_trie::record()?, ch11_trie::draw)?,
         Figure::new("ch11_hit_rate", &ch11_hit_rate::record()?, ch11_hit_rate::draw)?,
         Figure::new("ch12_timeline", &ch12_timeline::record()?, ch12_timeline::draw)?,
+        Figure::new("ch13_runs", &ch13_runs::record()?, ch13_runs::draw)?,
     ])
 }
 
