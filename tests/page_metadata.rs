@@ -76,9 +76,10 @@ fn the_arrays_name_every_row_once() {
         let expected: Vec<usize> = (0..tokens).map(|i| pages[i / 4] as usize * 4 + i % 4).collect();
         let PagedKv { indptr, indices, last_page_len } = PagedKv::new(&[&a]);
         let mut found = Vec::new();
-        for page in indptr[0]..indptr[1] {
-            let rows = if page + 1 == indptr[1] { last_page_len[0] } else { 4 };
-            found.extend((0..rows).map(|slot| indices[page] as usize * 4 + slot));
+        let pages = &indices[indptr[0]..indptr[1]];
+        for (i, page) in pages.iter().enumerate() {
+            let rows = if i + 1 == pages.len() { last_page_len[0] } else { 4 };
+            found.extend((0..rows).map(|slot| *page as usize * 4 + slot));
         }
         assert_eq!(found, expected, "{tokens} tokens");
         assert_eq!(BlockTables::new(&[(&a, tokens)]).unwrap().slot_mapping, expected, "{tokens} tokens");

@@ -26,8 +26,8 @@ use online::Difference;
 ///
 /// Texts of so many random rows lie in contiguous caches and in scattered pages of a slab. A step computes one token more of
 /// each, in turns with the other ways, and it is forgotten again. Of two such steps the second counts, and the median of all
-/// turns. All ways must give the same logits, bit
-/// for bit. Below that, an online softmax of the same kind of rows is compared with the one in two passes.
+/// turns. All ways must give the same logits, bit for bit. Below that, an online softmax of the same kind of rows is compared
+/// with the one in two passes.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
