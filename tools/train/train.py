@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -116,6 +116,8 @@ def parse_args():
     parser.add_argument("--written", type=positive(int), default=1536, metavar="N",
                         help=f"texts of {TEXT} tokens that the teacher writes first, and as many again that it "
                              "writes greedily (default: 1536)")
+    parser.add_argument("--start", type=Path, metavar="DIR",
+                        help="go on from this model, with half the learning rates (default: random weights)")
     parser.add_argument("--seed", type=int, default=0, metavar="N",
                         help="for the first weights and the choice of windows (default: 0)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu",
@@ -176,6 +178,9 @@ def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torc
     recipe = RECIPES[name]
     torch.manual_seed(args.seed)
     model = Qwen3ForCausalLM(qwen3_config(recipe, tokenizer.get_vocab_size())).to(args.device)
+    if args.start:
+        go_on_from(args.start, model)
+        recipe = replace(recipe, muon_rate=recipe.muon_rate / 2, adamw_rate=recipe.adamw_rate / 2)
     print(f"\n{name}: {model.num_parameters():,} parameters, {args.device}, {torch.get_num_threads()} CPU threads")
     print(f"loss on validation before: {validation_loss(model, valid, recipe.context):.3f} nats a token", flush=True)
 
@@ -203,6 +208,14 @@ def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torc
     if teacher:
         report_agreement(reopened, teacher, valid)
     print(f"saved in {folder}", flush=True)
+
+
+def go_on_from(folder: Path, model: Qwen3ForCausalLM):
+    """Copies the weights of a saved model of the same shape."""
+    saved = load_model(folder, model.device)
+    if {name: w.shape for name, w in saved.named_parameters()} != {name: w.shape for name, w in model.named_parameters()}:
+        raise InputError(f"{folder}: another shape than the model to train (--model says which of the two)")
+    model.load_state_dict(saved.state_dict())
 
 
 def qwen3_config(recipe: Recipe, vocabulary: int) -> Qwen3Config:
