@@ -187,7 +187,7 @@ def open_engine(name: str, args):
 
 
 def check_choices(engines: list, vocabulary: int):
-    """Tells whether all read the same weights alike: rounding to 16 bits may turn a choice, a wrong weight turns nearly all."""
+    """Tells whether all compute alike: rounding to 16 bits may turn a choice, a wrong weight turns nearly all."""
     texts = [tokens_of(24, vocabulary, 0, text) for text in range(8)]
     said = {engine.name: engine.choices(texts) for engine in engines}
     first = engines[0].name

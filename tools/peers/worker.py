@@ -2,8 +2,8 @@
 """One engine, one model, asked by compare.py through standard input: a JSON object a line, an answer a line.
 
 Each task answers {"tokens": n, "seconds": s}; "choices" answers the likeliest next token of some texts, so that
-compare.py can see that all engines have the same weights. All engines read the same tokens, `tokens_of`, and a round never
-repeats the tokens of another, so that no prefix cache can help a prefill.
+compare.py can see that all engines have the same weights. All engines read the same tokens, `tokens_of`, and a round
+never repeats the tokens of another, so that no prefix cache can help a prefill.
 """
 
 import importlib

@@ -82,7 +82,8 @@ def agreement(draft: Qwen3ForCausalLM, target: Qwen3ForCausalLM, texts: torch.Te
     same, shared, tokens = 0, 0.0, 0
     for window in texts.view(-1, TEXT).split(8):
         # What is read before the last given token was not written by the target.
-        rows = [logits_of(model, window).view(len(window), TEXT, -1)[:, BEGINNING - 1 : -1] for model in (draft, target)]
+        rows = [logits_of(model, window).view(len(window), TEXT, -1)[:, BEGINNING - 1 : -1]
+                for model in (draft, target)]
         same += (rows[0].argmax(dim=-1) == rows[1].argmax(dim=-1)).sum().item()
         shared += torch.minimum(rows[0].softmax(dim=-1), rows[1].softmax(dim=-1)).sum().item()
         tokens += rows[0].shape[0] * rows[0].shape[1]

@@ -112,7 +112,7 @@ def parse_args():
     tokenizer.add_argument("--tokenizer", type=Path, metavar="DIR",
                            help="use the tokenizer.json of this folder (default: train one on the corpus)")
     tokenizer.add_argument("--teacher", type=Path, metavar="DIR",
-                           help="make only the draft, and have it learn what this model would say; its tokenizer is used")
+                           help="make only the draft, and have it learn what this model would say, with its tokenizer")
     parser.add_argument("--written", type=positive(int), default=1536, metavar="N",
                         help=f"texts of {TEXT} tokens that the teacher writes first, and as many again that it "
                              "writes greedily (default: 1536)")
@@ -213,7 +213,8 @@ def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torc
 def go_on_from(folder: Path, model: Qwen3ForCausalLM):
     """Copies the weights of a saved model of the same shape."""
     saved = load_model(folder, model.device)
-    if {name: w.shape for name, w in saved.named_parameters()} != {name: w.shape for name, w in model.named_parameters()}:
+    shapes = [{name: w.shape for name, w in one.named_parameters()} for one in (saved, model)]
+    if shapes[0] != shapes[1]:
         raise InputError(f"{folder}: another shape than the model to train (--model says which of the two)")
     model.load_state_dict(saved.state_dict())
 

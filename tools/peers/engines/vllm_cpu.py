@@ -1,4 +1,4 @@
-"""vLLM's CPU package. It is asked as a user would, so a decode is the time of a long answer less that of a short one."""
+"""vLLM's CPU package. Asked as a user would: a decode is the time of a long answer less that of a short one."""
 
 import os
 import time
