@@ -493,6 +493,19 @@ mod checks {
     }
 
     #[test]
+    fn task_1_a_longer_list_costs_no_more_for_each_page() {
+        // What goes through all pages for each page is told on the way there, after seconds.
+        let slab = slab_of(ONE_NUMBER, 1, 5 * MANY);
+        let mut a = cache(&slab);
+        for n in [64, 16, 8, 4, 3, 2, 1].map(|part| 5 * MANY / part) {
+            let more = n - a.len();
+            extend(&mut a, more);
+            let what = format!("runs(0) of {n} tokens, page size 1");
+            same!(once(&what, || a.runs(0)).len(), n, "{what}: how many");
+        }
+    }
+
+    #[test]
     fn task_1_runs_count_beyond_32_bits() {
         let qwen = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
         let deep = KvLayout { n_layers: 1 << 20, n_kv_heads: 3, head_dim: 5 };
