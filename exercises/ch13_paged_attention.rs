@@ -75,11 +75,13 @@ impl Iterator for Places<'_> {
 /// Attention of one token, over the first `seen` positions of its text.
 ///
 /// `q` and `out`: `[n_heads * head_dim]`. `seen`: 1 or more, and no more than the text has
-/// rows. Each query head reads the key/value head that it shares with its group: with 4 query
-/// heads and 2 key/value heads, heads 0 and 1 read 0, heads 2 and 3 read 1. A score is
-/// `dot(query, key)`, a weight is what `softmax_scaled` makes of it with the scale
-/// `1 / sqrt(head_dim)`, and the output is the sum of the values by their weights, added from
-/// the oldest position to the newest. What was in `out` before is forgotten.
+/// rows; how many of its tokens have queries does not matter here. Each query head reads the
+/// key/value head that it shares with its group: with 4 query heads and 2 key/value heads,
+/// heads 0 and 1 read 0, heads 2 and 3 read 1.
+///
+/// A score is `dot(query, key)`, a weight is what `softmax_scaled` makes of all scores with
+/// the scale `1 / sqrt(head_dim)`, and the output is the sum of the values by their weights,
+/// added from the oldest position to the newest. What was in `out` before is forgotten.
 pub fn attend_row(heads: Heads, text: &TextRows<'_>, seen: usize, q: &[f32], out: &mut [f32]) {
     todo!("ch13 task 2: scores, softmax, the sum of the values")
 }
@@ -105,7 +107,8 @@ pub fn attend_chunk(heads: Heads, text: &TextRows<'_>, q: &[f32], out: &mut [f32
 /// - `TooFewTokens` if the text has more queries than rows.
 ///
 /// A run may say anything: a start or a number of rows so high that its end is beyond what
-/// `usize` can count is beyond the memory too, and its `end` is `usize::MAX`.
+/// `usize` can count is beyond the memory too, and its `end` is `usize::MAX`. Queries that are
+/// too many to be added up count as `usize::MAX` together.
 pub fn check_batch(
     heads: Heads,
     words: usize,

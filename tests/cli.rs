@@ -52,6 +52,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["bench", "caches"],
         &["bench", "waste"],
         &["bench", "append"],
+        &["bench", "attention"],
         &["bench", "rewind"],
         &["bench", "samples"],
         &["bench", "speculation"],

@@ -1,4 +1,5 @@
 //! Our page tables as the arrays that FlashInfer and vLLM read.
+#![cfg(all(reference = "ch04_page_pool", reference = "ch05_page_table"))]
 
 use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
