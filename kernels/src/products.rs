@@ -16,8 +16,8 @@ pub fn matmul(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
     assert_eq!(out.len(), n * w.rows(), "{n} output rows of {} numbers", w.rows());
     match n {
         0 => {}
-        1 => matvec(x, w, out),
-        2..=FEW => matmul_few(x, w, out),
+        1 if w.cols * w.dtype.size() > SHORT => matvec(x, w, out),
+        1..=FEW => matmul_few(x, w, out),
         _ => matmul_tiled(x, w, out),
     }
 }
@@ -103,7 +103,10 @@ pub(crate) fn prefetch(_address: *const u8) {
 }
 
 /// Input rows up to which converting the weights into a buffer costs more than it saves.
-const FEW: usize = 8;
+const FEW: usize = 12;
+
+/// Bytes of a weight row up to which four of them side by side are as good as one after the other.
+const SHORT: usize = 1024;
 
 /// A few input rows: the weights stream past them, straight from memory, and each number that is converted meets all.
 fn matmul_few(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
@@ -144,53 +147,82 @@ impl FewRows<'_> {
         let mut first = 0;
         while first < self.n {
             first += match self.n - first {
-                1 => self.run_rows::<V, 1>(dtype, first),
-                2 => self.run_rows::<V, 2>(dtype, first),
-                3 => self.run_rows::<V, 3>(dtype, first),
-                4 => self.run_rows::<V, 4>(dtype, first),
-                5 if V::MANY_REGISTERS => self.run_rows::<V, 5>(dtype, first),
-                6 if V::MANY_REGISTERS => self.run_rows::<V, 6>(dtype, first),
-                7 if V::MANY_REGISTERS => self.run_rows::<V, 7>(dtype, first),
-                _ if V::MANY_REGISTERS => self.run_rows::<V, 8>(dtype, first),
-                _ => self.run_rows::<V, 4>(dtype, first),
+                1 => self.run_rows::<V, 1, 4>(dtype, first),
+                2 => self.run_rows::<V, 2, 4>(dtype, first),
+                3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.run_rows::<V, 3, 4>(dtype, first),
+                _ if V::MANY_REGISTERS => self.run_rows::<V, 4, 4>(dtype, first),
+                _ => self.run_rows::<V, 3, 2>(dtype, first),
             };
         }
     }
 
-    /// `R` input rows from `first` on; returns `R`.
+    /// `R` input rows from `first` on, `C` columns at a time; returns `R`.
     #[inline(always)]
-    fn run_rows<V: Vector, const R: usize>(&self, dtype: Dtype, first: usize) -> usize {
+    fn run_rows<V: Vector, const R: usize, const C: usize>(&self, dtype: Dtype, first: usize) -> usize {
         let cols = self.w.cols;
-        let size = LANES * dtype.size();
-        let mut rows: [&[Lanes]; R] = [&[]; R];
-        let mut rests = [[0.0; LANES]; R];
-        for r in 0..R {
-            let (row, rest) = self.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
-            rows[r] = row;
-            rests[r] = padded(rest);
+        let mut rows: [&[f32]; R] = [&[]; R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = &self.x[(first + r) * cols..][..cols];
         }
-        for column in self.columns.clone() {
-            let (whole, rest) = self.w.row(column).split_at(cols / LANES * size);
-            let mut sums = [V::splat(0.0); R];
-            for (k, bytes) in whole.chunks_exact(size).enumerate() {
-                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
-                let weights: V = decode(dtype, bytes);
-                for r in 0..R {
-                    sums[r] = V::load(&rows[r][k]).mul_add(weights, sums[r]);
-                }
-            }
-            if !rest.is_empty() {
-                let weights: V = decode(dtype, rest);
-                for r in 0..R {
-                    sums[r] = V::load(&rests[r]).mul_add(weights, sums[r]);
-                }
-            }
-            for (r, product) in lane_sums(&sums).iter().enumerate() {
-                // SAFETY: this column is this block's alone.
-                unsafe { self.out.write(first + r, column, std::slice::from_ref(product)) };
-            }
+        let mut column = self.columns.start;
+        while column + C <= self.columns.end {
+            self.run_columns::<V, R, C>(dtype, rows, first, column);
+            column += C;
+        }
+        while column < self.columns.end {
+            self.run_columns::<V, R, 1>(dtype, rows, first, column);
+            column += 1;
         }
         R
+    }
+
+    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times.
+    #[inline(always)]
+    fn run_columns<V: Vector, const R: usize, const C: usize>(
+        &self,
+        dtype: Dtype,
+        rows: [&[f32]; R],
+        first: usize,
+        column: usize,
+    ) {
+        let cols = self.w.cols;
+        let size = LANES * dtype.size();
+        let full = cols / LANES;
+        let mut whole: [&[Lanes]; R] = [&[]; R];
+        for r in 0..R {
+            whole[r] = &rows[r].as_chunks().0[..full];
+        }
+        let mut weights: [&[u8]; C] = [&[]; C];
+        for (c, weights) in weights.iter_mut().enumerate() {
+            *weights = &self.w.row(column + c)[..cols * dtype.size()];
+        }
+        let mut sums = [[V::splat(0.0); C]; R];
+        for k in 0..full {
+            let mut vectors = [V::splat(0.0); C];
+            for c in 0..C {
+                let bytes = &weights[c][k * size..][..size];
+                prefetch(bytes.as_ptr().wrapping_add(PREFETCH));
+                vectors[c] = decode(dtype, bytes);
+            }
+            for r in 0..R {
+                let row = V::load(&whole[r][k]);
+                for c in 0..C {
+                    sums[r][c] = row.mul_add(vectors[c], sums[r][c]);
+                }
+            }
+        }
+        if cols % LANES > 0 {
+            for r in 0..R {
+                let row = V::load(&padded(&rows[r][full * LANES..]));
+                for c in 0..C {
+                    sums[r][c] = row.mul_add(decode(dtype, &weights[c][full * size..]), sums[r][c]);
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            // SAFETY: these columns are this block's alone.
+            unsafe { self.out.write(first + r, column, &lane_sums(sums)) };
+        }
     }
 }
 
