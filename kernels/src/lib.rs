@@ -34,7 +34,7 @@ mod vector;
 
 pub use attention::{Heads, attend};
 pub use matrix::{Dtype, Matrix};
-pub use products::matmul;
+pub use products::{matmul, matmuls};
 pub use rows::{RowFormat, Run, TextRows};
 pub use small::{rms_norm, silu_times, softmax};
 pub use steps::{add_scaled, dot, softmax_scaled};

@@ -4,12 +4,15 @@ use std::marker::PhantomData;
 
 use rayon::prelude::*;
 
-/// Multiply-adds below which waking other threads costs more than it saves.
-const PARALLEL_WORK: usize = 1 << 20;
+/// Multiply-adds below which other threads cost more than they save, if this is one of theirs: they may be awake.
+const SHARED_WORK: usize = 1 << 17;
+/// The same if it is not, and has to wait for them to wake up.
+const FOREIGN_WORK: usize = 1 << 20;
 
 /// Runs `task` for every element, on several threads if the work (in multiply-adds) is worth it.
 pub(crate) fn for_each<T: Send>(items: impl Iterator<Item = T>, work: usize, task: impl Fn(T) + Sync + Send) {
-    if work < PARALLEL_WORK {
+    let worth = if rayon::current_thread_index().is_some() { SHARED_WORK } else { FOREIGN_WORK };
+    if work < worth {
         items.for_each(task);
     } else {
         items.collect::<Vec<_>>().into_par_iter().for_each(task);
@@ -17,6 +20,7 @@ pub(crate) fn for_each<T: Send>(items: impl Iterator<Item = T>, work: usize, tas
 }
 
 /// An output `[n, width]` that several tasks fill at once, each its own columns.
+#[derive(Clone, Copy)]
 pub(crate) struct Columns<'a> {
     start: *mut f32,
     rows: usize,
@@ -26,6 +30,8 @@ pub(crate) struct Columns<'a> {
 
 // SAFETY: `write` is the only access, and its callers keep to columns of their own. The numbers live as long as the
 // `PhantomData` borrows them.
+unsafe impl Send for Columns<'_> {}
+// SAFETY: as above.
 unsafe impl Sync for Columns<'_> {}
 
 impl<'a> Columns<'a> {

@@ -11,32 +11,74 @@ use crate::vector::{LANES, Lanes, Vector, lane_sums, padded};
 ///
 /// `x`: `[n, w.cols]`, `out`: `[n, w.rows]`. The weights are read once, whatever `n` is.
 pub fn matmul(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    let n = x.len() / w.cols;
-    assert_eq!(x.len(), n * w.cols, "input rows of {} numbers", w.cols);
-    assert_eq!(out.len(), n * w.rows(), "{n} output rows of {} numbers", w.rows());
-    match n {
-        0 => {}
-        1 if w.cols * w.dtype.size() > SHORT => matvec(x, w, out),
-        1..=FEW => matmul_few(x, w, out),
-        _ => matmul_tiled(x, w, out),
-    }
+    matmuls(x, &mut [(*w, out)]);
 }
 
-/// One input row: the weights stream past it, straight from memory.
-fn matvec(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    let rows_per_task = ((1 << 17) / w.cols / 4 + 1) * 4;
-    for_each(out.chunks_mut(rows_per_task).enumerate(), w.rows() * w.cols, |(task, out)| {
-        vectorized(WeightStream { x, w, first: task * rows_per_task, out });
+/// Several products with the same input at once, each of a matrix and its output: as [`matmul`] one after the other, but
+/// the threads meet only once.
+pub fn matmuls(x: &[f32], products: &mut [(Matrix<'_>, &mut [f32])]) {
+    let mut blocks = Vec::new();
+    let mut work = 0;
+    for (w, out) in products {
+        let n = x.len() / w.cols;
+        assert_eq!(x.len(), n * w.cols, "input rows of {} numbers", w.cols);
+        assert_eq!(out.len(), n * w.rows(), "{n} output rows of {} numbers", w.rows());
+        let way = match n {
+            0 => return,
+            1 if w.cols * w.dtype.size() > SHORT => Way::Stream,
+            1..=FEW => Way::Few,
+            _ => Way::Tiles,
+        };
+        let out = Columns::new(out, w.rows());
+        let width = way.columns(w);
+        let columns = (0..w.rows()).step_by(width).map(|first| first..(first + width).min(w.rows()));
+        blocks.extend(columns.map(|columns| (way, Block { x, n, w: *w, columns, out })));
+        work += n * w.rows() * w.cols;
+    }
+    for_each(blocks.into_iter(), work, |(way, block)| match way {
+        Way::Stream => vectorized(WeightStream(block)),
+        Way::Few => vectorized(FewRows(block)),
+        Way::Tiles => vectorized(Tiles(block)),
     });
 }
 
-/// `out[i] = x · w[first + i]`.
-struct WeightStream<'a> {
-    x: &'a [f32],
-    w: &'a Matrix<'a>,
-    first: usize,
-    out: &'a mut [f32],
+/// How a product is computed.
+#[derive(Clone, Copy)]
+enum Way {
+    /// One input row: the weights stream past it, straight from memory.
+    Stream,
+    /// A few input rows: the weights stream past them, straight from memory, and each number that is converted meets all.
+    Few,
+    /// Many input rows: a block of weights is converted once into a buffer that stays in the cache, then meets every row.
+    Tiles,
 }
+
+impl Way {
+    /// Columns of a block.
+    fn columns(self, w: &Matrix<'_>) -> usize {
+        // What is converted, or read once for each few rows, is to stay in the second cache: 256 KiB.
+        let numbers = match self {
+            Way::Stream => 1 << 17,
+            Way::Few | Way::Tiles => 1 << 16,
+        };
+        // All threads are to have something, and the widest tile is four columns.
+        let share = w.rows().div_ceil(2 * rayon::current_num_threads());
+        (numbers / w.cols).min(share).div_ceil(4).max(1) * 4
+    }
+}
+
+/// All input rows against some weight rows, which are output columns.
+struct Block<'a> {
+    /// `[n, w.cols]`.
+    x: &'a [f32],
+    n: usize,
+    w: Matrix<'a>,
+    columns: Range<usize>,
+    out: Columns<'a>,
+}
+
+/// A block with one input row.
+struct WeightStream<'a>(Block<'a>);
 
 impl Kernel for WeightStream<'_> {
     type Output = ();
@@ -44,7 +86,7 @@ impl Kernel for WeightStream<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         // The type of the weights is settled here, outside the loops.
-        match self.w.dtype {
+        match self.0.w.dtype {
             Dtype::F32 => self.run_as::<V>(Dtype::F32),
             Dtype::F16 => self.run_as::<V>(Dtype::F16),
             Dtype::Bf16 => self.run_as::<V>(Dtype::Bf16),
@@ -55,18 +97,23 @@ impl Kernel for WeightStream<'_> {
 impl WeightStream<'_> {
     #[inline(always)]
     fn run_as<V: Vector>(self, dtype: Dtype) {
-        let (fours, rest) = self.out.as_chunks_mut::<4>();
-        let rest_first = self.first + 4 * fours.len();
-        for (i, out) in fours.iter_mut().enumerate() {
+        let Block { x, w, columns, out, .. } = self.0;
+        let mut column = columns.start;
+        while column + 4 <= columns.end {
             let mut sums = [V::splat(0.0); 4];
             // One row after the other: side by side they would share the loads of `x`, but memory is fastest in order.
             for (c, sums) in sums.iter_mut().enumerate() {
-                *sums = add_row(self.x, dtype, self.w.row(self.first + 4 * i + c));
+                *sums = add_row(x, dtype, w.row(column + c));
             }
-            *out = V::sum_4(&sums);
+            // SAFETY: these columns are this block's alone.
+            unsafe { out.write(0, column, &V::sum_4(&sums)) };
+            column += 4;
         }
-        for (i, out) in rest.iter_mut().enumerate() {
-            *out = add_row::<V>(self.x, dtype, self.w.row(rest_first + i)).sum();
+        while column < columns.end {
+            let sum = add_row::<V>(x, dtype, w.row(column)).sum();
+            // SAFETY: as above.
+            unsafe { out.write(0, column, &[sum]) };
+            column += 1;
         }
     }
 }
@@ -103,37 +150,20 @@ pub(crate) fn prefetch(_address: *const u8) {
 }
 
 /// Input rows up to which converting the weights into a buffer costs more than it saves.
-const FEW: usize = 12;
+const FEW: usize = 16;
 
 /// Bytes of a weight row up to which four of them side by side are as good as one after the other.
 const SHORT: usize = 1024;
 
-/// A few input rows: the weights stream past them, straight from memory, and each number that is converted meets all.
-fn matmul_few(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    let n = x.len() / w.cols;
-    let width = (1 << 16) / w.cols + 1;
-    let out = &Columns::new(out, w.rows());
-    for_each((0..w.rows()).step_by(width), n * w.rows() * w.cols, |first| {
-        let columns = first..(first + width).min(w.rows());
-        vectorized(FewRows { x, n, w, columns, out });
-    });
-}
-
-/// A few input rows against some weight rows, which are output columns.
-struct FewRows<'a> {
-    x: &'a [f32],
-    n: usize,
-    w: &'a Matrix<'a>,
-    columns: Range<usize>,
-    out: &'a Columns<'a>,
-}
+/// A block with a few input rows.
+struct FewRows<'a>(Block<'a>);
 
 impl Kernel for FewRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        match self.w.dtype {
+        match self.0.w.dtype {
             Dtype::F32 => self.run_as::<V>(Dtype::F32),
             Dtype::F16 => self.run_as::<V>(Dtype::F16),
             Dtype::Bf16 => self.run_as::<V>(Dtype::Bf16),
@@ -145,8 +175,8 @@ impl FewRows<'_> {
     #[inline(always)]
     fn run_as<V: Vector>(self, dtype: Dtype) {
         let mut first = 0;
-        while first < self.n {
-            first += match self.n - first {
+        while first < self.0.n {
+            first += match self.0.n - first {
                 1 => self.run_rows::<V, 1, 4>(dtype, first),
                 2 => self.run_rows::<V, 2, 4>(dtype, first),
                 3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.run_rows::<V, 3, 4>(dtype, first),
@@ -159,17 +189,17 @@ impl FewRows<'_> {
     /// `R` input rows from `first` on, `C` columns at a time; returns `R`.
     #[inline(always)]
     fn run_rows<V: Vector, const R: usize, const C: usize>(&self, dtype: Dtype, first: usize) -> usize {
-        let cols = self.w.cols;
+        let cols = self.0.w.cols;
         let mut rows: [&[f32]; R] = [&[]; R];
         for (r, row) in rows.iter_mut().enumerate() {
-            *row = &self.x[(first + r) * cols..][..cols];
+            *row = &self.0.x[(first + r) * cols..][..cols];
         }
-        let mut column = self.columns.start;
-        while column + C <= self.columns.end {
+        let mut column = self.0.columns.start;
+        while column + C <= self.0.columns.end {
             self.run_columns::<V, R, C>(dtype, rows, first, column);
             column += C;
         }
-        while column < self.columns.end {
+        while column < self.0.columns.end {
             self.run_columns::<V, R, 1>(dtype, rows, first, column);
             column += 1;
         }
@@ -185,7 +215,7 @@ impl FewRows<'_> {
         first: usize,
         column: usize,
     ) {
-        let cols = self.w.cols;
+        let cols = self.0.w.cols;
         let size = LANES * dtype.size();
         let full = cols / LANES;
         let mut whole: [&[Lanes]; R] = [&[]; R];
@@ -194,7 +224,7 @@ impl FewRows<'_> {
         }
         let mut weights: [&[u8]; C] = [&[]; C];
         for (c, weights) in weights.iter_mut().enumerate() {
-            *weights = &self.w.row(column + c)[..cols * dtype.size()];
+            *weights = &self.0.w.row(column + c)[..cols * dtype.size()];
         }
         let mut sums = [[V::splat(0.0); C]; R];
         for k in 0..full {
@@ -211,7 +241,7 @@ impl FewRows<'_> {
                 }
             }
         }
-        if cols % LANES > 0 {
+        if !cols.is_multiple_of(LANES) {
             for r in 0..R {
                 let row = V::load(&padded(&rows[r][full * LANES..]));
                 for c in 0..C {
@@ -221,7 +251,7 @@ impl FewRows<'_> {
         }
         for (r, sums) in sums.iter().enumerate() {
             // SAFETY: these columns are this block's alone.
-            unsafe { self.out.write(first + r, column, &lane_sums(sums)) };
+            unsafe { self.0.out.write(first + r, column, &lane_sums(sums)) };
         }
     }
 }
@@ -251,28 +281,10 @@ pub(crate) fn tile<V: Vector, const R: usize, const C: usize>(a: [&[Lanes]; R], 
     }
 }
 
-/// Many input rows: a block of weights is converted once into a buffer that stays in the cache, then meets every row.
-fn matmul_tiled(x: &[f32], w: &Matrix<'_>, out: &mut [f32]) {
-    let n = x.len() / w.cols;
-    // About 256 KiB of converted weights at a time, a multiple of the widest tile.
-    let width = ((1 << 16) / w.cols / 4).max(1) * 4;
-    let out = &Columns::new(out, w.rows());
-    for_each((0..w.rows()).step_by(width), n * w.rows() * w.cols, |first| {
-        let columns = first..(first + width).min(w.rows());
-        vectorized(TileBlock { x, n, w, columns, out });
-    });
-}
+/// A block with many input rows.
+struct Tiles<'a>(Block<'a>);
 
-/// All input rows against some weight rows, which are output columns.
-struct TileBlock<'a> {
-    x: &'a [f32],
-    n: usize,
-    w: &'a Matrix<'a>,
-    columns: Range<usize>,
-    out: &'a Columns<'a>,
-}
-
-impl Kernel for TileBlock<'_> {
+impl Kernel for Tiles<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -281,17 +293,17 @@ impl Kernel for TileBlock<'_> {
     }
 }
 
-impl TileBlock<'_> {
+impl Tiles<'_> {
     #[inline(always)]
     fn run_columns<V: Vector, const C: usize>(self) {
-        let depth = self.w.cols.div_ceil(LANES);
-        let mut weights = vec![[[0.0; LANES]; C]; self.columns.len().div_ceil(C) * depth];
-        for (o, row) in self.columns.clone().enumerate() {
-            pack_weights::<V, C>(self.w, row, o % C, &mut weights[o / C * depth..][..depth]);
+        let depth = self.0.w.cols.div_ceil(LANES);
+        let mut weights = vec![[[0.0; LANES]; C]; self.0.columns.len().div_ceil(C) * depth];
+        for (o, row) in self.0.columns.clone().enumerate() {
+            pack_weights::<V, C>(&self.0.w, row, o % C, &mut weights[o / C * depth..][..depth]);
         }
         let mut first = 0;
-        while first < self.n {
-            first += match self.n - first {
+        while first < self.0.n {
+            first += match self.0.n - first {
                 1 => self.run_rows::<V, 1, C>(first, &weights),
                 2 => self.run_rows::<V, 2, C>(first, &weights),
                 3 => self.run_rows::<V, 3, C>(first, &weights),
@@ -305,12 +317,12 @@ impl TileBlock<'_> {
     /// `R` input rows from `first` on; returns `R`.
     #[inline(always)]
     fn run_rows<V: Vector, const R: usize, const C: usize>(&self, first: usize, weights: &Panel<C>) -> usize {
-        let cols = self.w.cols;
+        let cols = self.0.w.cols;
         let depth = cols.div_ceil(LANES);
         let mut rows: [&[Lanes]; R] = [&[]; R];
         let mut rests = [[0.0; LANES]; R];
         for r in 0..R {
-            let (row, rest) = self.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
+            let (row, rest) = self.0.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
             rows[r] = row;
             rests[r] = padded(rest);
         }
@@ -321,15 +333,15 @@ impl TileBlock<'_> {
             if !rest.is_empty() {
                 tile(rests.each_ref().map(std::slice::from_ref), rest, &mut sums);
             }
-            let column = self.columns.start + q * C;
-            let width = C.min(self.columns.end - column);
+            let column = self.0.columns.start + q * C;
+            let width = C.min(self.0.columns.end - column);
             for (r, sums) in sums.iter().enumerate() {
                 let products = lane_sums(sums);
                 // SAFETY: these columns are this block's alone. A store of known length is one instruction.
                 unsafe {
                     match width == C {
-                        true => self.out.write(first + r, column, &products),
-                        false => self.out.write(first + r, column, &products[..width]),
+                        true => self.0.out.write(first + r, column, &products),
+                        false => self.0.out.write(first + r, column, &products[..width]),
                     }
                 }
             }
@@ -366,6 +378,7 @@ mod tests {
                 (8, 300, 250),
                 (9, 130, 64),
                 (13, 1100, 200),
+                (17, 60, 48),
             ] {
                 let w = bytes(dtype, &numbers(rows * cols, 1));
                 let w = Matrix::new(&w, dtype, rows, cols);
@@ -396,9 +409,27 @@ mod tests {
         }
     }
 
+    fn block<'a>(x: &'a [f32], w: &Matrix<'a>, columns: Range<usize>, out: Columns<'a>) -> Block<'a> {
+        Block { x, n: x.len() / w.cols, w: *w, columns, out }
+    }
+
+    #[test]
+    fn products_of_one_input_are_the_same_together() {
+        let (n, cols) = (3, 50);
+        let x = numbers(n * cols, 1);
+        let (a, b) = (bytes(Dtype::Bf16, &numbers(30 * cols, 2)), bytes(Dtype::F32, &numbers(7 * cols, 3)));
+        let (a, b) = (Matrix::new(&a, Dtype::Bf16, 30, cols), Matrix::new(&b, Dtype::F32, 7, cols));
+        let (mut one, mut other) = (vec![0.0; n * 30], vec![0.0; n * 7]);
+        matmul(&x, &a, &mut one);
+        matmul(&x, &b, &mut other);
+        let (mut together, mut with) = (vec![0.0; n * 30], vec![0.0; n * 7]);
+        matmuls(&x, &mut [(a, &mut together), (b, &mut with)]);
+        assert_eq!((one, other), (together, with));
+    }
+
     #[test]
     fn all_registers_give_the_same_bits() {
-        let (n, rows, cols) = (13, 37, 75);
+        let (n, rows, cols) = (17, 37, 75);
         let x = numbers(n * cols, 2);
         let results = |registers: Registers| {
             let mut results = Vec::new();
@@ -406,15 +437,15 @@ mod tests {
                 let w = bytes(dtype, &numbers(rows * cols, 1));
                 let w = &Matrix::new(&w, dtype, rows, cols);
                 let mut out = vec![0.0; rows];
-                registers.run(WeightStream { x: &x[..cols], w, first: 0, out: &mut out });
+                registers.run(WeightStream(block(&x[..cols], w, 0..rows, Columns::new(&mut out, rows))));
                 results.push(out);
                 for n in 1..=FEW {
                     let mut out = vec![0.0; n * rows];
-                    registers.run(FewRows { x: &x, n, w, columns: 0..rows, out: &Columns::new(&mut out, rows) });
+                    registers.run(FewRows(block(&x[..n * cols], w, 0..rows, Columns::new(&mut out, rows))));
                     results.push(out);
                 }
                 let mut out = vec![0.0; n * rows];
-                registers.run(TileBlock { x: &x, n, w, columns: 0..rows, out: &Columns::new(&mut out, rows) });
+                registers.run(Tiles(block(&x, w, 0..rows, Columns::new(&mut out, rows))));
                 results.push(out);
             }
             results
@@ -432,12 +463,12 @@ mod tests {
         // Every task in a thread of its own, or one after the other.
         let results = |in_threads: bool| {
             let (mut few, mut tiled) = (vec![0.0; n * rows], vec![0.0; n * rows]);
-            let (few_out, tiled_out) = (&Columns::new(&mut few, rows), &Columns::new(&mut tiled, rows));
+            let (few_out, tiled_out) = (Columns::new(&mut few, rows), Columns::new(&mut tiled, rows));
             std::thread::scope(|scope| {
                 for columns in [0..4, 4..7, 7..10] {
                     let thread = scope.spawn(move || {
-                        Registers::Any.run(FewRows { x, n, w, columns: columns.clone(), out: few_out });
-                        Registers::Any.run(TileBlock { x, n, w, columns, out: tiled_out });
+                        Registers::Any.run(FewRows(block(x, w, columns.clone(), few_out)));
+                        Registers::Any.run(Tiles(block(x, w, columns, tiled_out)));
                     });
                     if !in_threads {
                         thread.join().expect("it computes");

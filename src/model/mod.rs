@@ -26,7 +26,7 @@ use crate::chapters::ch13_paged_attention::attend_batch;
 use crate::chapters::ch14_half_the_bytes::{attend_packed_batch, encode_rows, packed};
 use crate::checkpoint::{Checkpoint, CheckpointError, Weight};
 use crate::in_place::{Attention, CacheRef, Rows, TextRows};
-use crate::kernels::{RowFormat, attend, matmul, rms_norm, silu_times};
+use crate::kernels::{RowFormat, attend, matmul, matmuls, rms_norm, silu_times};
 
 pub use config::{ModelConfig, SamplingDefaults};
 use rope::Rotation;
@@ -63,11 +63,12 @@ struct Projection {
     bias: Option<Vec<f32>>,
 }
 
-impl Projection {
-    /// `x`: `[n, inputs]`, `out`: `[n, outputs]`.
-    fn apply(&self, x: &[f32], out: &mut [f32]) {
-        matmul(x, &self.weight.matrix(), out);
-        if let Some(bias) = &self.bias {
+/// Projects the same rows several ways at once. `x`: `[n, inputs]`, each output: `[n, outputs]`.
+fn project(x: &[f32], projections: &mut [(&Projection, &mut Vec<f32>)]) {
+    let products = projections.iter_mut().map(|(projection, out)| (projection.weight.matrix(), &mut out[..]));
+    matmuls(x, &mut products.collect::<Vec<_>>());
+    for (projection, out) in projections {
+        if let Some(bias) = &projection.bias {
             for row in out.chunks_exact_mut(bias.len()) {
                 add(row, bias);
             }
@@ -423,18 +424,15 @@ impl Model {
         let (mut gate, mut up) = (zeros(config.intermediate_size), zeros(config.intermediate_size));
         for (index, layer) in self.layers.iter().enumerate() {
             self.norm_rows(&x, &layer.attention_norm, &mut normed);
-            layer.q.apply(&normed, &mut q);
-            layer.k.apply(&normed, &mut k);
-            layer.v.apply(&normed, &mut v);
+            project(&normed, &mut [(&layer.q, &mut q), (&layer.k, &mut k), (&layer.v, &mut v)]);
             self.norm_and_turn(&mut q, &layer.q_norm, &rotation);
             self.norm_and_turn(&mut k, &layer.k_norm, &rotation);
             self.attend_chunks(index, &mut batch, &q, &k, &v, &mut attended);
-            layer.o.apply(&attended, &mut change);
+            project(&attended, &mut [(&layer.o, &mut change)]);
             add(&mut x, &change);
 
             self.norm_rows(&x, &layer.feed_forward_norm, &mut normed);
-            matmul(&normed, &layer.gate.matrix(), &mut gate);
-            matmul(&normed, &layer.up.matrix(), &mut up);
+            matmuls(&normed, &mut [(layer.gate.matrix(), &mut gate), (layer.up.matrix(), &mut up)]);
             silu_times(&mut gate, &up);
             matmul(&gate, &layer.down.matrix(), &mut change);
             add(&mut x, &change);
