@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::model::Model;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::Output;
+use super::{Output, append};
 use crate::cli::kv::require_chapters;
 use crate::cli::progress::Progress;
 use crate::cli::report::{Table, count, rate, thousands};
@@ -33,6 +34,9 @@ pub struct Engine {
     /// Model folder, or a bundled model: storyteller, storyteller-draft
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: PathBuf,
+    /// Tokens before the step in the lines on long texts, if the model has as many positions: a list
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [4096])]
+    contexts: Vec<usize>,
     /// How long to measure; three turns are taken at least
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
@@ -47,31 +51,40 @@ const PREFILL: usize = 512;
 /// Decode steps in a turn, at most.
 const STEPS: usize = 100;
 
+/// Tokens of a small pass, as a verified draft of two guesses has.
+const SMALL: usize = 3;
+
 /// Durations of the same work.
 #[derive(Default)]
-struct Times(Vec<f64>);
+pub(super) struct Times(Vec<f64>);
 
 impl Times {
-    fn push(&mut self, start: Instant) {
+    /// How many.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn push(&mut self, start: Instant) {
         self.0.push(start.elapsed().as_secs_f64());
     }
 
     /// How much of `amount` is done in a second, at best and at the median.
-    fn rates(&self, amount: f64) -> Rates {
+    pub(super) fn rates(&self, amount: f64) -> Rates {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         Rates { best: amount / sorted[0], median: amount / sorted[sorted.len() / 2] }
     }
 }
 
+/// So much a second.
 #[derive(Clone, Copy, Serialize)]
-struct Rates {
-    best: f64,
-    median: f64,
+pub(super) struct Rates {
+    pub(super) best: f64,
+    pub(super) median: f64,
 }
 
 impl Rates {
-    fn over(self, other: Rates) -> Rates {
+    pub(super) fn over(self, other: Rates) -> Rates {
         Rates { best: self.best / other.best, median: self.median / other.median }
     }
 }
@@ -90,6 +103,21 @@ struct Numbers {
     prefills: usize,
     prefill_tokens_per_second: Rates,
     prefill_over_decode: Rates,
+    small_pass_tokens: usize,
+    /// Times as long as a decode step.
+    small_pass_over_decode: Rates,
+    contexts: Vec<Context>,
+}
+
+/// Decode steps on a long text.
+#[derive(Serialize)]
+struct Context {
+    tokens: usize,
+    bytes_of_rows: usize,
+    decode_steps: usize,
+    decode_tokens_per_second: Rates,
+    /// Against adding up the bytes of all weights and rows once.
+    decode_share_of_sum: Rates,
 }
 
 impl Engine {
@@ -102,13 +130,14 @@ impl Engine {
         let positions = config.max_positions;
         ensure!(positions > 2 * PROMPT, "the model has {positions} positions, too few to measure it");
         let (prefill, steps) = (PREFILL.min(positions), STEPS.min(positions - PROMPT));
-        memory::require_slots(config.kv_layout(), PROMPT + steps + prefill)?;
+        memory::require_slots(config.kv_layout(), 2 * (PROMPT + steps) + prefill)?;
         let text: Vec<u32> = (0..prefill.max(PROMPT + steps)).map(|i| (i * 7919 % config.vocab_size) as u32).collect();
         let cache = |slots| ContiguousCache::new(config.kv_layout(), slots);
 
         // The first reading fetches the weights from the disk.
         sum(&model);
         let (mut sums, mut decodes, mut prefills) = (Times::default(), Times::default(), Times::default());
+        let mut small = Times::default();
         let patience = Duration::from_secs(self.seconds);
         let progress = Progress::new("measuring", patience.as_millis() as u64);
         let start = Instant::now();
@@ -119,8 +148,9 @@ impl Engine {
             let prefill_time = turn.elapsed();
 
             let turn = Instant::now();
-            let mut cache = cache(PROMPT + steps);
+            let (mut cache, mut beside) = (cache(PROMPT + steps), cache(PROMPT + steps));
             model.step(&text[..PROMPT], Some(&mut cache))?;
+            model.step(&text[..PROMPT], Some(&mut beside))?;
             for (step, token) in text[PROMPT..PROMPT + steps].iter().enumerate() {
                 if step >= 5 && turn.elapsed() > prefill_time {
                     break;
@@ -131,10 +161,19 @@ impl Engine {
                 let before = Instant::now();
                 model.step(std::slice::from_ref(token), Some(&mut cache))?;
                 decodes.push(before);
+                // The same texts, three tokens at a time, until there is no more room.
+                let at = PROMPT + SMALL * step;
+                if at + SMALL <= PROMPT + steps {
+                    let before = Instant::now();
+                    model.step(&text[at..at + SMALL], Some(&mut beside))?;
+                    small.push(before);
+                }
             }
             progress.reach(start.elapsed().as_millis() as u64);
         }
         drop(progress);
+        let contexts = self.contexts.iter().filter(|tokens| **tokens < positions);
+        let contexts = contexts.map(|tokens| self.context(&model, *tokens)).collect::<Result<Vec<_>>>()?;
 
         let bytes_per_token = model.weights().map(|weight| weight.bytes().len()).sum::<usize>();
         let gigabytes = bytes_per_token as f64 / 1e9;
@@ -153,9 +192,48 @@ impl Engine {
             prefills: prefills.0.len(),
             prefill_tokens_per_second: prefill_rows,
             prefill_over_decode: prefill_rows.over(decode),
+            small_pass_tokens: SMALL,
+            small_pass_over_decode: decode.over(small.rates(1.0)),
+            contexts,
         };
         print(&numbers.render())?;
         self.output.write(&numbers)
+    }
+
+    /// Decode steps on a text of so many tokens. Their rows are made up: what they hold makes no difference to the time.
+    fn context(&self, model: &Model, tokens: usize) -> Result<Context> {
+        const STEPS: usize = 5;
+        let layout = model.config().kv_layout();
+        let most = (STEPS * 20).min(model.config().max_positions - tokens);
+        memory::require_slots(layout, tokens + most)?;
+        let mut cache = ContiguousCache::new(layout, tokens + most);
+        let rows: Vec<f32> = (0..layout.kv_width()).map(|i| (i % 13) as f32 / 13.0 - 0.5).collect();
+        for _ in 0..tokens {
+            append(&mut cache, &rows)?;
+        }
+        let (mut sums, mut steps) = (Times::default(), Times::default());
+        let patience = Duration::from_secs(self.seconds) / 2;
+        let progress = Progress::new("measuring long texts", most as u64);
+        let start = Instant::now();
+        for step in 0..most {
+            if step >= STEPS && start.elapsed() > patience {
+                break;
+            }
+            let before = Instant::now();
+            sum_all(model, &cache);
+            sums.push(before);
+            let before = Instant::now();
+            model.step(&[step as u32 % model.config().vocab_size as u32], Some(&mut cache))?;
+            steps.push(before);
+            progress.advance(1);
+        }
+        Ok(Context {
+            tokens,
+            bytes_of_rows: tokens * 2 * layout.n_layers * layout.kv_width() * size_of::<f32>(),
+            decode_steps: steps.count(),
+            decode_tokens_per_second: steps.rates(1.0),
+            decode_share_of_sum: steps.rates(1.0).over(sums.rates(1.0)),
+        })
     }
 }
 
@@ -173,6 +251,18 @@ impl Numbers {
         line("  decode reaches", self.decode_share_of_sum, &percent, "of that");
         line(&format!("prefill of {}", self.prefill_tokens), self.prefill_tokens_per_second, &rate, "tokens/s");
         line("  against decode", self.prefill_over_decode, &times, "");
+        let slower = |ratio: f64| format!("{ratio:.2} ×");
+        line(
+            &format!("a pass over {}", self.small_pass_tokens),
+            self.small_pass_over_decode,
+            &slower,
+            "as long as over 1",
+        );
+        for context in &self.contexts {
+            let name = format!("decode at {}", thousands(context.tokens as u64));
+            line(&name, context.decode_tokens_per_second, &rate, "tokens/s");
+            line("  weights and rows summed", context.decode_share_of_sum, &percent, "of that speed");
+        }
         format!(
             "{}, {}: each token reads {} bytes of weights\n\n{}\n{} and as many sums, {}, in turns\n",
             self.model,
@@ -190,6 +280,19 @@ fn sum(model: &Model) {
     let pieces: Vec<&[u8]> = model.weights().flat_map(|weight| weight.bytes().chunks(1 << 20)).collect();
     let sum = pieces.into_par_iter().map(sum_of_bytes).reduce(|| 0, u64::wrapping_add);
     std::hint::black_box(sum);
+}
+
+/// The same with the rows of a cache.
+fn sum_all(model: &Model, cache: &ContiguousCache) {
+    sum(model);
+    let layers: Vec<_> = (0..cache.layout().n_layers).map(|layer| cache.gather(layer)).collect();
+    let pieces: Vec<&[f32]> = layers.iter().flat_map(|(k, v)| k.chunks(1 << 18).chain(v.chunks(1 << 18))).collect();
+    let sum = pieces.into_par_iter().map(sum_of_bits).reduce(|| 0, u64::wrapping_add);
+    std::hint::black_box(sum);
+}
+
+fn sum_of_bits(numbers: &[f32]) -> u64 {
+    numbers.iter().fold(0, |sum: u64, number| sum.wrapping_add(number.to_bits().into()))
 }
 
 fn sum_of_bytes(bytes: &[u8]) -> u64 {

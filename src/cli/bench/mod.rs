@@ -2,6 +2,7 @@
 
 mod append;
 mod attention;
+mod batch;
 mod caches;
 mod engine;
 mod fragmentation;
@@ -37,6 +38,7 @@ pub struct Bench {
 #[derive(Subcommand)]
 enum What {
     Engine(engine::Engine),
+    Batch(batch::Batch),
     Caches(caches::Caches),
     Waste(waste::Waste),
     Fragmentation(fragmentation::Fragmentation),
@@ -60,6 +62,7 @@ impl Bench {
     pub fn run(self) -> Result<()> {
         match self.what {
             What::Engine(command) => command.run(),
+            What::Batch(command) => command.run(),
             What::Caches(command) => command.run(),
             What::Waste(command) => command.run(),
             What::Fragmentation(command) => command.run(),
