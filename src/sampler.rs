@@ -179,26 +179,32 @@ fn keep_likeliest(candidates: &mut Vec<Candidate>, count: usize) {
 
 /// Keeps the likeliest that together reach `share` of the whole; at least one.
 fn keep_share(candidates: &mut Vec<Candidate>, share: f32) {
-    let enough = share as f64 * candidates.iter().map(|(_, weight)| *weight as f64).sum::<f64>();
-    // Few tokens carry most of the weight: sort a few first, more only if those do not reach.
-    let mut count = 64;
-    loop {
-        let mut likeliest = candidates.clone();
-        keep_likeliest(&mut likeliest, count);
-        let mut sum = 0.0;
-        let reached = likeliest.iter().position(|(_, weight)| {
-            sum += *weight as f64;
-            sum >= enough
-        });
-        if let Some(last) = reached {
-            likeliest.truncate(last + 1);
-        }
-        if reached.is_some() || likeliest.len() == candidates.len() {
-            *candidates = likeliest;
-            return;
-        }
-        count *= 8;
+    let whole = total(candidates);
+    let enough = f64::from(share) * whole;
+    // Those below this weight are too light to make a difference, even all of them together. Few are above it.
+    let light = ((whole - enough) / candidates.len() as f64) as f32;
+    let mut likeliest: Vec<Candidate> = candidates.iter().copied().filter(|(_, weight)| *weight >= light).collect();
+    if !truncate_to(&mut likeliest, enough) {
+        // Rounding made the difference.
+        likeliest = std::mem::take(candidates);
+        truncate_to(&mut likeliest, enough);
     }
+    *candidates = likeliest;
+}
+
+/// Sorts them, likeliest first, and drops what is not needed to reach `enough`. False if all of them do not reach it.
+fn truncate_to(candidates: &mut Vec<Candidate>, enough: f64) -> bool {
+    let all = candidates.len();
+    keep_likeliest(candidates, all);
+    let mut sum = 0.0;
+    let reached = candidates.iter().position(|(_, weight)| {
+        sum += f64::from(*weight);
+        sum >= enough
+    });
+    if let Some(last) = reached {
+        candidates.truncate(last + 1);
+    }
+    reached.is_some()
 }
 
 #[cfg(test)]
@@ -232,6 +238,28 @@ mod tests {
     fn top_p_reaches_far_into_a_flat_distribution() {
         let sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: 0.5, seed: 1 });
         assert_eq!(sampler.candidates(&[0.0; 2000]).len(), 1000);
+    }
+
+    #[test]
+    fn top_p_keeps_what_sorting_the_whole_vocabulary_keeps() {
+        let mut x = 1_u32;
+        for (n, spread) in [(1, 1.0), (7, 0.1), (500, 1.0), (4096, 8.0), (4096, 0.01)] {
+            let logits: Vec<f32> = (0..n)
+                .map(|_| {
+                    x = x.wrapping_mul(1664525).wrapping_add(1013904223);
+                    spread * ((x >> 8) as f32 / (1 << 24) as f32 - 0.5)
+                })
+                .collect();
+            for share in [1e-6, 0.3, 0.95, 0.999_999, 1.0 - f32::EPSILON / 2.0] {
+                let all =
+                    Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 }).candidates(&logits);
+                let kept =
+                    Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: share, seed: 1 }).candidates(&logits);
+                let mut expected = all.clone();
+                truncate_to(&mut expected, f64::from(share) * total(&all));
+                assert_eq!(kept, expected, "{n} tokens, {share}");
+            }
+        }
     }
 
     #[test]

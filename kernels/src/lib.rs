@@ -16,6 +16,14 @@
 //! Nondeterminism in LLM Inference", 2025](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/)
 //! shows what engines do without it.
 //!
+//! **The rooms.** Each says its own order of sums and its order of work:
+//!
+//! - `vector`: sixteen numbers at a time; `registers`: in whatever registers the processor has;
+//! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them;
+//! - `rows`: keys and values as a cache keeps them; `attention`: queries against them, wherever they lie;
+//! - `steps`: attention in single steps, for a reader to put together;
+//! - `small`: softmax, norm, gate; `parallel`: work for several threads.
+//!
 //! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector.rs` says what those
 //! are on AVX-512, on AVX2, on Neon and elsewhere. `vectorized` picks at run time. On x86 processors without fused multiply-add
 //! (before 2013) the results are the same and the speed is poor.

@@ -1,4 +1,12 @@
-//! Matrix products.
+//! Matrix products: rows of numbers against rows of weights.
+//!
+//! **The order of sums.** Each output is one dot product in sixteen lanes: number `i` goes to lane `i % 16`, lowest `i` first,
+//! and the lanes are added in halves. All ways to compute a product keep to it, so how many rows come together, and on how
+//! many threads, changes nothing but the time.
+//!
+//! **The order of work.** With one input row, memory is the limit: the weights are read in order, once. With a few, each
+//! number that is read and converted meets all of them while it is in a register. With many, arithmetic is the limit: a block
+//! of weights is converted once, stays in the second cache, and meets six rows and four columns at a time.
 
 use std::ops::Range;
 

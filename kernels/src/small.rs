@@ -1,4 +1,7 @@
-//! What is done number by number, or row by row.
+//! What is done number by number, or row by row: exponentials, softmax, the norm, the gate.
+//!
+//! **The order of sums.** The softmax adds its exponentials in sixteen lanes, number `i` in lane `i % 16`, then the lanes in
+//! halves; the norm takes the dot product of a row with itself. All else has no sums.
 
 use crate::parallel::for_each;
 use crate::registers::{Kernel, vectorized};

@@ -1,4 +1,7 @@
-//! The steps of attention one by one, as safe functions over plain slices: the same sums in the same order as the kernels.
+//! The steps of attention one by one, as safe functions over plain slices: what chapter 13 builds attention from.
+//!
+//! **The order of sums** is that of the kernels: a dot product and the softmax's sum in sixteen lanes, number `i` in lane
+//! `i % 16`, the lanes in halves; a weighted sum of rows grows row by row, each multiply-add rounded once.
 
 use crate::registers::{Kernel, vectorized};
 use crate::small;
