@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("PEERS_HOME", ROOT / "target/peers")).resolve()
 PAUSE = 1.0  # seconds before each turn: the threads of the one before go on spinning for a moment
+ALONE, TOGETHER = "side by side", "pages, in place"  # one text in one piece, eight as they are served
 WORKERS = {"llama.cpp": "llama_cpp", "transformers": "transformers_sdpa", "vllm": "vllm_cpu"}
 
 
@@ -107,14 +108,23 @@ class Ours:
         return logits.index(max(logits))
 
     def turn(self, tasks: dict, round: int) -> dict:
+        between, deep = tasks["batch"][1]["context"] + tasks["batch"][1]["steps"] // 2, tasks["deep"][1]["context"]
+        return our_rates(
+            engine=self.bench("engine"),
+            alone=self.bench("attention", "--contexts", f"{between},{deep}"),
+            together=self.bench("attention", "--contexts", str(between), "--texts", str(tasks["batch"][1]["texts"])),
+        )
+
+    def bench(self, *what: str) -> dict:
+        """What a `bench` command writes with --json."""
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "engine.json"
-            subprocess.run(
-                [self.binary, "bench", "engine", "--model", self.model, "--threads", str(self.threads),
-                 "--seconds", str(self.seconds), "--json", file],
-                check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )
-            return our_rates(json.loads(file.read_text()))
+            file = Path(folder) / "numbers.json"
+            command = [self.binary, "bench", *what, "--model", self.model, "--threads", str(self.threads),
+                       "--seconds", str(self.seconds), "--json", file]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+            return json.loads(file.read_text())
 
     def close(self):
         pass
@@ -125,11 +135,18 @@ def our_logits(answer) -> list:
     return answer["logits"]
 
 
-def our_rates(numbers: dict) -> dict:
-    """The one place where the fields of `bench engine --json` are read: tokens a second of each task, at the median."""
+def our_rates(engine: dict, alone: dict, together: dict) -> dict:
+    """The one place where our fields are read: tokens a second of each task, at the median.
+
+    `bench attention` measures one step behind a text of so many tokens; for a decode from 64 to 192 it is asked at 128.
+    """
+    between, deep = [step for step in alone["steps"] if step["way"] == ALONE]
+    batch = next(step for step in together["steps"] if step["way"] == TOGETHER)
     return {
-        "decode": numbers["decode_tokens_per_second"]["median"],
-        "prefill": numbers["prefill_tokens_per_second"]["median"],
+        "decode": 1 / between["seconds"],
+        "prefill": engine["prefill_tokens_per_second"]["median"],
+        "batch": together["texts"] / batch["seconds"],
+        "deep": 1 / deep["seconds"],
     }
 
 
@@ -166,7 +183,8 @@ def parse_args():
                         help="default: ours and all that setup.sh has installed")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="for each engine (default: 2)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that count (default: 5)")
-    parser.add_argument("--seconds", type=int, default=8, metavar="N", help="a turn of ours (default: 8)")
+    parser.add_argument("--seconds", type=int, default=4, metavar="N",
+                        help="each of the three commands in a turn of ours (default: 4)")
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/page-by-page", metavar="FILE",
                         help="this project's program (default: target/release/page-by-page)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement here")
