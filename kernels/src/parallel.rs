@@ -1,6 +1,8 @@
 //! Work for several threads, and an output that they fill together.
 
 use std::marker::PhantomData;
+use std::num::NonZero;
+use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
@@ -16,6 +18,15 @@ pub(crate) fn for_each<T: Send>(items: impl Iterator<Item = T>, work: usize, tas
         items.for_each(task);
     } else {
         items.collect::<Vec<_>>().into_par_iter().for_each(task);
+    }
+}
+
+/// Threads that share the work: those of the pool that this thread is of, or as many as there are cores.
+pub(crate) fn threads() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    match rayon::current_thread_index() {
+        Some(_) => rayon::current_num_threads(),
+        None => *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get)),
     }
 }
 

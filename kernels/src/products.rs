@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use crate::matrix::{Dtype, Matrix, decode};
-use crate::parallel::{Columns, for_each};
+use crate::parallel::{Columns, for_each, threads};
 use crate::registers::{Kernel, vectorized};
 use crate::vector::{LANES, Lanes, Vector, lane_sums, padded};
 
@@ -70,7 +70,7 @@ impl Way {
             Way::Few | Way::Tiles => 1 << 16,
         };
         // All threads are to have something, and the widest tile is four columns.
-        let share = w.rows().div_ceil(2 * rayon::current_num_threads());
+        let share = w.rows().div_ceil(2 * threads());
         (numbers / w.cols).min(share).div_ceil(4).max(1) * 4
     }
 }
