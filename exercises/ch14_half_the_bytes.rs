@@ -1,18 +1,22 @@
 //! Chapter 14: half the bytes. Rows in 16 bits, or in 8.
 //!
-//! A cache moves rows; it never computes with them. So a row may be stored in any format, as
-//! long as whoever reads it knows which. The numbers of a head are packed into 32-bit words,
-//! and to the cache a head of `n` words is a head of `n` numbers:
+//! A cache moves rows; it never computes with them. So the numbers of a head can be rounded
+//! and packed into 32-bit words, and to the cache a head of 9 words is a head of 9 numbers.
+//! Not a line of chapters 2 to 12 changes:
 //!
 //! ```text
-//!   head of 5 numbers    words
-//!   F32                  x0 | x1 | x2 | x3 | x4
-//!   F16, Bf16            x0 x1 | x2 x3 | x4 0              the lower half of a word first
-//!   Int8                 scale | x0 x1 x2 x3 | x4 0 0 0    the lowest byte first
+//!   a head of 5 numbers as words, each written from its lowest bits to its highest
+//!
+//!   F32          x0 | x1 | x2 | x3 | x4
+//!   F16, Bf16    x0 x1 | x2 x3 | x4 0
+//!   Int8         scale | x0 x1 x2 x3 | x4 0 0 0        a number is its byte times the scale
 //! ```
 //!
-//! A row is rounded when it is written, before anybody has read it: so all who read it read
-//! the same, and all caches of one format agree bit for bit.
+//! A row is rounded before it is written, and nobody reads it earlier. So all who read it
+//! read the same, and all caches of one format agree bit for bit. Left out are formats of
+//! fewer than 8 bits, and scales for several rows, which would have to wait for rows to come.
+//!
+//! Check your work with `cargo test --features solution --test ch14_half_the_bytes`.
 
 use half::{bf16, f16};
 
@@ -21,41 +25,99 @@ use crate::chapters::ch13_paged_attention::{check_batch, places};
 use crate::in_place::{BatchError, TextRows};
 use crate::kernels::{Heads, RowFormat, add_scaled, dot, softmax_scaled};
 
-/// 32-bit words that a head takes.
+/// 32-bit words that a head takes. `head_dim`: its numbers.
 ///
 /// 5 numbers: 5 words in `F32`, 3 in `F16` and `Bf16`, 3 in `Int8` (the scale is one).
 pub fn words(format: RowFormat, head_dim: usize) -> usize {
     todo!("ch14 task 1: how many words a head takes")
 }
 
-/// The shape of rows in this format, as a cache sees them: heads of so many words.
+/// The layout of such rows as a cache sees it: `head_dim` counts words.
+///
+/// 6 layers of 2 heads of 32 numbers in `Int8` → 6 layers of 2 heads of 9.
 pub fn packed(format: RowFormat, layout: KvLayout) -> KvLayout {
-    KvLayout { head_dim: words(format, layout.head_dim), ..layout }
+    todo!("ch14 task 1: the layout that a cache is made with")
 }
 
-/// Packs the numbers of a head into words. What is left of the last word is 0.
+/// Bytes that a token takes: a row of keys and a row of values in each layer.
+///
+/// `layout`: that of the numbers. The story teller's, 6 layers of 2 heads of 32 → 3,072 in
+/// `F32`, 1,536 in `F16` and `Bf16`, 864 in `Int8`.
+pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
+    todo!("ch14 task 1: the bytes of a token, in all layers")
+}
+
+/// Rounds the numbers of a head and packs them into words. The rest of the last word is 0.
+///
+/// A number exactly between two others becomes the even one: that whose last bit, or byte, is
+/// even. NaN stays NaN. What is too large becomes infinite: 65,520 and more in `F16`.
 ///
 /// `head`: `[head_dim]`, `out`: `[words(format, head_dim)]`.
 pub fn encode(format: RowFormat, head: &[f32], out: &mut [f32]) {
-    todo!("ch14 task 2: round and pack the numbers of a head")
+    match format {
+        RowFormat::F32 => out.copy_from_slice(head),
+        RowFormat::F16 => encode_halves(head, out, |x| f16::from_f32(x).to_bits()),
+        RowFormat::Bf16 => encode_halves(head, out, |x| bf16::from_f32(x).to_bits()),
+        RowFormat::Int8 => encode_bytes(head, out),
+    }
+}
+
+/// Two numbers a word, the first of them in its lower 16 bits. `half` rounds one.
+///
+/// With [`f16`], `[1.0, -2.0, 0.5]` → words with the bits `0xC000_3C00`, `0x0000_3800`.
+fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
+    todo!("ch14 task 2: two numbers a word")
+}
+
+/// The scale, then four bytes a word, the first of them the lowest.
+///
+/// The scale is the largest number, whatever its sign, divided by 127. The byte of `x` is
+/// `x / scale`, rounded to a whole number from -127 to 127. A head of zeros has the scale 0
+/// and bytes of 0. A head with NaN or an infinity must read as NaN, all of it: nothing may
+/// hide that its numbers are worth nothing.
+///
+/// `[0.5, -2.0, 1.0]` → the scale 2/127, then a word with the bits `0x0040_8120`: from its
+/// lowest byte 32, -127, 64 and nothing.
+fn encode_bytes(head: &[f32], out: &mut [f32]) {
+    todo!("ch14 task 3: a scale, and four numbers a word")
 }
 
 /// Turns the words of a head into its numbers again, as they were rounded.
 ///
 /// `words`: `[words(format, head_dim)]`, `head`: `[head_dim]`.
 pub fn decode(format: RowFormat, words: &[f32], head: &mut [f32]) {
-    todo!("ch14 task 2: the numbers as they were rounded")
+    match format {
+        RowFormat::F32 => head.copy_from_slice(words),
+        RowFormat::F16 => decode_halves(words, head, |bits| f16::from_bits(bits).to_f32()),
+        RowFormat::Bf16 => decode_halves(words, head, |bits| bf16::from_bits(bits).to_f32()),
+        RowFormat::Int8 => decode_bytes(words, head),
+    }
+}
+
+/// The way back from [`encode_halves`]. `number` turns the bits of a half into a number.
+fn decode_halves(words: &[f32], head: &mut [f32], number: impl Fn(u16) -> f32) {
+    todo!("ch14 task 2: the two numbers of a word")
+}
+
+/// The way back from [`encode_bytes`]: a number is its byte, -127 to 127, times the scale.
+fn decode_bytes(words: &[f32], head: &mut [f32]) {
+    todo!("ch14 task 3: each byte times the scale")
 }
 
 /// Packs rows of keys, or of values, head by head.
 ///
 /// `rows`: `[n, kv_width]` → `[n, n_kv_heads * words]`. `layout`: that of the numbers.
 pub fn encode_rows(format: RowFormat, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
-    todo!("ch14 task 3: rows of heads")
+    todo!("ch14 task 3: rows, head by head")
 }
 
-/// Attention of one token as in chapter 13, over rows in this format: each key and each value
-/// is decoded where it is read.
+/// Attention of one token as in chapter 13's `attend_row`, over rows in this format.
+///
+/// Each key and each value is decoded where it is read. Beside the weights it takes memory
+/// for the numbers of one head, no more. The rest is as there, the order of sums included.
+///
+/// `text`: its runs count words, as the cache does. `q` and `out`: `[n_heads * head_dim]`
+/// numbers.
 pub fn attend_packed_row(
     heads: Heads,
     format: RowFormat,
@@ -64,13 +126,16 @@ pub fn attend_packed_row(
     q: &[f32],
     out: &mut [f32],
 ) {
-    todo!("ch14 task 4: decode where it is read")
+    todo!("ch14 task 4: decode each key and each value where it is read")
 }
 
 /// Attention of some texts over rows in this format: chapter 13's `attend_batch`.
 ///
+/// `q` and `out`: `[rows, n_heads * head_dim]`, the queries of the first text, then those of
+/// the second, and so on.
+///
 /// # Errors
-/// [`BatchError`], and nothing is written.
+/// [`BatchError`] as there, and nothing is written.
 pub fn attend_packed_batch(
     heads: Heads,
     format: RowFormat,

@@ -15,6 +15,10 @@
 //!   layers.1.k    …
 //! ```
 //!
+//! Rows that are [packed](RowFormat) are the same files of version 2: `row_format` says how, and the tensors hold the words of
+//! the rows, which are no numbers, as `U32 [3, words of a row]`. `head_dim` counts numbers in both versions. A program that knows
+//! version 1 only leaves them alone, and files of version 1 stay what they were.
+//!
 //! Rows mean something only to the model that made them. Another model of the same shape would take them without an
 //! error and write nonsense, so `model` is the [fingerprint](Model::fingerprint) of theirs. `checksum` is the CRC-32 of
 //! the whole file, taken while its own eight digits are zeros: a changed byte is found wherever it is.
@@ -32,7 +36,9 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors, View};
 
 use crate::cache::{CacheError, KvCache, KvLayout};
+use crate::chapters::ch14_half_the_bytes::decode;
 use crate::checkpoint::what_is_damaged;
+use crate::kernels::RowFormat;
 use crate::model::Model;
 use crate::{files, shown};
 
@@ -133,6 +139,19 @@ pub enum SnapshotError {
         /// The model's layout.
         expected: KvLayout,
     },
+    /// The rows are stored in another format.
+    #[error(
+        "{}: rows in {found}, and here rows are kept in {expected}; ask for --kv-dtype {found}, or save the file again \
+         with --kv-dtype {expected}", path.display()
+    )]
+    WrongFormat {
+        /// The file.
+        path: PathBuf,
+        /// The format of the rows in the file.
+        found: RowFormat,
+        /// The model's.
+        expected: RowFormat,
+    },
     /// The rows were made by another model, of the same shape.
     #[error(
         "{}: the rows were made by another model: its fingerprint is {found:08x}, this model's {expected:08x}; \
@@ -204,10 +223,12 @@ pub(crate) struct Format {
     pub(crate) name: &'static str,
     /// Goes up when the meaning of a file changes, the arithmetic that makes the rows included.
     pub(crate) version: u32,
+    /// The same for files whose rows are packed.
+    pub(crate) packed_version: u32,
 }
 
 /// The cache of a text.
-const FORMAT: Format = Format { name: "page-by-page cache", version: 1 };
+const FORMAT: Format = Format { name: "page-by-page cache", version: 1, packed_version: 2 };
 
 impl Snapshot {
     /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
@@ -229,7 +250,7 @@ impl Snapshot {
         &self.tokens
     }
 
-    /// The shape of a row.
+    /// The shape of a row as its cache saw it: of words, if the rows are packed.
     pub fn layout(&self) -> KvLayout {
         self.layout
     }
@@ -253,14 +274,15 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Writes the rows and their tokens to a file, whole or not at all. `model`: the one that made them.
+    /// Writes the rows and their tokens to a file, whole or not at all. `model`: the one that made them, in the format that it
+    /// still has.
     ///
     /// # Errors
     /// [`SnapshotError::Unwritable`]; [`SnapshotError::WrongLayout`], [`SnapshotError::UnknownToken`],
     /// [`SnapshotError::TooLong`] or [`SnapshotError::NotFinite`] if the model cannot have made them.
     pub fn save(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
         self.check(file, model)?;
-        files::write_whole(file, &self.encode(model.fingerprint()))
+        files::write_whole(file, &self.encode(model))
             .map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
     }
 
@@ -274,7 +296,7 @@ impl Snapshot {
         files::check_writable(file).map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
     }
 
-    /// Reads a file that [`save`](Self::save) wrote, for the model that made the rows.
+    /// Reads a file that [`save`](Self::save) wrote, for the model that made the rows, in the format that it has now.
     ///
     /// # Errors
     /// [`SnapshotError`]: every variant but [`SnapshotError::Unwritable`].
@@ -284,7 +306,8 @@ impl Snapshot {
             files::read(file, most_bytes(model)).map_err(|error| SnapshotError::Unreadable { path: path(), error })?;
         let header = Header::read(file, &bytes, FORMAT)?;
         header.check_model(file, model)?;
-        let snapshot = header.decode(&bytes).map_err(|problem| SnapshotError::Damaged { path: path(), problem })?;
+        let decoded = header.decode(&bytes, model.kv_layout());
+        let snapshot = decoded.map_err(|problem| SnapshotError::Damaged { path: path(), problem })?;
         snapshot.check(file, model)?;
         Ok(snapshot)
     }
@@ -292,7 +315,7 @@ impl Snapshot {
     /// Checks that a model can have made this.
     fn check(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
         let config = model.config();
-        let (found, expected) = (self.layout, config.kv_layout());
+        let (found, expected) = (self.layout, model.kv_layout());
         let (vocab_size, max_positions) = (config.vocab_size, config.max_positions);
         let len = self.tokens.len();
         if found != expected {
@@ -306,8 +329,8 @@ impl Snapshot {
         }
         for (index, layer) in self.layers.iter().enumerate() {
             for (name, rows) in row_names(index).into_iter().zip([&layer.k, &layer.v]) {
-                if let Some(at) = rows.iter().position(|number| !number.is_finite()) {
-                    let (position, number) = (at / self.layout.kv_width(), rows[at]);
+                if let Some((head, number)) = not_finite(rows, model) {
+                    let position = head / self.layout.n_kv_heads;
                     return Err(SnapshotError::NotFinite { path: file.into(), name, position, number });
                 }
             }
@@ -315,38 +338,59 @@ impl Snapshot {
         Ok(())
     }
 
-    fn encode(&self, model: u32) -> Vec<u8> {
+    fn encode(&self, model: &Model) -> Vec<u8> {
+        let packed = model.row_format() != RowFormat::F32;
         let shape = vec![self.tokens.len(), self.layout.kv_width()];
         let mut tensors =
             vec![("tokens".into(), Tensor { shape: vec![self.tokens.len()], numbers: Numbers::Tokens(&self.tokens) })];
         for (index, layer) in self.layers.iter().enumerate() {
             for (name, rows) in row_names(index).into_iter().zip([&layer.k, &layer.v]) {
-                tensors.push((name, Tensor { shape: shape.clone(), numbers: Numbers::Rows(rows) }));
+                tensors.push((name, Tensor { shape: shape.clone(), numbers: Numbers::of_rows(rows, packed) }));
             }
         }
-        sealed(FORMAT, self.layout, model, &[], tensors)
+        sealed(FORMAT, model, &[], tensors)
     }
 }
 
-/// A file of rows, with its checksum. `model`: the fingerprint of the model that made them. `more`: other fields of the header.
+/// The first number of some rows that is NaN or an infinity, and its place among all heads of the rows.
+pub(crate) fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
+    let (format, n_numbers, n_words) = (model.row_format(), model.config().head_dim, model.kv_layout().head_dim);
+    let mut numbers = vec![0.0; n_numbers];
+    for (place, head) in rows.chunks_exact(n_words).enumerate() {
+        // Words are no numbers: the bits of two halves may look like NaN.
+        match format {
+            RowFormat::F32 => numbers.copy_from_slice(head),
+            format => decode(format, head, &mut numbers),
+        }
+        if let Some(number) = numbers.iter().find(|number| !number.is_finite()) {
+            return Some((place, *number));
+        }
+    }
+    None
+}
+
+/// A file of rows, with its checksum. `model`: the one that made them. `more`: other fields of the header.
 pub(crate) fn sealed(
     format: Format,
-    layout: KvLayout,
-    model: u32,
+    model: &Model,
     more: &[(&str, String)],
     tensors: Vec<(String, Tensor<'_>)>,
 ) -> Vec<u8> {
-    let KvLayout { n_layers, n_kv_heads, head_dim } = layout;
+    let KvLayout { n_layers, n_kv_heads, head_dim } = model.config().kv_layout();
+    let row_format = model.row_format();
+    let is_packed = row_format != RowFormat::F32;
+    let version = if is_packed { format.packed_version } else { format.version };
     let fields = [
         ("format", format.name.into()),
-        ("version", format.version.to_string()),
+        ("version", version.to_string()),
         ("n_layers", n_layers.to_string()),
         ("n_kv_heads", n_kv_heads.to_string()),
         ("head_dim", head_dim.to_string()),
-        ("model", digits(model)),
+        ("model", digits(model.fingerprint())),
         ("checksum", digits(0)),
     ];
-    let fields = fields.into_iter().chain(more.iter().cloned());
+    let row_format = is_packed.then(|| ("row_format", row_format.to_string()));
+    let fields = fields.into_iter().chain(row_format).chain(more.iter().cloned());
     let fields: HashMap<String, String> = fields.map(|(name, value)| (name.into(), value)).collect();
     let mut file = safetensors::serialize(tensors, Some(fields)).expect("shapes that belong to their numbers");
     let checksum = digits(checksum(&file).expect("a header with a checksum"));
@@ -357,9 +401,11 @@ pub(crate) fn sealed(
 
 /// More bytes than a saved cache of a model can have.
 fn most_bytes(model: &Model) -> usize {
+    // A file in another format is to be read as far as its header: there it is refused.
     let layout = model.config().kv_layout();
+    let row = layout.kv_width().max(model.kv_layout().kv_width());
     // No overflow: a layer's weights, which are in a file, are larger than its rows.
-    let token = size_of::<u32>() + 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
+    let token = size_of::<u32>() + 2 * layout.n_layers * row * size_of::<f32>();
     let header = (1 << 20) + layout.n_layers * (1 << 10);
     header.saturating_add(model.config().max_positions.saturating_mul(token))
 }
@@ -400,12 +446,20 @@ pub(crate) struct Tensor<'a> {
 pub(crate) enum Numbers<'a> {
     Tokens(&'a [u32]),
     Rows(&'a [f32]),
+    /// The words of rows that are packed.
+    Words(&'a [f32]),
+}
+
+impl<'a> Numbers<'a> {
+    pub(crate) fn of_rows(rows: &'a [f32], are_packed: bool) -> Self {
+        if are_packed { Numbers::Words(rows) } else { Numbers::Rows(rows) }
+    }
 }
 
 impl View for Tensor<'_> {
     fn dtype(&self) -> Dtype {
         match self.numbers {
-            Numbers::Tokens(_) => Dtype::U32,
+            Numbers::Tokens(_) | Numbers::Words(_) => Dtype::U32,
             Numbers::Rows(_) => Dtype::F32,
         }
     }
@@ -417,7 +471,7 @@ impl View for Tensor<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         match self.numbers {
             Numbers::Tokens(tokens) => tokens.iter().flat_map(|token| token.to_le_bytes()).collect(),
-            Numbers::Rows(rows) => rows.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            Numbers::Rows(rows) | Numbers::Words(rows) => rows.iter().flat_map(|word| word.to_le_bytes()).collect(),
         }
     }
 
@@ -428,7 +482,9 @@ impl View for Tensor<'_> {
 
 /// What a file says of itself. Its checksum is right.
 pub(crate) struct Header {
-    pub(crate) layout: KvLayout,
+    /// Of the rows' numbers.
+    layout: KvLayout,
+    row_format: RowFormat,
     /// All fields, by name.
     fields: HashMap<String, String>,
     /// The fingerprint of the model that made the rows.
@@ -462,13 +518,14 @@ impl Header {
             value.parse::<usize>().map_err(|_| wrong(name, value))
         };
         let version = field("version")?;
-        match version.parse() {
-            Ok(found) if found == format.version => {}
-            Ok(found) if found > format.version => {
-                return Err(SnapshotError::NewerVersion { path: path(), found, supported: format.version });
+        let is_packed = match version.parse() {
+            Ok(found) if found == format.version => false,
+            Ok(found) if found == format.packed_version => true,
+            Ok(found) if found > format.packed_version => {
+                return Err(SnapshotError::NewerVersion { path: path(), found, supported: format.packed_version });
             }
             _ => return Err(wrong("version", version)),
-        }
+        };
         let (found, expected) = (field("checksum")?, checksum(bytes).map(digits));
         if expected.as_ref() != Some(found) {
             let expected = expected.unwrap_or_default();
@@ -482,7 +539,13 @@ impl Header {
         };
         let model = field("model")?;
         let model = u32::from_str_radix(model, 16).map_err(|_| wrong("model", model))?;
-        Ok(Header { layout, fields, model, tensors, data_start: 8 + header_len })
+        let row_format = if is_packed {
+            let name = field("row_format")?;
+            name.parse().map_err(|_| wrong("row_format", name))?
+        } else {
+            RowFormat::F32
+        };
+        Ok(Header { layout, row_format, fields, model, tensors, data_start: 8 + header_len })
     }
 
     /// A field that is a number. Says what is wrong with it if it is none.
@@ -491,11 +554,15 @@ impl Header {
         value.parse().map_err(|_| format!("the header says {name} {}", shown::quoted(value)))
     }
 
-    /// Checks that this model made the rows.
+    /// Checks that this model made the rows, in the format that it has now.
     pub(crate) fn check_model(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
         let (found, expected) = (self.layout, model.config().kv_layout());
         if found != expected {
             return Err(SnapshotError::WrongLayout { path: file.into(), found, expected });
+        }
+        let (found, expected) = (self.row_format, model.row_format());
+        if found != expected {
+            return Err(SnapshotError::WrongFormat { path: file.into(), found, expected });
         }
         let (found, expected) = (self.model, model.fingerprint());
         if found != expected {
@@ -527,20 +594,24 @@ impl Header {
         Ok(file[self.data_start + start..self.data_start + end].as_chunks().0)
     }
 
-    /// Reads the tensors, whose layout is a model's. Says what is wrong with them if they do not fit together.
-    fn decode(&self, file: &[u8]) -> Result<Snapshot, String> {
+    /// The words of rows, or the numbers if they are not packed.
+    pub(crate) fn rows(&self, file: &[u8], name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+        let dtype = if self.row_format == RowFormat::F32 { Dtype::F32 } else { Dtype::U32 };
+        Ok(self.tensor(file, name, dtype, shape)?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+    }
+
+    /// Reads the tensors. `layout`: that of the rows, as a model gives them to its caches. Says what is wrong with them if they
+    /// do not fit together.
+    fn decode(&self, file: &[u8], layout: KvLayout) -> Result<Snapshot, String> {
         let len = self.info("tokens")?.shape.first().copied().unwrap_or_default();
         let tokens = self.tensor(file, "tokens", Dtype::U32, &[len])?;
         let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        let rows = |name: &str| -> Result<Vec<f32>, String> {
-            let numbers = self.tensor(file, name, Dtype::F32, &[len, self.layout.kv_width()])?;
-            Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
-        };
+        let rows = |name: &str| self.rows(file, name, &[len, layout.kv_width()]);
         let mut layers = Vec::new();
-        for index in 0..self.layout.n_layers {
+        for index in 0..layout.n_layers {
             let [k, v] = row_names(index);
             layers.push(FrozenLayer { k: rows(&k)?, v: rows(&v)? });
         }
-        Ok(Snapshot { layout: self.layout, tokens, layers })
+        Ok(Snapshot { layout, tokens, layers })
     }
 }

@@ -380,7 +380,7 @@ mod with_a_scheduler {
                 first.step().unwrap();
             }
             let prefixes = first.scheduler().prefixes();
-            let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), layout, page_size).unwrap();
+            let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), &model, page_size).unwrap();
             saved.save(&file, &model).unwrap();
             let loaded = SavedPrefixes::load(&file, &model, page_size).unwrap();
             assert_eq!(loaded, saved);
@@ -442,7 +442,7 @@ mod with_a_scheduler {
             model.step(&text[cache.len()..], Some(&mut cache)).unwrap();
             cache.insert_into(&mut prefixes, text).unwrap();
         }
-        let saved = SavedPrefixes::freeze(&prefixes, &slab.borrow(), layout, 2).unwrap();
+        let saved = SavedPrefixes::freeze(&prefixes, &slab.borrow(), &model, 2).unwrap();
         let texts: [&[u32]; 6] =
             [&[1, 2], &[1, 2, 11, 12], &[7, 8], &[7, 8, 9, 10], &[1, 2, 3, 4], &[1, 2, 3, 4, 5, 6]];
         for n_pages in 1..=6 {
@@ -468,7 +468,7 @@ mod with_a_scheduler {
             cache.write(layer, &k, &vec![0.25; k.len()]);
         }
         cache.insert_into(&mut prefixes, &[1, 2, 3, 4, 5, 6]).unwrap();
-        assert_eq!(SavedPrefixes::freeze(&prefixes, &slab.borrow(), layout, 2).unwrap().n_pages(), 1);
+        assert_eq!(SavedPrefixes::freeze(&prefixes, &slab.borrow(), &model, 2).unwrap().n_pages(), 1);
     }
 
     /// The fast trie lists the pages that the chapter's lists, and a file of the one is one for the other.
@@ -484,7 +484,7 @@ mod with_a_scheduler {
                 cache.insert_into(&mut *prefixes, text).unwrap();
             }
             slab.borrow_mut().evict(&mut *prefixes, 1).unwrap();
-            SavedPrefixes::freeze(&*prefixes, &slab.borrow(), layout, 2).unwrap()
+            SavedPrefixes::freeze(&*prefixes, &slab.borrow(), &model, 2).unwrap()
         };
         let (plain, fast) = (PrefixCache::new(2).unwrap(), FastPrefixCache::new(2).unwrap());
         let (plain, fast) = (saved(Box::new(plain)), saved(Box::new(fast)));

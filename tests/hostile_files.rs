@@ -308,7 +308,7 @@ fn any_saved_prefix_cache() {
         model.step(text, Some(&mut cache)).unwrap();
         cache.insert_into(&mut prefixes, text).unwrap();
     }
-    let saved = SavedPrefixes::freeze(&prefixes, &slab.borrow(), layout, 2).unwrap();
+    let saved = SavedPrefixes::freeze(&prefixes, &slab.borrow(), &model, 2).unwrap();
     assert_eq!(saved.n_pages(), 3);
     saved.save(&folder.file("some.cache"), &model).unwrap();
     let saved = folder.read("some.cache");

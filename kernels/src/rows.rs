@@ -1,5 +1,8 @@
 //! Rows of keys and values as a cache keeps them, and where they lie.
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::vector::{LANES, Lanes, Vector, padded};
 
 /// Rows side by side in memory.
@@ -32,7 +35,47 @@ pub enum RowFormat {
     Int8,
 }
 
+/// A name that is none of the formats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownFormat(String);
+
+impl fmt::Display for UnknownFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown row format {:?} (supported: f32, f16, bf16, int8)", self.0)
+    }
+}
+
+impl std::error::Error for UnknownFormat {}
+
+impl FromStr for RowFormat {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+        let named = RowFormat::ALL.into_iter().find(|format| format.name() == name);
+        named.ok_or_else(|| UnknownFormat(name.into()))
+    }
+}
+
+impl fmt::Display for RowFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 impl RowFormat {
+    /// All of them, the largest first.
+    pub const ALL: [RowFormat; 4] = [RowFormat::F32, RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
+
+    /// As options and files call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RowFormat::F32 => "f32",
+            RowFormat::F16 => "f16",
+            RowFormat::Bf16 => "bf16",
+            RowFormat::Int8 => "int8",
+        }
+    }
+
     /// Words of a head.
     pub(crate) fn words(self, head_dim: usize) -> usize {
         match self {

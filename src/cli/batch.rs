@@ -194,8 +194,7 @@ impl Batch {
     /// Writes the file of `--save-cache`, if there is one.
     fn save(&self, prefixes: &dyn Prefixes, slab: &SharedSlab, model: &Model) -> Result<Option<Saved>> {
         let Some(file) = &self.save_cache else { return Ok(None) };
-        let layout = model.kv_layout();
-        let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), layout, self.page_size)?;
+        let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), model, self.page_size)?;
         saved.save(file, model)?;
         Ok(Some(Saved { file: file.clone(), pages: saved.n_pages() }))
     }

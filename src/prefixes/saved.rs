@@ -11,6 +11,8 @@
 //!   v          F32 [2, 2, 16, 8]
 //! ```
 //!
+//! Rows that are packed are files of version 2, as in a snapshot.
+//!
 //! A page comes after the one before it, and otherwise the most recently used first. So the first pages of a file, however
 //! many one takes, are the heads of texts, whole from their beginnings: those that a smaller pool takes.
 
@@ -25,10 +27,11 @@ use crate::cache::{CacheError, KvCache, KvLayout, PageId};
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
 use crate::files;
+use crate::kernels::RowFormat;
 use crate::model::Model;
-use crate::snapshot::{Format, Header, Numbers, SnapshotError, Tensor, sealed};
+use crate::snapshot::{Format, Header, Numbers, SnapshotError, Tensor, not_finite, sealed};
 
-const FORMAT: Format = Format { name: "page-by-page prefix cache", version: 1 };
+const FORMAT: Format = Format { name: "page-by-page prefix cache", version: 1, packed_version: 2 };
 /// In place of the page before one that texts begin with.
 const NO_PARENT: u32 = u32::MAX;
 
@@ -58,7 +61,8 @@ pub struct NotListed {
 }
 
 impl SavedPrefixes {
-    /// Copies the pages of a prefix cache. `slab`: where they are, of this layout and page size.
+    /// Copies the pages of a prefix cache. `slab`: where they are, of this page size. `model`: the one that made their rows, in
+    /// the format that it still has.
     ///
     /// A page with a number that is not finite is left out, and so are those behind it: the model that made it fails with it.
     ///
@@ -67,9 +71,10 @@ impl SavedPrefixes {
     pub fn freeze(
         prefixes: &dyn Prefixes,
         slab: &PageSlab,
-        layout: KvLayout,
+        model: &Model,
         page_size: usize,
     ) -> Result<Self, NotListed> {
+        let layout = model.kv_layout();
         let pages = prefixes.pages();
         let (held, listed) = (prefixes.n_pages(), pages.len());
         if held != listed {
@@ -86,7 +91,7 @@ impl SavedPrefixes {
                 Some(Some(place)) => Some(*place),
                 None => None,
             };
-            if k.iter().chain(v).all(|number| number.is_finite()) {
+            if not_finite(k, model).or(not_finite(v, model)).is_none() {
                 places.insert(*page, saved.parents.len());
                 saved.parents.push(parent);
                 saved.tokens.extend_from_slice(tokens);
@@ -161,7 +166,7 @@ impl SavedPrefixes {
     /// have made them.
     pub fn save(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
         self.check(file, model)?;
-        files::write_whole(file, &self.encode(model.fingerprint()))
+        files::write_whole(file, &self.encode(model))
             .map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
     }
 
@@ -179,7 +184,7 @@ impl SavedPrefixes {
         if found != page_size {
             return Err(SnapshotError::WrongPageSize { path: path(), found, expected: page_size });
         }
-        let saved = Self::decode(&header, &bytes, page_size).map_err(damaged)?;
+        let saved = Self::decode(&header, &bytes, model.kv_layout(), page_size).map_err(damaged)?;
         saved.check(file, model)?;
         Ok(saved)
     }
@@ -195,18 +200,20 @@ impl SavedPrefixes {
             return Err(SnapshotError::UnknownToken { path: file.into(), token, vocab_size });
         }
         for (name, rows) in [("k", &self.k), ("v", &self.v)] {
-            if let Some(at) = rows.iter().position(|number| !number.is_finite()) {
-                let place = at / self.numbers(0).len();
-                let slot = at / self.layout.kv_width() % self.page_size;
+            if let Some((head, number)) = not_finite(rows, model) {
+                let row = head / self.layout.n_kv_heads;
+                let place = row / (self.layout.n_layers * self.page_size);
+                let slot = row % self.page_size;
                 let position = (self.path(place).len() - 1) * self.page_size + slot;
-                let (path, name, number) = (file.into(), name.into(), rows[at]);
+                let (path, name) = (file.into(), name.into());
                 return Err(SnapshotError::NotFinite { path, name, position, number });
             }
         }
         Ok(())
     }
 
-    fn encode(&self, model: u32) -> Vec<u8> {
+    fn encode(&self, model: &Model) -> Vec<u8> {
+        let packed = model.row_format() != RowFormat::F32;
         let parents = self.parents.iter().map(|parent| parent.map_or(NO_PARENT, |place| place as u32));
         let parents: Vec<u32> = parents.collect();
         let [of_tokens, of_parents, of_rows] = shapes(self.n_pages(), self.layout, self.page_size);
@@ -214,30 +221,27 @@ impl SavedPrefixes {
         let tensors = vec![
             tensor("tokens", &of_tokens, Numbers::Tokens(&self.tokens)),
             tensor("parents", &of_parents, Numbers::Tokens(&parents)),
-            tensor("k", &of_rows, Numbers::Rows(&self.k)),
-            tensor("v", &of_rows, Numbers::Rows(&self.v)),
+            tensor("k", &of_rows, Numbers::of_rows(&self.k, packed)),
+            tensor("v", &of_rows, Numbers::of_rows(&self.v, packed)),
         ];
-        sealed(FORMAT, self.layout, model, &[("page_size", self.page_size.to_string())], tensors)
+        sealed(FORMAT, model, &[("page_size", self.page_size.to_string())], tensors)
     }
 
     /// Reads the tensors, whose layout and page size are right. Says what is wrong with them if they do not fit together.
-    fn decode(header: &Header, file: &[u8], page_size: usize) -> Result<Self, String> {
+    fn decode(header: &Header, file: &[u8], layout: KvLayout, page_size: usize) -> Result<Self, String> {
         let n_pages = header.info("parents")?.shape.first().copied().unwrap_or_default();
-        let [of_tokens, of_parents, of_rows] = shapes(n_pages, header.layout, page_size);
+        let [of_tokens, of_parents, of_rows] = shapes(n_pages, layout, page_size);
         let ids = |name: &str, shape: &[usize]| -> Result<Vec<u32>, String> {
             Ok(header.tensor(file, name, Dtype::U32, shape)?.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
         };
-        let rows = |name: &str| -> Result<Vec<f32>, String> {
-            let numbers = header.tensor(file, name, Dtype::F32, &of_rows)?;
-            Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
-        };
+        let rows = |name: &str| header.rows(file, name, &of_rows);
         let parent = |(parent, place): (u32, usize)| match parent {
             NO_PARENT => Ok(None),
             parent if (parent as usize) < place => Ok(Some(parent as usize)),
             parent => Err(format!("page {place} follows page {parent}, and should follow an earlier one")),
         };
         let parents = ids("parents", &of_parents)?.into_iter().zip(0..).map(parent).collect::<Result<_, _>>()?;
-        let (tokens, layout) = (ids("tokens", &of_tokens)?, header.layout);
+        let tokens = ids("tokens", &of_tokens)?;
         Ok(SavedPrefixes { layout, page_size, parents, tokens, k: rows("k")?, v: rows("v")? })
     }
 }

@@ -25,6 +25,7 @@ pub mod in_place;
 pub mod keeping;
 pub mod limits;
 pub mod oracle;
+pub mod packed;
 pub mod rows;
 pub mod script;
 pub mod story;

@@ -5,6 +5,7 @@ mod attention;
 mod batch;
 mod caches;
 mod engine;
+mod formats;
 mod fragmentation;
 mod rewind;
 mod samples;
@@ -46,6 +47,7 @@ enum What {
     Attention(attention::AttentionBench),
     Rewind(rewind::Rewinding),
     Samples(samples::Samples),
+    Formats(formats::Formats),
     Speculation(speculation::Speculation),
     Workload(workload::Workload),
 }
@@ -70,6 +72,7 @@ impl Bench {
             What::Attention(command) => command.run(),
             What::Rewind(command) => command.run(),
             What::Samples(command) => command.run(),
+            What::Formats(command) => command.run(),
             What::Speculation(command) => command.run(),
             What::Workload(command) => command.run(),
         }

@@ -1,0 +1,1000 @@
+//! Grader of chapter 14: half the bytes.
+
+#[cfg(unstarted = "ch14_half_the_bytes")]
+#[test]
+#[ignore = "not started: edit exercises/ch14_half_the_bytes.rs, or run with --features solution"]
+fn ch14_half_the_bytes() {}
+
+#[cfg(not(unstarted = "ch14_half_the_bytes"))]
+#[macro_use]
+mod support;
+
+#[cfg(not(unstarted = "ch14_half_the_bytes"))]
+whose_code! {
+    ch02_flat = "ch02_flat",
+    ch03_contiguous = "ch03_contiguous",
+    ch04_page_pool = "ch04_page_pool",
+    ch05_page_table = "ch05_page_table",
+    ch06_paged = "ch06_paged",
+    ch07_rewind = "ch07_rewind",
+    ch10_fork = "ch10_fork",
+    ch11_prefix_cache = "ch11_prefix_cache",
+    ch12_scheduler = "ch12_scheduler",
+    ch13_paged_attention = "ch13_paged_attention",
+    ch14_half_the_bytes = "ch14_half_the_bytes",
+}
+
+#[cfg(not(unstarted = "ch14_half_the_bytes"))]
+mod grader {
+    use half::f16;
+    use page_by_page::cache::{KvCache, KvLayout, Rewind};
+    use page_by_page::chapters::ch02_flat::FlatCache;
+    use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+    use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
+    use page_by_page::chapters::ch10_fork::ForkCache;
+    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+    use page_by_page::chapters::ch14_half_the_bytes::{
+        attend_packed_batch, attend_packed_row, decode, encode, encode_rows, packed, token_bytes, words,
+    };
+    use page_by_page::in_place::{Attention, BatchError, CacheRef, InPlace};
+    use page_by_page::kernels::{Heads, RowFormat, Run, TextRows, attend, dot, softmax_scaled};
+    use page_by_page::model::{LogitRows, Model};
+    use page_by_page::sampler::{Sampler, Sampling};
+    use page_by_page::schedule::StepLimits;
+    use page_by_page::serving::Serving;
+
+    use crate::support::asking::{asking, granted, made};
+    use crate::support::limits::{alive, allocated};
+    use crate::support::oracle::{Dice, seeds};
+    use crate::support::packed::{self as plain, PACKED, bits, hex, kernel_reads, numbers};
+    use crate::support::story::{SAMPLING, Storyteller};
+    use crate::support::transcript::{Transcript, assert_transcript};
+
+    /// Bits that nobody should ever see.
+    const STALE: f32 = f32::from_bits(0x7FEE_EEEE);
+
+    /// Asks for the words of a head. What the words were before must not matter.
+    #[track_caller]
+    fn encoded(format: RowFormat, head: &[f32]) -> Vec<f32> {
+        let mut out = vec![STALE; plain::words(format, head.len())];
+        let question = asking(format!("encode({format:?}) of {}", shown(head)));
+        encode(format, head, &mut out);
+        drop(question);
+        out
+    }
+
+    /// Asks for the numbers of a head.
+    #[track_caller]
+    fn decoded(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
+        let mut head = vec![STALE; head_dim];
+        let question = asking(format!("decode({format:?}) of {head_dim} numbers from the words {}", hex(words)));
+        decode(format, words, &mut head);
+        drop(question);
+        head
+    }
+
+    /// A head for a message, the beginning of it if it is long.
+    fn shown(head: &[f32]) -> String {
+        let numbers = head.iter().take(8).map(|x| format!("{x:?}")).collect::<Vec<_>>().join(", ");
+        if head.len() > 8 { format!("{} numbers, [{numbers}, …]", head.len()) } else { format!("[{numbers}]") }
+    }
+
+    /// Compares words, in hexadecimal.
+    #[track_caller]
+    fn same_words(yours: &[f32], expected: &[f32], what: &str) {
+        let differ = yours.iter().zip(expected).position(|(a, b)| a.to_bits() != b.to_bits());
+        if let Some(place) = differ {
+            let (found, expected) = (&yours[place..=place], &expected[place..=place]);
+            panic!("{what}, word {place}\n  expected: {}\n  yours:    {}", hex(expected), hex(found));
+        }
+        same!(yours.len(), expected.len(), "words of {what}");
+    }
+
+    /// Compares numbers bit for bit; NaN is NaN.
+    #[track_caller]
+    fn same_numbers(yours: &[f32], expected: &[f32], what: &str) {
+        same!(yours.len(), expected.len(), "numbers of {what}");
+        if let Some(at) = (0..yours.len()).find(|at| bits(&yours[*at..=*at]) != bits(&expected[*at..=*at])) {
+            panic!("{what}, number {at}\n  expected: {:?}\n  yours:    {:?}", expected[at], yours[at]);
+        }
+    }
+
+    // Task 1: how many words
+
+    #[test]
+    fn task_1_words_of_a_head() {
+        for format in RowFormat::ALL {
+            for head_dim in (1..=130).chain([255, 256, 257, 65_535, 65_536, 65_537, 262_144]) {
+                let expected = plain::words(format, head_dim);
+                same!(words(format, head_dim), expected, "words({format:?}, {head_dim})");
+            }
+        }
+    }
+
+    #[test]
+    fn task_1_the_layout_that_a_cache_is_made_with() {
+        let layout = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
+        for (format, head_dim) in RowFormat::ALL.into_iter().zip([32, 16, 16, 9]) {
+            same!(packed(format, layout), KvLayout { head_dim, ..layout }, "packed({format:?}) of {layout:?}");
+        }
+        let odd = KvLayout { n_layers: 300, n_kv_heads: 7, head_dim: 5 };
+        for (format, head_dim) in RowFormat::ALL.into_iter().zip([5, 3, 3, 3]) {
+            same!(packed(format, odd), KvLayout { head_dim, ..odd }, "packed({format:?}) of {odd:?}");
+        }
+    }
+
+    #[test]
+    fn task_1_bytes_of_a_token() {
+        let storyteller = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
+        let qwen3 = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
+        let odd = KvLayout { n_layers: 3, n_kv_heads: 5, head_dim: 7 };
+        let large = KvLayout { n_layers: 1000, n_kv_heads: 300, head_dim: 65_537 };
+        for (layout, expected) in [
+            (storyteller, [3_072, 1_536, 1_536, 864]),
+            (qwen3, [229_376, 114_688, 114_688, 59_136]),
+            (odd, [840, 480, 480, 360]),
+            (large, [157_288_800_000, 78_645_600_000, 78_645_600_000, 39_326_400_000]),
+        ] {
+            for (format, expected) in RowFormat::ALL.into_iter().zip(expected) {
+                same!(token_bytes(format, layout), expected, "token_bytes({format:?}) of {layout:?}");
+            }
+        }
+    }
+
+    /// What the formula says is what a cache takes.
+    #[test]
+    fn task_1_a_cache_takes_what_the_formula_says() {
+        let layout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
+        for format in RowFormat::ALL {
+            let question = asking(format!("packed and token_bytes({format:?}) of {layout:?}"));
+            let (packed, bytes) = (packed(format, layout), token_bytes(format, layout));
+            drop(question);
+            let slab = made("PageSlab::new of chapter 6", || PageSlab::new(packed, 4, 3));
+            let mut cache = made("PagedCache::new of chapter 6", || PagedCache::new(&slab));
+            granted("extend(10) on no tokens", || cache.extend(10));
+            same!(cache.usage().bytes, 12 * bytes, "bytes of 3 pages of 4 slots of {format:?}, {bytes} bytes a token");
+        }
+    }
+
+    // Task 2: 16 bits
+
+    const HALVES: [RowFormat; 2] = [RowFormat::F16, RowFormat::Bf16];
+
+    #[test]
+    fn task_2_f32_is_as_it_was() {
+        let head = [1.5, -0.0, f32::from_bits(0x7FC0_1234), 1e-40, f32::MAX];
+        same_words(&encoded(RowFormat::F32, &head), &head, &format!("encode(F32) of {}", shown(&head)));
+        same_words(&decoded(RowFormat::F32, &head, 5), &head, &format!("decode(F32) of {}", shown(&head)));
+    }
+
+    #[test]
+    fn task_2_the_first_number_is_in_the_lower_half() {
+        for (format, expected) in
+            [(RowFormat::F16, [0xC000_3C00, 0x0000_3800]), (RowFormat::Bf16, [0xC000_3F80, 0x3F00])]
+        {
+            let head = [1.0, -2.0, 0.5];
+            let expected = expected.map(f32::from_bits);
+            same_words(&encoded(format, &head), &expected, &format!("encode({format:?}) of {}", shown(&head)));
+            same!(decoded(format, &expected, 3), head, "decode({format:?}) of the words {}", hex(&expected));
+        }
+    }
+
+    #[test]
+    fn task_2_heads_of_every_length() {
+        for format in HALVES {
+            for head_dim in (1..=40).chain([255, 256, 257, 65_537]) {
+                alive();
+                let head: Vec<f32> = (0..head_dim).map(|i| (i % 251) as f32 - 100.0).collect();
+                let expected = plain::encode(format, &head);
+                same_words(&encoded(format, &head), &expected, &format!("encode({format:?}) of {}", shown(&head)));
+                same!(
+                    decoded(format, &expected, head_dim) == head,
+                    true,
+                    "decode({format:?}) gives the {head_dim} whole numbers that were encoded"
+                );
+            }
+        }
+    }
+
+    /// What is behind an odd number of numbers is nobody's.
+    #[test]
+    fn task_2_decode_does_not_look_at_the_rest_of_the_last_word() {
+        for format in HALVES {
+            let mut words = plain::encode(format, &[3.0, -4.0, 5.0]);
+            words[1] = f32::from_bits(words[1].to_bits() | 0x7FFF_0000);
+            same!(decoded(format, &words, 3), [3.0, -4.0, 5.0], "decode({format:?}) of 3 numbers from {}", hex(&words));
+        }
+    }
+
+    /// All 65,536 of them.
+    #[test]
+    fn task_2_every_half_is_read_as_it_is() {
+        let step = if cfg!(miri) { 997 } else { 1 };
+        for format in HALVES {
+            let halves: Vec<u16> = (0..=u16::MAX).step_by(step).collect();
+            let expected: Vec<f32> = halves.iter().map(|bits| plain::of_half(format, *bits)).collect();
+            let word = |pair: &[u16]| {
+                f32::from_bits(u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or_default()) << 16)
+            };
+            let words: Vec<f32> = halves.chunks(2).map(word).collect();
+            let mut found = vec![STALE; halves.len()];
+            let question = asking(format!("decode({format:?}) of all halves there are"));
+            decode(format, &words, &mut found);
+            drop(question);
+            for ((bits, found), expected) in halves.iter().zip(&found).zip(&expected) {
+                assert!(
+                    found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(),
+                    "decode({format:?}) of the half 0x{bits:04X}\n  expected: {expected:?}\n  yours:    {found:?}"
+                );
+            }
+            // The kernel adds the number to 0, and -0.0 is 0.0 then.
+            let kernel = kernel_reads(format, &words, halves.len());
+            let first = (0..halves.len()).find(|at| bits(&[kernel[*at]]) != bits(&[found[*at] + 0.0]));
+            same!(first, None, "the first half of {format:?} that the engine's kernel reads otherwise than decode");
+        }
+    }
+
+    #[test]
+    fn task_2_numbers_are_rounded_to_the_nearest_and_ties_to_even() {
+        let mut dice = Dice::new(14);
+        let mut head = vec![
+            0.0,
+            -0.0,
+            1.0 + 1.0 / 2048.0,
+            1.0 + 3.0 / 2048.0,
+            1.0 + 1.0 / 256.0,
+            1.0 + 3.0 / 256.0,
+            -1.0 - 3.0 / 2048.0,
+            -1.0 - 3.0 / 256.0,
+            65_504.0,
+            65_519.9,
+            65_520.0,
+            -65_520.0,
+            1e9,
+            3e-5,
+            6e-8,
+            2.9e-8,
+            3.1e-8,
+            -1e-30,
+            1e-40,
+            f32::MAX,
+            f32::MIN,
+            3.38e38,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            0.1,
+            -0.3,
+        ];
+        for _ in 0..if cfg!(miri) { 50 } else { 4000 } {
+            let x = f32::from_bits((dice.roll(0, 0xFFFF) << 16 | dice.roll(0, 0xFFFF)) as u32);
+            head.push(if x.is_nan() { 0.7 } else { x });
+        }
+        for format in HALVES {
+            for pair in head.chunks_exact(2) {
+                let found = encoded(format, pair)[0].to_bits();
+                for (x, found) in pair.iter().zip([found as u16, (found >> 16) as u16]) {
+                    let expected = plain::half(format, *x);
+                    assert!(
+                        found == expected,
+                        "encode({format:?}) of {x:?}, as a half of 16 bits\n  expected: 0x{expected:04X}, {:?}\n  \
+                         yours:    0x{found:04X}, {:?}",
+                        plain::of_half(format, expected),
+                        plain::of_half(format, found)
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn task_2_nan_stays_nan() {
+        // The last has its mark where the upper half of the bits does not reach.
+        for nan in [f32::NAN, -f32::NAN, f32::from_bits(0x7FC0_0001), f32::from_bits(0x7F80_0001)] {
+            for format in HALVES {
+                for place in 0..3 {
+                    let mut head = [1.0, 2.0, 3.0];
+                    head[place] = nan;
+                    let found = decoded(format, &encoded(format, &head), 3);
+                    same!(
+                        found[place].is_nan(),
+                        true,
+                        "whether number {place}, NaN, is NaN still, encoded in {format:?} and decoded"
+                    );
+                    same!(
+                        found.iter().filter(|x| x.is_nan()).count(),
+                        1,
+                        "numbers that are NaN, of {} in {format:?}",
+                        shown(&head)
+                    );
+                }
+            }
+        }
+    }
+
+    // Task 3: 8 bits and a scale
+
+    /// The bytes of an encoded head.
+    fn bytes(words: &[f32], head_dim: usize) -> Vec<i8> {
+        let bytes = words[1..].iter().flat_map(|word| word.to_bits().to_le_bytes());
+        bytes.map(|byte| byte as i8).take(head_dim).collect()
+    }
+
+    /// Encodes a head of finite numbers and looks at each byte.
+    #[track_caller]
+    fn check_bytes(head: &[f32]) -> Vec<f32> {
+        let found = encoded(RowFormat::Int8, head);
+        let (scale, what) = (plain::scale(head), format!("encode(Int8) of {}", shown(head)));
+        same!(found[0], scale, "{what}: the scale, which is the largest number, whatever its sign, by 127");
+        for (i, (x, byte)) in head.iter().zip(bytes(&found, head.len())).enumerate() {
+            let exact = if scale == 0.0 { 0.0 } else { f64::from(*x) / f64::from(scale) };
+            let nearest = exact.round_ties_even().clamp(-127.0, 127.0);
+            // Close to the middle the division itself may round to it.
+            let is_close = (exact - f64::from(byte)).abs() < 0.5001 && (exact.fract().abs() - 0.5).abs() > 1e-12;
+            assert!(
+                f64::from(byte) == nearest || is_close,
+                "{what}: the byte of number {i}, {x:?}, which is {exact:.3} scales\n  expected: {nearest}\n  yours:    {byte}"
+            );
+        }
+        let rest: Vec<u8> = found[1..].iter().flat_map(|word| word.to_bits().to_le_bytes()).skip(head.len()).collect();
+        same!(rest, vec![0; rest.len()], "{what}: bytes behind the last number");
+        found
+    }
+
+    #[test]
+    fn task_3_a_scale_and_then_the_bytes() {
+        let head = [0.5, -2.0, 1.0];
+        let expected = [2.0 / 127.0, f32::from_bits(0x0040_8120)];
+        same_words(&encoded(RowFormat::Int8, &head), &expected, &format!("encode(Int8) of {}", shown(&head)));
+    }
+
+    #[test]
+    fn task_3_the_scale_is_of_the_largest_number_whatever_its_sign() {
+        for head in [[3.0, 1.0, -1.0], [1.0, -3.0, 2.0], [-3.0, -1.0, -2.0], [0.001, 0.0005, -0.0007], [2.0, 2.0, 3e5]]
+        {
+            check_bytes(&head);
+        }
+    }
+
+    #[test]
+    fn task_3_a_head_of_zeros_is_a_head_of_zeros() {
+        for head in [&[0.0; 5][..], &[0.0, -0.0], &[-0.0; 4], &[0.0; 32]] {
+            let found = encoded(RowFormat::Int8, head);
+            let zeros = vec![0.0; found.len()];
+            same_words(&found, &zeros, &format!("encode(Int8) of {}, a head of zeros", shown(head)));
+            same!(
+                decoded(RowFormat::Int8, &zeros, head.len()),
+                vec![0.0; head.len()],
+                "decode(Int8) of a head of zeros"
+            );
+        }
+    }
+
+    #[test]
+    fn task_3_every_byte() {
+        let head: Vec<f32> = (-127..=127).map(|byte| byte as f32).collect();
+        let found = check_bytes(&head);
+        same!(found[0], 1.0, "the scale of the numbers from -127 to 127");
+        same!(
+            decoded(RowFormat::Int8, &found, 255) == head,
+            true,
+            "decode(Int8) gives the numbers from -127 to 127 again"
+        );
+        for scale in [1.0, 0.37, 2.0 / 127.0, 1e-3, 3.1e30] {
+            let mut words = plain::encode(RowFormat::Int8, &head);
+            words[0] = scale;
+            let found = decoded(RowFormat::Int8, &words, 255);
+            for (byte, found) in (-127..=127).zip(&found) {
+                same!(*found, byte as f32 * scale, "decode(Int8) of the byte {byte}, scale {scale:?}");
+            }
+            let kernel = kernel_reads(RowFormat::Int8, &words, 255);
+            same_numbers(
+                &found,
+                &kernel,
+                &format!("decode(Int8), scale {scale:?}, against what the engine's kernel reads"),
+            );
+        }
+    }
+
+    #[test]
+    fn task_3_ties_go_to_the_even_byte() {
+        check_bytes(&[127.0, 0.5, 1.5, 2.5, 3.5, -0.5, -1.5, -2.5, -3.5, 125.5, -125.5, 126.5, -126.5]);
+        check_bytes(&[-31.75, 0.125, 0.375, 0.625, -0.125, -0.375]);
+    }
+
+    #[test]
+    fn task_3_heads_of_every_length() {
+        let mut dice = Dice::new(3);
+        for head_dim in (1..=70).chain([128, 255, 256, 257, 65_537]) {
+            if cfg!(miri) && head_dim > 300 {
+                continue;
+            }
+            let head = numbers(head_dim, &mut dice);
+            let words = check_bytes(&head);
+            let (found, kernel) =
+                (decoded(RowFormat::Int8, &words, head_dim), kernel_reads(RowFormat::Int8, &words, head_dim));
+            let expected: Vec<f32> = bytes(&words, head_dim).iter().map(|byte| f32::from(*byte) * words[0]).collect();
+            // A byte of 0 below a negative scale there is not: no zero has a sign.
+            same_numbers(
+                &found,
+                &expected,
+                &format!("decode(Int8) of {head_dim} numbers, each its byte times the scale"),
+            );
+            same_numbers(&found, &kernel, &format!("decode(Int8) of {head_dim} numbers, against the engine's kernel"));
+        }
+    }
+
+    /// A scale so small that it is rounded itself: 127 of them are less than the largest number, or more.
+    #[test]
+    fn task_3_the_smallest_numbers() {
+        let tiny = |n: u32| f32::from_bits(n);
+        for largest in [1, 63, 64, 126, 127, 128, 180, 190, 191, 700, 50_000] {
+            let head = [tiny(largest), -tiny(largest), tiny(largest / 2), -tiny(largest / 3), 0.0];
+            let found = check_bytes(&head);
+            let (first, second) = (bytes(&found, 5)[0], bytes(&found, 5)[1]);
+            same!(second, -first, "the byte of -x, when x = {:?} has {first}: bytes go from -127 to 127", head[0]);
+            let again = decoded(RowFormat::Int8, &found, 5);
+            same!(
+                again.iter().all(|x| x.is_finite()),
+                true,
+                "whether the numbers of {} are finite again",
+                shown(&head)
+            );
+        }
+    }
+
+    #[test]
+    fn task_3_the_largest_numbers() {
+        for head in [[1e38, -2e38, 3e37, 0.0], [3e38, 1.0, -3e38, 2.0]] {
+            let found = check_bytes(&head);
+            let again = decoded(RowFormat::Int8, &found, 4);
+            same!(
+                again.iter().all(|x| x.is_finite()),
+                true,
+                "whether the numbers of {} are finite again",
+                shown(&head)
+            );
+        }
+    }
+
+    /// Whoever computes with them must notice.
+    #[test]
+    fn task_3_nothing_hides_nan_and_infinities() {
+        let nan = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+        for (number, head_dim) in nan.into_iter().flat_map(|number| [1, 2, 5, 32].map(|head_dim| (number, head_dim))) {
+            for place in [0, head_dim / 2, head_dim - 1] {
+                let mut head: Vec<f32> = (0..head_dim).map(|i| 1.0 + i as f32).collect();
+                head[place] = number;
+                let words = encoded(RowFormat::Int8, &head);
+                let found =
+                    [decoded(RowFormat::Int8, &words, head_dim), kernel_reads(RowFormat::Int8, &words, head_dim)];
+                for (whose, found) in ["decode", "the engine's kernel"].into_iter().zip(found) {
+                    same!(
+                        found.iter().filter(|x| x.is_nan()).count(),
+                        head_dim,
+                        "numbers that are NaN when {whose} reads a head of {head_dim} numbers in Int8 of which number {place} \
+                         was {number:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Each head has a scale of its own, in each row.
+    #[test]
+    fn task_3_rows_head_by_head() {
+        let layout = KvLayout { n_layers: 9, n_kv_heads: 3, head_dim: 5 };
+        let sizes = [1000.0, 0.001, 1.0, 0.5, 30.0, 0.0];
+        let rows: Vec<f32> = (0..2 * layout.kv_width()).map(|i| (i as f32 - 14.5) * sizes[i / 5]).collect();
+        for format in RowFormat::ALL {
+            let question = asking(format!("encode_rows({format:?}) of 2 rows of 3 heads of 5 numbers"));
+            let found = encode_rows(format, layout, &rows);
+            drop(question);
+            let n_words = plain::words(format, 5);
+            same!(
+                found.len(),
+                6 * n_words,
+                "words that encode_rows({format:?}) gives for 2 rows of 3 heads of 5 numbers"
+            );
+            for (i, (found, head)) in found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate() {
+                let what = format!("encode_rows({format:?}), row {}, head {}, {}", i / 3, i % 3, shown(head));
+                same_words(found, &plain::encode(format, head), &what);
+            }
+        }
+    }
+
+    #[test]
+    fn task_3_rows_in_any_number_are_the_same_rows() {
+        let layout = KvLayout { n_layers: 1, n_kv_heads: 2, head_dim: 6 };
+        let rows = numbers(300 * 12, &mut Dice::new(5));
+        for format in RowFormat::ALL {
+            let _question = asking(format!("encode_rows({format:?}) of up to 300 rows"));
+            same!(encode_rows(format, layout, &[]).len(), 0, "words that encode_rows({format:?}) gives for no row");
+            let all = encode_rows(format, layout, &rows);
+            for rows_each in [1, 7, 256] {
+                let parts: Vec<f32> =
+                    rows.chunks(rows_each * 12).flat_map(|part| encode_rows(format, layout, part)).collect();
+                same_words(&parts, &all, &format!("encode_rows({format:?}) of 300 rows, {rows_each} at a time"));
+            }
+        }
+        let n = if cfg!(miri) { 300 } else { 70_000 };
+        let thin = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
+        let question = asking(format!("encode_rows(Int8) of {n} rows of one number"));
+        same!(
+            encode_rows(RowFormat::Int8, thin, &vec![1.0; n]).len(),
+            2 * n,
+            "words of {n} rows of one number in Int8"
+        );
+        drop(question);
+    }
+
+    // Task 4: attention
+
+    /// Packed rows of one text in pages that lie in no order, with something else between them.
+    struct Pages {
+        keys: Vec<f32>,
+        values: Vec<f32>,
+        runs: Vec<Run>,
+    }
+
+    impl Pages {
+        fn new(heads: Heads, format: RowFormat, n: usize, page_size: usize, dice: &mut Dice) -> Self {
+            let width = heads.n_kv_heads * plain::words(format, heads.head_dim);
+            let (n_pages, gap) = (n.div_ceil(page_size), 3);
+            let page = page_size * width + gap;
+            let (mut keys, mut values) = (vec![STALE; n_pages * page + gap], vec![STALE; n_pages * page + gap]);
+            let mut runs = Vec::new();
+            for i in 0..n_pages {
+                let rows = page_size.min(n - i * page_size);
+                // From the last place to the first, but for the first page.
+                let place = if i == 0 { 0 } else { n_pages - i };
+                let run = Run { start: place * page + gap, rows };
+                for memory in [&mut keys, &mut values] {
+                    let numbers = numbers(rows * heads.n_kv_heads * heads.head_dim, dice);
+                    let words = plain::encode_all(format, heads.head_dim, &numbers);
+                    memory[run.start..][..words.len()].copy_from_slice(&words);
+                }
+                runs.push(run);
+            }
+            Pages { keys, values, runs }
+        }
+
+        fn text(&self, queries: usize) -> TextRows<'_> {
+            TextRows { queries, keys: &self.keys, values: &self.values, runs: &self.runs }
+        }
+    }
+
+    const SHAPES: [Heads; 4] = [
+        Heads { n_heads: 6, n_kv_heads: 2, head_dim: 10 },
+        Heads { n_heads: 7, n_kv_heads: 1, head_dim: 33 },
+        Heads { n_heads: 3, n_kv_heads: 3, head_dim: 16 },
+        Heads { n_heads: 4, n_kv_heads: 2, head_dim: 1 },
+    ];
+
+    #[test]
+    fn task_4_one_token_has_the_bits_of_the_engines_kernel() {
+        let mut dice = Dice::new(41);
+        for heads in SHAPES {
+            for (format, (n, page_size)) in PACKED
+                .into_iter()
+                .flat_map(|format| [(1, 1), (7, 3), (50, 16), (70, 1), (300, 256)].map(|of| (format, of)))
+            {
+                if cfg!(miri) && n > 7 {
+                    continue;
+                }
+                let pages = Pages::new(heads, format, n, page_size, &mut dice);
+                let q = numbers(heads.n_heads * heads.head_dim, &mut dice);
+                let (mut found, mut expected) = (vec![STALE; q.len()], vec![STALE; q.len()]);
+                let what = format!("attend_packed_row, {heads:?}, {format:?}, {n} positions in pages of {page_size}");
+                let question = asking(&what);
+                attend_packed_row(heads, format, &pages.text(1), n, &q, &mut found);
+                drop(question);
+                attend(heads, format, &[pages.text(1)], &q, &mut expected);
+                same_numbers(&found, &expected, &format!("{what}, against the engine's kernel"));
+            }
+        }
+    }
+
+    /// Chapter 13's loops over the decoded numbers, written out: what a position, a head and a scale are.
+    #[test]
+    fn task_4_only_the_positions_that_are_seen() {
+        let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 5 };
+        for format in PACKED {
+            let pages = Pages::new(heads, format, 9, 4, &mut Dice::new(42));
+            let n_words = plain::words(format, 5);
+            let places: Vec<usize> =
+                pages.runs.iter().flat_map(|run| (0..run.rows).map(move |row| run.start + row * n_words)).collect();
+            let read = |memory: &[f32], place: usize| kernel_reads(format, &memory[place..][..n_words], 5);
+            let q = numbers(10, &mut Dice::new(43));
+            for seen in [1, 3, 4, 5, 8, 9] {
+                let mut found = [STALE; 10];
+                let what = format!("attend_packed_row({format:?}) over the first {seen} of 9 positions");
+                let question = asking(&what);
+                attend_packed_row(heads, format, &pages.text(1), seen, &q, &mut found);
+                drop(question);
+                for head in 0..2 {
+                    let query = &q[head * 5..][..5];
+                    let mut weights: Vec<f32> =
+                        places[..seen].iter().map(|place| dot(query, &read(&pages.keys, *place))).collect();
+                    softmax_scaled(&mut weights, 1.0 / 5.0_f32.sqrt());
+                    let mut expected = [0.0; 5];
+                    for (weight, place) in weights.iter().zip(&places) {
+                        for (sum, x) in expected.iter_mut().zip(read(&pages.values, *place)) {
+                            *sum = weight.mul_add(x, *sum);
+                        }
+                    }
+                    same_numbers(&found[head * 5..][..5], &expected, &format!("{what}, head {head}"));
+                }
+            }
+        }
+    }
+
+    /// No dense copy on the way.
+    #[test]
+    fn task_4_nothing_is_decoded_ahead() {
+        let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 64 };
+        let n = if cfg!(miri) { 40 } else { 2000 };
+        for format in PACKED {
+            let pages = Pages::new(heads, format, n, 16, &mut Dice::new(44));
+            let (q, mut out) = (numbers(128, &mut Dice::new(45)), [0.0; 128]);
+            let what = format!("attend_packed_row({format:?}) over {n} positions");
+            let question = asking(&what);
+            let ((), asked) = allocated(|| attend_packed_row(heads, format, &pages.text(1), n, &q, &mut out));
+            drop(question);
+            // The weights of two heads, grown by doubling, and the numbers of a head now and then.
+            let most = 2 * 4 * 4 * n + 4096;
+            assert!(
+                asked.bytes <= most,
+                "{what} asked for {} bytes of memory, and the weights and the numbers of one head take less than {most}: \
+                 are all rows decoded before they are read, or is there new memory for each row?",
+                asked.bytes
+            );
+        }
+    }
+
+    #[test]
+    fn task_4_rows_that_are_worth_nothing_are_noticed() {
+        let heads = Heads { n_heads: 2, n_kv_heads: 2, head_dim: 3 };
+        for format in PACKED {
+            for in_keys in [true, false] {
+                let mut pages = Pages::new(heads, format, 5, 2, &mut Dice::new(46));
+                let n_words = plain::words(format, 3);
+                let at = pages.runs[1].start + n_words;
+                let memory = if in_keys { &mut pages.keys } else { &mut pages.values };
+                memory[at] = f32::from_bits(if format == RowFormat::Int8 { 0x7FC0_0000 } else { 0x7FC1_7FC1 });
+                let mut out = [0.0; 6];
+                let which = if in_keys { "key" } else { "value" };
+                let question = asking(format!("attend_packed_row({format:?}), a {which} of head 1 is NaN"));
+                attend_packed_row(heads, format, &pages.text(1), 5, &[0.5; 6], &mut out);
+                drop(question);
+                same!(
+                    [out[0].is_nan(), out[3].is_nan()],
+                    [false, true],
+                    "whether the outputs of heads 0 and 1 are NaN, {format:?}, when a {which} of head 1 is"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn task_4_a_batch_has_the_bits_of_the_engines_kernel() {
+        let mut dice = Dice::new(47);
+        let batches: [&[(usize, usize, usize)]; 3] =
+            [&[(37, 37, 3)], &[(70, 9, 16), (5, 5, 1), (33, 1, 4)], &[(19, 1, 3), (40, 2, 7), (45, 0, 5), (3, 3, 3)]];
+        for heads in SHAPES {
+            for (format, batch) in PACKED.into_iter().flat_map(|format| batches.map(|batch| (format, batch))) {
+                if cfg!(miri) {
+                    continue;
+                }
+                let pages: Vec<Pages> = batch
+                    .iter()
+                    .map(|(n, _, page_size)| Pages::new(heads, format, *n, *page_size, &mut dice))
+                    .collect();
+                let texts: Vec<TextRows<'_>> =
+                    pages.iter().zip(batch).map(|(pages, (_, queries, _))| pages.text(*queries)).collect();
+                let queries: usize = batch.iter().map(|(_, queries, _)| queries).sum();
+                let q = numbers(queries * heads.n_heads * heads.head_dim, &mut dice);
+                let (mut found, mut expected) = (vec![STALE; q.len()], vec![STALE; q.len()]);
+                let what =
+                    format!("attend_packed_batch, {heads:?}, {format:?}, (tokens, queries, page size) {batch:?}");
+                granted(&what, || attend_packed_batch(heads, format, &texts, &q, &mut found));
+                attend(heads, format, &texts, &q, &mut expected);
+                same_numbers(&found, &expected, &format!("{what}, against the engine's kernel"));
+            }
+        }
+    }
+
+    #[test]
+    fn task_4_a_batch_is_checked_in_words() {
+        let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 6 };
+        // 2 rows of 3 words each in 16 bits and in 8; of 6 numbers they would be twice as long.
+        let memory = [0.0; 8];
+        for format in PACKED {
+            for (start, expected) in
+                [(2, Ok(())), (3, Err(BatchError::RunBeyondMemory { text: 0, end: 9, numbers: 8 }))]
+            {
+                let text = TextRows { queries: 1, keys: &memory, values: &memory, runs: &[Run { start, rows: 2 }] };
+                let (q, mut out) = ([1.0; 12], [7.0; 12]);
+                let what = format!("attend_packed_batch({format:?}), 2 rows of 3 words from word {start} of 8 on");
+                let question = asking(&what);
+                let found = attend_packed_batch(heads, format, &[text], &q, &mut out);
+                drop(question);
+                let expected_out = if expected.is_ok() { [0.0; 12] } else { [7.0; 12] };
+                same!((found, out), (expected, expected_out), "{what}: (result, output)");
+            }
+        }
+    }
+
+    // All tasks
+
+    /// The story teller, with rows in this format.
+    fn teller(format: RowFormat, attention: Attention) -> Storyteller {
+        let mut teller = Storyteller::open();
+        teller.model.set_row_format(format);
+        teller.model.set_attention(attention);
+        teller
+    }
+
+    /// So many tokens of a text.
+    fn tokens(teller: &Storyteller, n: usize) -> Vec<u32> {
+        let prompt = teller.prompt();
+        let vocab = teller.model.config().vocab_size as u32;
+        (0..n as u32).map(|i| prompt.get(i as usize).copied().unwrap_or(3 + i * 37 % (vocab - 3))).collect()
+    }
+
+    /// Computes the tokens in chunks; the logits after each.
+    fn read(model: &Model, cache: &mut dyn InPlace, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
+        let mut all = Vec::new();
+        for part in tokens.chunks(chunk) {
+            let _question = asking(format!("a step of the model, {what}"));
+            let chunk = granted(what, || model.chunk_of(part, CacheRef::InPlace(&mut *cache), LogitRows::All));
+            all.extend(granted(what, || model.forward(vec![chunk])));
+        }
+        all
+    }
+
+    #[test]
+    fn whole_all_caches_of_one_format_agree_bit_for_bit() {
+        let n = 75;
+        for format in PACKED {
+            let teller = teller(format, Attention::Paged);
+            let (model, text) = (&teller.model, tokens(&teller, n));
+            let layout = model.kv_layout();
+            let expected = granted(format!("a step of the model without a cache, {format:?}"), || {
+                model.chunk(&text, None, LogitRows::All).and_then(|chunk| model.forward(vec![chunk]))
+            });
+            let slab =
+                |page_size| made("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
+            let check = |found: &[f32], skip: usize, what: &str| {
+                let vocab = model.config().vocab_size;
+                let rows = found.chunks(vocab).zip(expected[skip * vocab..].chunks(vocab));
+                for (row, (found, expected)) in rows.enumerate() {
+                    assert!(
+                        bits(found) == bits(expected),
+                        "{what}: the logits after token {} are not, bit for bit, those that {format:?} gives without a cache",
+                        skip + row
+                    );
+                }
+            };
+            for chunk in [n, 37, 1] {
+                let mut caches: Vec<(String, Box<dyn InPlace>)> = vec![
+                    ("the flat cache".into(), Box::new(FlatCache::new(layout))),
+                    ("the contiguous cache".into(), Box::new(ContiguousCache::new(layout, n))),
+                ];
+                for page_size in [3, 16] {
+                    let cache = made("PagedCache::new", || PagedCache::new(&slab(page_size)));
+                    caches.push((format!("the paged cache, page size {page_size}"), Box::new(cache)));
+                }
+                for (name, mut cache) in caches {
+                    let what = format!("{name}, {format:?}, {n} tokens in chunks of {chunk}");
+                    let found = read(model, cache.as_mut(), &text, chunk, &what);
+                    check(&found, 0, &what);
+                    let bytes = cache.usage().slots * token_bytes(format, model.config().kv_layout());
+                    same!(cache.usage().bytes, bytes, "bytes of {what}");
+                }
+            }
+            // Both go on behind a fork, in pages of their own: the scale is copied with its head.
+            let what = format!("a fork at token 40, page size 16, {format:?}");
+            let fork_slab = slab(16);
+            let mut first = made("ForkCache::new", || ForkCache::new(&fork_slab));
+            read(model, &mut first, &text[..40], 40, &what);
+            let mut second = granted(&what, || first.fork());
+            read(model, &mut first, &text[50..60], 10, &what);
+            check(&read(model, &mut second, &text[40..], 7, &what), 40, &what);
+            granted("rewind(10)", || first.rewind(10));
+            check(&read(model, &mut first, &text[40..], 1, &what), 40, &format!("the text that was forked: {what}"));
+            // And behind a prefix that the prefix cache kept.
+            let what = format!("a prefix of 64 tokens that was found, page size 16, {format:?}");
+            let prefix_slab = slab(16);
+            let mut prefixes = made("PrefixCache::new", || PrefixCache::new(16));
+            let mut cache = made("ForkCache::new", || ForkCache::new(&prefix_slab));
+            read(model, &mut cache, &text, 37, &what);
+            granted(&what, || cache.insert_into(&mut prefixes, &text));
+            drop(cache);
+            let mut cache = granted(&what, || ForkCache::with_prefix(&prefix_slab, &mut prefixes, &text));
+            same!(cache.len(), 64, "tokens found, {what}");
+            check(&read(model, &mut cache, &text[64..], 11, &what), 64, &what);
+        }
+    }
+
+    #[test]
+    fn whole_story() {
+        for format in RowFormat::ALL {
+            let told = |attention| {
+                let teller = teller(format, attention);
+                let slab = made("PageSlab::new", || PageSlab::new(teller.model.kv_layout(), 3, 20));
+                let mut cache = made("PagedCache::new", || PagedCache::new(&slab));
+                let what = format!("the story in {format:?}, attention {attention:?}");
+                teller.continue_with(40, |text| {
+                    let new = &text[cache.len()..];
+                    let logits = read(&teller.model, &mut cache, new, new.len(), &what);
+                    logits[logits.len() - teller.model.config().vocab_size..].to_vec()
+                })
+            };
+            let teller = teller(format, Attention::Gather);
+            let without =
+                granted(format!("the story in {format:?} without a cache"), || Ok::<_, ()>(teller.recompute(40)));
+            for attention in [Attention::Plain, Attention::Gather, Attention::Paged] {
+                teller.assert_same_story(&told(attention), &without);
+            }
+        }
+    }
+
+    /// Told together in a pool that does not suffice: the texts are those told alone in the same format.
+    #[test]
+    fn whole_the_scheduler_tells_the_same_texts() {
+        for format in [RowFormat::Int8, RowFormat::F16] {
+            let teller = teller(format, Attention::Paged);
+            let begin = teller.prompt();
+            let asked: [(Vec<u32>, usize); 4] = [
+                (begin.clone(), 14),
+                ([&begin[..], &[12, 77, 301]].concat(), 9),
+                (vec![begin[0], 435, 591, 12, 77, 8, 8, 301], 7),
+                ([&begin[..], &[12, 77, 44]].concat(), 8),
+            ];
+            let sampler = |text: usize| Sampler::new(Sampling { seed: text as u64, ..SAMPLING });
+            let slab = made("PageSlab::new", || PageSlab::new(teller.model.kv_layout(), 3, 8));
+            let prefixes = Box::new(made("PrefixCache::new", || PrefixCache::new(3)));
+            let limits = StepLimits { tokens: 5, texts: 3 };
+            let mut serving = made("Serving::new", || Serving::new(&teller.model, &slab, prefixes, limits, &[]));
+            for (text, (prompt, most)) in asked.iter().enumerate() {
+                granted("submit", || serving.submit(prompt.clone(), *most, sampler(text)));
+            }
+            let mut told = Vec::new();
+            for step in 0..300 {
+                let _question = asking(format!("step {step} of the scheduler, {format:?}"));
+                if serving.is_done() {
+                    break;
+                }
+                told.extend(granted("a step", || serving.step()).told);
+            }
+            same!(told.len(), 4, "stories told in {format:?} after 300 steps");
+            assert!(serving.totals().preemptions > 0, "no story had to wait for pages: the example is badly chosen");
+            for told in told {
+                let text = told.text.id.0 as usize;
+                let (prompt, most) = &asked[text];
+                let (mut alone, mut sampler) = (prompt.clone(), sampler(text));
+                for _ in 0..*most {
+                    let logits = granted("a step without a cache", || teller.model.step(&alone, None));
+                    alone.push(sampler.pick(&logits));
+                }
+                teller.assert_same_story(told.text.new_tokens(), &alone[prompt.len()..]);
+            }
+        }
+    }
+
+    #[test]
+    fn whole_transcript() {
+        let mut transcript = Transcript::default();
+        let bytes_of = |word: &f32| word.to_bits().to_le_bytes().map(|byte| format!("{byte:02x}")).join(" ");
+        let tell = |transcript: &mut Transcript, format: RowFormat, head: &[f32]| {
+            let words = encoded(format, head);
+            let words: Vec<String> = words.iter().map(bytes_of).collect();
+            transcript.line(format!("{format:<4} {}", words.join(" | ")));
+        };
+        transcript.line("the bytes of a word, the lowest first; | between words");
+        let exact = [1.0, -2.0, 0.5, 0.25, 3.0];
+        for head in [&exact[..], &[0.1, -0.3, 127.0, 0.5, 1.5, -126.6], &[0.0, 0.0]] {
+            transcript.line("");
+            transcript.line(format!("encode {}", shown(head)));
+            for format in RowFormat::ALL {
+                tell(&mut transcript, format, head);
+            }
+        }
+        transcript.line("");
+        let head = [1.0, -0.3, 0.1, 0.003];
+        transcript.line(format!("decode {} again", shown(&head)));
+        for format in PACKED {
+            let found = decoded(format, &encoded(format, &head), 4);
+            transcript.line(format!("{format:<4} {}", shown(&found)));
+        }
+        transcript.line("");
+        let layout = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
+        transcript.line("the story teller: 6 layers, 2 heads of 32 numbers");
+        for format in RowFormat::ALL {
+            let words = packed(format, layout).head_dim;
+            transcript
+                .line(format!("{format:<4} {words:>2} words a head, {:>5} bytes a token", token_bytes(format, layout)));
+        }
+        assert_transcript("ch14_half_the_bytes", &transcript);
+    }
+
+    /// Rows of random heads in pages that fill, fork and rewind. What a cache gives is what was packed, and attention over it
+    /// is that of the engine's kernel.
+    #[test]
+    fn whole_oracle() {
+        for seed in seeds(60) {
+            let mut dice = Dice::new(seed);
+            let format = RowFormat::ALL[dice.roll(0, 3)];
+            let heads = Heads { n_kv_heads: dice.roll(1, 3), n_heads: 0, head_dim: dice.roll(1, 20) };
+            let heads = Heads { n_heads: heads.n_kv_heads * dice.roll(1, 3), ..heads };
+            let layout = KvLayout { n_layers: dice.roll(1, 2), n_kv_heads: heads.n_kv_heads, head_dim: heads.head_dim };
+            let page_size = dice.roll(1, 5);
+            let run = format!("seed {seed}, {format:?}, {layout:?}, page size {page_size}");
+            let question = asking(&run);
+            let packed = packed(format, layout);
+            let width = plain::words(format, layout.head_dim) * layout.n_kv_heads;
+            same!(packed.kv_width(), width, "words of a row, {run}");
+            let slab = made("PageSlab::new", || PageSlab::new(packed, page_size, 64));
+            let mut cache = made("ForkCache::new", || ForkCache::new(&slab));
+            // Keys and values of each layer.
+            let mut rows = vec![[Vec::new(), Vec::new()]; layout.n_layers];
+            let mut others = Vec::new();
+            for _ in 0..if cfg!(miri) { 3 } else { 12 } {
+                let n = dice.roll(1, 4);
+                granted("extend", || cache.extend(n));
+                for (layer, of_layer) in rows.iter_mut().enumerate() {
+                    let new = [0, 1].map(|_| encode_rows(format, layout, &numbers(n * layout.kv_width(), &mut dice)));
+                    cache.write(layer, &new[0], &new[1]);
+                    for (all, new) in of_layer.iter_mut().zip(new) {
+                        all.extend(new);
+                    }
+                }
+                match dice.roll(0, 3) {
+                    0 => {
+                        // The other one keeps these rows, and this one writes behind them.
+                        let other = granted("fork", || cache.fork());
+                        others.push((std::mem::replace(&mut cache, other), rows.clone()));
+                    }
+                    1 => {
+                        let gone = dice.roll(0, cache.len());
+                        granted("rewind", || cache.rewind(gone));
+                        for of_layer in &mut rows {
+                            of_layer.iter_mut().for_each(|all| all.truncate(cache.len() * width));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            drop(question);
+            others.push((cache, rows));
+            for (cache, rows) in &others {
+                for (layer, [k, v]) in rows.iter().enumerate() {
+                    let (found_k, found_v) = cache.gather(layer);
+                    same_words(&found_k, k, &format!("{run}: keys of layer {layer}"));
+                    same_words(&found_v, v, &format!("{run}: values of layer {layer}"));
+                    if cache.is_empty() || format == RowFormat::F32 {
+                        continue;
+                    }
+                    let queries = dice.roll(1, cache.len());
+                    let q = numbers(queries * heads.n_heads * heads.head_dim, &mut dice);
+                    let (mut found, mut expected) = (vec![STALE; q.len()], vec![STALE; q.len()]);
+                    let lent = cache.rows(layer);
+                    let texts = [lent.of_text(queries)];
+                    let what = format!("{run}: attention of the newest {queries} of {} tokens", cache.len());
+                    granted(&what, || attend_packed_batch(heads, format, &texts, &q, &mut found));
+                    attend(heads, format, &texts, &q, &mut expected);
+                    same_numbers(&found, &expected, &what);
+                }
+            }
+        }
+    }
+
+    /// In `F16` a number of 70,000 is infinite, and the kernel reads it so.
+    #[test]
+    fn whole_what_is_too_large_is_infinite_for_all_who_read() {
+        let words = encoded(RowFormat::F16, &[70_000.0, -70_000.0, 65_504.0]);
+        let expected = [f32::INFINITY, f32::NEG_INFINITY, f16::MAX.to_f32()];
+        same!(decoded(RowFormat::F16, &words, 3), expected, "70,000, -70,000 and 65,504 in F16");
+        same!(kernel_reads(RowFormat::F16, &words, 3), expected, "the same, read by the engine's kernel");
+    }
+}
