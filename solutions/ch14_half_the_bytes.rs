@@ -192,12 +192,13 @@ pub fn attend_packed_row(
     let width = n_kv_heads * n_words;
     let scale = 1.0 / (head_dim as f32).sqrt();
     let mut numbers = vec![0.0; head_dim];
+    let mut weights = Vec::with_capacity(seen);
     for head in 0..n_heads {
-        let kv_head = head / (n_heads / n_kv_heads);
+        let at = head / (n_heads / n_kv_heads) * n_words;
         let query = &q[head * head_dim..][..head_dim];
-        let mut weights = Vec::with_capacity(seen);
+        weights.clear();
         for place in places(text.runs, width).take(seen) {
-            let key = &text.keys[place + kv_head * n_words..][..n_words];
+            let key = &text.keys[place + at..][..n_words];
             decode(format, key, &mut numbers);
             weights.push(dot(query, &numbers));
         }
@@ -205,7 +206,7 @@ pub fn attend_packed_row(
         let out = &mut out[head * head_dim..][..head_dim];
         out.fill(0.0);
         for (place, weight) in places(text.runs, width).zip(&weights) {
-            let value = &text.values[place + kv_head * n_words..][..n_words];
+            let value = &text.values[place + at..][..n_words];
             decode(format, value, &mut numbers);
             add_scaled(out, *weight, &numbers);
         }

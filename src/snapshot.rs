@@ -357,7 +357,7 @@ pub(crate) fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
     let (format, n_numbers, n_words) = (model.row_format(), model.config().head_dim, model.kv_layout().head_dim);
     let mut numbers = vec![0.0; n_numbers];
     for (place, head) in rows.chunks_exact(n_words).enumerate() {
-        // Words are no numbers: the bits of two halves may look like NaN.
+        // Words are no numbers: four bytes may look like NaN, and a half that is NaN like any number.
         match format {
             RowFormat::F32 => numbers.copy_from_slice(head),
             format => decode(format, head, &mut numbers),

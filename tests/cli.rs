@@ -55,6 +55,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["bench", "attention"],
         &["bench", "rewind"],
         &["bench", "samples"],
+        &["bench", "formats"],
         &["bench", "speculation"],
         &["bench", "workload"],
         &["workload"],

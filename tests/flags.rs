@@ -82,6 +82,9 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
         ["bench", "samples"] => {
             &[&["--model=SMALL", "--samples=2", "--prompt-tokens=5", "--new-tokens=3", "--page-size=4"]]
         }
+        ["bench", "formats"] => {
+            &[&["--model=SMALL", "--text=SMALL/prompts.jsonl", "--prompts=a", "--max-new-tokens=2", "--text-tokens=9"]]
+        }
         ["bench", "speculation"] => &[
             &["--model=SMALL", "--draft=prompt-lookup", "--max-new-tokens=2", "--draft-lens=1", "--prompts=a"],
             &[

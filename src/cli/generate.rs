@@ -15,6 +15,7 @@ use page_by_page::cache::Usage;
 use page_by_page::chapters::{Source, all};
 use page_by_page::engine::{Draft, Limits};
 use page_by_page::in_place::InPlace;
+use page_by_page::kernels::RowFormat;
 use page_by_page::model::{Model, ModelConfig, SamplingDefaults};
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::{TextStream, Tokenizer};
@@ -238,7 +239,7 @@ impl Generate {
         let guesses = guesser.map(|_| guesses);
         let told = Told { prompt, sampling, restored, guesses, written, saved, clock };
         if self.json {
-            print(&(serde_json::to_string(&self.story(beginning, &text, &told))? + "\n"))?;
+            print(&(serde_json::to_string(&self.story(&model, beginning, &text, &told))? + "\n"))?;
         } else {
             self.report(&model, &told);
         }
@@ -305,8 +306,10 @@ impl Generate {
         let cache = if self.kv() == Kv::Recompute {
             "none, all is computed again".into()
         } else {
+            let format = model.row_format();
+            let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
             format!(
-                "{}: {} in {}, {} wasted, {}; {} copied",
+                "{}{packed}: {} in {}, {} wasted, {}; {} copied",
                 self.kv(),
                 count(usage.tokens, "token"),
                 count(usage.slots, "slot"),
@@ -350,7 +353,7 @@ impl Generate {
         }
     }
 
-    fn story<'a>(&'a self, beginning: &'a str, text: &'a str, told: &'a Told) -> Story<'a> {
+    fn story<'a>(&'a self, model: &Model, beginning: &'a str, text: &'a str, told: &'a Told) -> Story<'a> {
         let Told { written, clock, sampling, .. } = told;
         let Usage { tokens, slots, bytes, rows_copied } = written.usage;
         Story {
@@ -358,6 +361,7 @@ impl Generate {
             text,
             tokens: Tokens { prompt: &told.prompt, new: &written.tokens },
             kv: self.kv().to_string(),
+            kv_dtype: model.row_format().name(),
             model: self.model.display().to_string(),
             seed: sampling.seed,
             sampling: SamplingUsed { temperature: sampling.temperature, top_k: sampling.top_k, top_p: sampling.top_p },
@@ -421,6 +425,7 @@ struct Story<'a> {
     text: &'a str,
     tokens: Tokens<'a>,
     kv: String,
+    kv_dtype: &'static str,
     model: String,
     seed: u64,
     sampling: SamplingUsed,

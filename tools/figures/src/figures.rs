@@ -26,6 +26,7 @@ mod ch11_hit_rate;
 mod ch11_trie;
 mod ch12_timeline;
 mod ch13_runs;
+mod ch14_head;
 mod home_paged;
 
 use anyhow::{Result, ensure};
@@ -126,6 +127,7 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch11_hit_rate", &ch11_hit_rate::record()?, ch11_hit_rate::draw)?,
         Figure::new("ch12_timeline", &ch12_timeline::record()?, ch12_timeline::draw)?,
         Figure::new("ch13_runs", &ch13_runs::record()?, ch13_runs::draw)?,
+        Figure::new("ch14_head", &ch14_head::record()?, ch14_head::draw)?,
     ])
 }
 
