@@ -255,9 +255,9 @@ fn what_a_header_says_is_repeated_briefly_and_harmlessly() {
 #[test]
 fn a_file_of_a_newer_version_is_left_to_newer_programs() {
     let (model, place) = (model(), Place::new());
-    let text: Vec<u8> = replaced(&saved(&model), r#""version":"1""#, r#""version":"2""#);
+    let text: Vec<u8> = replaced(&saved(&model), r#""version":"1""#, r#""version":"3""#);
     let error = place.load(&text, &model).unwrap_err();
-    assert!(matches!(error, SnapshotError::NewerVersion { found: 2, supported: 1, .. }), "{error}");
+    assert!(matches!(error, SnapshotError::NewerVersion { found: 3, supported: 2, .. }), "{error}");
 }
 
 #[test]

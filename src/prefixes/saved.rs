@@ -36,7 +36,7 @@ const FORMAT: Format = Format { name: "page-by-page prefix cache", version: 1, p
 const NO_PARENT: u32 = u32::MAX;
 
 /// The pages of a prefix cache: their tokens and rows, and how they follow each other.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct SavedPrefixes {
     layout: KvLayout,
     page_size: usize,
@@ -48,6 +48,16 @@ pub struct SavedPrefixes {
     k: Vec<f32>,
     /// `[pages, n_layers, page_size, kv_width]`
     v: Vec<f32>,
+}
+
+/// Rows are equal if their bits are: packed words may look like NaN.
+impl PartialEq for SavedPrefixes {
+    fn eq(&self, other: &Self) -> bool {
+        let bits = |rows: &[f32]| rows.iter().map(|word| word.to_bits()).collect::<Vec<_>>();
+        (self.layout, self.page_size) == (other.layout, other.page_size)
+            && (&self.parents, &self.tokens) == (&other.parents, &other.tokens)
+            && (bits(&self.k), bits(&self.v)) == (bits(&other.k), bits(&other.v))
+    }
 }
 
 /// A prefix cache that has pages and does not say which.
