@@ -86,13 +86,13 @@ pub fn draw(trace: &Trace) -> Drawing {
         svg.step(step, |svg| {
             svg.bold(0.0, y, Anchor::Start, &format!("{}: {} bytes", frame.format, frame.bytes));
             svg.text(WIDTH + 2.0, y, Anchor::End, &off_by(frame));
-            memory(svg, y + 8.0, frame, &frames[0], key.len());
+            memory(svg, y + 8.0, frame, &frames[0]);
             bars(svg, y + 8.0 + MEMORY + 6.0, ERRORS, &frame.errors, most, Kind::Wasted);
         });
     }
     svg.legend(Kind::Reused, 0.0, bottom + 6.0, "a number");
-    svg.legend(Kind::New, 96.0, bottom + 6.0, "its bytes");
-    svg.legend(Kind::Shared, 192.0, bottom + 6.0, "scale");
+    svg.legend(Kind::New, 96.0, bottom + 6.0, "a word");
+    svg.legend(Kind::Shared, 180.0, bottom + 6.0, "scale");
     svg.legend(Kind::Wasted, 264.0, bottom + 6.0, "its error");
     let told: Vec<String> = frames
         .iter()
@@ -103,14 +103,14 @@ pub fn draw(trace: &Trace) -> Drawing {
     Drawing {
         svg,
         label: format!(
-            "Bars for the {} numbers of a key. Below, four panels, one for each format, with the bytes of the key to scale and a \
+            "Bars for the {} numbers of a key. Below, four panels, one for each format, with the words of the key and a \
              bar for the error of each number: {}.",
             key.len(),
             told.join("; ")
         ),
         caption: format!(
-            "A key of the story teller, after \u{201c}{prompt}\u{201d}, in each format: its bytes, to scale, and how far each of \
-             its numbers is off when it is read. All errors are drawn to the same scale. In int8 a byte counts {scale:.4}, so a \
+            "A key of the story teller, after \u{201c}{prompt}\u{201d}, in each format: its words of 4 bytes, and how far each \
+             of its numbers is off when it is read. All errors are drawn to the same scale. In int8 a byte counts {scale:.4}, so a \
              number is off by at most {:.4}. Recorded from <code>encode</code> and <code>decode</code>.",
             scale / 2.0
         ),
@@ -128,18 +128,13 @@ fn off_by(frame: &Frame) -> String {
     }
 }
 
-/// The bytes of each number, to scale.
-fn memory(svg: &mut Svg, y: f64, frame: &Frame, of_f32: &Frame, n: usize) {
-    let byte = WIDTH / of_f32.bytes as f64;
-    let mut x = LEFT;
-    if frame.scale.is_some() {
-        svg.cell(Kind::Shared, Area { x, y, width: rounded(4.0 * byte - 1.0), height: MEMORY }, "", "");
-        x += 4.0 * byte;
-    }
-    let each = (frame.bytes - if frame.scale.is_some() { 4 } else { 0 }) as f64 / n as f64 * byte;
-    for i in 0..n {
-        let area = Area { x: rounded(x + i as f64 * each), y, width: rounded(each - 0.6), height: MEMORY };
-        svg.cell(Kind::New, area, "", "");
+/// The words, to scale.
+fn memory(svg: &mut Svg, y: f64, frame: &Frame, of_f32: &Frame) {
+    let word = WIDTH / (of_f32.bytes / 4) as f64;
+    for i in 0..frame.bytes / 4 {
+        let kind = if i == 0 && frame.scale.is_some() { Kind::Shared } else { Kind::New };
+        let area = Area { x: rounded(LEFT + i as f64 * word), y, width: rounded(word - 1.5), height: MEMORY };
+        svg.cell(kind, area, "", "");
     }
 }
 
