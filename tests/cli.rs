@@ -53,6 +53,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["bench", "waste"],
         &["bench", "append"],
         &["bench", "attention"],
+        &["bench", "batch"],
         &["bench", "rewind"],
         &["bench", "samples"],
         &["bench", "formats"],

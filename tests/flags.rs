@@ -78,6 +78,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
         ["bench", "fragmentation"] => &[&["--capacity=64"], &["--page-size=4"]],
         ["bench", "append"] => &[&["--model=SMALL", "--tokens=8"]],
         ["bench", "attention"] => &[&["--model=SMALL", "--contexts=3", "--texts=2", "--seconds=0"]],
+        ["bench", "batch"] => &[&["--model=SMALL", "--context=3", "--texts=1,2", "--seconds=0"]],
         ["bench", "rewind"] => &[&["--model=SMALL", "--tokens=8"]],
         ["bench", "samples"] => {
             &[&["--model=SMALL", "--samples=2", "--prompt-tokens=5", "--new-tokens=3", "--page-size=4"]]

@@ -100,8 +100,8 @@ impl<'a> Attention<'a> {
             return;
         }
         if self.text.queries == 1 {
-            // As few pieces as keep all threads busy to the end: the longer the pieces of a row, the faster they are read.
-            let pieces = (2 * threads()).div_ceil(texts).min(n_kv_heads);
+            // As few pieces as there are threads: the longer the pieces of a row, the faster they are read.
+            let pieces = threads().div_ceil(texts).min(n_kv_heads);
             let size = n_kv_heads.div_ceil(pieces);
             let pieces = (0..n_kv_heads).step_by(size).map(|head| head..(head + size).min(n_kv_heads));
             tasks.extend(pieces.map(|kv_heads| Attention { kv_heads, rows: 0..1, ..self.clone() }));
