@@ -95,7 +95,8 @@ pub fn attend_chunk(heads: Heads, text: &TextRows<'_>, q: &[f32], out: &mut [f32
 }
 
 /// The checks of [`attend_batch`]. `words`: numbers that a head takes in the memory of keys
-/// and in that of values, so a row takes `n_kv_heads * words`.
+/// and in that of values, so a row takes `n_kv_heads * words`. `heads` and `words` are a
+/// model's: none of their numbers is 0, and their products are small.
 ///
 /// # Errors
 /// [`BatchError`]; the first that is found, in this order:

@@ -152,7 +152,11 @@ mod grader {
             let slab = made("PageSlab::new of chapter 6", || PageSlab::new(packed, 4, 3));
             let mut cache = made("PagedCache::new of chapter 6", || PagedCache::new(&slab));
             granted("extend(10) on no tokens", || cache.extend(10));
-            same!(cache.usage().bytes, 12 * bytes, "bytes of 3 pages of 4 slots of {format:?}, {bytes} bytes a token");
+            same!(
+                12 * bytes,
+                cache.usage().bytes,
+                "{format:?}: 12 times your token_bytes, {bytes}, for the 12 slots that a cache of your packed layout takes"
+            );
         }
     }
 
@@ -374,11 +378,8 @@ mod grader {
         let head: Vec<f32> = (-127..=127).map(|byte| byte as f32).collect();
         let found = check_bytes(&head);
         same!(found[0], 1.0, "the scale of the numbers from -127 to 127");
-        same!(
-            decoded(RowFormat::Int8, &found, 255) == head,
-            true,
-            "decode(Int8) gives the numbers from -127 to 127 again"
-        );
+        let again = decoded(RowFormat::Int8, &found, 255);
+        same_numbers(&again, &head, "decode(Int8) of the numbers from -127 to 127, packed");
         for scale in [1.0, 0.37, 2.0 / 127.0, 1e-3, 3.1e30] {
             let mut words = plain::encode(RowFormat::Int8, &head);
             words[0] = scale;
@@ -901,7 +902,7 @@ mod grader {
             }
         }
         transcript.line("");
-        let head = [1.0, -0.3, 0.1, 0.003];
+        let head = [1.0, -0.3, 0.1, 0.002];
         transcript.line(format!("decode {} again", shown(&head)));
         for format in PACKED {
             let found = decoded(format, &encoded(format, &head), 4);
