@@ -22,13 +22,14 @@
 //! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them;
 //! - `rows`: keys and values as a cache keeps them; `attention`: queries against them, wherever they lie;
 //! - `steps`: attention in single steps, for a reader to put together;
-//! - `small`: softmax, norm, gate; `parallel`: work for several threads.
+//! - `small`: softmax, norm, gate; `parallel`: work for several threads; `limit`: what all of them cannot surpass.
 //!
 //! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector.rs` says what those
 //! are on AVX-512, on AVX2, on Neon and elsewhere. `vectorized` picks at run time. On x86 processors without fused multiply-add
 //! (before 2013) the results are the same and the speed is poor.
 
 mod attention;
+mod limit;
 mod matrix;
 mod parallel;
 mod products;
@@ -41,6 +42,7 @@ mod testing;
 mod vector;
 
 pub use attention::{Heads, attend};
+pub use limit::multiply_adds;
 pub use matrix::{Dtype, Matrix};
 pub use products::{matmul, matmuls};
 pub use rows::{RowFormat, Run, TextRows};

@@ -442,7 +442,8 @@ impl Model {
         rms_norm(&mut wanted, &self.norm, config.rms_norm_eps);
         let mut logits = vec![0.0; wanted.len() / hidden * config.vocab_size];
         matmul(&wanted, &self.output.as_ref().unwrap_or(&self.embedding).matrix(), &mut logits);
-        let finite = |row: &[f32]| row.iter().all(|logit| logit.is_finite());
+        // All of them, without a look at those before: so several can be looked at together.
+        let finite = |row: &[f32]| row.iter().fold(true, |finite, logit| finite & logit.is_finite());
         match logits.chunks_exact(config.vocab_size).position(|row| !finite(row)) {
             Some(row) => {
                 let (position, token) =

@@ -2,7 +2,8 @@
 //!
 //! A decode step uses every weight once, so it cannot be faster than reading them. The yardstick is the plainest way to
 //! read them: adding the same bytes up, with the same threads, in turns with the decode steps, so that whatever else
-//! the machine does hits both. Prefills, which compute many rows with each weight, take turns with them too.
+//! the machine does hits both. Prefills, which compute many rows with each weight, take turns with them too. They cannot be
+//! faster than the arithmetic: their yardstick is a plain loop of multiply-adds.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::checkpoint::Weight;
+use page_by_page::kernels::multiply_adds;
 use page_by_page::model::Model;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -24,7 +27,8 @@ use crate::cli::{memory, model_dir, print};
 /// Compare the model's speed with the memory's
 ///
 /// A decode step reads all weights once. The same bytes are added up plainly in the same run: the share of that speed
-/// which decoding reaches is the number to look at. Prefill computes many rows for each time the weights are read.
+/// which decoding reaches is the number to look at. Prefill computes many rows for each time the weights are read; a plain
+/// loop of multiply-adds says what the processor could compute at most.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -53,6 +57,8 @@ const STEPS: usize = 100;
 
 /// Tokens of a small pass, as a verified draft of two guesses has.
 const SMALL: usize = 3;
+/// Rounds of the plain loop in a turn: some milliseconds.
+const LOOP: usize = 1 << 20;
 
 /// Durations of the same work.
 #[derive(Default)]
@@ -103,6 +109,8 @@ struct Numbers {
     prefills: usize,
     prefill_tokens_per_second: Rates,
     prefill_over_decode: Rates,
+    loop_gmac_per_second: Rates,
+    prefill_share_of_loop: Rates,
     small_pass_tokens: usize,
     /// Times as long as a decode step.
     small_pass_over_decode: Rates,
@@ -137,8 +145,9 @@ impl Engine {
         // The first reading fetches the weights from the disk.
         sum(&model);
         let (mut sums, mut decodes, mut prefills) = (Times::default(), Times::default(), Times::default());
-        let mut small = Times::default();
+        let (mut small, mut loops) = (Times::default(), Times::default());
         let patience = Duration::from_secs(self.seconds);
+        let mut in_loop = 0;
         let progress = Progress::new("measuring", patience.as_millis() as u64);
         let start = Instant::now();
         while prefills.0.len() < 3 || start.elapsed() < patience {
@@ -146,6 +155,9 @@ impl Engine {
             model.step(&text[..prefill], Some(&mut cache(prefill)))?;
             prefills.push(turn);
             let prefill_time = turn.elapsed();
+            let turn = Instant::now();
+            in_loop = rayon::broadcast(|_| multiply_adds(LOOP)).into_iter().sum();
+            loops.push(turn);
 
             let turn = Instant::now();
             let (mut cache, mut beside) = (cache(PROMPT + steps), cache(PROMPT + steps));
@@ -179,6 +191,8 @@ impl Engine {
         let gigabytes = bytes_per_token as f64 / 1e9;
         let decode = decodes.rates(1.0);
         let prefill_rows = prefills.rates(prefill as f64);
+        let loops = loops.rates(in_loop as f64);
+        let in_prefill = prefills.rates(multiply_adds_of_prefill(&model, prefill));
         let numbers = Numbers {
             model: self.model.display().to_string(),
             threads: rayon::current_num_threads(),
@@ -192,6 +206,8 @@ impl Engine {
             prefills: prefills.0.len(),
             prefill_tokens_per_second: prefill_rows,
             prefill_over_decode: prefill_rows.over(decode),
+            loop_gmac_per_second: Rates { best: loops.best / 1e9, median: loops.median / 1e9 },
+            prefill_share_of_loop: in_prefill.over(loops),
             small_pass_tokens: SMALL,
             small_pass_over_decode: decode.over(small.rates(1.0)),
             contexts,
@@ -251,6 +267,8 @@ impl Numbers {
         line("  decode reaches", self.decode_share_of_sum, &percent, "of that");
         line(&format!("prefill of {}", self.prefill_tokens), self.prefill_tokens_per_second, &rate, "tokens/s");
         line("  against decode", self.prefill_over_decode, &times, "");
+        line("  a plain loop of multiply-adds", self.loop_gmac_per_second, &rate, "thousand million/s");
+        line("  prefill reaches", self.prefill_share_of_loop, &percent, "of that");
         let slower = |ratio: f64| format!("{ratio:.2} ×");
         line(
             &format!("a pass over {}", self.small_pass_tokens),
@@ -273,6 +291,17 @@ impl Numbers {
             count(self.prefills, "prefill"),
         )
     }
+}
+
+/// Multiply-adds of a pass over the first tokens of a text, with the logits after the last of them.
+fn multiply_adds_of_prefill(model: &Model, tokens: usize) -> f64 {
+    let config = model.config();
+    let sizes: Vec<usize> = model.weights().map(Weight::numbers).collect();
+    let output = sizes[sizes.len() - 1];
+    let weights = tokens * (sizes.iter().sum::<usize>() - output) + output;
+    // Each query meets the keys and the values of its position and of those before it.
+    let positions = tokens * (tokens + 1) / 2;
+    (weights + 2 * positions * config.n_layers * config.n_heads * config.head_dim) as f64
 }
 
 /// Reads all weights and does as little as possible with them.
