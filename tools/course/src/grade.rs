@@ -236,15 +236,10 @@ impl Grading {
         let mut protected = false;
         for mutation in mutation::spread(mutations, self.mistakes) {
             let trial = self.mistake(chapter, &mutation, &solution)?;
-            if !protected && trial.is_some_and(|trial| trial.failures().any(Failure::is_snapshot)) {
+            if !protected && mutation.transcript && trial.is_some() {
                 protected = true;
                 self.snapshots_stay(chapter)?;
             }
-        }
-        if !protected && self.reads_snapshot(chapter)? {
-            self.log.begin(format!("{} snapshots", chapter.short()));
-            self.log
-                .end(Err(vec!["no mistake in the list turns the transcript red: its protection was not tried".into()]));
         }
         Ok(())
     }
@@ -351,6 +346,9 @@ impl Grading {
                 problems.push(format!("is red, but no check says `{expected}`; the first says `{says}`"));
             }
         }
+        if problems.is_empty() && mutation.transcript && !trial.failures().any(Failure::is_snapshot) {
+            problems.push("the transcript is green, and the list has `transcript = true`".into());
+        }
         let seen = if red.len() == 1 { "1 red".to_string() } else { format!("{} red", red.len()) };
         let says = if problems.is_empty() { says } else { problems.join("; ") };
         let (chapter, mistake) = (chapter.short().to_string(), mutation.name.clone());
@@ -399,12 +397,6 @@ impl Grading {
             self.log.end(outcome("stays red, nothing written", problems));
         }
         self.workshop.reset_snapshots(&self.snapshots)
-    }
-
-    /// A snapshot of the chapter exists.
-    fn reads_snapshot(&self, chapter: &Chapter) -> Result<bool> {
-        let names = self.course.names(crate::protection::SNAPSHOTS, ".snap")?;
-        Ok(names.iter().any(|name| name.starts_with(chapter.short())))
     }
 
     fn summary(&self, chapters: usize) -> Result<Verdict> {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::course::{Chapter, Course};
 use crate::finding::Report;
+use crate::protection::SNAPSHOTS;
 
 const FOLDER: &str = "tools/course/mutations";
 
@@ -24,6 +25,9 @@ pub struct Mutation {
     pub replace: String,
     /// What the failure must say, for instance a number that tells the reader where to look.
     pub expect: Option<String>,
+    /// The chapter's transcript must be red: on this mistake it is tried whether a wrong transcript can be accepted.
+    #[serde(default)]
+    pub transcript: bool,
 }
 
 #[derive(Deserialize)]
@@ -47,10 +51,18 @@ pub fn of(course: &Course, chapter: &Chapter) -> Result<Vec<Mutation>> {
     Ok(list.mutation)
 }
 
-/// At most so many of a list, spread evenly over it; the first is always among them.
-pub fn spread<T>(list: Vec<T>, at_most: usize) -> impl Iterator<Item = T> {
-    let every = list.len().div_ceil(at_most).max(1);
-    list.into_iter().step_by(every)
+/// At most so many of a list, spread evenly over it; those of the transcript are always among them.
+pub fn spread(list: Vec<Mutation>, at_most: usize) -> Vec<Mutation> {
+    let (of_transcript, others): (Vec<_>, Vec<_>) = list.into_iter().partition(|mutation| mutation.transcript);
+    let room = at_most.saturating_sub(of_transcript.len());
+    let every = others.len().div_ceil(room.max(1)).max(1);
+    of_transcript.into_iter().chain(others.into_iter().step_by(every).take(room)).collect()
+}
+
+/// The chapter has a transcript that its checks compare with.
+fn has_snapshot(course: &Course, chapter: &Chapter) -> Result<bool> {
+    let names = course.names(SNAPSHOTS, ".snap")?;
+    Ok(names.iter().any(|name| name.starts_with(chapter.short())))
 }
 
 impl Mutation {
@@ -104,6 +116,9 @@ pub fn check(course: &Course, chapters: &[Chapter], report: &mut Report) -> Resu
                 }
             }
         }
+        if !mutations.iter().any(|mutation| mutation.transcript) && has_snapshot(course, chapter)? {
+            report.add(&list, 0, "has no mistake with `transcript = true`, and the chapter has a transcript");
+        }
         for (index, mutation) in mutations.iter().enumerate() {
             if mutations[..index].iter().any(|earlier| earlier.name == mutation.name) {
                 report.add(&list, 0, format!("has two mistakes called `{}`", mutation.name));
@@ -125,18 +140,29 @@ mod tests {
 
     #[test]
     fn mistakes_are_spread_over_the_list() {
-        let spread = |at_most| spread((0..10).collect(), at_most).collect::<Vec<usize>>();
-        assert_eq!(spread(usize::MAX).len(), 10);
-        assert_eq!(spread(10).len(), 10);
-        assert_eq!(spread(4), [0, 3, 6, 9]);
-        assert_eq!(spread(1), [0]);
+        let list = |number: usize| Mutation {
+            name: number.to_string(),
+            find: String::new(),
+            replace: String::new(),
+            expect: None,
+            transcript: number == 7,
+        };
+        let spread = |at_most| {
+            let spread = spread((0..10).map(list).collect(), at_most);
+            spread.into_iter().map(|mutation| mutation.name).collect::<Vec<String>>().join(" ")
+        };
+        assert_eq!(spread(usize::MAX), "7 0 1 2 3 4 5 6 8 9");
+        assert_eq!(spread(10), "7 0 1 2 3 4 5 6 8 9");
+        assert_eq!(spread(4), "7 0 3 6");
+        assert_eq!(spread(1), "7");
+        assert_eq!(spread(0), "7");
     }
 
     #[test]
     fn a_mutation_finds_its_place_once() {
         let mutation = |find: &str, replace: &str| {
             let (name, find, replace) = ("x".into(), find.into(), replace.into());
-            Mutation { name, find, replace, expect: None }.apply("a b a")
+            Mutation { name, find, replace, expect: None, transcript: false }.apply("a b a")
         };
         assert_eq!(mutation("b", "c"), Ok("a c a".into()));
         assert_eq!(mutation("b\n", "c\n"), Ok("a c a".into()));
@@ -154,5 +180,13 @@ mod tests {
         let sample = Sample::new();
         sample.remove("tools/course/mutations/ch01_sum.toml");
         sample.expect("tools/course/mutations/ch01_sum.toml: has 0 mistakes of learners; at least 6 are wanted");
+    }
+
+    #[test]
+    fn a_transcript_without_a_mistake_of_its_own_is_found() {
+        let sample = Sample::new();
+        sample.replace("tools/course/mutations/ch01_sum.toml", "transcript = true\n", "");
+        let problem = "has no mistake with `transcript = true`, and the chapter has a transcript";
+        sample.expect(&format!("tools/course/mutations/ch01_sum.toml: {problem}"));
     }
 }

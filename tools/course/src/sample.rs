@@ -168,10 +168,10 @@ impl Sample {
         let forced = |name: &str, value: &str| format!("{name} = {{ value = \"{value}\", force = true }}\n");
         let forced: String = protection::FORCED.iter().map(|(name, value, _)| forced(name, value)).collect();
         let cargo = format!("[env]\n{forced}");
-        let mistakes = |find: &str| -> String {
+        let mistakes = |find: &str, mark: &str| -> String {
             let one =
                 |n: usize| format!("[[mutation]]\nname = \"mistake {n}\"\nfind = \"{find}\"\nreplace = \"{n}\"\n");
-            (0..6).map(one).collect()
+            (0..6).map(one).collect::<String>() + mark
         };
         for (file, text) in [
             ("exercises/ch01_sum.rs", STUB_1),
@@ -185,8 +185,8 @@ impl Sample {
             ("src/chapters.rs", CHAPTERS),
             (".config/insta.yaml", "# Readers are graded.\nbehavior:\n  update: no\n"),
             (".cargo/config.toml", &cargo),
-            ("tools/course/mutations/ch01_sum.toml", &mistakes("number % 7")),
-            ("tools/course/mutations/ch02_double.toml", &mistakes("number + number")),
+            ("tools/course/mutations/ch01_sum.toml", &mistakes("number % 7", "transcript = true\n")),
+            ("tools/course/mutations/ch02_double.toml", &mistakes("number + number", "")),
         ] {
             sample.write(file, text);
         }
