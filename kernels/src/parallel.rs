@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 
 /// Multiply-adds below which other threads cost more than they save, if this is one of theirs: they may be awake.
-const SHARED_WORK: usize = 1 << 17;
+const SHARED_WORK: usize = 1 << 15;
 /// The same if it is not, and has to wait for them to wake up.
 const FOREIGN_WORK: usize = 1 << 20;
 

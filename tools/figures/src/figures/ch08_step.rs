@@ -9,7 +9,7 @@ use crate::svg::{Anchor, Area, Kind, Svg, listed};
 
 /// Which step of `ch08_speculation`, counted from 0: some guesses hold and some do not.
 pub const STEP: usize = 1;
-pub const PROMPT: &str = "The king had a golden bird";
+pub const PROMPT: &str = "The king lived in a great castle";
 pub const K: usize = 3;
 
 #[derive(Serialize)]
