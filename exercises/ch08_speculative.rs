@@ -33,11 +33,13 @@ impl<'a> DraftModel<'a> {
 }
 
 impl Drafter for DraftModel<'_> {
-    /// Guesses `k` tokens, one after the other: each is the likeliest ([`argmax`]) after the text and the guesses before
-    /// it. The draft takes note of it with [`Draft::push_certain`], as nothing was drawn.
+    /// Guesses `k` tokens, one after the other: each is the likeliest ([`argmax`]) after the
+    /// text and the guesses before it. The draft takes note of it with
+    /// [`Draft::push_certain`], as nothing was drawn.
     ///
-    /// With `k` 3 the model is asked three times: after the text, after the text and one guess, and after the text and
-    /// two guesses. It has then read the text and the first two guesses; nobody asked what follows the third.
+    /// With `k` 3 the model is asked three times: after the text, after the text and one
+    /// guess, and after the text and two guesses. It has then read the text and the first two
+    /// guesses; nobody asked what follows the third.
     ///
     /// # Errors
     /// [`StepError`] of the model, after some guesses too: there is no half draft.
@@ -50,8 +52,8 @@ impl Drafter for DraftModel<'_> {
     }
 }
 
-/// What follows the text, and what follows each of the `k` drafted tokens, by one pass of the target: `k + 1` rows of
-/// logits, `[vocab_size]` each.
+/// What follows the text, and what follows each of the `k` drafted tokens, by one pass of the
+/// target: `k + 1` rows of logits, `[vocab_size]` each.
 ///
 /// # Errors
 /// [`StepError`] of the target, which then remembers what it did before.
@@ -59,19 +61,22 @@ pub fn verify(target: &mut dyn RewindableModel, text: &[u32], drafted: &[u32]) -
     todo!("ch08 task 1: one pass of the target over the text and the draft")
 }
 
-/// The new tokens: what `pick` chooses from each row, for as long as it is what the draft guessed. The first choice that
-/// is not, or the one after a draft that was right to its end, is the last.
+/// The new tokens: what `pick` chooses from each row, for as long as it is what the draft
+/// guessed. The first choice that is not, or the one after a draft that was right to its end,
+/// is the last.
 ///
-/// `rows`: one more than `drafted`, from [`verify`]. `pick` is asked once for each token that is returned, in the order of
-/// the text: with it, the target would have written the same tokens alone.
+/// `rows`: one more than `drafted`, from [`verify`]. `pick` is asked once for each token that
+/// is returned, in the order of the text: with it, the target would have written the same
+/// tokens alone.
 ///
 /// Drafted `[5, 9, 2]`; `pick` would choose 5, 9, 4, 7 from the rows → `[5, 9, 4]`
 pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(&[f32]) -> u32) -> Vec<u32> {
     todo!("ch08 task 2: the choices of the target, as far as they are the draft's, and one more")
 }
 
-/// Makes a model remember exactly `text`: rewinds what goes beyond it, all at once, or reads what is missing, in one pass
-/// that answers nothing. A model that remembers just this text is asked nothing.
+/// Makes a model remember exactly `text`: rewinds what goes beyond it, all at once, or reads
+/// what is missing, in one pass that answers nothing. A model that remembers just this text
+/// is asked nothing.
 ///
 /// What the model remembers agrees with `text` as far as both go.
 ///
@@ -87,15 +92,18 @@ pub struct Speculation<'a> {
     pub target: &'a mut dyn RewindableModel,
     /// Who guesses.
     pub drafter: &'a mut dyn Drafter,
-    /// Turns a draft and the target's rows (one more than drafted tokens) into the new tokens: the accepted ones, then one
-    /// of the target's own. Here with [`accept_matching`]; chapter 9 has another rule.
+    /// Turns a draft and the target's rows (one more than drafted tokens) into the new
+    /// tokens: the accepted ones, then one of the target's own. Here with
+    /// [`accept_matching`]; chapter 9 has another rule.
     pub accept: &'a mut Accept<'a>,
 }
 
 impl Speculation<'_> {
-    /// Continues `prompt`, which has at least one token; drafts at most `k` tokens at a time. Returns the new tokens.
+    /// Continues `prompt`, which has at least one token; drafts at most `k` tokens at a time.
+    /// Returns the new tokens.
     ///
-    /// Stops after `limits.max_new_tokens` new tokens, or before the first of `limits.end_of_text`.
+    /// Stops after `limits.max_new_tokens` new tokens, or before the first of
+    /// `limits.end_of_text`.
     ///
     /// # Errors
     /// The first error of a model. What was reported until then stays reported.
@@ -128,13 +136,15 @@ impl Speculation<'_> {
         Ok(text.split_off(prompt.len()))
     }
 
-    /// One step: drafts at most `k` tokens, verifies them, returns the new tokens, at least one. Behind the first that is
-    /// in `end_of_text` there are none.
+    /// One step: drafts at most `k` tokens, verifies them, returns the new tokens, at least
+    /// one. Behind the first that is in `end_of_text` there are none.
     ///
-    /// When it returns, target and drafter remember the same: the text and all new tokens but the newest.
+    /// When it returns, target and drafter remember the same: the text and all new tokens but
+    /// the newest.
     ///
     /// # Errors
-    /// [`StepError`] of a model. Target and drafter then remember no guess, and the same step may be tried again.
+    /// [`StepError`] of a model. Target and drafter then remember no guess, and the same step
+    /// may be tried again.
     pub fn step(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         let new_tokens = self.advance(text, k, end_of_text);
         if new_tokens.is_err() {
@@ -143,9 +153,9 @@ impl Speculation<'_> {
         new_tokens
     }
 
-    /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens behind the first that ends
-    /// the text; settles what both remember. Each is asked once, also where `k` is 0, and what one of them
-    /// refuses the step refuses.
+    /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens
+    /// behind the first that ends the text; settles what both remember. Each is asked once,
+    /// also where `k` is 0, and what one of them refuses the step refuses.
     fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         todo!("ch08 task 4: a draft, the target's rows, the new tokens, and what both remember")
     }

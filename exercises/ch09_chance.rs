@@ -28,17 +28,19 @@ pub struct SamplingDraftModel<'a> {
 }
 
 impl<'a> SamplingDraftModel<'a> {
-    /// Drafts with `model`; `sampler` draws its tokens, with random numbers of its own. Its vocabulary must be the target's.
+    /// Drafts with `model`; `sampler` draws its tokens, with random numbers of its own. Its
+    /// vocabulary must be the target's.
     pub fn new(model: &'a mut dyn RewindableModel, sampler: Sampler) -> Self {
         SamplingDraftModel { model, sampler }
     }
 }
 
 impl Drafter for SamplingDraftModel<'_> {
-    /// Guesses `k` tokens, one after the other, as the draft model of chapter 8 does; but each is drawn ([`draw`]) from the
-    /// sampler's probabilities after the text and the guesses before it, with the sampler's next random number. The draft
-    /// keeps the probabilities that the token was drawn from ([`Draft::push`]). A guess that the model refuses takes no
-    /// random number.
+    /// Guesses `k` tokens, one after the other, as the draft model of chapter 8 does; but
+    /// each is drawn ([`draw`]) from the sampler's probabilities after the text and the
+    /// guesses before it, with the sampler's next random number. The draft keeps the
+    /// probabilities that the token was drawn from ([`Draft::push`]). A guess that the model
+    /// refuses takes no random number.
     ///
     /// # Errors
     /// [`StepError`] of the model, after some guesses too: there is no half draft.
@@ -51,8 +53,8 @@ impl Drafter for SamplingDraftModel<'_> {
     }
 }
 
-/// What the target has left for each token when the draft has had its share: `max(0, p - q)`, `[vocab_size]`. Weights for
-/// [`draw`]; they do not add up to 1.
+/// What the target has left for each token when the draft has had its share: `max(0, p - q)`,
+/// `[vocab_size]`. Weights for [`draw`]; they do not add up to 1.
 ///
 /// Where nothing is left for any token, `p`: the two are then the same but for rounding.
 ///
@@ -61,28 +63,31 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
     todo!("ch09 task 2: what the target has left for each token")
 }
 
-/// The new tokens, such that each has the target's probabilities, however good or bad the draft
-/// ([Leviathan et al., 2022](https://arxiv.org/abs/2211.17192), [Chen et al., 2023](https://arxiv.org/abs/2302.01318)).
+/// The new tokens, such that each has the target's probabilities, however good or bad the
+/// draft ([Leviathan et al., 2022](https://arxiv.org/abs/2211.17192), [Chen et al.,
+/// 2023](https://arxiv.org/abs/2302.01318)).
 ///
-/// A drafted token that the draft gave the probability `q` and the target gives `p` is accepted with probability
-/// `min(1, p / q)`: if `uniform()` is below `p / q`. The first that is rejected is replaced by a token drawn from
-/// [`residual`], which ends the new tokens. Behind a draft that was accepted to its end comes a token drawn from the
-/// target's last row. So there is one random number for each guess that is looked at, also for one that is sure to be
-/// accepted, and then one for the last token. None of them is rounded: an `f64` is compared as an `f64`. (`q` is never 0 for
-/// a token that was drawn; whether `p / q` is divided as `f32` or as `f64` makes no difference that counts.)
+/// A drafted token that the draft gave the probability `q` and the target gives `p` is
+/// accepted with probability `min(1, p / q)`: if `uniform()` is below `p / q`. The first that
+/// is rejected is replaced by a token drawn from [`residual`], which ends the new tokens.
+/// Behind a draft that was accepted to its end comes a token drawn from the target's last
+/// row. So there is one random number for each guess that is looked at, also for one that is
+/// sure to be accepted, and then one for the last token. None of them is rounded: an `f64` is
+/// compared as an `f64`. (`q` is never 0 for a token that was drawn; whether `p / q` is
+/// divided as `f32` or as `f64` makes no difference that counts.)
 ///
-/// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens. `uniform` gives random
-/// numbers from 0 to 1, 1 excluded.
+/// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens.
+/// `uniform` gives random numbers from 0 to 1, 1 excluded.
 ///
-/// `p` = `[0.25, 0.75]`, `q` = `[0.5, 0.5]`; token 0 is drafted. Random number 0.3 → it is accepted; 0.6 → it is rejected,
-/// and token 1 comes in its place.
+/// `p` = `[0.25, 0.75]`, `q` = `[0.5, 0.5]`; token 0 is drafted. Random number 0.3 → it is
+/// accepted; 0.6 → it is rejected, and token 1 comes in its place.
 pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut() -> f64) -> Vec<u32> {
     todo!("ch09 task 3: keep each drafted token with probability min(1, p / q)")
 }
 
-/// The share of guesses to expect that the target accepts, where the draft model draws from `q` and the target has `p`: the
-/// sum of the smaller of the two, over all tokens, added up as `f64`. 1 if they agree, 0 if neither ever draws what the
-/// other may draw.
+/// The share of guesses to expect that the target accepts, where the draft model draws from
+/// `q` and the target has `p`: the sum of the smaller of the two, over all tokens, added up
+/// as `f64`. 1 if they agree, 0 if neither ever draws what the other may draw.
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `0.25 + 0.25 + 0.25` = `0.75`
 pub fn share_to_expect(p: &[f32], q: &[f32]) -> f64 {

@@ -73,8 +73,9 @@ fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
 ///
 /// The scale is the largest number, whatever its sign, divided by 127. The byte of `x` is
 /// `x / scale`, rounded to a whole number from -127 to 127. Where the scale comes out as 0,
-/// for a head of zeros or of numbers too small to be divided, all bytes are 0. A head with NaN or an infinity must read as NaN, all of it: nothing may
-/// hide that its numbers are worth nothing.
+/// for a head of zeros or of numbers too small to be divided, all bytes are 0. A head with NaN
+/// or an infinity must read as NaN, all of it: nothing may hide that its numbers are worth
+/// nothing.
 ///
 /// `[0.5, -2.0, 1.0]` → the scale 2/127, then a word with the bits `0x0040_8120`: from its
 /// lowest byte 32, -127, 64 and nothing.

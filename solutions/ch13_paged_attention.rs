@@ -156,8 +156,8 @@ pub fn attend_chunk(heads: Heads, text: &TextRows<'_>, q: &[f32], out: &mut [f32
 /// - `TooFewTokens` if the text has more queries than rows.
 ///
 /// A run may say anything: a start or a number of rows so high that its end is beyond what
-/// `usize` can count is beyond the memory too, and its `end` is `usize::MAX`. Queries that are
-/// too many to be added up count as `usize::MAX` together.
+/// `usize` can count is beyond the memory too, and its `end` is `usize::MAX`. Queries that
+/// are too many to be added up count as `usize::MAX` together.
 pub fn check_batch(
     heads: Heads,
     words: usize,
@@ -202,8 +202,8 @@ pub fn check_batch(
 /// the second, and so on. A text without queries has none.
 ///
 /// # Errors
-/// [`BatchError`], as [`check_batch`] finds it, with rows of 32-bit floats. Nothing is written
-/// then.
+/// [`BatchError`], as [`check_batch`] finds it, with rows of 32-bit floats. Nothing is
+/// written then.
 pub fn attend_batch(heads: Heads, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) -> Result<(), BatchError> {
     check_batch(heads, heads.head_dim, texts, q, out)?;
     let width = heads.n_heads * heads.head_dim;
