@@ -37,21 +37,22 @@ mod grader {
         attend_packed_batch, attend_packed_row, decode, encode, encode_rows, packed, token_bytes, words,
     };
     use page_by_page::in_place::{Attention, BatchError, CacheRef, InPlace};
-    use page_by_page::kernels::{Heads, RowFormat, Run, TextRows, attend, dot, softmax_scaled};
+    use page_by_page::kernels::{Heads, RowFormat, Run, TextRows, attend};
     use page_by_page::model::{LogitRows, Model};
     use page_by_page::sampler::{Sampler, Sampling};
     use page_by_page::schedule::StepLimits;
     use page_by_page::serving::Serving;
 
     use crate::support::asking::{asking, granted, made};
+    use crate::support::attention::{BEFORE, check_row, check_rows, q_width};
     use crate::support::limits::{alive, allocated};
     use crate::support::oracle::{Dice, seeds};
     use crate::support::packed::{self as plain, PACKED, bits, hex, kernel_reads, numbers};
     use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript};
 
-    /// Bits that nobody should ever see.
-    const STALE: f32 = f32::from_bits(0x7FEE_EEEE);
+    /// Bits that nobody should ever see: NaN as a float, and as two halves of any kind.
+    const STALE: f32 = f32::from_bits(0x7FEE_7FEE);
 
     /// Asks for the words of a head. What the words were before must not matter.
     #[track_caller]
@@ -88,6 +89,16 @@ mod grader {
             panic!("{what}, word {place}\n  expected: {}\n  yours:    {}", hex(expected), hex(found));
         }
         same!(yours.len(), expected.len(), "words of {what}");
+    }
+
+    /// The same for the words of one head, of which the first may be a scale: that is told as a number too.
+    #[track_caller]
+    fn same_head(format: RowFormat, yours: &[f32], expected: &[f32], what: &str) {
+        if format == RowFormat::Int8 && yours[0].to_bits() != expected[0].to_bits() {
+            let [expected, yours] = [expected, yours].map(|words| format!("{:?} ({})", words[0], hex(&words[..1])));
+            panic!("{what}, word 0, the scale\n  expected: {expected}\n  yours:    {yours}");
+        }
+        same_words(yours, expected, what);
     }
 
     /// Compares numbers bit for bit; NaN is NaN.
@@ -331,12 +342,16 @@ mod grader {
         same!(found[0], scale, "{what}: the scale, which is the largest number, whatever its sign, by 127");
         for (i, (x, byte)) in head.iter().zip(bytes(&found, head.len())).enumerate() {
             let exact = if scale == 0.0 { 0.0 } else { f64::from(*x) / f64::from(scale) };
+            let told = match scale == 0.0 {
+                true => "where the scale is 0".into(),
+                false => format!("which is {exact:.3} scales"),
+            };
             let nearest = exact.round_ties_even().clamp(-127.0, 127.0);
             // Close to the middle the division itself may round to it.
             let is_close = (exact - f64::from(byte)).abs() < 0.5001 && (exact.fract().abs() - 0.5).abs() > 1e-12;
             assert!(
                 f64::from(byte) == nearest || is_close,
-                "{what}: the byte of number {i}, {x:?}, which is {exact:.3} scales\n  expected: {nearest}\n  yours:    {byte}"
+                "{what}: the byte of number {i}, {x:?}, {told}\n  expected: {nearest}\n  yours:    {byte}"
             );
         }
         let rest: Vec<u8> = found[1..].iter().flat_map(|word| word.to_bits().to_le_bytes()).skip(head.len()).collect();
@@ -348,7 +363,8 @@ mod grader {
     fn task_3_a_scale_and_then_the_bytes() {
         let head = [0.5, -2.0, 1.0];
         let expected = [2.0 / 127.0, f32::from_bits(0x0040_8120)];
-        same_words(&encoded(RowFormat::Int8, &head), &expected, &format!("encode(Int8) of {}", shown(&head)));
+        let what = format!("encode(Int8) of {}", shown(&head));
+        same_head(RowFormat::Int8, &encoded(RowFormat::Int8, &head), &expected, &what);
     }
 
     #[test]
@@ -364,7 +380,8 @@ mod grader {
         for head in [&[0.0; 5][..], &[0.0, -0.0], &[-0.0; 4], &[0.0; 32]] {
             let found = encoded(RowFormat::Int8, head);
             let zeros = vec![0.0; found.len()];
-            same_words(&found, &zeros, &format!("encode(Int8) of {}, a head of zeros", shown(head)));
+            let what = format!("encode(Int8) of {}, a head of zeros", shown(head));
+            same_head(RowFormat::Int8, &found, &zeros, &what);
             same!(
                 decoded(RowFormat::Int8, &zeros, head.len()),
                 vec![0.0; head.len()],
@@ -498,7 +515,7 @@ mod grader {
             );
             for (i, (found, head)) in found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate() {
                 let what = format!("encode_rows({format:?}), row {}, head {}, {}", i / 3, i % 3, shown(head));
-                same_words(found, &plain::encode(format, head), &what);
+                same_head(format, found, &plain::encode(format, head), &what);
             }
         }
     }
@@ -530,11 +547,14 @@ mod grader {
 
     // Task 4: attention
 
-    /// Packed rows of one text in pages that lie in no order, with something else between them.
+    /// Packed rows of one text in pages that lie in no order, with NaN between them.
     struct Pages {
+        heads: Heads,
         keys: Vec<f32>,
         values: Vec<f32>,
         runs: Vec<Run>,
+        /// The numbers of the keys and of the values, as they are rounded, side by side.
+        rounded: [Vec<f32>; 2],
     }
 
     impl Pages {
@@ -543,20 +563,31 @@ mod grader {
             let (n_pages, gap) = (n.div_ceil(page_size), 3);
             let page = page_size * width + gap;
             let (mut keys, mut values) = (vec![STALE; n_pages * page + gap], vec![STALE; n_pages * page + gap]);
-            let mut runs = Vec::new();
+            let (mut runs, mut rounded) = (Vec::new(), [Vec::new(), Vec::new()]);
             for i in 0..n_pages {
                 let rows = page_size.min(n - i * page_size);
                 // From the last place to the first, but for the first page.
                 let place = if i == 0 { 0 } else { n_pages - i };
                 let run = Run { start: place * page + gap, rows };
-                for memory in [&mut keys, &mut values] {
+                for (memory, rounded) in [&mut keys, &mut values].into_iter().zip(&mut rounded) {
                     let numbers = numbers(rows * heads.n_kv_heads * heads.head_dim, dice);
                     let words = plain::encode_all(format, heads.head_dim, &numbers);
                     memory[run.start..][..words.len()].copy_from_slice(&words);
+                    rounded.extend(plain::decode_all(format, heads.head_dim, &words));
                 }
                 runs.push(run);
             }
-            Pages { keys, values, runs }
+            Pages { heads, keys, values, runs, rounded }
+        }
+
+        fn dense(&self) -> [&[f32]; 2] {
+            [&self.rounded[0], &self.rounded[1]]
+        }
+
+        /// Compares the output of the newest `queries` tokens.
+        #[track_caller]
+        fn check(&self, queries: usize, q: &[f32], found: &[f32], what: &str) {
+            check_rows(self.heads, self.dense(), queries, q, found, what);
         }
 
         fn text(&self, queries: usize) -> TextRows<'_> {
@@ -583,48 +614,32 @@ mod grader {
                     continue;
                 }
                 let pages = Pages::new(heads, format, n, page_size, &mut dice);
-                let q = numbers(heads.n_heads * heads.head_dim, &mut dice);
-                let (mut found, mut expected) = (vec![STALE; q.len()], vec![STALE; q.len()]);
+                let q = numbers(q_width(heads), &mut dice);
+                let (mut found, mut expected) = (vec![BEFORE; q.len()], vec![BEFORE; q.len()]);
                 let what = format!("attend_packed_row, {heads:?}, {format:?}, {n} positions in pages of {page_size}");
                 let question = asking(&what);
                 attend_packed_row(heads, format, &pages.text(1), n, &q, &mut found);
                 drop(question);
+                check_row(heads, pages.dense(), n, &q, &found, &what);
                 attend(heads, format, &[pages.text(1)], &q, &mut expected);
                 same_numbers(&found, &expected, &format!("{what}, against the engine's kernel"));
             }
         }
     }
 
-    /// Chapter 13's loops over the decoded numbers, written out: what a position, a head and a scale are.
     #[test]
     fn task_4_only_the_positions_that_are_seen() {
         let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 5 };
         for format in PACKED {
             let pages = Pages::new(heads, format, 9, 4, &mut Dice::new(42));
-            let n_words = plain::words(format, 5);
-            let places: Vec<usize> =
-                pages.runs.iter().flat_map(|run| (0..run.rows).map(move |row| run.start + row * n_words)).collect();
-            let read = |memory: &[f32], place: usize| kernel_reads(format, &memory[place..][..n_words], 5);
             let q = numbers(10, &mut Dice::new(43));
             for seen in [1, 3, 4, 5, 8, 9] {
-                let mut found = [STALE; 10];
+                let mut found = [BEFORE; 10];
                 let what = format!("attend_packed_row({format:?}) over the first {seen} of 9 positions");
                 let question = asking(&what);
                 attend_packed_row(heads, format, &pages.text(1), seen, &q, &mut found);
                 drop(question);
-                for head in 0..2 {
-                    let query = &q[head * 5..][..5];
-                    let mut weights: Vec<f32> =
-                        places[..seen].iter().map(|place| dot(query, &read(&pages.keys, *place))).collect();
-                    softmax_scaled(&mut weights, 1.0 / 5.0_f32.sqrt());
-                    let mut expected = [0.0; 5];
-                    for (weight, place) in weights.iter().zip(&places) {
-                        for (sum, x) in expected.iter_mut().zip(read(&pages.values, *place)) {
-                            *sum = weight.mul_add(x, *sum);
-                        }
-                    }
-                    same_numbers(&found[head * 5..][..5], &expected, &format!("{what}, head {head}"));
-                }
+                check_row(heads, pages.dense(), seen, &q, &found, &what);
             }
         }
     }
@@ -693,11 +708,17 @@ mod grader {
                 let texts: Vec<TextRows<'_>> =
                     pages.iter().zip(batch).map(|(pages, (_, queries, _))| pages.text(*queries)).collect();
                 let queries: usize = batch.iter().map(|(_, queries, _)| queries).sum();
-                let q = numbers(queries * heads.n_heads * heads.head_dim, &mut dice);
-                let (mut found, mut expected) = (vec![STALE; q.len()], vec![STALE; q.len()]);
+                let q = numbers(queries * q_width(heads), &mut dice);
+                let (mut found, mut expected) = (vec![BEFORE; q.len()], vec![BEFORE; q.len()]);
                 let what =
                     format!("attend_packed_batch, {heads:?}, {format:?}, (tokens, queries, page size) {batch:?}");
                 granted(&what, || attend_packed_batch(heads, format, &texts, &q, &mut found));
+                let mut first = 0;
+                for (text, (pages, (_, queries, _))) in pages.iter().zip(batch).enumerate() {
+                    let mine = first * q_width(heads)..(first + queries) * q_width(heads);
+                    pages.check(*queries, &q[mine.clone()], &found[mine], &format!("{what}, text {text}"));
+                    first += queries;
+                }
                 attend(heads, format, &texts, &q, &mut expected);
                 same_numbers(&found, &expected, &format!("{what}, against the engine's kernel"));
             }

@@ -20,6 +20,7 @@ macro_rules! same {
 }
 
 pub mod asking;
+pub mod attention;
 pub mod dense;
 pub mod in_place;
 pub mod keeping;

@@ -60,9 +60,27 @@ pub fn encode(format: RowFormat, head: &[f32]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|word| f32::from_bits(u32::from_le_bytes(*word))).collect()
 }
 
+/// The numbers of a head again.
+pub fn decode(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_bits().to_le_bytes()).collect();
+    let numbers: Vec<f32> = match format {
+        RowFormat::F32 => return words.into(),
+        RowFormat::F16 | RowFormat::Bf16 => {
+            bytes.as_chunks().0.iter().map(|half| of_half(format, u16::from_le_bytes(*half))).collect()
+        }
+        RowFormat::Int8 => bytes[4..].iter().map(|byte| f32::from(*byte as i8) * words[0]).collect(),
+    };
+    numbers[..head_dim].into()
+}
+
 /// Rows of heads as words.
 pub fn encode_all(format: RowFormat, head_dim: usize, rows: &[f32]) -> Vec<f32> {
     rows.chunks_exact(head_dim).flat_map(|head| encode(format, head)).collect()
+}
+
+/// Rows of heads as numbers again.
+pub fn decode_all(format: RowFormat, head_dim: usize, rows: &[f32]) -> Vec<f32> {
+    rows.chunks_exact(words(format, head_dim)).flat_map(|head| decode(format, head, head_dim)).collect()
 }
 
 /// The numbers that the engine's kernel reads from the words of a head.
