@@ -12,7 +12,7 @@ use std::process::Command;
 
 use page_by_page::chapters::Source;
 use page_by_page::model::{LogitRows, Model};
-use program::{PROGRAM, Run, ok, run};
+use program::{PROGRAM, ok, run};
 use serde_json::{Value, json};
 
 #[track_caller]
@@ -535,6 +535,8 @@ mod with_caches {
     written = "ch07_rewind"
 ))]
 mod with_rewind {
+    #[cfg(unix)]
+    use super::program::Run;
     use super::*;
     use checkpoints::Folder;
 

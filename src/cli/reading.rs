@@ -12,9 +12,8 @@ use super::kv::{Kv, require_chapters};
 /// How the rows of a cache are stored and read.
 #[derive(Args, Clone, Copy)]
 pub struct Reading {
-    /// How attention reads keys and values: gather (copied together first), paged (where they lie) or plain (where they lie,
-    /// with the loops of chapter 13) [default: paged, once
-    /// chapter 13 is written]
+    /// How attention reads keys and values: gather (copied together first), paged (where they lie) or plain (where they
+    /// lie, with the loops of chapter 13) [default: paged, once chapter 13 is written]
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
     attention: Option<AttentionName>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8

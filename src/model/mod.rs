@@ -248,8 +248,11 @@ impl Model {
         self.attention
     }
 
-    /// How the numbers of keys and values are stored; at first [`RowFormat::F32`]. Caches that were made before are of another
-    /// layout then.
+    /// How the numbers of keys and values are stored; at first [`RowFormat::F32`].
+    ///
+    /// Caches that hold rows already are read wrongly then, so begin with empty ones. Most are refused, as their layout is
+    /// another ([`StepError::WrongLayout`]). `F16` and `Bf16` have the same layout, and a cache does not know what its words
+    /// mean: there nobody would notice. (Saved caches know their format.)
     pub fn set_row_format(&mut self, format: RowFormat) {
         self.row_format = format;
     }
