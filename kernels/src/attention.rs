@@ -38,7 +38,11 @@ pub struct Heads {
 /// If the texts do not have as many queries as `q` and `out` have rows, or one has more queries than tokens, or a run does not
 /// lie within its memory.
 pub fn attend(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) {
-    let q_width = heads.n_heads * heads.head_dim;
+    let (row, q_width) = (heads.n_kv_heads * format.words(heads.head_dim), heads.n_heads * heads.head_dim);
+    for text in texts {
+        check(text, row);
+    }
+    // No number is too large to be added or multiplied now: all rows lie in a memory.
     let n: usize = texts.iter().map(|text| text.queries).sum();
     assert!(q.len() == n * q_width && out.len() == q.len(), "{n} queries of {q_width} numbers");
 
@@ -49,6 +53,19 @@ pub fn attend(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32]
     for_each(tasks.into_iter(), 4 * work, |task| task.compute(Registers::widest()));
 }
 
+/// Looks whether a text's numbers fit together. `row`: words of a row.
+///
+/// # Panics
+/// If a run of the text does not lie within its memory, or the text has more queries than tokens.
+fn check(text: &TextRows<'_>, row: usize) {
+    for run in text.runs {
+        let end = run.start.saturating_add(run.rows.saturating_mul(row));
+        assert!(end <= text.keys.len().min(text.values.len()), "a run ends at {end}, beyond the memory");
+    }
+    let len = text.len();
+    assert!(text.queries <= len, "{} queries in a text of {len} tokens", text.queries);
+}
+
 /// What is to be done for all texts, in pieces that can be done at the same time.
 fn tasks<'a>(
     heads: Heads,
@@ -57,18 +74,11 @@ fn tasks<'a>(
     q: &'a [f32],
     out: &'a Columns<'a>,
 ) -> Vec<Attention<'a>> {
-    let row = heads.n_kv_heads * format.words(heads.head_dim);
     let mut tasks = Vec::new();
     let mut first = 0;
     for text in texts {
-        let len = text.len();
-        assert!(text.queries <= len, "{} queries in a text of {len} tokens", text.queries);
-        for run in text.runs {
-            let end = run.start + run.rows * row;
-            assert!(end <= text.keys.len().min(text.values.len()), "a run ends at {end}, beyond the memory");
-        }
-        let task =
-            Attention { heads, format, text, kv_heads: 0..0, rows: 0..0, before: len - text.queries, q, first, out };
+        let before = text.len() - text.queries;
+        let task = Attention { heads, format, text, kv_heads: 0..0, rows: 0..0, before, q, first, out };
         task.divide(texts.len(), &mut tasks);
         first += text.queries;
     }
@@ -123,20 +133,25 @@ impl<'a> Attention<'a> {
         self.heads.n_heads / self.heads.n_kv_heads
     }
 
+    /// Query heads of the task: so many queries in each row.
+    fn query_heads(&self) -> usize {
+        self.kv_heads.len() * self.group()
+    }
+
     /// A query is one row in one head. Those of one row come together, as they see the same positions; within a row, those of
     /// one key/value head.
     fn row_and_head(&self, query: usize) -> (usize, usize) {
-        let heads = self.kv_heads.len() * self.group();
+        let heads = self.query_heads();
         (self.rows.start + query / heads, self.kv_heads.start * self.group() + query % heads)
     }
 
-    /// The first query that sees a position, or a tile's length before it.
+    /// The first query that sees a position.
     fn first_that_sees(&self, position: usize) -> usize {
-        position.saturating_sub(self.before + self.rows.start) * self.group()
+        position.saturating_sub(self.before + self.rows.start) * self.query_heads()
     }
 
     fn queries(&self) -> usize {
-        self.rows.len() * self.kv_heads.len() * self.group()
+        self.rows.len() * self.query_heads()
     }
 
     /// How many positions a query sees: those before it, and its own.
@@ -317,6 +332,7 @@ impl<S: Stored> ManyRows<'_, S> {
                     panel[i % C] = key.chunk::<V>(chunk).lanes();
                 }
             }
+            // Some scores are of keys that their query does not see; the softmax leaves them out.
             let mut query = task.first_that_sees(at);
             while query < queries {
                 let rows = Queries { packed: &packed, depth, first: query };
@@ -738,8 +754,6 @@ mod tests {
         }
     }
 
-    const FORMATS: [RowFormat; 4] = [RowFormat::F32, RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
-
     const SHAPES: [Heads; 5] = [
         Heads { n_heads: 6, n_kv_heads: 2, head_dim: 10 },
         Heads { n_heads: 7, n_kv_heads: 1, head_dim: 32 },
@@ -760,7 +774,7 @@ mod tests {
     #[test]
     fn a_batch_in_pages_is_attention_by_its_definition_in_all_registers() {
         for heads in SHAPES {
-            for format in FORMATS {
+            for format in RowFormat::ALL {
                 for batch in BATCHES {
                     let batch = if cfg!(miri) { &batch[..1] } else { batch };
                     let texts: Vec<(Pages, usize)> = (1..)
@@ -841,18 +855,36 @@ mod tests {
     fn what_cannot_be_attended_is_refused() {
         let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 2 };
         let memory = [1.0; 8];
-        let refused = |queries, runs: &[Run], q: usize, out: usize| {
+        // What the refusal says, nothing if there is none.
+        let refusal = |queries, runs: &[Run], q: usize, out: usize| {
             let texts = [TextRows { queries, keys: &memory, values: &memory, runs }];
             let mut out = vec![0.0; out];
             let attended = std::panic::AssertUnwindSafe(|| {
                 attend(heads, RowFormat::F32, &texts, &vec![1.0; q], &mut out);
             });
-            std::panic::catch_unwind(attended).is_err()
+            let panic = std::panic::catch_unwind(attended).err()?;
+            Some(*panic.downcast::<String>().expect("a message"))
         };
-        assert!(!refused(1, &[Run { start: 4, rows: 2 }], 4, 4), "as it should be");
-        assert!(refused(1, &[Run { start: 5, rows: 2 }], 4, 4), "a run beyond the memory");
-        assert!(refused(3, &[Run { start: 4, rows: 2 }], 12, 12), "more queries than tokens");
-        assert!(refused(1, &[Run { start: 4, rows: 2 }], 8, 8), "a query without a text");
-        assert!(refused(1, &[Run { start: 4, rows: 2 }], 4, 3), "an output that is too short");
+        let right = &[Run { start: 4, rows: 2 }][..];
+        assert_eq!(refusal(1, right, 4, 4), None, "as it should be");
+        // Some of these come back to small numbers if they are multiplied or added without a look.
+        for (start, rows, end) in [
+            (5, 2, 9),
+            (0, usize::MAX, usize::MAX),
+            (0, 1 << 63, usize::MAX),
+            (4, 1 << 63, usize::MAX),
+            (usize::MAX, 1, usize::MAX),
+            (usize::MAX - 1, 1, usize::MAX),
+        ] {
+            let said = refusal(1, &[Run { start, rows }], 4, 4);
+            assert_eq!(said, Some(format!("a run ends at {end}, beyond the memory")), "{rows} rows from {start} on");
+        }
+        for queries in [3, 1 << 63, usize::MAX] {
+            let said = refusal(queries, right, 12, 12);
+            assert_eq!(said, Some(format!("{queries} queries in a text of 2 tokens")));
+        }
+        let says = |queries, q, out| refusal(queries, right, q, out).unwrap_or_default();
+        assert!(says(1, 8, 8).ends_with("1 queries of 4 numbers"), "a query without a text");
+        assert!(says(1, 4, 3).ends_with("1 queries of 4 numbers"), "an output that is too short");
     }
 }

@@ -16,7 +16,7 @@
 //! Nondeterminism in LLM Inference", 2025](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/)
 //! shows what engines do without it.
 //!
-//! **The rooms.** Each says its own order of sums and its order of work:
+//! **The rooms.** Each that adds says in which order:
 //!
 //! - `vector`: sixteen numbers at a time; `registers`: in whatever registers the processor has;
 //! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them;
@@ -25,8 +25,8 @@
 //! - `small`: softmax, norm, gate; `parallel`: work for several threads; `limit`: what all of them cannot surpass.
 //!
 //! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector.rs` says what those
-//! are on AVX-512, on AVX2, on Neon and elsewhere. `vectorized` picks at run time. On x86 processors without fused multiply-add
-//! (before 2013) the results are the same and the speed is poor.
+//! are on AVX-512, on AVX2, on Neon and elsewhere. `vectorized` picks at run time. On x86 processors without fused
+//! multiply-add (before 2013) the results are the same and the speed is poor.
 
 mod attention;
 mod limit;

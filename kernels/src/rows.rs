@@ -100,9 +100,9 @@ pub struct TextRows<'a> {
 }
 
 impl TextRows<'_> {
-    /// Rows in all runs.
+    /// Rows in all runs; `usize::MAX` if they are too many to be counted.
     pub fn len(&self) -> usize {
-        self.runs.iter().map(|run| run.rows).sum()
+        self.runs.iter().fold(0, |sum: usize, run| sum.saturating_add(run.rows))
     }
 
     /// True if there is no row.
@@ -124,16 +124,36 @@ impl TextRows<'_> {
 /// A format, for loops that are compiled for each of them.
 pub(crate) trait Stored: Copy + Send + Sync {
     /// The words of sixteen numbers.
-    type Chunk;
+    type Chunk: Words;
 
     /// The number that all numbers of a head are multiplied by, and the words of the numbers.
-    fn split(head: &[f32]) -> (f32, &[f32]);
-    /// Words, sixteen numbers at a time.
-    fn chunks(words: &[f32]) -> &[Self::Chunk];
-    /// The numbers of sixteen words or fewer, with zeros behind them.
-    fn last(words: &[f32]) -> Self::Chunk;
+    #[inline(always)]
+    fn split(head: &[f32]) -> (f32, &[f32]) {
+        (1.0, head)
+    }
+
     /// Sixteen numbers.
     fn decode<V: Vector>(chunk: &Self::Chunk, scale: V) -> V;
+}
+
+/// Some words side by side.
+pub(crate) trait Words: Sized {
+    /// So many at a time; what is left over is left out.
+    fn chunks(words: &[f32]) -> &[Self];
+    /// So many, or fewer with zeros behind them.
+    fn last(words: &[f32]) -> Self;
+}
+
+impl<const N: usize> Words for [f32; N] {
+    #[inline(always)]
+    fn chunks(words: &[f32]) -> &[Self] {
+        words.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn last(words: &[f32]) -> Self {
+        padded(words)
+    }
 }
 
 /// Numbers as they are.
@@ -142,21 +162,6 @@ pub(crate) struct F32;
 
 impl Stored for F32 {
     type Chunk = Lanes;
-
-    #[inline(always)]
-    fn split(head: &[f32]) -> (f32, &[f32]) {
-        (1.0, head)
-    }
-
-    #[inline(always)]
-    fn chunks(words: &[f32]) -> &[Lanes] {
-        words.as_chunks().0
-    }
-
-    #[inline(always)]
-    fn last(words: &[f32]) -> Lanes {
-        padded(words)
-    }
 
     #[inline(always)]
     fn decode<V: Vector>(chunk: &Lanes, _: V) -> V {
@@ -172,21 +177,6 @@ impl Stored for F16 {
     type Chunk = [f32; LANES / 2];
 
     #[inline(always)]
-    fn split(head: &[f32]) -> (f32, &[f32]) {
-        (1.0, head)
-    }
-
-    #[inline(always)]
-    fn chunks(words: &[f32]) -> &[Self::Chunk] {
-        words.as_chunks().0
-    }
-
-    #[inline(always)]
-    fn last(words: &[f32]) -> Self::Chunk {
-        padded(words)
-    }
-
-    #[inline(always)]
     fn decode<V: Vector>(chunk: &Self::Chunk, _: V) -> V {
         V::load_f16(&bytes(chunk))
     }
@@ -198,21 +188,6 @@ pub(crate) struct Bf16;
 
 impl Stored for Bf16 {
     type Chunk = [f32; LANES / 2];
-
-    #[inline(always)]
-    fn split(head: &[f32]) -> (f32, &[f32]) {
-        (1.0, head)
-    }
-
-    #[inline(always)]
-    fn chunks(words: &[f32]) -> &[Self::Chunk] {
-        words.as_chunks().0
-    }
-
-    #[inline(always)]
-    fn last(words: &[f32]) -> Self::Chunk {
-        padded(words)
-    }
 
     #[inline(always)]
     fn decode<V: Vector>(chunk: &Self::Chunk, _: V) -> V {
@@ -230,16 +205,6 @@ impl Stored for Int8 {
     #[inline(always)]
     fn split(head: &[f32]) -> (f32, &[f32]) {
         (head[0], &head[1..])
-    }
-
-    #[inline(always)]
-    fn chunks(words: &[f32]) -> &[Self::Chunk] {
-        words.as_chunks().0
-    }
-
-    #[inline(always)]
-    fn last(words: &[f32]) -> Self::Chunk {
-        padded(words)
     }
 
     #[inline(always)]
@@ -264,7 +229,7 @@ impl<'a, S: Stored> Head<'a, S> {
     #[inline(always)]
     pub(crate) fn new(words: &'a [f32], dim: usize) -> Self {
         let (scale, words) = S::split(words);
-        let chunks = &S::chunks(words)[..dim / LANES];
+        let chunks = &S::Chunk::chunks(words)[..dim / LANES];
         let rest = &words[size_of_val(chunks) / size_of::<f32>()..];
         Head { scale, chunks, rest, n_rest: dim % LANES }
     }
@@ -293,7 +258,7 @@ impl<'a, S: Stored> Head<'a, S> {
         match self.chunks.get(at) {
             Some(chunk) => S::decode(chunk, self.scale()),
             None => {
-                let mut lanes = S::decode::<V>(&S::last(self.rest), self.scale()).lanes();
+                let mut lanes = S::decode::<V>(&S::Chunk::last(self.rest), self.scale()).lanes();
                 lanes[self.n_rest..].fill(0.0);
                 V::load(&lanes)
             }

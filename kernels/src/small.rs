@@ -57,11 +57,13 @@ pub(crate) fn softmax_scaled<V: Vector>(scores: &mut [f32], scale: f32) {
 
 /// Turns scores into probabilities, in place.
 pub fn softmax(scores: &mut [f32]) {
-    vectorized(Softmax { scores });
+    vectorized(Softmax { scores, scale: 1.0 });
 }
 
-struct Softmax<'a> {
-    scores: &'a mut [f32],
+/// [`softmax_scaled`], for all registers.
+pub(crate) struct Softmax<'a> {
+    pub(crate) scores: &'a mut [f32],
+    pub(crate) scale: f32,
 }
 
 impl Kernel for Softmax<'_> {
@@ -69,7 +71,7 @@ impl Kernel for Softmax<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        softmax_scaled::<V>(self.scores, 1.0);
+        softmax_scaled::<V>(self.scores, self.scale);
     }
 }
 
@@ -150,7 +152,7 @@ mod tests {
             for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
                 let mut scores = numbers(41, 3);
                 scores[at] = f32::NAN;
-                registers.run(Softmax { scores: &mut scores });
+                registers.run(Softmax { scores: &mut scores, scale: 1.0 });
                 assert!(scores.iter().all(|score| score.is_nan()), "{registers:?}, NaN at {at}: {scores:?}");
             }
         }
@@ -160,7 +162,7 @@ mod tests {
     fn all_registers_give_the_same_bits() {
         let results = |registers: Registers| {
             let mut scores = numbers(99, 3);
-            registers.run(Softmax { scores: &mut scores });
+            registers.run(Softmax { scores: &mut scores, scale: 0.3 });
             let mut gate = numbers(99, 7);
             registers.run(SiluTimes { gate: &mut gate, up: &numbers(99, 2) });
             let mut rows = numbers(99, 8);

@@ -4,7 +4,7 @@
 //! `i % 16`, the lanes in halves; a weighted sum of rows grows row by row, each multiply-add rounded once.
 
 use crate::registers::{Kernel, vectorized};
-use crate::small;
+use crate::small::Softmax;
 use crate::vector::{self, Vector};
 
 /// The dot product of two rows, sixteen sums side by side: a score, if they are a query and a key.
@@ -35,20 +35,6 @@ pub fn softmax_scaled(scores: &mut [f32], scale: f32) {
     vectorized(Softmax { scores, scale });
 }
 
-struct Softmax<'a> {
-    scores: &'a mut [f32],
-    scale: f32,
-}
-
-impl Kernel for Softmax<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        small::softmax_scaled::<V>(self.scores, self.scale);
-    }
-}
-
 /// `sums[i] += weight * row[i]`, each rounded once.
 ///
 /// # Panics
@@ -67,6 +53,7 @@ struct AddScaled<'a> {
 impl Kernel for AddScaled<'_> {
     type Output = ();
 
+    /// The numbers do not meet, so there are no lanes to keep in order: the compiler takes as many at once as it likes.
     #[inline(always)]
     fn run<V: Vector>(self) {
         for (sum, x) in self.sums.iter_mut().zip(self.row) {
