@@ -47,7 +47,15 @@ struct Teller {
     sampler: Sampler,
     reached: Reached,
     computed_again: u64,
+    /// Whether each step hands out the logits of its token.
+    keeps_logits: bool,
     error: Option<StepError>,
+}
+
+impl Teller {
+    fn new(sampler: Sampler) -> Self {
+        Teller { sampler, reached: Reached::default(), computed_again: 0, keeps_logits: false, error: None }
+    }
 }
 
 /// Tokens that a text has had rows of at the same time, at most.
@@ -110,6 +118,9 @@ pub struct Step {
     pub new_tokens: Vec<Pick>,
     /// The texts that have ended.
     pub told: Vec<Told>,
+    /// The logits that new tokens were chosen from, `[vocab_size]` each, of the texts for which somebody has
+    /// [asked](Serving::keep_logits).
+    pub logits: HashMap<TextId, Vec<f32>>,
 }
 
 /// What was done since the first text came.
@@ -231,9 +242,16 @@ impl<'m> Serving<'m> {
             return Err(StepError::TooLong { len, max_positions }.into());
         }
         let id = self.scheduler.submit(prompt, max_new_tokens)?;
-        self.tellers.insert(id, Teller { sampler, reached: Reached::default(), computed_again: 0, error: None });
+        self.tellers.insert(id, Teller::new(sampler));
         self.collect();
         Ok(id)
+    }
+
+    /// From now on each step hands out the logits that this text's token was chosen from. A text that has ended has none.
+    pub fn keep_logits(&mut self, id: TextId) {
+        if let Some(teller) = self.tellers.get_mut(&id) {
+            teller.keeps_logits = true;
+        }
     }
 
     /// Ends a text that waits or runs. The next [`step`](Self::step) reports it.
@@ -242,6 +260,8 @@ impl<'m> Serving<'m> {
     /// [`ScheduleError::UnknownText`].
     pub fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
         self.scheduler.cancel(id)?;
+        // Whoever goes in the middle of a prompt takes the steps with it that led to no token.
+        self.stall = Stall::default();
         self.collect();
         Ok(())
     }
@@ -280,16 +300,22 @@ impl<'m> Serving<'m> {
         let plan = self.scheduler.plan().map_err(ServingError::of_step)?;
         self.stall.check_plan(&plan, &self.scheduler, self.tellers.len())?;
         if plan.is_empty() {
-            return Ok(Step { new_tokens: Vec::new(), told: std::mem::take(&mut self.told) });
+            return Ok(Step { told: std::mem::take(&mut self.told), ..Step::default() });
         }
         self.count(&plan);
         let answers = self.compute(&plan)?;
 
-        let mut picks = Vec::new();
+        let (mut picks, mut kept) = (Vec::new(), HashMap::new());
         for (text, answer) in answers {
             let Some(teller) = self.tellers.get_mut(&text) else { return Err(ServingError::LostText(text)) };
             let token = match answer {
-                Ok(logits) => teller.sampler.pick(&logits),
+                Ok(logits) => {
+                    let token = teller.sampler.pick(&logits);
+                    if teller.keeps_logits {
+                        kept.insert(text, logits);
+                    }
+                    token
+                }
                 Err(error) => {
                     teller.error = Some(error);
                     STOP
@@ -302,7 +328,7 @@ impl<'m> Serving<'m> {
         self.stall.check_progress(&picks, &self.scheduler)?;
         let new_tokens: Vec<Pick> = picks.into_iter().filter(|pick| !self.end_of_text.contains(&pick.token)).collect();
         self.totals.new_tokens += new_tokens.len() as u64;
-        Ok(Step { new_tokens, told: std::mem::take(&mut self.told) })
+        Ok(Step { new_tokens, told: std::mem::take(&mut self.told), logits: kept })
     }
 
     /// Notes what a plan costs.

@@ -81,6 +81,23 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The ids of a text that has the special tokens in it already, as a chat template writes them.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Refused`].
+    pub fn encode_as_it_is(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = caught(|| self.inner.encode(text, false)).map_err(|problem| self.refused(problem))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// One token as a text of its own, also a special one. A part of a character is `�`.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Refused`].
+    pub fn token(&self, id: u32) -> Result<String, TokenizerError> {
+        caught(|| self.inner.decode(&[id], false)).map_err(|problem| self.refused(problem))
+    }
+
     /// The text of some ids; special tokens have none.
     ///
     /// # Errors

@@ -317,6 +317,44 @@ mod with_a_scheduler {
     }
 
     #[test]
+    fn texts_that_go_in_the_middle_of_their_prompts_are_no_stall() {
+        let model = tiny_model();
+        let limits = StepLimits { tokens: 1, texts: 1 };
+        let setting = Setting { page_size: 4, n_pages: 20, limits, keeps_prefixes: false };
+        let (mut serving, _) = serving(&model, setting, &[]);
+        for round in 0..20 {
+            let id = serving.submit(ASKED[2].0.to_vec(), 5, Sampler::new(SEEDED)).unwrap();
+            for step in 0..3 {
+                let done = serving.step().unwrap_or_else(|error| panic!("round {round}, step {step}: {error}"));
+                assert_eq!(done.new_tokens, [], "3 of 17 tokens are read");
+            }
+            serving.cancel(id).unwrap();
+        }
+    }
+
+    #[test]
+    fn logits_are_handed_out_for_those_who_ask_and_for_nobody_else() {
+        let model = tiny_model();
+        let limits = StepLimits { tokens: 7, texts: 2 };
+        let setting = Setting { page_size: 4, n_pages: 20, limits, keeps_prefixes: true };
+        let (mut serving, _) = serving(&model, setting, &[]);
+        let ids = [ASKED[0], ASKED[1]]
+            .map(|(prompt, most)| serving.submit(prompt.to_vec(), most, Sampler::new(Sampling::GREEDY)).unwrap());
+        serving.keep_logits(ids[1]);
+        let (mut text, mut rows) = (ASKED[1].0.to_vec(), 0);
+        while !serving.is_done() {
+            let done = serving.step().unwrap();
+            assert!(done.logits.keys().all(|id| *id == ids[1]), "{:?}", done.logits.keys());
+            for pick in done.new_tokens.iter().filter(|pick| pick.text == ids[1]) {
+                assert_eq!(done.logits[&ids[1]], model.step(&text, None).unwrap(), "after {text:?}");
+                text.push(pick.token);
+                rows += 1;
+            }
+        }
+        assert_eq!(rows, ASKED[1].1);
+    }
+
+    #[test]
     fn cancelled_texts_keep_what_they_have_and_the_others_go_on() {
         let model = tiny_model();
         let limits = StepLimits { tokens: 64, texts: 3 };
