@@ -20,6 +20,7 @@
 //! - [`prefixes`] and [`schedule`]: what a prefix cache does, and what a scheduler and the loop around it tell each other.
 //! - [`workload`]: texts that come and go in a pool of pages, counted without a model.
 //! - [`serving`]: the loop around the scheduler: many texts in the pages of one slab, each with a sampler of its own.
+//! - `server`, with the feature `serve`: the same for clients that speak OpenAI's protocol.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
 //! - [`snapshot`]: a cache as a file, for any cache to go on from.
 //! - [`files`]: files read only if they are what they should be, written whole or not at all; [`shown`]: what came from
@@ -45,6 +46,8 @@ pub mod prefixes;
 pub mod regions;
 pub mod sampler;
 pub mod schedule;
+#[cfg(feature = "serve")]
+pub mod server;
 pub mod serving;
 pub mod shown;
 pub mod snapshot;

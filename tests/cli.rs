@@ -44,6 +44,8 @@ fn help_has_an_example_and_every_option_a_word() {
         &[],
         &["generate"],
         &["batch"],
+        #[cfg(feature = "serve")]
+        &["serve"],
         &["logits"],
         &["synth"],
         &["status"],

@@ -69,6 +69,8 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
             &["--model=SMALL", "--max-new-tokens=3", "--kv=paged", "--draft=SMALL", "--accept=sample", "--draft-len=2"],
         ],
         ["batch"] => &[&["SMALL/prompts.jsonl", "--model=SMALL"], &["SMALL/prompts.jsonl", "--model=SMALL", "--json"]],
+        // Each line has two reasons to be refused before it listens, so that one is left when the other is changed.
+        ["serve"] => &[&["--model=SMALL", "--host=192.0.2.1", "--api-key=two words"]],
         ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],
         ["synth"] => &[&["--shape=tiny", "--out=model"]],
         ["status"] => &[&[]],

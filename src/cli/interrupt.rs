@@ -17,10 +17,24 @@ pub struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     /// From now on the first Ctrl-C is noted here; the second ends the program at once.
     pub fn watch() -> io::Result<Self> {
+        Self::watch_signals(&[SIGINT])
+    }
+
+    /// The same, also for the signal with which a system asks a program to end.
+    #[cfg(feature = "serve")]
+    pub fn watch_for_the_end() -> io::Result<Self> {
+        Self::watch_signals(&[SIGINT, signal_hook::consts::SIGTERM])
+    }
+
+    fn watch_signals(signals: &[i32]) -> io::Result<Self> {
         let pressed = Arc::new(AtomicBool::new(false));
         // In this order: the first one still finds false here, and is noted after that.
-        flag::register_conditional_shutdown(SIGINT, ENDED_BY_INTERRUPT, pressed.clone())?;
-        flag::register(SIGINT, pressed.clone())?;
+        for signal in signals {
+            flag::register_conditional_shutdown(*signal, ENDED_BY_INTERRUPT, pressed.clone())?;
+        }
+        for signal in signals {
+            flag::register(*signal, pressed.clone())?;
+        }
         Ok(Interrupt(pressed))
     }
 

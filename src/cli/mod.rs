@@ -14,6 +14,8 @@ mod progress;
 mod reading;
 mod report;
 mod saved;
+#[cfg(feature = "serve")]
+mod serve;
 mod status;
 mod synth;
 mod workload;
@@ -55,6 +57,8 @@ The other examples leave out the `cargo run --release --features solution --` pa
 enum Command {
     Generate(generate::Generate),
     Batch(batch::Batch),
+    #[cfg(feature = "serve")]
+    Serve(serve::Serve),
     Logits(logits::Logits),
     Synth(synth::Synth),
     Bench(bench::Bench),
@@ -89,6 +93,8 @@ impl Cli {
         pool.install(|| match self.command {
             Command::Generate(command) => command.run(),
             Command::Batch(command) => command.run(),
+            #[cfg(feature = "serve")]
+            Command::Serve(command) => command.run(),
             Command::Logits(command) => command.run(),
             Command::Synth(command) => command.run(),
             Command::Bench(command) => command.run(),

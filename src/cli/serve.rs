@@ -1,0 +1,206 @@
+//! `serve`: a server that speaks OpenAI's protocol, with one memory for all its clients.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::model::Model;
+use page_by_page::prefixes::Prefixes;
+use page_by_page::prefixes::none::NoPrefixes;
+use page_by_page::schedule::{ScheduleError, StepLimits};
+use page_by_page::server::connections::Patience;
+use page_by_page::server::guard::Guard;
+use page_by_page::server::template::ChatTemplate;
+use page_by_page::server::{self, Memory, Settings, Stop};
+use page_by_page::tokenizer::Tokenizer;
+
+use super::generate::whose_chapters;
+use super::interrupt::Interrupt;
+use super::kv::{Kv, Room, require_chapters};
+use super::memory;
+use super::reading::Reading;
+use super::report::{count, mib, thousands};
+use super::{model_dir, print, say};
+
+/// Slots of the pool, unless somebody says how many pages there are.
+const SLOTS: usize = 4096;
+/// What it runs: greedy choice, the pool, its tables and slab, forks, the prefix cache, the scheduler.
+const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
+/// Holds the key, where it should not be among the arguments, which others on the computer can see.
+const KEY_VARIABLE: &str = "PAGE_BY_PAGE_API_KEY";
+/// How long Ctrl-C may go unnoticed.
+const BLINK: Duration = Duration::from_millis(20);
+
+/// Serve the model to programs that speak OpenAI's protocol
+///
+/// Clients ask /v1/completions, /v1/chat/completions and /v1/models; /health says whether the server is well, /metrics what it
+/// has done. All texts share one pool of pages, one prefix cache and one scheduler, and each is the one that `generate` tells.
+///
+/// Only this computer can reach it, unless --host says otherwise, and then only those with the key. The address goes to
+/// standard output. Ctrl-C ends the server when the texts under way are told, at the latest when --grace is over; a second one
+/// ends it at once.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page serve
+  page-by-page serve --model path/to/Qwen3-0.6B --kv-dtype bf16 --pages 2048
+  page-by-page serve --host 0.0.0.0 --api-key sesame
+
+And then, from another terminal:
+  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' -d '{\"prompt\": \"Once upon a time\"}'")]
+pub struct Serve {
+    /// Model folder, or a bundled model: storyteller, storyteller-draft
+    #[arg(long, value_name = "DIR", default_value = "storyteller")]
+    model: PathBuf,
+    /// What clients call the model [default: the name of its folder]
+    #[arg(long, value_name = "TEXT")]
+    name: Option<String>,
+    /// Port to listen on, 0 for any that is free
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// Address to listen on; one that others can reach asks for a key
+    #[arg(long, value_name = "TEXT", default_value = "127.0.0.1")]
+    host: String,
+    /// Answer only to those who send this key [default: PAGE_BY_PAGE_API_KEY, or none]
+    #[arg(long, value_name = "TEXT")]
+    api_key: Option<String>,
+    /// Pages of the pool [default: enough for 4,096 tokens]
+    #[arg(long, value_name = "N")]
+    pages: Option<usize>,
+    /// Slots in a page
+    #[arg(long, value_name = "P", default_value_t = 16)]
+    page_size: usize,
+    /// Tokens that the texts read together in a step, at most
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    budget: usize,
+    /// Texts that run at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    running: usize,
+    /// Texts that wait behind those, at most; what comes then is refused for the moment
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    queue: usize,
+    /// Compute every prompt, whatever others have computed before
+    #[arg(long)]
+    no_prefix_cache: bool,
+    #[command(flatten)]
+    reading: Reading,
+    /// Seconds that a request may take, from its first byte to its last token
+    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
+    /// Seconds that the texts under way may go on when the server is to end
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    grace: u32,
+}
+
+impl Serve {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        require_chapters(&CHAPTERS)?;
+        let limits = StepLimits { tokens: self.budget, texts: self.running };
+        if limits.tokens == 0 || limits.texts == 0 {
+            return Err(ScheduleError::NoStep(limits).into());
+        }
+        let dir = model_dir(&self.model);
+        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        self.reading.apply(&mut model, Kv::Paged)?;
+        let template = ChatTemplate::open(&dir).transpose();
+        if let Some(Err(problem)) = &template {
+            say(&format!("note: no chats: {problem}"));
+        }
+        let room = self.memory(&model)?;
+        let (slots, bytes) = (room.slots, memory::slot_bytes(model.kv_layout(), room.slots)?);
+        let key = self.key()?;
+        let (addresses, is_here) = self.addresses()?;
+        ensure!(
+            is_here || key.is_some(),
+            "others could reach {}: give --api-key, or set {KEY_VARIABLE}, so that not everybody is served",
+            self.host
+        );
+        let name = self.model_name(&dir);
+        let settings = Settings {
+            model: name.clone(),
+            limits,
+            queue: self.queue,
+            guard: key.map_or(Guard::ThisComputer, Guard::Key),
+            patience: Patience { request: Duration::from_secs(self.timeout.into()), ..Patience::default() },
+            grace: Duration::from_secs(self.grace.into()),
+        };
+        let listener = TcpListener::bind(&addresses[..]).with_context(|| {
+            format!("cannot listen at {} port {}; choose another with --port N, or 0 for any", self.host, self.port)
+        })?;
+        let stop = Stop::default();
+        self.watch_for_the_end(&stop)?;
+        let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
+        say(&format!("{name}: {chats}; {} slots of memory, {}; Ctrl-C stops", thousands(slots), mib(bytes)));
+        say(&format!("chapters  {}", whose_chapters(&[&CHAPTERS[..], &self.reading.chapters(Kv::Paged)].concat())));
+        print(&format!("http://{}\n", listener.local_addr()?))?;
+        server::serve(settings, &model, room, tokenizer, template, listener, &stop)?;
+        Ok(())
+    }
+
+    fn key(&self) -> Result<Option<String>> {
+        let (name, key) = match (&self.api_key, std::env::var_os(KEY_VARIABLE)) {
+            (Some(key), _) => ("--api-key", key.clone()),
+            (None, Some(key)) => (KEY_VARIABLE, key.to_string_lossy().into_owned()),
+            (None, None) => return Ok(None),
+        };
+        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            bail!("{name} is empty, or has other characters than letters, digits and signs; choose another key");
+        }
+        Ok(Some(key))
+    }
+
+    /// Where to listen, and whether only this computer can reach it.
+    fn addresses(&self) -> Result<(Vec<SocketAddr>, bool)> {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        let addresses: Vec<SocketAddr> =
+            found.with_context(|| format!("--host {}: name an address of this computer", self.host))?.collect();
+        let is_here = addresses.iter().all(|address| address.ip().is_loopback());
+        Ok((addresses, is_here))
+    }
+
+    fn model_name(&self, dir: &Path) -> String {
+        let folder = || dir.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
+        self.name.clone().or_else(folder).unwrap_or_else(|| "model".into())
+    }
+
+    /// The memory of all texts, if there is as much.
+    fn memory(&self, model: &Model) -> Result<Memory> {
+        let enough = Room::for_tokens(SLOTS, self.page_size)?;
+        let n_pages = self.pages.unwrap_or(enough.n_pages);
+        let layout = model.kv_layout();
+        memory::require_pages(layout, self.page_size, n_pages)?;
+        let slots = n_pages.saturating_mul(self.page_size);
+        // Whoever reads a token has a slot for it, and whoever is answered has read one.
+        let tokens = self.budget.min(slots);
+        let what = format!("reading {} in a step", count(tokens, "token"));
+        let bytes = model.step_bytes(tokens, self.running.min(tokens));
+        memory::require(&what, bytes, "let a step read fewer with --budget, or fewer texts run with --running")?;
+        let prefixes: Box<dyn Prefixes> = match self.no_prefix_cache {
+            true => Box::new(NoPrefixes::new(self.page_size)?),
+            false => Box::new(PrefixCache::new(self.page_size)?),
+        };
+        Ok(Memory { slab: PageSlab::new(layout, self.page_size, n_pages)?, prefixes, slots })
+    }
+
+    /// Ctrl-C, and what a system sends to programs that are to end, end the server.
+    fn watch_for_the_end(&self, stop: &Stop) -> Result<()> {
+        let interrupt = Interrupt::watch_for_the_end().context("Ctrl-C cannot be watched for")?;
+        let (stop, grace) = (stop.clone(), self.grace);
+        let watch = move || {
+            while !interrupt.is_asked() {
+                thread::sleep(BLINK);
+            }
+            let seconds = count(grace as usize, "second");
+            say(&format!("stopping: texts under way have {seconds} more; Ctrl-C again ends at once"));
+            stop.ask();
+        };
+        thread::Builder::new().name("interrupt".into()).spawn(watch)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,337 @@
+//! The engine's thread: it alone has the slab, the prefix cache and the scheduler, and takes one step of the model after the
+//! other as long as there is a text.
+//!
+//! ```text
+//!   before a step    take in what was sent meanwhile; end the texts that nobody waits for any more
+//!   the step         the loop of chapter 12: plan, compute, pick, settle
+//!   after it         tell each new token to whoever waits for it; note what it cost
+//! ```
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvError};
+use std::time::Instant;
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::likely::likely;
+use super::metrics::{Metrics, PagesNow};
+use super::refusal::Refusal;
+use super::talk::{Asked, Command, Ended, Event, Submission};
+use super::voice::{Heard, Voice};
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::model::StepError;
+use crate::sampler::Sampler;
+use crate::schedule::{End, Pick, ScheduleError, TextId};
+use crate::serving::{Serving, ServingError, Step, Told};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// Writes the texts of all requests.
+pub struct Engine<'m> {
+    serving: Serving<'m>,
+    slab: SharedSlab,
+    tokenizer: &'m Tokenizer,
+    metrics: &'m Metrics,
+    /// Texts that may wait or run.
+    most_texts: usize,
+    open: HashMap<TextId, Open<'m>>,
+    /// Set when no more texts are taken in.
+    stop: Option<Instant>,
+}
+
+/// A text that somebody waits for.
+struct Open<'m> {
+    /// Its place in its request.
+    text: usize,
+    events: UnboundedSender<Event>,
+    until: Instant,
+    voice: Voice<'m>,
+    logprobs: Option<usize>,
+    came: Instant,
+    /// When it got its newest token.
+    newest: Option<Instant>,
+    n_prompt: usize,
+    /// Tokens of its prompt that the prefix cache held, once it has begun.
+    cached: Option<usize>,
+}
+
+/// Why the engine cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The scheduler's plans cannot be carried out.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    /// The scheduler does not know a text of its own.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+}
+
+impl<'m> Engine<'m> {
+    /// An engine without texts. `slab`: the one of `serving`. `most_texts`: that may wait or run at the same time.
+    pub fn new(
+        serving: Serving<'m>,
+        slab: &SharedSlab,
+        tokenizer: &'m Tokenizer,
+        metrics: &'m Metrics,
+        most_texts: usize,
+    ) -> Self {
+        Engine { serving, slab: slab.clone(), tokenizer, metrics, most_texts, open: HashMap::new(), stop: None }
+    }
+
+    /// Does what it is told, until it is told to stop and the last text has ended, or nobody is left to tell it anything.
+    ///
+    /// # Errors
+    /// [`EngineError`]. The texts that were open have no end then.
+    pub fn run(mut self, commands: &Receiver<Command>) -> Result<(), EngineError> {
+        self.note_state();
+        loop {
+            if self.is_idle() {
+                if self.stop.is_some() {
+                    return Ok(());
+                }
+                match commands.recv() {
+                    Ok(command) => self.obey(command)?,
+                    Err(RecvError) => return Ok(()),
+                }
+            }
+            while let Ok(command) = commands.try_recv() {
+                self.obey(command)?;
+            }
+            self.end_the_unwanted()?;
+            if !self.is_idle() {
+                let step = self.serving.step()?;
+                self.tell(step)?;
+            }
+            self.note_state();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.serving.is_done() && self.open.is_empty()
+    }
+
+    fn obey(&mut self, command: Command) -> Result<(), EngineError> {
+        match command {
+            Command::Stop { until } => self.stop = Some(until),
+            Command::Submit(submission) => {
+                let Submission { texts, events, accepted, came, until } = submission;
+                let taken = match self.refusal(texts.len()) {
+                    Some(refusal) => Err(refusal),
+                    None => self.submit(texts, &events, came, until)?,
+                };
+                // Nobody may be there to hear it: then nobody is there for the texts either.
+                let _ = accepted.send(taken);
+            }
+        }
+        Ok(())
+    }
+
+    /// Why so many texts cannot be taken in, if they cannot.
+    fn refusal(&self, texts: usize) -> Option<Refusal> {
+        if self.stop.is_some() {
+            return Some(Refusal::stopping());
+        }
+        let most = self.most_texts;
+        if texts > most {
+            let message =
+                format!("{texts} texts are more than the {most} that this server has places for; ask for fewer");
+            return Some(Refusal::of_field("n", message));
+        }
+        if self.open.len() + texts > most {
+            self.metrics.numbers().refused += 1;
+            let open = self.open.len();
+            let message = format!("{open} of {most} places are taken, and {texts} are needed; ask again in a second");
+            return Some(Refusal::full(message, 1));
+        }
+        None
+    }
+
+    /// Takes all of these texts in, or none.
+    fn submit(
+        &mut self,
+        texts: Vec<Asked>,
+        events: &UnboundedSender<Event>,
+        came: Instant,
+        until: Instant,
+    ) -> Result<Result<(), Refusal>, EngineError> {
+        let mut ids = Vec::new();
+        for (text, asked) in texts.into_iter().enumerate() {
+            let Asked { prompt, max_new_tokens, sampling, stops, logprobs } = asked;
+            let n_prompt = prompt.len();
+            let id = match self.serving.submit(prompt, max_new_tokens, Sampler::new(sampling)) {
+                Ok(id) => id,
+                Err(error) => {
+                    ids.into_iter().try_for_each(|id| self.forget(id))?;
+                    return Ok(Err(refusal_of(&error)));
+                }
+            };
+            if logprobs.is_some() {
+                self.serving.keep_logits(id);
+            }
+            let (events, voice) = (events.clone(), Voice::new(self.tokenizer, stops));
+            let (newest, cached) = (None, None);
+            self.open.insert(id, Open { text, events, until, voice, logprobs, came, newest, n_prompt, cached });
+            ids.push(id);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Ends a text that nobody is to hear of any more. Its pages are free when this returns.
+    fn forget(&mut self, id: TextId) -> Result<(), EngineError> {
+        self.open.remove(&id);
+        match self.serving.cancel(id) {
+            // It has ended in the step before, and is reported with the next one.
+            Ok(()) | Err(ScheduleError::UnknownText(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends the texts whose clients have gone, and those whose time is over.
+    fn end_the_unwanted(&mut self) -> Result<(), EngineError> {
+        let now = Instant::now();
+        let stopped = self.stop.is_some_and(|until| until <= now);
+        let unwanted = |open: &Open<'_>| open.events.is_closed() || stopped || open.until <= now;
+        let ids: Vec<TextId> = self.open.iter().filter(|(_, open)| unwanted(open)).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(open) = self.open.get(&id) {
+                let refusal = if stopped { Refusal::stopping() } else { Refusal::too_slow() };
+                // Whoever has gone does not hear it.
+                let _ = open.events.send(Event::Failed(refusal));
+                self.metrics.numbers().end("abort", open.came.elapsed());
+            }
+            self.forget(id)?;
+        }
+        Ok(())
+    }
+
+    /// Tells what came of a step.
+    fn tell(&mut self, step: Step) -> Result<(), EngineError> {
+        let Step { new_tokens, told, mut logits } = step;
+        for (text, _) in self.serving.scheduler().running() {
+            note_begin(&mut self.open, self.metrics, text.id, text.counters.found);
+        }
+        for told in &told {
+            if told.text.counters.computed > 0 {
+                note_begin(&mut self.open, self.metrics, told.text.id, told.text.counters.found);
+            }
+        }
+        let now = Instant::now();
+        for Pick { text: id, token } in new_tokens {
+            let logits = logits.remove(&id);
+            let Some(open) = self.open.get_mut(&id) else { continue };
+            open.note_token(self.metrics, now);
+            let likely = logits.map(|logits| likely(&logits, token, open.logprobs.unwrap_or(0)));
+            match open.voice.push(token, likely) {
+                Ok(Heard::Piece(piece)) if piece.is_empty() => {}
+                Ok(Heard::Piece(piece)) => drop(open.events.send(Event::Piece { text: open.text, piece })),
+                Ok(Heard::Stopped(piece)) => {
+                    let end = Event::End { text: open.text, piece, end: open.ended("stop") };
+                    let _ = open.events.send(end);
+                    self.metrics.numbers().end("stop", open.came.elapsed());
+                    self.forget(id)?;
+                }
+                Err(error) => self.fail(id, &error)?,
+            }
+        }
+        told.into_iter().try_for_each(|told| self.end(told))
+    }
+
+    /// A text has ended by itself.
+    fn end(&mut self, told: Told) -> Result<(), EngineError> {
+        let Told { text, end, .. } = told;
+        let Some(mut open) = self.open.remove(&text.id) else { return Ok(()) };
+        let reason = match end {
+            Ok(End::EndOfText) => "stop",
+            Ok(End::Limit) => "length",
+            Ok(End::Cancelled) => return Ok(()),
+            Err(error) => {
+                let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
+                self.metrics.numbers().end("error", open.came.elapsed());
+                return Ok(());
+            }
+        };
+        match open.voice.finish() {
+            Ok((piece, is_stopped)) => {
+                let reason = if is_stopped { "stop" } else { reason };
+                let _ = open.events.send(Event::End { text: open.text, piece, end: open.ended(reason) });
+                self.metrics.numbers().end(reason, open.came.elapsed());
+                Ok(())
+            }
+            Err(error) => {
+                let id = text.id;
+                self.open.insert(id, open);
+                self.fail(id, &error)
+            }
+        }
+    }
+
+    /// The tokenizer does not know what a text says.
+    fn fail(&mut self, id: TextId, error: &TokenizerError) -> Result<(), EngineError> {
+        if let Some(open) = self.open.get(&id) {
+            let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
+            self.metrics.numbers().end("error", open.came.elapsed());
+        }
+        self.forget(id)
+    }
+
+    /// Notes what there is now.
+    fn note_state(&self) {
+        let scheduler = self.serving.scheduler();
+        let pages = {
+            let slab = self.slab.borrow();
+            let (pool, cached) = (slab.pool(), scheduler.prefixes().n_evictable(slab.pool()));
+            let free = pool.n_free();
+            PagesNow { free, cached, used: pool.n_pages().saturating_sub(free + cached) }
+        };
+        let mut numbers = self.metrics.numbers();
+        numbers.running = scheduler.running().count();
+        numbers.waiting = scheduler.waiting().count();
+        numbers.pages = pages;
+        numbers.totals = self.serving.totals();
+        let texts = scheduler.running().map(|(text, _)| text).chain(scheduler.waiting());
+        let open: u64 = texts.map(|text| text.counters.preemptions).sum();
+        numbers.preemptions = numbers.totals.preemptions + open;
+    }
+}
+
+/// Notes that a text has begun, if it has just done so.
+fn note_begin(open: &mut HashMap<TextId, Open<'_>>, metrics: &Metrics, id: TextId, found: usize) {
+    if let Some(open) = open.get_mut(&id).filter(|open| open.cached.is_none()) {
+        open.cached = Some(found);
+        let mut numbers = metrics.numbers();
+        numbers.queries += open.n_prompt as u64;
+        numbers.hits += found as u64;
+    }
+}
+
+impl Open<'_> {
+    fn note_token(&mut self, metrics: &Metrics, now: Instant) {
+        let mut numbers = metrics.numbers();
+        numbers.generation_tokens += 1;
+        match self.newest.replace(now) {
+            Some(before) => numbers.next_token(now - before),
+            None => {
+                numbers.prompt_tokens += self.n_prompt as u64;
+                numbers.first_token(now - self.came);
+            }
+        }
+    }
+
+    fn ended(&self, reason: &'static str) -> Ended {
+        Ended { reason, new_tokens: self.voice.n_tokens(), cached: self.cached.unwrap_or(0) }
+    }
+}
+
+/// What is wrong with a text that was not taken in.
+fn refusal_of(error: &ServingError) -> Refusal {
+    let message = error.to_string();
+    match error {
+        ServingError::Model(StepError::UnknownToken { .. } | StepError::NoTokens) => {
+            Refusal::of_field("prompt", message)
+        }
+        ServingError::Schedule(ScheduleError::NoPrompt) => Refusal::of_field("prompt", message),
+        ServingError::Model(StepError::TooLong { .. }) | ServingError::Schedule(ScheduleError::NeverFits { .. }) => {
+            Refusal::too_long("max_tokens", message)
+        }
+        _ => Refusal::failed(message),
+    }
+}

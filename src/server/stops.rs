@@ -1,0 +1,122 @@
+//! Stops: strings that end a text before they are shown.
+//!
+//! A stop may come in pieces, over several tokens. So what could be the beginning of one is held back until it is clear that it
+//! is not:
+//!
+//! ```text
+//!   stop "\n\n"        text            shown           held back
+//!                      "The end.\n"    "The end."      "\n"
+//!                      "The end.\nA"   "The end.\nA"
+//!                      "The end.\n\n"  "The end."      the text ends here
+//! ```
+//!
+//! Where several stops are in a text, the one counts that is complete first; of those that are complete at the same place, the
+//! one that was named first. [vLLM](https://github.com/vllm-project/vllm) 0.33.0 decides the same.
+
+/// The stops of a text, and how far it was searched.
+#[derive(Clone, Debug, Default)]
+pub struct Stops {
+    stops: Vec<String>,
+    /// Bytes of the text that were searched.
+    searched: usize,
+}
+
+impl Stops {
+    /// Stops for a text that is still empty. None of them is empty.
+    pub fn new(stops: Vec<String>) -> Self {
+        Stops { stops, searched: 0 }
+    }
+
+    /// Looks for a stop in a text that has grown since it was last asked about; where it begins, in bytes.
+    pub fn find(&mut self, text: &str) -> Option<usize> {
+        let searched = std::mem::replace(&mut self.searched, text.len());
+        let found = self.stops.iter().filter_map(|stop| {
+            // It ends in what is new, so it begins after this.
+            let mut from = (searched + 1).saturating_sub(stop.len()).min(text.len());
+            while !text.is_char_boundary(from) {
+                from -= 1;
+            }
+            let start = from + text[from..].find(stop.as_str())?;
+            Some((start + stop.len(), start))
+        });
+        // The first of those that end at the same place.
+        found.min_by_key(|(end, _)| *end).map(|(_, start)| start)
+    }
+
+    /// Bytes of a text that are not, and cannot become, part of a stop.
+    pub fn safe(&self, text: &str) -> usize {
+        let held = self.stops.iter().map(|stop| {
+            let beginnings = stop.char_indices().map(|(end, _)| end).rev();
+            beginnings.into_iter().find(|end| text.ends_with(&stop[..*end])).unwrap_or(0)
+        });
+        text.len() - held.max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is shown after each piece, and how the text ends.
+    fn shown(stops: &[&str], pieces: &[&str]) -> (Vec<String>, Option<String>) {
+        let mut stops = Stops::new(stops.iter().map(ToString::to_string).collect());
+        let (mut text, mut shown) = (String::new(), Vec::new());
+        for piece in pieces {
+            text.push_str(piece);
+            if let Some(end) = stops.find(&text) {
+                return (shown, Some(text[..end].into()));
+            }
+            shown.push(text[..stops.safe(&text)].into());
+        }
+        (shown, None)
+    }
+
+    #[test]
+    fn what_may_begin_a_stop_is_held_back() {
+        let (shown, end) = shown(&["\n\n"], &["The end.\n", "A", "\n", "\n"]);
+        assert_eq!(shown, ["The end.", "The end.\nA", "The end.\nA"]);
+        assert_eq!(end.as_deref(), Some("The end.\nA"));
+    }
+
+    #[test]
+    fn the_stop_that_is_complete_first_counts() {
+        assert_eq!(shown(&["abcd", "bc"], &["xabcd"]).1.as_deref(), Some("xa"));
+        assert_eq!(shown(&["b", "ab"], &["xa", "b"]).1.as_deref(), Some("xa"));
+        assert_eq!(shown(&["ab", "b"], &["xa", "b"]).1.as_deref(), Some("x"));
+        // The longer one is held back as a whole, and let go of as a whole.
+        assert_eq!(shown(&["abcd"], &["xabc", "e"]).0, ["x", "xabce"]);
+    }
+
+    #[test]
+    fn stops_of_many_bytes_are_found_wherever_a_piece_ends() {
+        let text = "né🐉é!";
+        for middle in [3, 7, 9] {
+            let pieces = [&text[..middle], &text[middle..]];
+            let (shown, end) = shown(&["🐉é"], &pieces);
+            assert!(shown.iter().all(|text| !text.contains('🐉')), "{shown:?}");
+            assert_eq!(end.as_deref(), Some("né"), "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_stop_never_shows_however_the_text_is_cut() {
+        let text = "aababcabcdab";
+        for stop in ["abcd", "abc", "ab", "b", "aa", "dab", "aababcabcdab", "cda"] {
+            let end = text.find(stop).unwrap();
+            for size in 1..=text.len() {
+                let pieces: Vec<&str> = text.as_bytes().chunks(size).map(|p| std::str::from_utf8(p).unwrap()).collect();
+                let (shown, found) = shown(&[stop], &pieces);
+                assert_eq!(found.as_deref(), Some(&text[..end]), "{stop} in pieces of {size}");
+                for shown in shown {
+                    assert!(shown.len() <= end && text.starts_with(&shown), "{stop} in pieces of {size}: {shown}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_stops_nothing_is_held_back() {
+        assert_eq!(shown(&[], &["a", "b"]), (vec!["a".into(), "ab".into()], None));
+        assert_eq!(shown(&["x"], &["a", "b"]).0, ["a", "ab"]);
+    }
+}
