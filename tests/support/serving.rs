@@ -47,7 +47,7 @@ impl Default for Options {
             queue: 64,
             guard: Guard::ThisComputer,
             patience: Patience::default(),
-            grace: Duration::from_secs(20),
+            grace: Duration::from_secs(180),
             prefixes: |page_size| Box::new(PrefixCache::new(page_size).unwrap()),
         }
     }
@@ -114,7 +114,7 @@ impl Server {
             if is_right(found) {
                 return;
             }
-            assert!(began.elapsed() < Duration::from_secs(30), "{name} {labels} is still {found}");
+            assert!(began.elapsed() < Duration::from_secs(180), "{name} {labels} is still {found}");
             thread::sleep(Duration::from_millis(2));
         }
     }
