@@ -79,6 +79,11 @@ pub mod ch13_paged_attention;
 #[cfg_attr(not(reference = "ch14_half_the_bytes"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
 pub mod ch14_half_the_bytes;
 
+#[cfg_attr(reference = "ch15_simulation", path = "../solutions/ch15_simulation.rs")]
+#[cfg_attr(not(reference = "ch15_simulation"), path = "../exercises/ch15_simulation.rs")]
+#[cfg_attr(not(reference = "ch15_simulation"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch15_simulation;
+
 /// A chapter of the book.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
@@ -116,7 +121,7 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 14] = [
+const CHAPTERS: [Chapter; 15] = [
     Chapter {
         number: 1,
         title: "Recompute everything",
@@ -214,6 +219,13 @@ const CHAPTERS: [Chapter; 14] = [
         name: "ch14_half_the_bytes",
         source: source(cfg!(reference = "ch14_half_the_bytes"), cfg!(unstarted = "ch14_half_the_bytes")),
         exercise: include_str!("../exercises/ch14_half_the_bytes.rs"),
+    },
+    Chapter {
+        number: 15,
+        title: "Break the scheduler",
+        name: "ch15_simulation",
+        source: source(cfg!(reference = "ch15_simulation"), cfg!(unstarted = "ch15_simulation")),
+        exercise: include_str!("../exercises/ch15_simulation.rs"),
     },
 ];
 

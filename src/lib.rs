@@ -21,6 +21,7 @@
 //! - [`workload`]: texts that come and go in a pool of pages, counted without a model.
 //! - [`serving`]: the loop around the scheduler: many texts in the pages of one slab, each with a sampler of its own.
 //! - `server`, with the feature `serve`: the same for clients that speak OpenAI's protocol.
+//! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
 //! - [`snapshot`]: a cache as a file, for any cache to go on from.
 //! - [`files`]: files read only if they are what they should be, written whole or not at all; [`shown`]: what came from
@@ -50,6 +51,7 @@ pub mod schedule;
 pub mod server;
 pub mod serving;
 pub mod shown;
+pub mod simulation;
 pub mod snapshot;
 pub mod tokenizer;
 pub mod workload;

@@ -67,6 +67,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["workload", "chats"],
         &["workload", "documents"],
         &["workload", "serving"],
+        &["simulate"],
     ];
     for &command in commands {
         let help = ok(&[command, &["--help"]].concat()).stdout;

@@ -103,6 +103,12 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
         ["workload", "shared" | "unique"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"]],
         ["workload", "serving"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"], &["--trace=b"]],
         ["workload", "chats" | "documents"] => &[&["--pages=200"]],
+        ["simulate"] => &[
+            &["--seeds=3", "--steps=5"],
+            &["--seed=3", "--steps=5"],
+            &["--planted=never-fits", "--steps=30"],
+            &["--planted=cancel-leaks", "--blind", "--steps=20"],
+        ],
         _ => panic!("the command {command:?} is new: say in `quick` how it runs in no time"),
     }
 }

@@ -16,6 +16,7 @@ mod report;
 mod saved;
 #[cfg(feature = "serve")]
 mod serve;
+mod simulate;
 mod status;
 mod synth;
 mod workload;
@@ -63,6 +64,7 @@ enum Command {
     Synth(synth::Synth),
     Bench(bench::Bench),
     Workload(workload::Workload),
+    Simulate(simulate::Simulate),
     Status(status::Status),
 }
 
@@ -99,6 +101,7 @@ impl Cli {
             Command::Synth(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Workload(command) => command.run(),
+            Command::Simulate(command) => command.run(),
             Command::Status(command) => command.run(),
         })
     }

@@ -27,6 +27,7 @@ mod ch11_trie;
 mod ch12_timeline;
 mod ch13_runs;
 mod ch14_head;
+mod ch15_shrink;
 mod home_paged;
 
 use anyhow::{Result, ensure};
@@ -128,6 +129,7 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch12_timeline", &ch12_timeline::record()?, ch12_timeline::draw)?,
         Figure::new("ch13_runs", &ch13_runs::record()?, ch13_runs::draw)?,
         Figure::new("ch14_head", &ch14_head::record()?, ch14_head::draw)?,
+        Figure::new("ch15_shrink", &ch15_shrink::record()?, ch15_shrink::draw)?,
     ])
 }
 

@@ -1,0 +1,126 @@
+//! Cases drawn by a seed, and events made smaller.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::schedule::StepLimits;
+
+use super::{Case, Event, Setup};
+
+/// A seeded generator of small numbers, the same everywhere.
+struct Dice(ChaCha8Rng);
+
+impl Dice {
+    /// A number from `low` to `high`, both included, all as likely.
+    fn roll(&mut self, low: usize, high: usize) -> usize {
+        let span = (high - low + 1) as u128;
+        low + ((u128::from(self.0.next_u64()) * span) >> 64) as usize
+    }
+}
+
+impl Case {
+    /// A case of so many steps, drawn by a seed: a small world in which there is hardly ever room enough.
+    ///
+    /// The first steps of a longer case are those of a shorter one of the same seed.
+    pub fn of_seed(seed: u64, steps: u64) -> Case {
+        let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
+        let setup = Setup {
+            page_size: dice.roll(1, 4),
+            n_pages: dice.roll(3, 12),
+            limits: StepLimits { tokens: dice.roll(1, 10), texts: dice.roll(1, 4) },
+            keeps_prefixes: dice.roll(0, 3) > 0,
+        };
+        let (mut events, mut made, mut names) = (Vec::new(), 0, 0);
+        while made < steps {
+            let event = match dice.roll(1, 100) {
+                1..=28 => {
+                    names += 1;
+                    arrival(&mut dice, setup, names)
+                }
+                29..=33 => Event::Cancel { name: dice.roll(names.saturating_sub(8) as usize, names as usize) as u32 },
+                34..=37 => Event::Take { pages: dice.roll(1, setup.n_pages.div_ceil(3)) },
+                38..=45 => Event::GiveBack { pages: dice.roll(1, setup.n_pages) },
+                _ => {
+                    made += 1;
+                    Event::Step
+                }
+            };
+            events.push(event);
+        }
+        Case { setup, events }
+    }
+}
+
+fn arrival(dice: &mut Dice, setup: Setup, name: u32) -> Event {
+    let Setup { page_size, n_pages, .. } = setup;
+    let slots = page_size * n_pages;
+    // Now and then one that fills the pool, or is too long for it.
+    let (longest, most) = if dice.roll(1, 8) == 1 { (slots + 2, 12) } else { (2 * page_size + 2, 10) };
+    let (alike, prompt) = (dice.roll(0, 2) as u32, dice.roll(1, longest));
+    Event::Arrive { name, alike, prompt, max_new_tokens: dice.roll(0, most) }
+}
+
+/// Events that are like this one with a smaller number in one place, the smallest first. None for a step or a cancellation.
+///
+/// A prompt of 9 tokens: 1, 4 and 8 tokens instead.
+pub fn smaller(event: Event) -> Vec<Event> {
+    match event {
+        Event::Arrive { name, alike, prompt, max_new_tokens } => {
+            let arrive = |alike, prompt, max_new_tokens| Event::Arrive { name, alike, prompt, max_new_tokens };
+            let prompts = below(prompt, 1).into_iter().map(|prompt| arrive(alike, prompt, max_new_tokens));
+            let limits = below(max_new_tokens, 0).into_iter().map(|most| arrive(alike, prompt, most));
+            let kinds = below(alike as usize, 0).into_iter().map(|alike| arrive(alike as u32, prompt, max_new_tokens));
+            prompts.chain(limits).chain(kinds).collect()
+        }
+        Event::Take { pages } => below(pages, 1).into_iter().map(|pages| Event::Take { pages }).collect(),
+        Event::GiveBack { pages } => below(pages, 1).into_iter().map(|pages| Event::GiveBack { pages }).collect(),
+        Event::Cancel { .. } | Event::Step => Vec::new(),
+    }
+}
+
+/// The least, the half and one less: those that are below `number`, each once.
+fn below(number: usize, least: usize) -> Vec<usize> {
+    let mut numbers = vec![least, (number / 2).max(least), number.saturating_sub(1).max(least)];
+    numbers.dedup();
+    numbers.retain(|smaller| *smaller < number);
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_case() {
+        assert_eq!(Case::of_seed(7, 50), Case::of_seed(7, 50));
+        assert_ne!(Case::of_seed(7, 50), Case::of_seed(8, 50));
+        let (short, long) = (Case::of_seed(7, 50), Case::of_seed(7, 80));
+        assert_eq!(long.events[..short.events.len()], short.events);
+        for seed in 0..200 {
+            let steps = Case::of_seed(seed, 60).events.iter().filter(|event| **event == Event::Step).count();
+            assert_eq!(steps, 60);
+        }
+    }
+
+    #[test]
+    fn smaller_events_are_smaller_and_end() {
+        let arrive = Event::Arrive { name: 3, alike: 1, prompt: 9, max_new_tokens: 2 };
+        let found = smaller(arrive);
+        let prompts: Vec<usize> = found
+            .iter()
+            .filter_map(|event| match event {
+                Event::Arrive { alike: 1, prompt, max_new_tokens: 2, .. } => Some(*prompt),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(prompts, [1, 4, 8]);
+        assert_eq!(found.len(), 6);
+        let least = Event::Arrive { name: 3, alike: 0, prompt: 1, max_new_tokens: 0 };
+        for event in
+            [least, Event::Take { pages: 1 }, Event::GiveBack { pages: 1 }, Event::Step, Event::Cancel { name: 9 }]
+        {
+            assert_eq!(smaller(event), [], "{event:?}");
+        }
+        assert_eq!(smaller(Event::Take { pages: 2 }), [Event::Take { pages: 1 }]);
+    }
+}

@@ -1,0 +1,79 @@
+//! Tries seeds until a rule is broken.
+
+use super::{Case, Event, Failure, Make, Rule, Setup};
+use crate::chapters::ch15_simulation::{run, shrink};
+
+/// Seeds that were tried in vain: no rule was broken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// How many.
+    pub seeds: u64,
+    /// Steps of all of them together.
+    pub steps: u64,
+}
+
+/// A case in which a rule is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The seed that drew it.
+    pub seed: u64,
+    /// The rule, and when.
+    pub failure: Failure,
+    /// Events of the case, up to the one after which it was seen.
+    pub events: usize,
+    /// The same rule broken in fewer and smaller events.
+    pub case: Case,
+    /// The rule broken there.
+    pub shrunk: Failure,
+    /// Cases that were run to shrink it.
+    pub runs: u64,
+    /// What was tried before.
+    pub passed: Passed,
+}
+
+/// The rule that is broken first when these events happen; `None` if all hold.
+pub fn rule_broken(make: &Make<'_>, setup: Setup, events: &[Event]) -> Option<Rule> {
+    let case = Case { setup, events: events.to_vec() };
+    run(make, &case).err().map(|failure| failure.violation.rule)
+}
+
+/// Runs the case of each seed by chapter 15, and shrinks the first in which a rule is broken. `on_run` hears of each run.
+///
+/// # Errors
+/// What was found. The same seed finds the same.
+pub fn search(
+    make: &Make<'_>,
+    seeds: impl IntoIterator<Item = u64>,
+    steps: u64,
+    mut on_run: impl FnMut(),
+) -> Result<Passed, Box<Found>> {
+    let mut passed = Passed::default();
+    for seed in seeds {
+        on_run();
+        let case = Case::of_seed(seed, steps);
+        match run(make, &case) {
+            Ok(made) => {
+                passed.seeds += 1;
+                passed.steps += made;
+            }
+            Err(failure) => return Err(Box::new(found(make, seed, &case, failure, passed, on_run))),
+        }
+    }
+    Ok(passed)
+}
+
+fn found(make: &Make<'_>, seed: u64, case: &Case, failure: Failure, passed: Passed, mut on_run: impl FnMut()) -> Found {
+    let (setup, rule) = (case.setup, failure.violation.rule);
+    // What comes behind changes nothing any more.
+    let until = (failure.event + 1).min(case.events.len());
+    let mut runs = 0;
+    let events = shrink(&case.events[..until], &mut |events| {
+        runs += 1;
+        on_run();
+        rule_broken(make, setup, events) == Some(rule)
+    });
+    let case = Case { setup, events };
+    // A shrinking that goes wrong leaves the case as it was found.
+    let shrunk = run(make, &case).err().unwrap_or_else(|| failure.clone());
+    Found { seed, failure, events: until, case, shrunk, runs, passed }
+}
