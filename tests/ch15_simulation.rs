@@ -485,6 +485,9 @@ mod checks {
         // The example of the stub: 1, 9 and 1 tokens to read.
         let second = texts(vec![text(0, 5, 5), text(1, 9, 0), text(2, 4, 4)], vec![]);
         progress_broken("text 1 gets nothing, text 2 does", "1", &[turn(0, 1, true), turn(2, 1, true)], &second);
+        let rest = texts(vec![text(0, 5, 5), text(1, 9, 0), text(2, 7, 7)], vec![]);
+        let turns = [turn(0, 1, true), turn(2, 7, true)];
+        progress_broken("text 1 gets nothing, text 2 the rest of the budget", "1", &turns, &rest);
         let first = texts(vec![text(0, 9, 8), text(1, 4, 4)], vec![]);
         progress_broken("text 0 gets nothing, text 1 does", "0", &[turn(1, 8, true)], &first);
         let part = texts(vec![text(0, 9, 3), text(1, 5, 5)], vec![]);
@@ -903,6 +906,8 @@ mod checks {
         // Nothing at all breaks the rule.
         let (found, _) = shrunk("5 events, none of which matters", &cancels(5), 40, |_| true);
         same!(found, [], "shrink of 5 events, none of which matters");
+        let (found, _) = shrunk("one event that does not matter", &cancels(1), 20, |_| true);
+        same!(found, [], "shrink of one event that does not matter");
     }
 
     #[test]
