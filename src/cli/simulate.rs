@@ -22,8 +22,6 @@ use super::{print, say};
 const CHAPTERS: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];
 /// More seeds or steps than this are better two runs.
 const MOST: u64 = 1_000_000;
-/// Pages of the pool in an ordinary day.
-const PAGES: usize = 100;
 /// How long a scheduler may think about one event.
 const PATIENCE: u32 = 20;
 
@@ -302,8 +300,10 @@ impl Simulate {
             Err(wrong) => (0, Some(wrong)),
         };
         let every = self.steps.div_ceil(6).max(1);
+        let day = examples::day(self.steps);
+        let n_pages = day.setup.n_pages;
         let mut days = Vec::new();
-        let watched = examples::watch(make, &examples::day(self.steps), |outcome: &Outcome| {
+        let watched = examples::watch(make, &day, |outcome: &Outcome| {
             if outcome.steps.is_multiple_of(every) || outcome.steps == self.steps {
                 let Outcome { steps, ended, wrong, lost, .. } = *outcome;
                 days.push(Sight { steps, ended, wrong, pages_lost: lost });
@@ -318,7 +318,7 @@ impl Simulate {
                 None => format!("examples right: {right} of {examples}"),
                 Some(wrong) => format!("an example is wrong: {wrong}"),
             };
-            let mut table = Table::new(0, &["steps", "texts ended", "wrong", &format!("pages lost, of {PAGES}")]);
+            let mut table = Table::new(0, &["steps", "texts ended", "wrong", &format!("pages lost, of {n_pages}")]);
             for Sight { steps, ended, wrong, pages_lost } in &days {
                 table.line([*steps, *ended, *wrong, *pages_lost as u64].map(thousands));
             }

@@ -47,7 +47,8 @@ pub fn watch(make: &Make<'_>, case: &Case, mut after: impl FnMut(&Outcome)) -> R
         let tables = seen.running.iter().flat_map(|text| &text.pages);
         let mut known = vec![0; seen.owners.len()];
         for page in tables.chain(&seen.kept).chain(&seen.strangers) {
-            known[page.index()] += 1;
+            // A wrong scheduler may have a page that the pool does not have.
+            known.get_mut(page.index()).into_iter().for_each(|known| *known += 1);
         }
         outcome.lost = seen.owners.iter().zip(&known).filter(|(owners, known)| owners > known).count();
         outcome.left = seen.alive.len();

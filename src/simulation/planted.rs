@@ -281,10 +281,8 @@ impl Subject for Planted {
             self.end(text, End::Limit);
         } else {
             let n_pages = self.slab.borrow().pool().n_pages();
-            let needed = PageTable::pages_needed(
-                ForkCache::new(&self.slab)?.table(),
-                n_prompt.saturating_add(max_new_tokens - 1),
-            );
+            let most_rows = n_prompt.saturating_add(max_new_tokens - 1);
+            let needed = ForkCache::new(&self.slab)?.table().pages_needed(most_rows);
             if needed > n_pages && !self.has(Bug::NeverFits) {
                 return Err(ScheduleError::NeverFits { prompt: n_prompt, max_new_tokens, needed, n_pages });
             }
