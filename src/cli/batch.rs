@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::prefixes::saved::SavedPrefixes;
 use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{End, StepLimits, TextId};
+use page_by_page::schedule::{End, TextId};
 use page_by_page::serving::{Serving, Told, Totals};
 use page_by_page::snapshot::Snapshot;
 use page_by_page::tokenizer::Tokenizer;
@@ -26,17 +24,16 @@ use serde::Serialize;
 
 use super::generate::{MAX_NEW_TOKENS, SEED, sampling, whose_chapters};
 use super::interrupt::Interrupt;
-use super::kv::{Kv, Room, require_chapters};
+use super::kv::{Kv, require_chapters};
 use super::memory;
 use super::reading::Reading;
 use super::report::{count, per_second, rate, thousands, time};
+use super::sharing::Sharing;
 use super::{model_dir, print, say};
 use lines::{Line, Lines, Next, Wish};
 use results::{Counters, Outcome, Results, Timings, Tokens};
 use telling::Telling;
 
-/// Slots of the pool, unless somebody says how many pages there are.
-const SLOTS: usize = 4096;
 /// Texts that wait for a place, at most: the next lines are read when one of them runs.
 const MOST_WAITING: usize = 4096;
 /// What it runs: the pool, its tables and slab, forks, the prefix cache, the scheduler.
@@ -71,21 +68,8 @@ pub struct Batch {
     /// Model folder, or a bundled model: storyteller, storyteller-draft
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: PathBuf,
-    /// Pages of the pool [default: enough for 4,096 tokens]
-    #[arg(long, value_name = "N")]
-    pages: Option<usize>,
-    /// Slots in a page
-    #[arg(long, value_name = "P", default_value_t = 16)]
-    page_size: usize,
-    /// Tokens that the texts read together in a step, at most
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    budget: usize,
-    /// Texts that run at the same time, at most
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    running: usize,
-    /// Compute every prompt, whatever others have computed before
-    #[arg(long)]
-    no_prefix_cache: bool,
+    #[command(flatten)]
+    sharing: Sharing,
     #[command(flatten)]
     reading: Reading,
     /// When all is done, save the prefix cache to this file, for --load-cache
@@ -149,11 +133,10 @@ impl Batch {
         let dir = model_dir(&self.model);
         let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
         self.reading.apply(&mut model, Kv::Paged)?;
-        let slab = self.slab(&model)?;
-        let limits = StepLimits { tokens: self.budget, texts: self.running };
-        let mut prefixes = self.prefixes()?;
+        let slab = self.sharing.slab(&model)?;
+        let mut prefixes = self.sharing.prefixes()?;
         let restored = self.restore(&mut *prefixes, &slab, &model)?;
-        let serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
+        let serving = Serving::new(&model, &slab, prefixes, self.sharing.limits(), &model.config().eos_token_ids)?;
         let results = match &self.out {
             Some(out) => Results::to_file(out, &self.file)?,
             None if self.json => Results::kept(),
@@ -171,7 +154,7 @@ impl Batch {
             results,
             telling: Telling::new(),
         };
-        run.tell_all(self.running.min(MOST_WAITING), &interrupt)?;
+        run.tell_all(self.sharing.running.min(MOST_WAITING), &interrupt)?;
         // The texts are told even if their pages cannot be saved.
         let saved = self.save(run.serving.scheduler().prefixes(), &slab, &model);
         let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
@@ -186,7 +169,7 @@ impl Batch {
         // As it lies in the file, and as numbers.
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2);
         memory::require(&format!("loading {}", file.display()), bytes, "load a smaller one")?;
-        let saved = SavedPrefixes::load(file, model, self.page_size)?;
+        let saved = SavedPrefixes::load(file, model, self.sharing.page_size)?;
         let pages = saved.restore(prefixes, slab)?;
         Ok(Some(Restored { saved: saved.n_pages(), pages }))
     }
@@ -194,35 +177,9 @@ impl Batch {
     /// Writes the file of `--save-cache`, if there is one.
     fn save(&self, prefixes: &dyn Prefixes, slab: &SharedSlab, model: &Model) -> Result<Option<Saved>> {
         let Some(file) = &self.save_cache else { return Ok(None) };
-        let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), model, self.page_size)?;
+        let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), model, self.sharing.page_size)?;
         saved.save(file, model)?;
         Ok(Some(Saved { file: file.clone(), pages: saved.n_pages() }))
-    }
-
-    /// The memory of all texts, if there is as much.
-    fn slab(&self, model: &Model) -> Result<SharedSlab> {
-        let n_pages = self.n_pages()?;
-        let layout = model.kv_layout();
-        memory::require_pages(layout, self.page_size, n_pages)?;
-        // Whoever reads a token has a slot for it, and whoever is answered has read one.
-        let tokens = self.budget.min(n_pages.saturating_mul(self.page_size));
-        let what = format!("reading {} in a step", count(tokens, "token"));
-        let bytes = model.step_bytes(tokens, self.running.min(tokens));
-        memory::require(&what, bytes, "let a step read fewer with --budget, or fewer texts run with --running")?;
-        Ok(PageSlab::new(layout, self.page_size, n_pages)?)
-    }
-
-    fn n_pages(&self) -> Result<usize> {
-        let enough = Room::for_tokens(SLOTS, self.page_size)?;
-        Ok(self.pages.unwrap_or(enough.n_pages))
-    }
-
-    fn prefixes(&self) -> Result<Box<dyn Prefixes>> {
-        Ok(if self.no_prefix_cache {
-            Box::new(NoPrefixes::new(self.page_size)?)
-        } else {
-            Box::new(PrefixCache::new(self.page_size)?)
-        })
     }
 
     /// Says what the texts cost together; an error if any of them was not told.
@@ -230,8 +187,8 @@ impl Batch {
         let Run { serving, is_read, n_lines, results, telling, .. } = run;
         let totals = serving.totals();
         let pages = PagesUsed {
-            page_size: self.page_size,
-            pages: self.n_pages()?,
+            page_size: self.sharing.page_size,
+            pages: self.sharing.n_pages()?,
             peak: totals.peak_pages,
             kept: serving.scheduler().prefixes().n_pages(),
         };
@@ -305,7 +262,7 @@ impl Batch {
             }),
             (
                 "prefixes",
-                match self.no_prefix_cache {
+                match self.sharing.no_prefix_cache {
                     true => "none kept".into(),
                     false => {
                         let prompts = count(totals.prompt_tokens as usize, "prompt token");

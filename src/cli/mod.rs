@@ -16,6 +16,7 @@ mod report;
 mod saved;
 #[cfg(feature = "serve")]
 mod serve;
+mod sharing;
 mod simulate;
 mod status;
 mod synth;

@@ -7,12 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::model::Model;
-use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::none::NoPrefixes;
-use page_by_page::schedule::{ScheduleError, StepLimits};
+use page_by_page::schedule::ScheduleError;
 use page_by_page::server::connections::Patience;
 use page_by_page::server::guard::Guard;
 use page_by_page::server::template::ChatTemplate;
@@ -21,14 +17,13 @@ use page_by_page::tokenizer::Tokenizer;
 
 use super::generate::whose_chapters;
 use super::interrupt::Interrupt;
-use super::kv::{Kv, Room, require_chapters};
+use super::kv::{Kv, require_chapters};
 use super::memory;
 use super::reading::Reading;
 use super::report::{count, mib, thousands};
+use super::sharing::Sharing;
 use super::{model_dir, print, say};
 
-/// Slots of the pool, unless somebody says how many pages there are.
-const SLOTS: usize = 4096;
 /// What it runs: greedy choice, the pool, its tables and slab, forks, the prefix cache, the scheduler.
 const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 /// Holds the key, where it should not be among the arguments, which others on the computer can see.
@@ -69,24 +64,11 @@ pub struct Serve {
     /// Answer only to those who send this key [default: PAGE_BY_PAGE_API_KEY, or none]
     #[arg(long, value_name = "TEXT")]
     api_key: Option<String>,
-    /// Pages of the pool [default: enough for 4,096 tokens]
-    #[arg(long, value_name = "N")]
-    pages: Option<usize>,
-    /// Slots in a page
-    #[arg(long, value_name = "P", default_value_t = 16)]
-    page_size: usize,
-    /// Tokens that the texts read together in a step, at most
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    budget: usize,
-    /// Texts that run at the same time, at most
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    running: usize,
-    /// Texts that wait behind those, at most; what comes then is refused for the moment
+    #[command(flatten)]
+    sharing: Sharing,
+    /// Texts that wait behind those that run, at most; what comes then is refused for the moment
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
-    /// Compute every prompt, whatever others have computed before
-    #[arg(long)]
-    no_prefix_cache: bool,
     #[command(flatten)]
     reading: Reading,
     /// Seconds that a request may take, from its first byte to its last token
@@ -101,7 +83,7 @@ impl Serve {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         require_chapters(&CHAPTERS)?;
-        let limits = StepLimits { tokens: self.budget, texts: self.running };
+        let limits = self.sharing.limits();
         if limits.tokens == 0 || limits.texts == 0 {
             return Err(ScheduleError::NoStep(limits).into());
         }
@@ -112,8 +94,9 @@ impl Serve {
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
         }
-        let room = self.memory(&model)?;
-        let (slots, bytes) = (room.slots, memory::slot_bytes(model.kv_layout(), room.slots)?);
+        let (slab, prefixes) = (self.sharing.slab(&model)?, self.sharing.prefixes()?);
+        let slots = self.sharing.n_pages()?.saturating_mul(self.sharing.page_size);
+        let bytes = memory::slot_bytes(model.kv_layout(), slots)?;
         let key = self.key()?;
         let (addresses, is_here) = self.addresses()?;
         ensure!(
@@ -139,7 +122,7 @@ impl Serve {
         say(&format!("{name}: {chats}; {} slots of memory, {}; Ctrl-C stops", thousands(slots), mib(bytes)));
         say(&format!("chapters  {}", whose_chapters(&[&CHAPTERS[..], &self.reading.chapters(Kv::Paged)].concat())));
         print(&format!("http://{}\n", listener.local_addr()?))?;
-        server::serve(settings, &model, room, tokenizer, template, listener, &stop)?;
+        server::serve(settings, &model, Memory { slab, prefixes, slots }, tokenizer, template, listener, &stop)?;
         Ok(())
     }
 
@@ -167,25 +150,6 @@ impl Serve {
     fn model_name(&self, dir: &Path) -> String {
         let folder = || dir.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
         self.name.clone().or_else(folder).unwrap_or_else(|| "model".into())
-    }
-
-    /// The memory of all texts, if there is as much.
-    fn memory(&self, model: &Model) -> Result<Memory> {
-        let enough = Room::for_tokens(SLOTS, self.page_size)?;
-        let n_pages = self.pages.unwrap_or(enough.n_pages);
-        let layout = model.kv_layout();
-        memory::require_pages(layout, self.page_size, n_pages)?;
-        let slots = n_pages.saturating_mul(self.page_size);
-        // Whoever reads a token has a slot for it, and whoever is answered has read one.
-        let tokens = self.budget.min(slots);
-        let what = format!("reading {} in a step", count(tokens, "token"));
-        let bytes = model.step_bytes(tokens, self.running.min(tokens));
-        memory::require(&what, bytes, "let a step read fewer with --budget, or fewer texts run with --running")?;
-        let prefixes: Box<dyn Prefixes> = match self.no_prefix_cache {
-            true => Box::new(NoPrefixes::new(self.page_size)?),
-            false => Box::new(PrefixCache::new(self.page_size)?),
-        };
-        Ok(Memory { slab: PageSlab::new(layout, self.page_size, n_pages)?, prefixes, slots })
     }
 
     /// Ctrl-C, and what a system sends to programs that are to end, end the server.

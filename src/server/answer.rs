@@ -25,6 +25,16 @@ pub enum Kind {
     Chat,
 }
 
+impl Kind {
+    /// The field of the request that its prompts come from.
+    pub fn prompt(self) -> &'static str {
+        match self {
+            Kind::Completion => "prompt",
+            Kind::Chat => "messages",
+        }
+    }
+}
+
 /// Writes the answer to a request.
 pub struct Answer {
     /// What kind of request it was.

@@ -130,15 +130,9 @@ impl<'m> Engine<'m> {
         if self.stop.is_some() {
             return Some(Refusal::stopping());
         }
-        let most = self.most_texts;
-        if texts > most {
-            let message =
-                format!("{texts} texts are more than the {most} that this server has places for; ask for fewer");
-            return Some(Refusal::of_field("n", message));
-        }
-        if self.open.len() + texts > most {
+        let (open, most) = (self.open.len(), self.most_texts);
+        if open + texts > most {
             self.metrics.numbers().refused += 1;
-            let open = self.open.len();
             let message = format!("{open} of {most} places are taken, and {texts} are needed; ask again in a second");
             return Some(Refusal::full(message, 1));
         }

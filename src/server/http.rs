@@ -46,6 +46,8 @@ pub struct Shared {
     pub sampling: SamplingDefaults,
     /// Tokens of a text at most, with its prompt: what the model has positions and the pool has slots for.
     pub most_tokens: usize,
+    /// Texts that may wait or run at the same time.
+    pub most_texts: usize,
     /// Text to tokens and back.
     pub tokenizer: Arc<Tokenizer>,
     /// Messages to text; or why the model's template cannot be used; or nothing, where it has none.
@@ -126,7 +128,7 @@ async fn completions(State(shared): Shares, request: Request<Body>) -> Result<Re
         let tokens = prompts.iter().map(|prompt| this.tokens(prompt)).collect::<Result<Vec<_>, _>>()?;
         let begins = prompts.iter().zip(&tokens).map(|(prompt, tokens)| match prompt {
             Prompt::Text(text) => Ok(text.clone()),
-            Prompt::Tokens(_) => this.tokenizer.decode(tokens).map_err(|error| refused_text(&error)),
+            Prompt::Tokens(_) => this.tokenizer.decode(tokens).map_err(|error| refused_text(Kind::Completion, &error)),
         });
         let echo = if echo { begins.collect::<Result<_, _>>()? } else { Vec::new() };
         Ok((wish, tokens, echo))
@@ -156,7 +158,7 @@ async fn chat(State(shared): Shares, request: Request<Body>) -> Result<Response<
                 return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
             }
         };
-        let tokens = this.tokenizer.encode_as_it_is(&text).map_err(|error| refused_text(&error))?;
+        let tokens = this.tokenizer.encode_as_it_is(&text).map_err(|error| refused_text(Kind::Chat, &error))?;
         Ok((wish, vec![tokens]))
     });
     let (wish, prompts) = ready.await?;
@@ -171,8 +173,8 @@ async fn off_the_road<T: Send + 'static>(
     done.unwrap_or_else(|_| Err(Refusal::failed("the request could not be read; the server's log says why")))
 }
 
-fn refused_text(error: &TokenizerError) -> Refusal {
-    Refusal::of_field("prompt", error.to_string())
+fn refused_text(kind: Kind, error: &TokenizerError) -> Refusal {
+    Refusal::of_field(kind.prompt(), error.to_string())
 }
 
 impl Shared {
@@ -197,21 +199,21 @@ impl Shared {
 
     fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, Refusal> {
         match prompt {
-            Prompt::Text(text) => self.tokenizer.encode(text).map_err(|error| refused_text(&error)),
+            Prompt::Text(text) => self.tokenizer.encode(text).map_err(|error| refused_text(Kind::Completion, &error)),
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
         }
     }
 
     /// New tokens of a text at most. What was asked for stays, and is refused if it does not fit.
-    fn max_new_tokens(&self, wish: &Wish, prompt: usize) -> Result<usize, Refusal> {
-        let room = self.most_tokens.saturating_sub(prompt);
-        if room == 0 && wish.max_tokens != Some(0) {
-            let most = self.most_tokens;
+    fn max_new_tokens(&self, kind: Kind, wish: &Wish, prompt: usize) -> Result<usize, Refusal> {
+        let most = self.most_tokens;
+        let room = most.checked_sub(prompt).filter(|room| *room > 0 || wish.max_tokens == Some(0));
+        let Some(room) = room else {
             let message = format!(
                 "the prompt has {prompt} tokens, and a text can have {most} here: no room for a new one; shorten the prompt"
             );
-            return Err(Refusal::too_long("prompt", message));
-        }
+            return Err(Refusal::too_long(kind.prompt(), message));
+        };
         Ok(match wish.max_tokens {
             Some(most) if wish.is_max_asked => most,
             Some(most) => most.min(room),
@@ -228,9 +230,16 @@ impl Shared {
         echo: Vec<String>,
         came: Instant,
     ) -> Result<Response<Body>, Refusal> {
+        let (n_texts, most) = (prompts.len() * wish.n, self.most_texts);
+        // Before they are made: a small body can ask for millions.
+        if n_texts > most {
+            let message =
+                format!("{n_texts} texts are more than the {most} that this server has places for; ask for fewer");
+            return Err(Refusal::of_field("n", message));
+        }
         let mut texts = Vec::new();
         for prompt in &prompts {
-            let max_new_tokens = self.max_new_tokens(&wish, prompt.len())?;
+            let max_new_tokens = self.max_new_tokens(kind, &wish, prompt.len())?;
             for sample in 0..wish.n as u64 {
                 // As `generate --samples` does.
                 let sampling = Sampling { seed: wish.sampling.seed.wrapping_add(sample), ..wish.sampling };
@@ -238,7 +247,6 @@ impl Shared {
                 texts.push(Asked { prompt, max_new_tokens, sampling, stops, logprobs });
             }
         }
-        let n_texts = texts.len();
         let events = self.submit(texts, came).await?;
         let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

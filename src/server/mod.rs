@@ -141,10 +141,12 @@ pub fn serve(
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model)));
     // The newest token is never read, and needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
+    let most_texts = settings.limits.texts.saturating_add(settings.queue);
     let shared = Shared {
         model: settings.model,
         sampling: model.config().sampling,
         most_tokens,
+        most_texts,
         tokenizer: tokenizer.clone(),
         template,
         guard: settings.guard,
@@ -165,7 +167,6 @@ pub fn serve(
         .name("server".into())
         .spawn(move || talk_to_clients(runtime, listener, shared, stopped, grace))?;
 
-    let most_texts = settings.limits.texts.saturating_add(settings.queue);
     let engine = Engine::new(serving, &slab, &tokenizer, &metrics, most_texts);
     // What a panic leaves half done goes with the engine: nobody looks at it again.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&commands)));
