@@ -43,6 +43,9 @@ fn help_has_an_example_and_every_option_a_word() {
     let commands: &[&[&str]] = &[
         &[],
         &["generate"],
+        &["tell"],
+        #[cfg(feature = "serve")]
+        &["chat"],
         &["batch"],
         #[cfg(feature = "serve")]
         &["serve"],
@@ -978,5 +981,20 @@ mod with_chance {
             let says = |number: usize| line.contains(&format!("{number} {}", whose(number)));
             assert!(says(8) && says(9) == needed, "{line}");
         }
+    }
+}
+
+#[cfg(not(feature = "serve"))]
+#[test]
+fn what_needs_another_feature_says_which_and_how_to_run_it() {
+    for (arguments, says) in [
+        (&["serve", "--port", "0"][..], "serve -- serve --port 0\n"),
+        (&["serve", "--help"], "serve -- serve --help\n"),
+        (&["chat", "--system=Be brief."], "serve -- chat '--system=Be brief.'\n"),
+    ] {
+        let refused = run(arguments);
+        assert_eq!((refused.code, &refused.stdout[..]), (Some(1), ""));
+        let begins = format!("error: this program was built without the feature `serve`, which {} needs", arguments[0]);
+        assert!(refused.stderr.starts_with(&begins) && refused.stderr.ends_with(says), "{}", refused.stderr);
     }
 }

@@ -68,6 +68,9 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
             &["a", "--model=SMALL", "--max-new-tokens=3", "--beams=2"],
             &["--model=SMALL", "--max-new-tokens=3", "--kv=paged", "--draft=SMALL", "--accept=sample", "--draft-len=2"],
         ],
+        ["tell"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
+        // Without the feature `serve` it says how to get it.
+        ["chat"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
         ["batch"] => &[&["SMALL/prompts.jsonl", "--model=SMALL"], &["SMALL/prompts.jsonl", "--model=SMALL", "--json"]],
         // Each line has two reasons to be refused before it listens, so that one is left when the other is changed.
         ["serve"] => &[&["--model=SMALL", "--host=192.0.2.1", "--api-key=two words"]],
@@ -192,6 +195,7 @@ fn no_number_in_any_option_makes_it_panic_or_hang() {
     let small = Folder::copy_of("storyteller-draft");
     // A pass over so many tokens is the longest that a benchmark takes.
     small.set("config.json", "max_position_embeddings", json!(80));
+    small.write("chat_template.jinja", "{{ messages[0].content }}");
     small.write("prompts.jsonl", "{\"prompt\": \"a\", \"max_new_tokens\": 2}\nno\n{\"prompt\": \"The king\"}\n");
     let mut runs = Vec::new();
     for (command, options) in commands(Vec::new()) {

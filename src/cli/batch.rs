@@ -22,7 +22,8 @@ use page_by_page::snapshot::Snapshot;
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
-use super::generate::{MAX_NEW_TOKENS, SEED, sampling, whose_chapters};
+use super::choosing::{SEED, sampling};
+use super::generate::{MAX_NEW_TOKENS, whose_chapters};
 use super::interrupt::Interrupt;
 use super::kv::{Kv, require_chapters};
 use super::memory;
@@ -134,7 +135,7 @@ impl Batch {
         let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
         self.reading.apply(&mut model, Kv::Paged)?;
         let slab = self.sharing.slab(&model)?;
-        let mut prefixes = self.sharing.prefixes()?;
+        let mut prefixes = self.sharing.pool.prefixes()?;
         let restored = self.restore(&mut *prefixes, &slab, &model)?;
         let serving = Serving::new(&model, &slab, prefixes, self.sharing.limits(), &model.config().eos_token_ids)?;
         let results = match &self.out {
@@ -169,7 +170,7 @@ impl Batch {
         // As it lies in the file, and as numbers.
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2);
         memory::require(&format!("loading {}", file.display()), bytes, "load a smaller one")?;
-        let saved = SavedPrefixes::load(file, model, self.sharing.page_size)?;
+        let saved = SavedPrefixes::load(file, model, self.sharing.pool.page_size)?;
         let pages = saved.restore(prefixes, slab)?;
         Ok(Some(Restored { saved: saved.n_pages(), pages }))
     }
@@ -177,7 +178,7 @@ impl Batch {
     /// Writes the file of `--save-cache`, if there is one.
     fn save(&self, prefixes: &dyn Prefixes, slab: &SharedSlab, model: &Model) -> Result<Option<Saved>> {
         let Some(file) = &self.save_cache else { return Ok(None) };
-        let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), model, self.sharing.page_size)?;
+        let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), model, self.sharing.pool.page_size)?;
         saved.save(file, model)?;
         Ok(Some(Saved { file: file.clone(), pages: saved.n_pages() }))
     }
@@ -187,8 +188,8 @@ impl Batch {
         let Run { serving, is_read, n_lines, results, telling, .. } = run;
         let totals = serving.totals();
         let pages = PagesUsed {
-            page_size: self.sharing.page_size,
-            pages: self.sharing.n_pages()?,
+            page_size: self.sharing.pool.page_size,
+            pages: self.sharing.pool.n_pages()?,
             peak: totals.peak_pages,
             kept: serving.scheduler().prefixes().n_pages(),
         };
@@ -262,7 +263,7 @@ impl Batch {
             }),
             (
                 "prefixes",
-                match self.sharing.no_prefix_cache {
+                match self.sharing.pool.no_prefix_cache {
                     true => "none kept".into(),
                     false => {
                         let prompts = count(totals.prompt_tokens as usize, "prompt token");

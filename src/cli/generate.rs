@@ -16,11 +16,12 @@ use page_by_page::chapters::{Source, all};
 use page_by_page::engine::{Draft, Limits};
 use page_by_page::in_place::InPlace;
 use page_by_page::kernels::RowFormat;
-use page_by_page::model::{Model, ModelConfig, SamplingDefaults};
+use page_by_page::model::{Model, ModelConfig};
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
 
+use super::choosing::Choosing;
 use super::drafting::{Drafted, Drafting, Guesses};
 use super::kv::{Kv, Room, Writing, Written, require_chapters};
 use super::progress::Progress;
@@ -76,18 +77,8 @@ pub struct Generate {
     /// Stop after this many tokens, if the text has not ended before
     #[arg(long, value_name = "N", default_value_t = MAX_NEW_TOKENS)]
     max_new_tokens: usize,
-    /// Below 1 safer, above 1 wilder, 0 always the likeliest token [default: the model's, or 0.8]
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
-    temperature: Option<f32>,
-    /// Choose among the K likeliest tokens only, 0 among all [default: the model's, or 0]
-    #[arg(long, value_name = "K")]
-    top_k: Option<usize>,
-    /// Choose among the likeliest tokens that together reach this probability [default: the model's, or 0.95]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    top_p: Option<f32>,
-    /// Same seed, same story
-    #[arg(long, value_name = "S", default_value_t = SEED)]
-    seed: u64,
+    #[command(flatten)]
+    choosing: Choosing,
     /// Slots that the contiguous cache reserves [default: enough for prompt and new tokens]
     #[arg(long, value_name = "N")]
     capacity: Option<usize>,
@@ -174,7 +165,7 @@ impl Generate {
         let mut model = Model::open(&dir)?;
         self.reading.apply(&mut model, self.kv())?;
         let tokenizer = Tokenizer::open(&dir)?;
-        let sampling = self.sampling(model.config())?;
+        let sampling = self.choosing.sampling(model.config())?;
         let prompt = tokenizer.encode(beginning)?;
         model.check(&prompt, 0)?;
         let what = format!("reading {}", count(prompt.len(), "token"));
@@ -269,11 +260,6 @@ impl Generate {
             _ => None,
         };
         Ok((cache, restored))
-    }
-
-    fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
-        let asked = SamplingDefaults { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
-        sampling(asked, self.seed, config)
     }
 
     /// `text`: which one, to begin a message with.
@@ -403,20 +389,6 @@ impl Told {
 
 /// New tokens that a text gets at most, unless it says otherwise.
 pub(super) const MAX_NEW_TOKENS: usize = 200;
-/// The seed of a text that names none.
-pub(super) const SEED: u64 = 23;
-
-/// What was asked for; else what the model's folder says; else ours.
-pub(super) fn sampling(asked: SamplingDefaults, seed: u64, config: &ModelConfig) -> Result<Sampling> {
-    let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
-    let SamplingDefaults { temperature, top_k, top_p } = config.sampling;
-    let wanted = SamplingDefaults {
-        temperature: asked.temperature.or(temperature),
-        top_k: asked.top_k.or(top_k),
-        top_p: asked.top_p.or(top_p),
-    };
-    Ok(wanted.over(ours).check()?)
-}
 
 /// What `--json` prints.
 #[derive(Serialize)]

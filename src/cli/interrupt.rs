@@ -38,6 +38,11 @@ impl Interrupt {
         Ok(Interrupt(pressed))
     }
 
+    /// What it was pressed for is done: the next Ctrl-C is noted again, as the first.
+    pub fn clear(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
     /// True after the first Ctrl-C.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)

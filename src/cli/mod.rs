@@ -4,12 +4,18 @@
 
 mod batch;
 mod bench;
+#[cfg(feature = "serve")]
+mod chat;
+mod choosing;
 mod drafting;
 mod generate;
 mod interrupt;
 mod kv;
+mod line;
 mod logits;
 mod memory;
+#[cfg(not(feature = "serve"))]
+mod missing;
 mod progress;
 mod reading;
 mod report;
@@ -20,6 +26,8 @@ mod sharing;
 mod simulate;
 mod status;
 mod synth;
+mod talking;
+mod tell;
 mod workload;
 
 use std::borrow::Cow;
@@ -58,9 +66,18 @@ The other examples leave out the `cargo run --release --features solution --` pa
 #[derive(Subcommand)]
 enum Command {
     Generate(generate::Generate),
+    Tell(tell::Tell),
+    #[cfg(feature = "serve")]
+    Chat(chat::Chat),
+    /// Chat with a model that was trained to (needs the feature `serve`)
+    #[cfg(not(feature = "serve"))]
+    Chat(missing::Missing),
     Batch(batch::Batch),
     #[cfg(feature = "serve")]
     Serve(serve::Serve),
+    /// Serve the model to programs that speak OpenAI's protocol (needs the feature `serve`)
+    #[cfg(not(feature = "serve"))]
+    Serve(missing::Missing),
     Logits(logits::Logits),
     Synth(synth::Synth),
     Bench(bench::Bench),
@@ -95,9 +112,16 @@ impl Cli {
         // Inside the pool, work that is too small to share needs no other thread to be woken.
         pool.install(|| match self.command {
             Command::Generate(command) => command.run(),
+            Command::Tell(command) => command.run(),
+            #[cfg(feature = "serve")]
+            Command::Chat(command) => command.run(),
+            #[cfg(not(feature = "serve"))]
+            Command::Chat(command) => command.run("chat"),
             Command::Batch(command) => command.run(),
             #[cfg(feature = "serve")]
             Command::Serve(command) => command.run(),
+            #[cfg(not(feature = "serve"))]
+            Command::Serve(command) => command.run("serve"),
             Command::Logits(command) => command.run(),
             Command::Synth(command) => command.run(),
             Command::Bench(command) => command.run(),

@@ -94,8 +94,8 @@ impl Serve {
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
         }
-        let (slab, prefixes) = (self.sharing.slab(&model)?, self.sharing.prefixes()?);
-        let slots = self.sharing.n_pages()?.saturating_mul(self.sharing.page_size);
+        let (slab, prefixes) = (self.sharing.slab(&model)?, self.sharing.pool.prefixes()?);
+        let slots = self.sharing.pool.n_slots()?;
         let bytes = memory::slot_bytes(model.kv_layout(), slots)?;
         let key = self.key()?;
         let (addresses, is_here) = self.addresses()?;

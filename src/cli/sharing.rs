@@ -16,30 +16,49 @@ use super::report::count;
 /// Slots of the pool, unless somebody says how many pages there are.
 const SLOTS: usize = 4096;
 
-/// What texts share that are told together.
+/// The pages that texts are kept in, and what a step may read of them.
 #[derive(Args)]
-pub struct Sharing {
+pub struct Pool {
     /// Pages of the pool [default: enough for 4,096 tokens]
     #[arg(long, value_name = "N")]
     pages: Option<usize>,
     /// Slots in a page
     #[arg(long, value_name = "P", default_value_t = 16)]
     pub page_size: usize,
-    /// Tokens that the texts read together in a step, at most
+    /// Tokens that are read together in a step, at most
     #[arg(long, value_name = "N", default_value_t = 256)]
     budget: usize,
+    /// Compute every prompt, whatever was computed before
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+}
+
+/// What texts share that are told together.
+#[derive(Args)]
+pub struct Sharing {
+    #[command(flatten)]
+    pub pool: Pool,
     /// Texts that run at the same time, at most
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub running: usize,
-    /// Compute every prompt, whatever others have computed before
-    #[arg(long)]
-    pub no_prefix_cache: bool,
 }
 
 impl Sharing {
     /// What a step may hold.
     pub fn limits(&self) -> StepLimits {
-        StepLimits { tokens: self.budget, texts: self.running }
+        self.pool.limits(self.running)
+    }
+
+    /// The memory of all texts, if there is as much.
+    pub fn slab(&self, model: &Model) -> Result<SharedSlab> {
+        self.pool.slab(model, self.running, "let a step read fewer with --budget, or fewer texts run with --running")
+    }
+}
+
+impl Pool {
+    /// What a step may hold. `texts`: that run at the same time, at most.
+    pub fn limits(&self, texts: usize) -> StepLimits {
+        StepLimits { tokens: self.budget, texts }
     }
 
     /// Pages of the pool. Refuses pages without slots.
@@ -48,16 +67,20 @@ impl Sharing {
         Ok(self.pages.unwrap_or(enough.n_pages))
     }
 
-    /// The memory of all texts, if there is as much.
-    pub fn slab(&self, model: &Model) -> Result<SharedSlab> {
+    /// Slots of all pages together.
+    pub fn n_slots(&self) -> Result<usize> {
+        Ok(self.n_pages()?.saturating_mul(self.page_size))
+    }
+
+    /// The memory of so many texts, if there is as much. `advice`: what to do if a step takes more.
+    pub fn slab(&self, model: &Model, texts: usize, advice: &str) -> Result<SharedSlab> {
         let n_pages = self.n_pages()?;
         let layout = model.kv_layout();
         memory::require_pages(layout, self.page_size, n_pages)?;
         // Whoever reads a token has a slot for it, and whoever is answered has read one.
         let tokens = self.budget.min(n_pages.saturating_mul(self.page_size));
         let what = format!("reading {} in a step", count(tokens, "token"));
-        let bytes = model.step_bytes(tokens, self.running.min(tokens));
-        memory::require(&what, bytes, "let a step read fewer with --budget, or fewer texts run with --running")?;
+        memory::require(&what, model.step_bytes(tokens, texts.min(tokens)), advice)?;
         Ok(PageSlab::new(layout, self.page_size, n_pages)?)
     }
 

@@ -1,6 +1,6 @@
 //! The lines of a file, or of standard input, read beside the work; and what a line asks for.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
@@ -12,9 +12,8 @@ use page_by_page::shown;
 use serde::Deserialize;
 
 use crate::cli::interrupt::Interrupt;
+use crate::cli::line::read_line;
 
-/// Bytes of a line, at most. A prompt of 40,000 tokens has about a fifth of that.
-const MOST_BYTES: usize = 1 << 20;
 /// Lines that are read ahead of the work.
 const AHEAD: usize = 16;
 /// How long Ctrl-C may go unnoticed while there is nothing to do but to wait for a line.
@@ -109,37 +108,6 @@ fn line(number: usize, bytes: Result<Vec<u8>, String>) -> Option<Line> {
     (!is_empty).then_some(Line { number, text })
 }
 
-/// Bytes up to the end of a line, without it; `None` at the end of the input. Of a line that is too long nothing is kept.
-fn read_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, String>>> {
-    let (mut line, mut len) = (Vec::new(), 0_usize);
-    loop {
-        let bytes = match input.fill_buf() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            bytes => bytes?,
-        };
-        let is_end = bytes.is_empty();
-        if is_end && len == 0 {
-            return Ok(None);
-        }
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        let part = &bytes[..end.unwrap_or(bytes.len())];
-        // The end of the line counts, so that an empty line is not the end of the input.
-        let used = part.len() + usize::from(end.is_some());
-        len = len.saturating_add(used);
-        if len <= MOST_BYTES + 1 {
-            line.extend_from_slice(part);
-        } else {
-            line = Vec::new();
-        }
-        input.consume(used);
-        if is_end || end.is_some() {
-            let is_long = len - usize::from(end.is_some()) > MOST_BYTES;
-            let problem = || format!("it has more than {} bytes; shorten its prompt", MOST_BYTES);
-            return Ok(Some(if is_long { Err(problem()) } else { Ok(line) }));
-        }
-    }
-}
-
 /// What a line asks for. All but the prompt may be missing.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -181,6 +149,7 @@ impl Wish {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::line::MOST_BYTES;
 
     fn lines(input: &[u8]) -> Vec<Line> {
         // A buffer of one byte: every line comes in pieces.

@@ -85,9 +85,9 @@ impl Generate {
         ensure!(!self.prefix_cache, "--prefix-cache is for several prompts, --beams for one: use one or the other");
         self.refuse_what_serves_one_text("--beams follows several: use one or the other")?;
         ensure!(
-            self.temperature.is_none_or(|temperature| temperature == 0.0)
-                && self.top_k.is_none()
-                && self.top_p.is_none(),
+            self.choosing.temperature.is_none_or(|temperature| temperature == 0.0)
+                && self.choosing.top_k.is_none()
+                && self.choosing.top_p.is_none(),
             "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k \
              and --top-p"
         );

@@ -79,7 +79,7 @@ impl Generate {
         );
         self.refuse_what_serves_one_text("several were asked for; give one prompt")?;
         let (model, tokenizer) = self.open()?;
-        let sampling = self.sampling(model.config())?;
+        let sampling = self.choosing.sampling(model.config())?;
         let chapters = self.chapters_of_several(sampling, false);
         require_chapters(&chapters)?;
         let mut asked = Vec::new();
@@ -96,14 +96,14 @@ impl Generate {
         self.refuse_what_serves_one_text("--samples tells several: use one or the other")?;
         let beginning = self.only_prompt("--samples")?;
         let (model, tokenizer) = self.open()?;
-        let sampling = self.sampling(model.config())?;
+        let sampling = self.choosing.sampling(model.config())?;
         let chapters = self.chapters_of_several(sampling, n_samples > 1);
         require_chapters(&chapters)?;
         if sampling.temperature == 0.0 && n_samples > 1 {
             say("note: at temperature 0 nothing is drawn: all samples are the same text");
         }
         let first = self.asked("", beginning, &model, &tokenizer)?;
-        let seeds = (0..n_samples as u64).map(|sample| self.seed.wrapping_add(sample));
+        let seeds = (0..n_samples as u64).map(|sample| self.choosing.seed.wrapping_add(sample));
         let asked: Vec<Asked<'_>> = seeds.map(|seed| Asked { seed, ..first.clone() }).collect();
         self.tell(&asked, Texts { model, tokenizer, sampling, chapters, are_samples: true })
     }
@@ -210,7 +210,7 @@ impl Generate {
         }
         checked?;
         let max_new_tokens = self.new_tokens_that_fit(who, prompt.len(), model.config())?;
-        Ok(Asked { beginning, prompt, max_new_tokens, seed: self.seed })
+        Ok(Asked { beginning, prompt, max_new_tokens, seed: self.choosing.seed })
     }
 
     /// The slab, where the texts are kept in pages. `are_forks`: they share those of their prompt.
