@@ -84,6 +84,11 @@ pub mod ch14_half_the_bytes;
 #[cfg_attr(not(reference = "ch15_simulation"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
 pub mod ch15_simulation;
 
+#[cfg_attr(reference = "ch16_pages_on_disk", path = "../solutions/ch16_pages_on_disk.rs")]
+#[cfg_attr(not(reference = "ch16_pages_on_disk"), path = "../exercises/ch16_pages_on_disk.rs")]
+#[cfg_attr(not(reference = "ch16_pages_on_disk"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+pub mod ch16_pages_on_disk;
+
 /// A chapter of the book.
 #[derive(Clone, Copy, Debug)]
 pub struct Chapter {
@@ -121,7 +126,7 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 15] = [
+const CHAPTERS: [Chapter; 16] = [
     Chapter {
         number: 1,
         title: "Recompute everything",
@@ -227,6 +232,13 @@ const CHAPTERS: [Chapter; 15] = [
         source: source(cfg!(reference = "ch15_simulation"), cfg!(unstarted = "ch15_simulation")),
         exercise: include_str!("../exercises/ch15_simulation.rs"),
     },
+    Chapter {
+        number: 16,
+        title: "Pages on disk",
+        name: "ch16_pages_on_disk",
+        source: source(cfg!(reference = "ch16_pages_on_disk"), cfg!(unstarted = "ch16_pages_on_disk")),
+        exercise: include_str!("../exercises/ch16_pages_on_disk.rs"),
+    },
 ];
 
 const fn source(reference: bool, unstarted: bool) -> Source {
@@ -288,5 +300,5 @@ pub fn all() -> &'static [Chapter] {
 /// # Panics
 /// If there is none.
 pub fn chapter(number: usize) -> &'static Chapter {
-    &CHAPTERS[number - 1]
+    all().iter().find(|chapter| chapter.number == number).expect("a chapter of the book")
 }

@@ -23,6 +23,7 @@
 //! - `server`, with the feature `serve`: the same for clients that speak OpenAI's protocol.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
+//! - [`disk`]: pages of a prefix cache in a file, read on a thread of its own.
 //! - [`snapshot`]: a cache as a file, for any cache to go on from.
 //! - [`files`]: files read only if they are what they should be, written whole or not at all; [`shown`]: what came from
 //!   one, in a message.
@@ -37,6 +38,7 @@ pub mod beams;
 pub mod cache;
 pub mod chapters;
 pub mod checkpoint;
+pub mod disk;
 pub mod engine;
 pub mod files;
 pub mod in_place;

@@ -55,6 +55,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["bench"],
         &["bench", "engine"],
         &["bench", "caches"],
+        &["bench", "disk"],
         &["bench", "waste"],
         &["bench", "append"],
         &["bench", "attention"],

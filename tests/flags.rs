@@ -71,7 +71,11 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
         ["tell"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
         // Without the feature `serve` it says how to get it.
         ["chat"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
-        ["batch"] => &[&["SMALL/prompts.jsonl", "--model=SMALL"], &["SMALL/prompts.jsonl", "--model=SMALL", "--json"]],
+        ["batch"] => &[
+            &["SMALL/prompts.jsonl", "--model=SMALL"],
+            &["SMALL/prompts.jsonl", "--model=SMALL", "--json"],
+            &["SMALL/prompts.jsonl", "--model=SMALL", "--page-file=pages"],
+        ],
         // Each line has two reasons to be refused before it listens, so that one is left when the other is changed.
         ["serve"] => &[&["--model=SMALL", "--host=192.0.2.1", "--api-key=two words"]],
         ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],
@@ -79,6 +83,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
         ["status"] => &[&[]],
         ["bench", "engine"] => &[&["--model=SMALL", "--seconds=0"]],
         ["bench", "caches"] => &[&["--tokens=1"]],
+        ["bench", "disk"] => &[&["--model=SMALL", "--tokens=9", "--page-size=4", "--turns=1"]],
         ["bench", "waste"] => &[&["--capacity=8", "--lengths=8,3"], &["--page-size=4", "--lengths=8,3"]],
         ["bench", "fragmentation"] => &[&["--capacity=64"], &["--page-size=4"]],
         ["bench", "append"] => &[&["--model=SMALL", "--tokens=8"]],

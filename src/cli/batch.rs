@@ -4,7 +4,7 @@ mod lines;
 mod results;
 mod telling;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use page_by_page::chapters::ch06_paged::SharedSlab;
+use page_by_page::disk::tier::Tier;
 use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::saved::SavedPrefixes;
@@ -27,6 +28,7 @@ use super::generate::{MAX_NEW_TOKENS, whose_chapters};
 use super::interrupt::Interrupt;
 use super::kv::{Kv, require_chapters};
 use super::memory;
+use super::page_file::{PageFileOptions, PageFileReport};
 use super::reading::Reading;
 use super::report::{count, per_second, rate, thousands, time};
 use super::sharing::Sharing;
@@ -59,6 +61,7 @@ Examples:
   page-by-page batch prompts.jsonl --out texts.jsonl --pages 64 --budget 128
   page-by-page batch prompts.jsonl --save-cache prompts.cache
   page-by-page batch others.jsonl --load-cache prompts.cache
+  page-by-page batch prompts.jsonl --page-file prompts.pages --pages 64
   echo '{\"prompt\": \"The king had\", \"seed\": 7}' | page-by-page batch -
 
 The exit code is 0 if all texts were told, and 1 if any was not.")]
@@ -74,12 +77,14 @@ pub struct Batch {
     #[command(flatten)]
     reading: Reading,
     /// When all is done, save the prefix cache to this file, for --load-cache
-    #[arg(long, value_name = "FILE", conflicts_with = "no_prefix_cache")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_prefix_cache", "page_file"])]
     save_cache: Option<PathBuf>,
     /// Start with a saved prefix cache: what it holds of a prompt is not computed again. A smaller pool takes as much as it has
     /// pages for, what was used last first
-    #[arg(long, value_name = "FILE", conflicts_with = "no_prefix_cache")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_prefix_cache", "page_file"])]
     load_cache: Option<PathBuf>,
+    #[command(flatten)]
+    page_file: PageFileOptions,
     /// Write the results to this file, in place of what is in it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -101,6 +106,17 @@ struct Taken {
     last: Instant,
 }
 
+/// A text whose pages are being read.
+struct Held {
+    /// What its pages come with.
+    ticket: u64,
+    place: usize,
+    line: usize,
+    wish: Wish,
+    /// When its line was read.
+    start: Instant,
+}
+
 /// The first token of a text.
 struct First {
     at: Instant,
@@ -113,6 +129,10 @@ struct Run<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     serving: Serving<'m>,
+    /// Pages beyond those of memory.
+    tier: Option<Tier>,
+    /// Texts whose pages are being read, in the order in which they were asked for.
+    held: VecDeque<Held>,
     lines: Lines,
     /// Whether all lines are read.
     is_read: bool,
@@ -135,8 +155,10 @@ impl Batch {
         let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
         self.reading.apply(&mut model, Kv::Paged)?;
         let slab = self.sharing.slab(&model)?;
+        require_chapters(self.page_file.chapters())?;
         let mut prefixes = self.sharing.pool.prefixes()?;
         let restored = self.restore(&mut *prefixes, &slab, &model)?;
+        let (prefixes, tier) = self.page_file.open(prefixes, &model, self.sharing.pool.page_size, &slab)?;
         let serving = Serving::new(&model, &slab, prefixes, self.sharing.limits(), &model.config().eos_token_ids)?;
         let results = match &self.out {
             Some(out) => Results::to_file(out, &self.file)?,
@@ -148,6 +170,8 @@ impl Batch {
             model: &model,
             tokenizer: &tokenizer,
             serving,
+            tier,
+            held: VecDeque::new(),
             lines,
             is_read: false,
             n_lines: 0,
@@ -185,7 +209,8 @@ impl Batch {
 
     /// Says what the texts cost together; an error if any of them was not told.
     fn report(&self, run: Run<'_>, restored: Option<Restored>, saved: Option<Saved>) -> Result<()> {
-        let Run { serving, is_read, n_lines, results, telling, .. } = run;
+        let Run { serving, tier, is_read, n_lines, results, telling, .. } = run;
+        let page_file = self.page_file.report(tier.as_ref());
         let totals = serving.totals();
         let pages = PagesUsed {
             page_size: self.sharing.pool.page_size,
@@ -207,7 +232,7 @@ impl Batch {
                 &ends,
                 totals,
                 &pages,
-                [restored_in_words(restored), saved_in_words(&saved)],
+                [restored_in_words(restored), page_file.as_ref().map(PageFileReport::in_words), saved_in_words(&saved)],
                 telling.elapsed(),
             );
         } else {
@@ -215,7 +240,8 @@ impl Batch {
             let speed = per_second(totals.new_tokens as usize, telling.elapsed());
             let timings = TimingsOfAll { seconds, new_tokens_per_second: speed };
             let (model, texts) = (self.model.display().to_string(), results.into_kept());
-            let all = AllTexts { texts, model, restored, saved, counters: CountersOfAll::of(totals), pages, timings };
+            let counters = CountersOfAll::of(totals);
+            let all = AllTexts { texts, model, restored, saved, counters, pages, page_file, timings };
             print(&(serde_json::to_string(&all)? + "\n"))?;
         }
         let not_told: usize = ends.iter().filter(|(end, _)| !results::is_told(end)).map(|(_, n)| n).sum();
@@ -238,7 +264,7 @@ impl Batch {
         ends: &BTreeMap<&'static str, usize>,
         totals: Totals,
         pages: &PagesUsed,
-        [restored, saved]: [Option<String>; 2],
+        [restored, page_file, saved]: [Option<String>; 3],
         elapsed: Duration,
     ) {
         let number = |number: u64| thousands(number);
@@ -285,8 +311,9 @@ impl Batch {
                 )
             }),
         ];
-        let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged)].concat();
-        let more = [("restored", restored), ("saved", saved), ("chapters", Some(whose_chapters(&chapters)))];
+        let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged), self.page_file.chapters()].concat();
+        let chapters = Some(whose_chapters(&chapters));
+        let more = [("restored", restored), ("page file", page_file), ("saved", saved), ("chapters", chapters)];
         let more = more.into_iter().filter_map(|(name, text)| Some((name, text?)));
         say("");
         for (name, text) in lines.into_iter().chain(more) {
@@ -301,13 +328,17 @@ impl Run<'_> {
         loop {
             if !interrupt.is_asked() {
                 self.read_lines(ahead, interrupt)?;
+                self.begin_arrived()?;
             }
             if interrupt.is_asked() {
                 self.telling.say("interrupted: what is done is kept; Ctrl-C again ends at once");
+                while let Some(held) = self.held.pop_front() {
+                    self.begin(held)?;
+                }
                 let cancelled = self.serving.cancel_all()?;
                 return cancelled.into_iter().try_for_each(|told| self.end(told));
             }
-            if self.is_read && self.serving.is_done() {
+            if self.is_read && self.held.is_empty() && self.serving.is_done() {
                 return Ok(());
             }
             let step = self.serving.step()?;
@@ -318,18 +349,21 @@ impl Run<'_> {
                     taken.last = now;
                 }
             }
+            if let Some(tier) = &mut self.tier {
+                tier.keep(self.serving.scheduler(), &step.told)?;
+            }
             step.told.into_iter().try_for_each(|told| self.end(told))?;
-            let totals = self.serving.totals();
-            self.telling.tell(self.n_lines - self.taken.len(), self.taken.len(), totals.new_tokens);
+            let (totals, open) = (self.serving.totals(), self.taken.len() + self.held.len());
+            self.telling.tell(self.n_lines - open, open, totals.new_tokens);
         }
     }
 
     /// Takes in as many lines as may wait, and are there.
     fn read_lines(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
-        let mut waiting = self.serving.scheduler().waiting().count();
+        let mut waiting = self.serving.scheduler().waiting().count() + self.held.len();
         while !self.is_read && waiting < ahead {
             // A text that could go on does not wait for somebody who writes to standard input.
-            let wait = self.lines.is_file || self.serving.is_done();
+            let wait = self.lines.is_file || (self.held.is_empty() && self.serving.is_done());
             match self.lines.next(wait, interrupt)? {
                 Next::Line(line) => waiting += usize::from(self.take(line)?),
                 Next::Nothing => return Ok(()),
@@ -350,17 +384,45 @@ impl Run<'_> {
                 return self.put(place, refused).map(|()| false);
             }
         };
+        let mut held = Held { ticket: 0, place, line: number, wish, start: Instant::now() };
+        if let Some(tier) = &mut self.tier
+            && let Ok(prompt) = self.tokenizer.encode(&held.wish.prompt)
+            && let Some(ticket) = tier.ask(&prompt)?
+        {
+            held.ticket = ticket;
+            self.held.push_back(held);
+            return Ok(true);
+        }
+        self.begin(held)
+    }
+
+    /// Lets the texts wait for their turn whose pages have been read. Where nobody has anything else to do, the first of them
+    /// is waited for.
+    fn begin_arrived(&mut self) -> Result<()> {
+        let Some(tier) = &mut self.tier else { return Ok(()) };
+        for ticket in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {
+            if self.held.front().is_some_and(|held| held.ticket == ticket)
+                && let Some(held) = self.held.pop_front()
+            {
+                self.begin(held)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a text to the scheduler, or notes why not; whether it waits now.
+    fn begin(&mut self, held: Held) -> Result<bool> {
+        let Held { place, line, wish, start, .. } = held;
         let prompt = wish.prompt.clone();
         match self.submit(wish) {
             Ok((text, sampling)) => {
-                let (start, steps_before) = (Instant::now(), self.serving.totals().steps);
-                let taken =
-                    Taken { place, line: number, prompt, sampling, start, steps_before, first: None, last: start };
+                let steps_before = self.serving.totals().steps;
+                let taken = Taken { place, line, prompt, sampling, start, steps_before, first: None, last: start };
                 self.taken.insert(text, taken);
                 Ok(true)
             }
             Err(problem) => {
-                let refused = Outcome::refused(number, Some(prompt), format!("line {number}: {problem:#}"));
+                let refused = Outcome::refused(line, Some(prompt), format!("line {line}: {problem:#}"));
                 self.put(place, refused).map(|()| false)
             }
         }
@@ -445,6 +507,8 @@ struct AllTexts {
     saved: Option<Saved>,
     counters: CountersOfAll,
     pages: PagesUsed,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page_file: Option<PageFileReport>,
     timings: TimingsOfAll,
 }
 

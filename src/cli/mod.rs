@@ -16,6 +16,7 @@ mod logits;
 mod memory;
 #[cfg(not(feature = "serve"))]
 mod missing;
+mod page_file;
 mod progress;
 mod reading;
 mod report;

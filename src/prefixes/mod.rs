@@ -10,6 +10,9 @@ pub mod none;
 pub mod radix;
 pub mod saved;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
@@ -74,6 +77,29 @@ pub trait Prefixes {
     /// Whoever does not list them says nothing, as here; then they cannot be saved.
     fn pages(&self) -> Vec<HeldPage<'_>> {
         Vec::new()
+    }
+}
+
+/// One that several have. It does not list its pages.
+impl Prefixes for Rc<RefCell<Box<dyn Prefixes>>> {
+    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        self.borrow_mut().lookup(text, pool)
+    }
+
+    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+        self.borrow_mut().insert(text, table, pool)
+    }
+
+    fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
+        self.borrow_mut().evict(n, pool)
+    }
+
+    fn n_pages(&self) -> usize {
+        self.borrow().n_pages()
+    }
+
+    fn n_evictable(&self, pool: &PagePool) -> usize {
+        self.borrow().n_evictable(pool)
     }
 }
 

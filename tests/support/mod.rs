@@ -22,6 +22,7 @@ macro_rules! same {
 pub mod asking;
 pub mod attention;
 pub mod dense;
+pub mod disk;
 pub mod in_place;
 pub mod keeping;
 pub mod limits;

@@ -4,6 +4,7 @@ mod append;
 mod attention;
 mod batch;
 mod caches;
+mod disk;
 mod engine;
 mod formats;
 mod fragmentation;
@@ -41,6 +42,7 @@ enum What {
     Engine(engine::Engine),
     Batch(batch::Batch),
     Caches(caches::Caches),
+    Disk(disk::Disk),
     Waste(waste::Waste),
     Fragmentation(fragmentation::Fragmentation),
     Append(append::Append),
@@ -66,6 +68,7 @@ impl Bench {
             What::Engine(command) => command.run(),
             What::Batch(command) => command.run(),
             What::Caches(command) => command.run(),
+            What::Disk(command) => command.run(),
             What::Waste(command) => command.run(),
             What::Fragmentation(command) => command.run(),
             What::Append(command) => command.run(),

@@ -28,6 +28,7 @@ mod ch12_timeline;
 mod ch13_runs;
 mod ch14_head;
 mod ch15_shrink;
+mod ch16_file;
 mod home_paged;
 
 use anyhow::{Result, ensure};
@@ -130,6 +131,7 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch13_runs", &ch13_runs::record()?, ch13_runs::draw)?,
         Figure::new("ch14_head", &ch14_head::record()?, ch14_head::draw)?,
         Figure::new("ch15_shrink", &ch15_shrink::record()?, ch15_shrink::draw)?,
+        Figure::new("ch16_file", &ch16_file::record()?, ch16_file::draw)?,
     ])
 }
 

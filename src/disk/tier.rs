@@ -1,0 +1,191 @@
+//! The file, the thread and a prefix cache, for a loop that serves texts.
+//!
+//! The loop asks for the pages of a text before it hands the text to the scheduler. While they are read, other texts compute.
+//! When they have come, they go to the prefix cache, and the scheduler finds them there like any others. After each step, the
+//! pages that are full by now are written: nobody waits for a disk when pages are evicted.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+
+use super::file::FileDisk;
+use super::reader::PageReader;
+use super::{PageFileError, PageShape};
+use crate::cache::CacheError;
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch10_fork::ForkCache;
+use crate::chapters::ch12_scheduler::Scheduler;
+use crate::chapters::ch16_pages_on_disk::{PageFile, offset, record_bytes};
+use crate::prefixes::Prefixes;
+use crate::schedule::TextId;
+use crate::serving::Told;
+
+/// A prefix cache that a scheduler and a file of pages both use.
+pub type SharedPrefixes = Rc<RefCell<Box<dyn Prefixes>>>;
+
+/// A prefix cache with a file behind it.
+pub struct Tier {
+    file: PageFile,
+    reader: PageReader,
+    prefixes: SharedPrefixes,
+    slab: SharedSlab,
+    /// Texts whose pages are being read, in the order in which they were asked for.
+    asked: VecDeque<(u64, Vec<u32>)>,
+    /// The numbers of the records that are being read.
+    reading: HashSet<u64>,
+    /// How many full pages of each text that runs the file was offered.
+    offered: HashMap<TextId, usize>,
+    counters: Counters,
+    /// Why nothing is written any more.
+    failed: Option<PageFileError>,
+}
+
+/// Pages that went to and fro.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Written to the file.
+    pub written: u64,
+    /// Read from it.
+    pub read: u64,
+    /// Of these, given to the prefix cache. The others were damaged, found no room, or were there by then.
+    pub brought_back: u64,
+}
+
+/// Why pages could not be asked for or brought back.
+#[derive(Debug, thiserror::Error)]
+pub enum TierError {
+    /// The slab is not that of the prefix cache.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// The thread has come to an end.
+    #[error(transparent)]
+    Reader(#[from] std::io::Error),
+}
+
+impl Tier {
+    /// Opens a file of pages and starts a thread to read it. `prefixes` keeps pages of this slab.
+    ///
+    /// # Errors
+    /// The errors of [`PageFile::open`]; [`PageFileError::Unreadable`] if there is no thread.
+    pub fn open(
+        disk: FileDisk,
+        shape: PageShape,
+        most_bytes: u64,
+        prefixes: SharedPrefixes,
+        slab: &SharedSlab,
+    ) -> Result<Self, PageFileError> {
+        let file = PageFile::open(Box::new(disk.clone()), shape, most_bytes)?;
+        let reader = PageReader::start(disk).map_err(|error| PageFileError::Unreadable { error })?;
+        Ok(Tier {
+            file,
+            reader,
+            prefixes,
+            slab: slab.clone(),
+            asked: VecDeque::new(),
+            reading: HashSet::new(),
+            offered: HashMap::new(),
+            counters: Counters::default(),
+            failed: None,
+        })
+    }
+
+    /// Asks for the pages that the file has of a text and memory has not. Returns the ticket that they come with; `None` if
+    /// there is nothing to wait for. Pages that another text has asked for are not read twice: they come before.
+    ///
+    /// # Errors
+    /// [`TierError::Cache`].
+    pub fn ask(&mut self, text: &[u32]) -> Result<Option<u64>, TierError> {
+        let wanted = self.file.wanted(text, &mut *self.prefixes.borrow_mut(), &self.slab)?;
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let shape = *self.file.shape();
+        let new = wanted.into_iter().filter(|wanted| self.reading.insert(wanted.number));
+        let pages: Vec<_> = new.map(|wanted| (wanted, offset(&shape, wanted.place))).collect();
+        self.counters.read += pages.len() as u64;
+        let ticket = self.reader.ask(pages, record_bytes(&shape));
+        self.asked.push_back((ticket, text.to_vec()));
+        Ok(Some(ticket))
+    }
+
+    /// Gives the pages that have come to the prefix cache; returns their tickets, in the order in which they were asked for.
+    /// With `wait`, the first that is still missing is waited for.
+    ///
+    /// # Errors
+    /// [`TierError`].
+    pub fn arrived(&mut self, mut wait: bool) -> Result<Vec<u64>, TierError> {
+        let mut tickets = Vec::new();
+        while let Some(done) = self.reader.next(wait)? {
+            wait = false;
+            let Some((ticket, text)) = self.asked.pop_front() else { break };
+            debug_assert_eq!(ticket, done.ticket, "the reader keeps the order");
+            for read in &done.pages {
+                self.reading.remove(&read.wanted.number);
+            }
+            let prefixes = &mut *self.prefixes.borrow_mut();
+            let brought_back = self.file.bring_back(&text, &done.pages, prefixes, &self.slab)?;
+            self.counters.brought_back += brought_back as u64;
+            tickets.push(ticket);
+        }
+        Ok(tickets)
+    }
+
+    /// Writes the pages that are full since this was last called. `scheduler`: with the texts that run. `told`: those that
+    /// have ended since.
+    ///
+    /// If the file cannot be written, nothing is from then on: see [`failed`](Self::failed).
+    ///
+    /// # Errors
+    /// [`TierError::Cache`].
+    pub fn keep(&mut self, scheduler: &Scheduler, told: &[Told]) -> Result<(), TierError> {
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        for (text, table) in scheduler.running() {
+            let full = table.len() / table.page_size();
+            if self.offered.get(&text.id).is_none_or(|offered| *offered < full) {
+                self.offered.insert(text.id, full);
+                let kept = self.file.keep(&text.tokens, table, &self.slab.borrow());
+                note(kept, &mut self.counters, &mut self.failed);
+            }
+            if self.failed.is_some() {
+                return Ok(());
+            }
+        }
+        for Told { text, .. } in told {
+            self.offered.remove(&text.id);
+            // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found, too.
+            let one_more = [&text.tokens[..], &[0]].concat();
+            let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefixes.borrow_mut(), &one_more)?;
+            let kept = self.file.keep(&one_more, cache.table(), &self.slab.borrow());
+            note(kept, &mut self.counters, &mut self.failed);
+            if self.failed.is_some() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The file.
+    pub fn file(&self) -> &PageFile {
+        &self.file
+    }
+
+    /// Pages that went to and fro.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Why nothing is written any more, if so.
+    pub fn failed(&self) -> Option<&PageFileError> {
+        self.failed.as_ref()
+    }
+}
+
+/// Notes what came of writing pages.
+fn note(kept: Result<usize, PageFileError>, counters: &mut Counters, failed: &mut Option<PageFileError>) {
+    match kept {
+        Ok(kept) => counters.written += kept as u64,
+        Err(error) => *failed = Some(error),
+    }
+}
