@@ -95,7 +95,7 @@ impl Tier {
     /// # Errors
     /// [`TierError::Cache`].
     pub fn ask(&mut self, text: &[u32]) -> Result<Option<u64>, TierError> {
-        let wanted = self.file.wanted(text, &mut *self.prefixes.borrow_mut(), &self.slab)?;
+        let wanted = self.file.wanted(text, &mut **self.prefixes.borrow_mut(), &self.slab)?;
         if wanted.is_empty() {
             return Ok(None);
         }
@@ -122,7 +122,7 @@ impl Tier {
             for read in &done.pages {
                 self.reading.remove(&read.wanted.number);
             }
-            let prefixes = &mut *self.prefixes.borrow_mut();
+            let prefixes = &mut **self.prefixes.borrow_mut();
             let brought_back = self.file.bring_back(&text, &done.pages, prefixes, &self.slab)?;
             self.counters.brought_back += brought_back as u64;
             tickets.push(ticket);
@@ -156,7 +156,7 @@ impl Tier {
             self.offered.remove(&text.id);
             // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found, too.
             let one_more = [&text.tokens[..], &[0]].concat();
-            let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefixes.borrow_mut(), &one_more)?;
+            let cache = ForkCache::with_prefix(&self.slab, &mut **self.prefixes.borrow_mut(), &one_more)?;
             let kept = self.file.keep(&one_more, cache.table(), &self.slab.borrow());
             note(kept, &mut self.counters, &mut self.failed);
             if self.failed.is_some() {
