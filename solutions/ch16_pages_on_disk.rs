@@ -248,7 +248,9 @@ impl PageFile {
         for place in 0..n_whole {
             let read = self.disk.read(offset(&self.shape, place), &mut bytes);
             read.map_err(|error| PageFileError::Unreadable { error })?;
-            heads.extend(decode_head(&self.shape, &bytes).ok().map(|head| (place, head)));
+            if let Ok(head) = decode_head(&self.shape, &bytes) {
+                heads.push((place, head));
+            }
         }
         Ok(heads)
     }

@@ -1505,6 +1505,7 @@ mod checks {
         fetch!(&king[..]);
         keep!(&[8, 9, 10, 7][..]);
         keep!(&[1, 2, 8, 9][..]);
+        keep!(&king[..]);
         let damaged = desk.find(&[1, 2, 8, 9])[1];
         desk.disk.flip(HEADER + damaged * lengths(&shape).1 + 50, 1);
         transcript.line(format!("a byte changes{:<25}{}", "", told(&desk)));

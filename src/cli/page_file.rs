@@ -36,7 +36,7 @@ pub struct PageFileReport {
     read: u64,
     /// Of these, pages that the prefix cache got.
     brought_back: u64,
-    /// Pages that were written.
+    /// Pages that were written; where a page could not be, those before it are not counted.
     written: u64,
     /// Pages in the file.
     pages: usize,

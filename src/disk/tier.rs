@@ -8,9 +8,8 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-use super::file::FileDisk;
 use super::reader::PageReader;
-use super::{PageFileError, PageShape};
+use super::{Disk, PageFileError, PageShape};
 use crate::cache::CacheError;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
@@ -43,7 +42,7 @@ pub struct Tier {
 /// Pages that went to and fro.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Written to the file.
+    /// Written to the file. Those before a page that could not be written are not counted.
     pub written: u64,
     /// Read from it.
     pub read: u64,
@@ -63,12 +62,13 @@ pub enum TierError {
 }
 
 impl Tier {
-    /// Opens a file of pages and starts a thread to read it. `prefixes` keeps pages of this slab.
+    /// Opens a file of pages and starts a thread to read it. A clone of `disk` is the same file. `prefixes` keeps pages of
+    /// this slab.
     ///
     /// # Errors
     /// The errors of [`PageFile::open`]; [`PageFileError::Unreadable`] if there is no thread.
     pub fn open(
-        disk: FileDisk,
+        disk: impl Disk + Clone + Send + 'static,
         shape: PageShape,
         most_bytes: u64,
         prefixes: SharedPrefixes,
