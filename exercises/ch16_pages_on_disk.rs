@@ -208,9 +208,12 @@ impl PageFile {
     /// Puts the records that were found in the order of their use: the latest record and those
     /// before it were used last, before them the latest of the others, and so on.
     fn order(&mut self) {
-        let entries = self.places.iter().zip(0..);
-        let numbers = entries.filter_map(|(entry, place)| Some((entry.as_ref()?.head.number, place)));
-        let place_of: BTreeMap<u64, usize> = numbers.collect();
+        let mut place_of = BTreeMap::new();
+        for (place, entry) in self.places.iter().enumerate() {
+            if let Some(entry) = entry {
+                place_of.insert(entry.head.number, place);
+            }
+        }
         let mut newest_first = Vec::new();
         let mut is_there = vec![false; self.places.len()];
         for place in place_of.values().rev() {
@@ -297,7 +300,8 @@ impl PageFile {
             let entry = self.places[place].take().expect("a record that can be found");
             self.by_use.remove(&entry.last_used);
             self.free.push(place);
-            gone.extend(self.children.remove(&entry.head.number).into_iter().flatten().map(|(_, place)| place));
+            let followers = self.children.remove(&entry.head.number).unwrap_or_default();
+            gone.extend(followers.values());
         }
     }
 

@@ -240,7 +240,8 @@ impl PageFile {
         let n_whole = usize::try_from(whole).unwrap_or(usize::MAX).min(self.n_places);
         if len > most_bytes {
             let offset = offset(&self.shape, n_whole);
-            self.disk.cut(offset).map_err(|error| PageFileError::Unwritable { offset, error })?;
+            let cut = self.disk.cut(offset);
+            cut.map_err(|error| PageFileError::Unwritable { offset, error })?;
         }
         self.places.resize_with(n_whole, || None);
         let mut heads = Vec::new();
@@ -283,9 +284,12 @@ impl PageFile {
     /// Puts the records that were found in the order of their use: the latest record and those
     /// before it were used last, before them the latest of the others, and so on.
     fn order(&mut self) {
-        let entries = self.places.iter().zip(0..);
-        let numbers = entries.filter_map(|(entry, place)| Some((entry.as_ref()?.head.number, place)));
-        let place_of: BTreeMap<u64, usize> = numbers.collect();
+        let mut place_of = BTreeMap::new();
+        for (place, entry) in self.places.iter().enumerate() {
+            if let Some(entry) = entry {
+                place_of.insert(entry.head.number, place);
+            }
+        }
         let mut newest_first = Vec::new();
         let mut is_there = vec![false; self.places.len()];
         for place in place_of.values().rev() {
@@ -390,7 +394,8 @@ impl PageFile {
             let entry = self.places[place].take().expect("a record that can be found");
             self.by_use.remove(&entry.last_used);
             self.free.push(place);
-            gone.extend(self.children.remove(&entry.head.number).into_iter().flatten().map(|(_, place)| place));
+            let followers = self.children.remove(&entry.head.number).unwrap_or_default();
+            gone.extend(followers.values());
         }
     }
     // ANCHOR_END: forget
@@ -492,8 +497,11 @@ impl PageFile {
         let held = ForkCache::with_prefix(slab, prefixes, text)?.len() / self.shape.page_size;
         let places = self.find(&text[..text.len().saturating_sub(1)]);
         self.touch(&places);
-        let wanted = |(page, place): (usize, &usize)| Wanted { page, place: *place, number: self.head(*place).number };
-        Ok(places.iter().enumerate().skip(held).map(wanted).collect())
+        let mut wanted = Vec::new();
+        for (page, place) in places.into_iter().enumerate().skip(held) {
+            wanted.push(Wanted { page, place, number: self.head(place).number });
+        }
+        Ok(wanted)
     }
     // ANCHOR_END: wanted
 
@@ -502,7 +510,10 @@ impl PageFile {
     /// what was read is another one, or damaged, the file forgets the record.
     fn accept(&mut self, read: &Read) -> Option<PageRows> {
         let Wanted { place, number, .. } = read.wanted;
-        let entry = self.places.get(place)?.as_ref().filter(|entry| entry.head.number == number)?;
+        let entry = self.places.get(place)?.as_ref()?;
+        if entry.head.number != number {
+            return None;
+        }
         let bytes = read.bytes.as_ref().ok();
         match bytes.and_then(|bytes| decode(&self.shape, bytes).ok()) {
             Some((head, rows)) if head == entry.head => Some(rows),
@@ -577,13 +588,16 @@ fn read_header(disk: &mut dyn Disk, shape: &PageShape) -> Result<u64, PageFileEr
     }
     let found = PageShape::read(&header)?;
     if found.format != shape.format {
-        return Err(PageFileError::WrongFormat { found: found.format, expected: shape.format });
+        let (found, expected) = (found.format, shape.format);
+        return Err(PageFileError::WrongFormat { found, expected });
     }
     if found.layout != shape.layout {
-        return Err(PageFileError::WrongLayout { found: found.layout, expected: shape.layout });
+        let (found, expected) = (found.layout, shape.layout);
+        return Err(PageFileError::WrongLayout { found, expected });
     }
     if found.model != shape.model {
-        return Err(PageFileError::OtherModel { found: found.model, expected: shape.model });
+        let (found, expected) = (found.model, shape.model);
+        return Err(PageFileError::OtherModel { found, expected });
     }
     if found.page_size != shape.page_size {
         let (found, expected) = (found.page_size, shape.page_size);
