@@ -850,6 +850,34 @@ mod checks {
         same!(seen.len(), 20, "records that were written in 5 runs of 4 pages each");
     }
 
+    /// Else a page that lost its parent would one day follow another page, which has got the parent's number.
+    #[test]
+    fn task_3_the_number_of_a_record_that_cannot_be_found_is_not_given_again() {
+        let text = counting(1, 16);
+        let records: [(u64, u64, &[u32]); 4] =
+            [(5, 0, &text[..4]), (6, 5, &text[..8]), (7, 6, &text[..12]), (8, 7, &text)];
+        let disk = MemoryDisk::of(file_of(&SHAPE, &records));
+        disk.flip(HEADER, 1);
+        let mut desk = Desk::over(disk, 20, 9);
+        same!(
+            desk.file.n_records(),
+            0,
+            "records that can be found where the head of record 5 is damaged, and 6 to 8 follow it"
+        );
+        let other = counting(100, 4);
+        desk.keep(&other);
+        let number =
+            heads(&SHAPE, &desk.disk.bytes()).into_iter().find(|head| head.tokens == other).map(|head| head.number);
+        assert!(
+            number > Some(8),
+            "the record of {other:?} has the number {number:?}, and records 6 to 8 are in the file: they cannot be found, and \
+             follow whoever has their parent's number"
+        );
+        desk.restart();
+        let mixed = [&other[..], &text[4..]].concat();
+        same!(desk.find(&mixed).len(), 1, "pages that find gives for {} after a restart", shown(&mixed));
+    }
+
     #[test]
     fn task_3_a_full_file_gives_up_what_was_used_longest_ago() {
         let mut desk = Desk::new(20, 3);
@@ -993,6 +1021,28 @@ mod checks {
                 &format!("when all is well after a {question}"),
             );
         }
+    }
+
+    #[test]
+    fn task_3_a_text_loses_its_end_first_also_after_a_write_that_failed() {
+        let mut desk = Desk::new(40, 3);
+        let text = counting(1, 16);
+        desk.disk.fail_once(2 * RECORD + 700);
+        let cache = desk.compute(&text);
+        let question = "keep of 4 pages, where the disk fails once, at page 2";
+        let asked = asking(question);
+        let failed = desk.file.keep(&text, cache.table(), &desk.slab.borrow());
+        drop(asked);
+        drop(cache);
+        same!(failed.is_err(), true, "whether {question} fails");
+        desk.keep(&counting(100, 4));
+        same!(desk.find(&text).len(), 2, "pages found after a {question}, and one of another text in the third place");
+        desk.keep(&counting(200, 4));
+        same!(
+            desk.find(&text).len(),
+            1,
+            "pages found after a {question}, when one more page has made the oldest go: its end, and not its beginning"
+        );
     }
 
     #[test]
@@ -1177,6 +1227,32 @@ mod checks {
             left,
             vec![0, 1, 1, 1, 1],
             "pages left of the five others: one page was missing, and the oldest made room"
+        );
+    }
+
+    #[test]
+    fn task_4_nobody_makes_room_for_pages_that_are_damaged() {
+        let mut desk = Desk::new(5, 20);
+        let text = counting(1, 17);
+        desk.keep(&text);
+        desk.restart();
+        let others = [100, 200, 300, 400].map(|first| counting(first, 4));
+        for other in &others {
+            drop(desk.compute(other));
+        }
+        let wanted = desk.wanted(&text);
+        let mut read = desk.read(&wanted);
+        read[1].bytes.as_mut().unwrap()[HEAD + 9] ^= 1;
+        same!(
+            desk.bring_back(&text, &read),
+            1,
+            "pages that come back of 4, the second of which is damaged, where 1 is free"
+        );
+        let left: Vec<usize> = others.iter().map(|other| desk.held(other) / SIZE).collect();
+        same!(
+            left,
+            vec![1, 1, 1, 1],
+            "pages left of four others: nobody has to make room for pages that do not come back"
         );
     }
 
@@ -1479,7 +1555,8 @@ mod checks {
         macro_rules! keep {
             ($text:expr) => {{
                 let n = desk.keep($text);
-                transcript.line(format!("keep {:<22} {n} written   {}", name($text), told(&desk)));
+                let known = desk.file.n_records();
+                transcript.line(format!("keep {:<22} {n} new of {known}  {}", name($text), told(&desk)));
             }};
         }
         macro_rules! fetch {
@@ -1508,7 +1585,7 @@ mod checks {
         keep!(&king[..]);
         let damaged = desk.find(&[1, 2, 8, 9])[1];
         desk.disk.flip(HEADER + damaged * lengths(&shape).1 + 50, 1);
-        transcript.line(format!("a byte changes{:<25}{}", "", told(&desk)));
+        transcript.line(format!("a byte changes{:<26}{}", "", told(&desk)));
         desk.restart();
         transcript.line("restart");
         fetch!(&[1, 2, 8, 9, 10][..]);
