@@ -118,7 +118,7 @@ impl Disk {
             "a text of {} in pages of {}: give --tokens from {} to {}, the positions of the model",
             count(self.tokens, "token"),
             thousands(self.page_size as u64),
-            thousands(self.page_size as u64 + 1),
+            thousands((self.page_size as u64).saturating_add(1)),
             thousands(positions as u64)
         );
         let n_pages = self.tokens.div_ceil(self.page_size);
