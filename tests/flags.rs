@@ -77,7 +77,10 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
             &["SMALL/prompts.jsonl", "--model=SMALL", "--page-file=pages"],
         ],
         // Each line has two reasons to be refused before it listens, so that one is left when the other is changed.
-        ["serve"] => &[&["--model=SMALL", "--host=192.0.2.1", "--api-key=two words"]],
+        ["serve"] => &[
+            &["--model=SMALL", "--host=192.0.2.1", "--api-key=two words"],
+            &["--model=SMALL", "--host=192.0.2.1", "--api-key=two words", "--page-file=pages"],
+        ],
         ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],
         ["synth"] => &[&["--shape=tiny", "--out=model"]],
         ["status"] => &[&[]],

@@ -756,6 +756,41 @@ fn the_command_serves_until_it_is_asked_to_end() {
     }
 }
 
+/// Whatever ends it: what the pages hold that an answer has shown is in the file.
+#[cfg(reference = "ch16_pages_on_disk")]
+#[test]
+fn a_server_that_starts_again_finds_the_prompts_of_the_one_before() {
+    let alone = storyteller();
+    let folder = tempfile::tempdir().unwrap();
+    let option = format!("--page-file={}", folder.path().join("server.pages").display());
+    let prompts = [
+        "Once upon a time there lived an old woman at the edge of a great forest, and she had a cat.",
+        "Once upon a time there lived an old woman at the edge of a great forest, and she had a key.",
+    ];
+    let told = prompts.map(|prompt| alone.tell_text(prompt, 20, GREEDY).text);
+    let full_pages = |prompt: &str| (alone.tokenizer.encode(prompt).unwrap().len() - 1) / 4;
+    let in_pages = 4 * prompts.map(full_pages).iter().sum::<usize>();
+    let body = json!({ "prompt": prompts, "temperature": 0, "max_tokens": 20 }).to_string();
+    let mut cached = Vec::new();
+    for _ in 0..2 {
+        let (mut child, address) = serve(&["--page-size=4", &option]);
+        let answer = ask(address, "POST", "/v1/completions", &[], body.as_bytes()).json();
+        let metrics = ask(address, "GET", "/metrics", &[], b"").body;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(texts(&answer), told);
+        cached.push(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() as usize);
+        assert_eq!(serving::metric(&metrics, "page_by_page:page_file_failed", ""), 0.0);
+        let read = serving::metric(&metrics, "page_by_page:page_file_pages_total", "what=\"read\"");
+        assert_eq!(read > 0.0, cached.len() == 2, "pages read in run {}", cached.len());
+    }
+    assert_eq!(
+        cached,
+        [0, in_pages],
+        "tokens of the prompts that were not computed, in the first run and in the second"
+    );
+}
+
 #[test]
 fn the_command_lets_nobody_in_by_accident() {
     let refused = run(&["serve", "--host", "0.0.0.0", "--port", "0"]);

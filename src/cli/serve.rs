@@ -19,6 +19,7 @@ use super::generate::whose_chapters;
 use super::interrupt::Interrupt;
 use super::kv::{Kv, require_chapters};
 use super::memory;
+use super::page_file::PageFileOptions;
 use super::reading::Reading;
 use super::report::{count, mib, thousands};
 use super::sharing::Sharing;
@@ -66,6 +67,8 @@ pub struct Serve {
     api_key: Option<String>,
     #[command(flatten)]
     sharing: Sharing,
+    #[command(flatten)]
+    page_file: PageFileOptions,
     /// Texts that wait behind those that run, at most; what comes then is refused for the moment
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
@@ -82,7 +85,7 @@ pub struct Serve {
 impl Serve {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(&CHAPTERS)?;
+        require_chapters(&[&CHAPTERS[..], self.page_file.chapters()].concat())?;
         let limits = self.sharing.limits();
         if limits.tokens == 0 || limits.texts == 0 {
             return Err(ScheduleError::NoStep(limits).into());
@@ -94,7 +97,9 @@ impl Serve {
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
         }
-        let (slab, prefixes) = (self.sharing.slab(&model)?, self.sharing.pool.prefixes()?);
+        let slab = self.sharing.slab(&model)?;
+        let (prefixes, tier) =
+            self.page_file.open(self.sharing.pool.prefixes()?, &model, self.sharing.pool.page_size, &slab)?;
         let slots = self.sharing.pool.n_slots()?;
         let bytes = memory::slot_bytes(model.kv_layout(), slots)?;
         let key = self.key()?;
@@ -120,9 +125,10 @@ impl Serve {
         self.watch_for_the_end(&stop)?;
         let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
         say(&format!("{name}: {chats}; {} slots of memory, {}; Ctrl-C stops", thousands(slots), mib(bytes)));
-        say(&format!("chapters  {}", whose_chapters(&[&CHAPTERS[..], &self.reading.chapters(Kv::Paged)].concat())));
+        let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged), self.page_file.chapters()].concat();
+        say(&format!("chapters  {}", whose_chapters(&chapters)));
         print(&format!("http://{}\n", listener.local_addr()?))?;
-        server::serve(settings, &model, Memory { slab, prefixes, slots }, tokenizer, template, listener, &stop)?;
+        server::serve(settings, &model, Memory { slab, prefixes, tier, slots }, tokenizer, template, listener, &stop)?;
         Ok(())
     }
 

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!   before a step    take in what was sent meanwhile; end the texts that nobody waits for any more
+//!                    (a request whose pages lie in a file is taken in when they have been read)
 //!   the step         the loop of chapter 12: plan, compute, pick, settle
 //!   after it         tell each new token to whoever waits for it; note what it cost
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvError};
 use std::time::Instant;
 
@@ -19,6 +20,7 @@ use super::refusal::Refusal;
 use super::talk::{Asked, Command, Ended, Event, Submission};
 use super::voice::{Heard, Voice};
 use crate::chapters::ch06_paged::SharedSlab;
+use crate::disk::tier::{Tier, TierError};
 use crate::model::StepError;
 use crate::sampler::Sampler;
 use crate::schedule::{End, Pick, ScheduleError, TextId};
@@ -33,9 +35,20 @@ pub struct Engine<'m> {
     metrics: &'m Metrics,
     /// Texts that may wait or run.
     most_texts: usize,
+    /// Pages beyond those of memory.
+    tier: Option<Tier>,
+    /// Requests whose pages are being read, in the order in which they came.
+    held: VecDeque<Held>,
     open: HashMap<TextId, Open<'m>>,
     /// Set when no more texts are taken in.
     stop: Option<Instant>,
+}
+
+/// A request whose pages are being read.
+struct Held {
+    /// What the last of them come with.
+    ticket: u64,
+    submission: Submission,
 }
 
 /// A text that somebody waits for.
@@ -63,18 +76,24 @@ pub enum EngineError {
     /// The scheduler does not know a text of its own.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// Pages cannot come from their file, nor go to it.
+    #[error(transparent)]
+    Pages(#[from] TierError),
 }
 
 impl<'m> Engine<'m> {
-    /// An engine without texts. `slab`: the one of `serving`. `most_texts`: that may wait or run at the same time.
+    /// An engine without texts. `slab`: the one of `serving`. `tier`: what is behind its prefix cache, if anything is.
+    /// `most_texts`: that may wait or run at the same time.
     pub fn new(
         serving: Serving<'m>,
         slab: &SharedSlab,
+        tier: Option<Tier>,
         tokenizer: &'m Tokenizer,
         metrics: &'m Metrics,
         most_texts: usize,
     ) -> Self {
-        Engine { serving, slab: slab.clone(), tokenizer, metrics, most_texts, open: HashMap::new(), stop: None }
+        let (slab, held, open) = (slab.clone(), VecDeque::new(), HashMap::new());
+        Engine { serving, slab, tokenizer, metrics, most_texts, tier, held, open, stop: None }
     }
 
     /// Does what it is told, until it is told to stop and the last text has ended, or nobody is left to tell it anything.
@@ -96,9 +115,13 @@ impl<'m> Engine<'m> {
             while let Ok(command) = commands.try_recv() {
                 self.obey(command)?;
             }
+            self.begin_arrived()?;
             self.end_the_unwanted()?;
             if !self.is_idle() {
                 let step = self.serving.step()?;
+                if let Some(tier) = &mut self.tier {
+                    tier.keep(self.serving.scheduler(), &step.told)?;
+                }
                 self.tell(step)?;
             }
             self.note_state();
@@ -106,23 +129,60 @@ impl<'m> Engine<'m> {
     }
 
     fn is_idle(&self) -> bool {
-        self.serving.is_done() && self.open.is_empty()
+        self.serving.is_done() && self.open.is_empty() && self.held.is_empty()
     }
 
     fn obey(&mut self, command: Command) -> Result<(), EngineError> {
         match command {
             Command::Stop { until } => self.stop = Some(until),
             Command::Submit(submission) => {
-                let Submission { texts, events, accepted, came, until } = submission;
-                let taken = match self.refusal(texts.len()) {
-                    Some(refusal) => Err(refusal),
-                    None => self.submit(texts, &events, came, until)?,
-                };
-                // Nobody may be there to hear it: then nobody is there for the texts either.
-                let _ = accepted.send(taken);
+                if let Some(refusal) = self.refusal(submission.texts.len()) {
+                    let _ = submission.accepted.send(Err(refusal));
+                } else if let Some(ticket) = self.ask_for_pages(&submission.texts)? {
+                    self.held.push_back(Held { ticket, submission });
+                } else {
+                    self.begin(submission)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Asks for what a file has of these texts and memory has not; what the last pages come with, if there are any.
+    fn ask_for_pages(&mut self, texts: &[Asked]) -> Result<Option<u64>, EngineError> {
+        let Some(tier) = &mut self.tier else { return Ok(None) };
+        let mut last = None;
+        for asked in texts {
+            last = tier.ask(&asked.prompt)?.or(last);
+        }
+        Ok(last)
+    }
+
+    /// Takes in the requests whose pages have been read. Where there is nothing else to do, the next pages are waited for.
+    fn begin_arrived(&mut self) -> Result<(), EngineError> {
+        let Some(tier) = &mut self.tier else { return Ok(()) };
+        for ticket in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {
+            if self.held.front().is_some_and(|held| held.ticket == ticket)
+                && let Some(held) = self.held.pop_front()
+            {
+                self.begin(held.submission)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a request in, or says why not.
+    fn begin(&mut self, submission: Submission) -> Result<(), EngineError> {
+        let Submission { texts, events, accepted, came, until } = submission;
+        let taken = self.submit(texts, &events, came, until)?;
+        // Nobody may be there to hear it: then nobody is there for the texts either.
+        let _ = accepted.send(taken);
+        Ok(())
+    }
+
+    /// Texts of the requests whose pages are being read.
+    fn n_held(&self) -> usize {
+        self.held.iter().map(|held| held.submission.texts.len()).sum()
     }
 
     /// Why so many texts cannot be taken in, if they cannot.
@@ -130,7 +190,7 @@ impl<'m> Engine<'m> {
         if self.stop.is_some() {
             return Some(Refusal::stopping());
         }
-        let (open, most) = (self.open.len(), self.most_texts);
+        let (open, most) = (self.open.len() + self.n_held(), self.most_texts);
         if open + texts > most {
             self.metrics.numbers().refused += 1;
             let message = format!("{open} of {most} places are taken, and {texts} are needed; ask again in a second");
@@ -278,9 +338,10 @@ impl<'m> Engine<'m> {
         };
         let mut numbers = self.metrics.numbers();
         numbers.running = scheduler.running().count();
-        numbers.waiting = scheduler.waiting().count();
+        numbers.waiting = scheduler.waiting().count() + self.n_held();
         numbers.pages = pages;
         numbers.totals = self.serving.totals();
+        numbers.page_file = self.tier.as_ref().map(|tier| (tier.counters(), tier.failed().is_some()));
         let texts = scheduler.running().map(|(text, _)| text).chain(scheduler.waiting());
         let open: u64 = texts.map(|text| text.counters.preemptions).sum();
         numbers.preemptions = numbers.totals.preemptions + open;

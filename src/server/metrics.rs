@@ -10,6 +10,7 @@ use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::disk::tier::Counters;
 use crate::serving::Totals;
 
 /// Upper ends of the buckets for the time to the first token, in seconds.
@@ -69,6 +70,8 @@ pub struct Numbers {
     pub preemptions: u64,
     /// Requests that were refused as the queue was full.
     pub refused: u64,
+    /// What went to a file of pages and came from it, and whether it could not be written.
+    pub page_file: Option<(Counters, bool)>,
     ends: [u64; ENDS.len()],
     first_token: Histogram,
     inter_token: Histogram,
@@ -171,6 +174,23 @@ impl Metrics {
         let again = "Of these, tokens whose rows were lost when their text was preempted.";
         page.counter("page_by_page:computed_again", again, n.totals.computed_again);
         page.counter("page_by_page:requests_refused", "Requests that were refused as the queue was full.", n.refused);
+        if let Some((Counters { written, read, brought_back }, failed)) = n.page_file {
+            let name = "page_by_page:page_file_pages_total";
+            page.head(
+                name,
+                "Pages written to the file, read from it, and of these given to the prefix cache.",
+                "counter",
+            );
+            for (what, pages) in [("written", written), ("read", read), ("brought_back", brought_back)] {
+                page.line(name, &format!(",what=\"{what}\""), pages as f64);
+            }
+            let failed = f64::from(u8::from(failed));
+            page.gauge(
+                "page_by_page:page_file_failed",
+                "1 if it could not be written, and nothing is any more.",
+                failed,
+            );
+        }
         page.text
     }
 }

@@ -48,6 +48,7 @@ use talk::Command;
 use template::{ChatTemplate, TemplateError};
 
 use crate::chapters::ch06_paged::SharedSlab;
+use crate::disk::tier::Tier;
 use crate::model::Model;
 use crate::prefixes::Prefixes;
 use crate::schedule::{ScheduleError, StepLimits};
@@ -84,6 +85,8 @@ pub struct Memory {
     pub slab: SharedSlab,
     /// Keeps pages of this slab.
     pub prefixes: Box<dyn Prefixes>,
+    /// A file behind these prefixes, which has what was evicted, and what another run has computed.
+    pub tier: Option<Tier>,
     /// Slots in all pages together.
     pub slots: usize,
 }
@@ -135,7 +138,7 @@ pub fn serve(
     listener: TcpListener,
     stop: &Stop,
 ) -> Result<(), ServerError> {
-    let Memory { slab, prefixes, slots } = memory;
+    let Memory { slab, prefixes, tier, slots } = memory;
     let serving = Serving::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?;
     let (engine, commands) = mpsc::channel();
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model)));
@@ -167,7 +170,7 @@ pub fn serve(
         .name("server".into())
         .spawn(move || talk_to_clients(runtime, listener, shared, stopped, grace))?;
 
-    let engine = Engine::new(serving, &slab, &tokenizer, &metrics, most_texts);
+    let engine = Engine::new(serving, &slab, tier, &tokenizer, &metrics, most_texts);
     // What a panic leaves half done goes with the engine: nobody looks at it again.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&commands)));
     // Whoever still waits for a text hears now that none comes.

@@ -73,7 +73,7 @@ impl Server {
             let Options { folder, n_pages, page_size, limits, queue, guard, patience, grace, prefixes } = options;
             let (model, tokenizer) = (Model::open(&folder).unwrap(), Tokenizer::open(&folder).unwrap());
             let slab = PageSlab::new(model.kv_layout(), page_size, n_pages).unwrap();
-            let memory = Memory { slab, prefixes: prefixes(page_size), slots: n_pages * page_size };
+            let memory = Memory { slab, prefixes: prefixes(page_size), tier: None, slots: n_pages * page_size };
             let settings = Settings { model: "storyteller".into(), limits, queue, guard, patience, grace };
             let template = ChatTemplate::open(&folder).transpose();
             server::serve(settings, &model, memory, tokenizer, template, listener, &to_stop)
