@@ -92,7 +92,7 @@ class Server:
         queries, hits = self.counters()
         choice = self.complete(prompt, new_tokens)
         ids = choice["prompt_token_ids"]
-        line = {"what": what, "prompt": len(ids)} | self.counted(queries, hits, len(ids))
+        line = {"what": what, "prompt": len(ids), "new": choice["token_ids"]} | self.counted(queries, hits, len(ids))
         return line, ids, choice["token_ids"]
 
     def counted(self, queries: int, hits: int, asked: int) -> dict:

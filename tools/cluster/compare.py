@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import signal
 import socket
 import subprocess
@@ -248,7 +249,9 @@ def ask_vllm(python: Path, way: str, args) -> dict:
         address = f"http://127.0.0.1:{port}"
         running.wait_for(address, args.start_limit)
         say(f"    ready after {time.monotonic() - start:.0f} s")
-        return ask(address, parts, args)
+        # What vLLM found room for in each process's GiB, before it was told how many to take.
+        room = re.search(r"Overriding num_gpu_blocks=(\d+)", running.log.read_text(errors="replace"))
+        return ask(address, parts, args) | {"room": int(room[1]) if room else None}
 
 
 def free_port() -> int:
@@ -312,15 +315,16 @@ def by_vllm(args, way: str) -> dict | None:
 
 def report(args, versions: str, ours: dict, theirs: dict, guesses: dict) -> bool:
     plain = theirs["float32"]
-    print(f"{args.model.name}, unchanged: Page by Page {commit()} and {versions}")
+    print(f"{args.model.name}, unchanged: {version(args)} and {versions}")
     print(f"pages of {PAGE_SIZE} tokens, {PAGES} of them; {datetime.date.today()}; {len(cores())} cores, {processor()}")
-    same = texts(args, ours["texts"], theirs, guesses)
-    same &= trace("Prompts that begin alike, one after the other: tokens found", "shared", ours, theirs)
+    ends = end_tokens(args.model)
+    same = texts(args, ours["texts"], theirs, guesses, ends)
+    same &= trace("Prompts that begin alike, one after the other: tokens found", "shared", ours, theirs, ends)
     document = ours["documents"][0]["prompt"]
     heading = f"Four documents of {document} tokens in turns, {PAGES * PAGE_SIZE:,} slots for all: tokens found"
-    same &= trace(heading, "documents", ours, theirs)
+    same &= trace(heading, "documents", ours, theirs, ends, each=False)
     heading = f"{len(ours['random'])} prompts drawn by chance, in the same slots: tokens found"
-    same &= trace(heading, "random", ours, theirs, each=False)
+    same &= trace(heading, "random", ours, theirs, ends, each=False)
     one, other = ours["at_once"], plain["at_once"]
     print(f"\n{one['texts']} new prompts of {one['prompt']} tokens in one request, alike but for the last: tokens found")
     print(row("", "of", "ours", "vLLM"))
@@ -347,18 +351,16 @@ def row(name: str, *cells) -> str:
     return f"  {name:<38}" + "".join(f"{cell:>10}" for cell in shown)
 
 
-def texts(args, ours: list, theirs: dict, guesses: dict) -> bool:
+def texts(args, ours: list, theirs: dict, guesses: dict, ends: set) -> bool:
     """Which texts are the same, token for token."""
-    ends = end_tokens(args.model)
-    print(f"\n{len(ours)} texts of {args.new_tokens} tokens, always the likeliest token, all asked for at the same time:")
-    print("those that are the same, token id for token id, and how far the tokens' logprobs differ at most")
-    print(row("", "same ids", "logprobs"))
+    print(f"\n{len(ours)} texts of {args.new_tokens} tokens, the likeliest each time, all asked for at the same time:")
+    print("how many are the same, how far the logprobs differ, pages in a GiB of each process")
+    print(row("", "same ids", "logprobs", "pages/GiB"))
     is_same = True
     for way, found in theirs.items():
         parted, apart = [], 0.0
         for own, other in zip(ours, found["texts"]):
-            # vLLM tells the token that ends a text; here it is no part of it.
-            new = other["new"][:-1] if other["new"] and other["new"][-1] in ends else other["new"]
+            new = without_end(other["new"], ends)
             if own["prompt"] != other["prompt"]:
                 parted.append(f"{own['beginning']!r}: another prompt, {own['prompt']} and {other['prompt']}")
             elif own["new"] != new:
@@ -367,7 +369,7 @@ def texts(args, ours: list, theirs: dict, guesses: dict) -> bool:
             until = next((place for place, pair in enumerate(pairs) if pair[0] != pair[1]), len(pairs))
             apart = max([apart] + [abs(a - b) for _, _, a, b in pairs[:until]])
         count = f"{len(ours) - len(parted)} of {len(ours)}"
-        print(row(f"vLLM, {WAYS[way][0]}", count, f"{apart:.1e}".rjust(8)))
+        print(row(f"vLLM, {WAYS[way][0]}", count, f"{apart:.1e}", found["room"] or "?"))
         for one in parted:
             print(f"      {one}")
         is_same &= way == "bfloat16" or not parted
@@ -376,7 +378,7 @@ def texts(args, ours: list, theirs: dict, guesses: dict) -> bool:
             print(f"  our own texts differ with guesses: {way}")
             is_same = False
     closest = min(gap for own in ours for gap in own["gaps"] if gap is not None)
-    print(f"  the closest of these choices: the best two logprobs are {closest:.4f} apart")
+    print(f"  the closest of our choices: the best two logprobs are {closest:.4f} apart")
     return is_same
 
 
@@ -386,7 +388,14 @@ def parting(own: dict, new: list) -> str:
     if place == len(pairs):
         return f"{own['beginning']!r} has {len(own['new'])} tokens, and {len(new)}"
     gap = own["gaps"][place]
-    return f"{own['beginning']!r} parts at token {place + 1}, where our best two logprobs are {gap:.4f} apart"
+    if gap is None:  # two tokens that say the same are one line of top_logprobs
+        return f"{own['beginning']!r} parts at token {place + 1}"
+    return f"{own['beginning']!r} parts at token {place + 1} (our best two: {gap:.4f} apart)"
+
+
+def without_end(new: list, ends: set) -> list:
+    """vLLM tells the token that ends a text; here it is no part of it."""
+    return new[:-1] if new and new[-1] in ends else new
 
 
 def end_tokens(model: Path) -> set:
@@ -398,29 +407,32 @@ def end_tokens(model: Path) -> set:
     return ends
 
 
-def trace(heading: str, part: str, ours: dict, theirs: dict, each: bool = True) -> bool:
+def trace(heading: str, part: str, ours: dict, theirs: dict, ends: set, each: bool = True) -> bool:
     """The counters of a trace side by side; `each`: also those of every prompt."""
     others = {way: found[part] for way, found in theirs.items() if part in found}
     names = {"float32": "vLLM", "tp2": "vLLM tp 2"}
     print(f"\n{heading}")
     print(row("", "prompt", "ours", *(names[way] for way in others)))
-    is_same = True
+    is_same, texts_alike = True, [0] * len(others)
     for place, line in enumerate(ours[part]):
         found = [other[place] for other in others.values()]
-        alike = all(line == other for other in found)
+        texts = [without_end(other["new"], ends) == line["new"] for other in found]
+        texts_alike = [so_far + alike for so_far, alike in zip(texts_alike, texts)]
+        alike = all(texts) and all(line[key] == other[key] for other in found for key in ("prompt", "queries", "hits"))
         is_same &= alike
         if each or not alike:
             mark = "" if alike else "  <--"
             print(row(line["what"], line["prompt"], line["hits"], *(other["hits"] for other in found)) + mark)
+    print(row("same texts, of", len(ours[part]), "", *texts_alike))
     for counter in ("queries", "hits"):
         sums = [sum(line[counter] for line in lines) for lines in (ours[part], *others.values())]
         print(row(f"prefix_cache_{counter}", "", *sums))
     return is_same
 
 
-def commit() -> str:
-    done = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return done.stdout.strip() or "of this folder"
+def version(args) -> str:
+    done = subprocess.run([args.binary, "--version"], capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
 
 
 def processor() -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from client import Server
 from compare import HOME, LOGS, PAGE_SIZE, PAGES, ROOT, Failed, Running
-from compare import asked_of, commit, free_port, only_one, our_server, say, serving
+from compare import asked_of, free_port, only_one, our_server, say, serving, version
 
 POLICIES = ("round_robin", "random", "power_of_two", "cache_aware")
 # Seven documents do not fit into one pool, and do into two.
@@ -44,10 +44,10 @@ def main():
         python = HOME / "router/bin/python"
         if not python.exists():
             raise Failed(f"the router is not installed below {HOME}: run tools/cluster/setup router")
-        version = asked_of(python, VERSION)
+        router = asked_of(python, VERSION)
         with only_one():
             found = {policy: [routed(args, python, policy) for _ in range(args.times)] for policy in POLICIES}
-        report(args, version, found)
+        report(args, router, found)
     except (Failed, OSError, RuntimeError) as error:
         sys.exit(f"replicas: {error}")
     except KeyboardInterrupt:
@@ -95,9 +95,9 @@ def wait_for_workers(address: str, workers: int, limit: float):
     raise Failed(f"the router did not find {workers} servers within {limit:.0f} s: {LOGS / 'router.log'} says why")
 
 
-def report(args, version: str, found: dict):
-    print(f"two servers of Page by Page {commit()}, {args.model.name}, {PAGES} pages of {PAGE_SIZE} each, "
-          f"behind sglang-router {version}")
+def report(args, router: str, found: dict):
+    print(f"two servers of {version(args)}, {args.model.name}, behind sglang-router {router};")
+    print(f"{PAGES} pages of {PAGE_SIZE} tokens each;")
     print(f"{DOCUMENTS} documents, {ROUNDS} questions about each; the {DOCUMENTS} of a round are asked at the same time")
     print(f"\n  {'policy':<16}{'prompts':>10}   tokens found, time after time")
     for policy, times in found.items():
