@@ -294,6 +294,25 @@ fn a_stop_ends_a_text_before_it_is_shown() {
 }
 
 #[test]
+fn the_token_that_ends_a_text_is_not_counted() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
+    let told = (0..100).map(|seed| (seed, alone.tell_text(PROMPTS[0], 400, sampling(seed))));
+    let (seed, told) = told.into_iter().find(|(_, told)| told.reason == "stop").expect("one ends by itself");
+    let body = json!({
+        "prompt": PROMPTS[0], "max_tokens": 400, "seed": seed, "temperature": 1, "top_p": 0.9, "top_k": 0, "logprobs": 0,
+        "return_token_ids": true,
+    });
+    let answer = server.complete(&body);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(told.text), &json!("stop")));
+    assert_eq!(answer["usage"]["completion_tokens"], told.tokens.len(), "each token of the text, and no other");
+    assert_eq!(ids(&choice["token_ids"]), told.tokens);
+    assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), told.tokens.len());
+    assert_eq!(server.metric("vllm:generation_tokens_total", ""), told.tokens.len() as f64);
+}
+
+#[test]
 fn logprobs_are_those_of_the_model() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let body = json!({
@@ -409,6 +428,7 @@ fn what_cannot_be_answered_is_refused_by_name() {
     let server = Server::start(Options { n_pages: 20, ..Options::default() });
     let post =
         |path: &str, headers: &[(&str, &str)], body: &str| ask(server.address, "POST", path, headers, body.as_bytes());
+    let many = json!({ "prompt": vec!["a"; 200_000] }).to_string();
     for (body, status, param, code, says) in [
         ("{\"prompt\": ", 400, json!(null), json!("invalid_json"), "the body is not JSON"),
         ("[]", 400, json!(null), json!("invalid_json"), "not an object"),
@@ -445,6 +465,7 @@ fn what_cannot_be_answered_is_refused_by_name() {
             "positions",
         ),
         ("{\"prompt\": [[1], [2]], \"n\": 100}", 400, json!("n"), json!(null), "200 texts are more than the 72"),
+        (&many, 400, json!("prompt"), json!(null), "200000 texts are more than the 72"),
         (
             "{\"prompt\": \"a\", \"tools\": 1, \"max_tokens\": \"x\"}",
             400,
@@ -477,6 +498,9 @@ fn what_cannot_be_answered_is_refused_by_name() {
         ("POST", "/v1/models", &[][..], "{}", 405),
         ("GET", "/", &[][..], "", 404),
         ("GET", "/v1/../etc/passwd", &[][..], "", 404),
+        ("GET", "/v1/models/..%2f..%2fetc", &[][..], "", 404),
+        ("GET", "/v1/models/%ff", &[][..], "", 404),
+        ("PATCH", "/v1/completions", &[][..], "", 405),
         ("POST", "/v1/completions", &[("content-type", "text/plain")][..], "{}", 415),
         ("POST", "/v1/completions", &[("content-type", "application/json; charset=utf-8")][..], "{}", 400),
         ("GET", "/v1/models", &[("host", "evil.example")][..], "", 403),
@@ -593,6 +617,10 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
     let mut huge = Connection::open(server.address).unwrap();
     huge.send("POST", "/v1/completions", &[("content-length", "99999999999")], b"{").unwrap();
     assert_eq!(huge.read().unwrap().status, 413);
+    // One that sends everything before it listens hears why, too.
+    let patient = Server::start(Options::default());
+    let body = json!({ "prompt": "a".repeat(20 << 20) });
+    assert_eq!(patient.post("/v1/completions", &body).status, 413);
     // Nobody reads: megabytes of probabilities.
     let mut deaf = Connection::open(server.address).unwrap();
     let body = json!({ "prompt": [1], "n": 8, "max_tokens": 590, "stream": true, "logprobs": 20, "temperature": 1000, "seed": 1 });

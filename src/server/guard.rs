@@ -20,6 +20,9 @@ use tokio::time::timeout;
 
 use super::refusal::Refusal;
 
+/// How many times as large as a body may be is one that is refused when it has come, and not before.
+const LISTENED_TO: usize = 32;
+
 /// Who may ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guard {
@@ -97,22 +100,23 @@ pub async fn body(request: Request<Body>, at_most: usize, within: Duration) -> R
 }
 
 async fn read(mut body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
-    let too_large = || {
-        let message = format!("the body has more than the {at_most} bytes that are read; send a shorter prompt");
-        Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, None, message))
-    };
-    if body.size_hint().lower() > at_most as u64 {
-        return too_large();
-    }
-    let mut bytes = Vec::new();
-    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+    // Most clients hear an answer only when they have sent all. What is too large for that, too, ends here.
+    let listened_to = at_most.saturating_mul(LISTENED_TO);
+    let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let (mut bytes, mut len) = (Vec::new(), 0);
+    while declared <= listened_to && len <= listened_to {
+        let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await else { break };
         let broken = |_| Refusal::new(StatusCode::BAD_REQUEST, None, "the body has not come whole");
         if let Ok(data) = frame.map_err(broken)?.into_data() {
-            if bytes.len() + data.len() > at_most {
-                return too_large();
+            len += data.len();
+            if len <= at_most {
+                bytes.extend_from_slice(&data);
             }
-            bytes.extend_from_slice(&data);
         }
+    }
+    if declared.max(len) > at_most {
+        let message = format!("the body has more than the {at_most} bytes that are read; send a shorter prompt");
+        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, None, message));
     }
     Ok(bytes)
 }

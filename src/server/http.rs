@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, Response, StatusCode, Uri};
@@ -111,7 +112,13 @@ async fn models(State(shared): Shares) -> Response<Body> {
     json_response(&json!({ "object": "list", "data": [shared.model_object()] }))
 }
 
-async fn model(State(shared): Shares, Path(name): Path<String>) -> Result<Response<Body>, Refusal> {
+async fn model(
+    State(shared): Shares,
+    name: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Response<Body>, Refusal> {
+    // Bytes that are no text.
+    let Ok(Path(name)) = name else { return Err(nothing_here(uri).await) };
     shared.check_model(Some(&name))?;
     Ok(json_response(&shared.model_object()))
 }
@@ -125,6 +132,7 @@ async fn completions(State(shared): Shares, request: Request<Body>) -> Result<Re
     let ready = off_the_road(move || {
         let Completion { prompts, echo, wish } = Completion::read(&body, this.sampling)?;
         this.check_model(wish.model.as_deref())?;
+        this.check_places(prompts.len(), wish.n)?;
         let tokens = prompts.iter().map(|prompt| this.tokens(prompt)).collect::<Result<Vec<_>, _>>()?;
         let begins = prompts.iter().zip(&tokens).map(|(prompt, tokens)| match prompt {
             Prompt::Text(text) => Ok(text.clone()),
@@ -197,6 +205,17 @@ impl Shared {
         }
     }
 
+    /// Refuses more texts than there can be, before anything is done for them: a small body can ask for millions.
+    fn check_places(&self, prompts: usize, n: usize) -> Result<(), Refusal> {
+        let (n_texts, most) = (prompts.saturating_mul(n), self.most_texts);
+        if n_texts <= most {
+            return Ok(());
+        }
+        let message =
+            format!("{n_texts} texts are more than the {most} that this server has places for; ask for fewer");
+        Err(Refusal::of_field(if n == 1 { "prompt" } else { "n" }, message))
+    }
+
     fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, Refusal> {
         match prompt {
             Prompt::Text(text) => self.tokenizer.encode(text).map_err(|error| refused_text(Kind::Completion, &error)),
@@ -230,13 +249,8 @@ impl Shared {
         echo: Vec<String>,
         came: Instant,
     ) -> Result<Response<Body>, Refusal> {
-        let (n_texts, most) = (prompts.len() * wish.n, self.most_texts);
-        // Before they are made: a small body can ask for millions.
-        if n_texts > most {
-            let message =
-                format!("{n_texts} texts are more than the {most} that this server has places for; ask for fewer");
-            return Err(Refusal::of_field("n", message));
-        }
+        let n_texts = prompts.len() * wish.n;
+        self.check_places(prompts.len(), wish.n)?;
         let mut texts = Vec::new();
         for prompt in &prompts {
             let max_new_tokens = self.max_new_tokens(kind, &wish, prompt.len())?;

@@ -14,6 +14,7 @@
 
 pub mod answer;
 pub mod connections;
+mod dates;
 pub mod engine;
 pub mod fields;
 pub mod guard;

@@ -87,7 +87,8 @@ impl Completion {
         let logprobs = fields.whole("logprobs", 0, MOST_LOGPROBS)?;
         let echo = fields.flag("echo")?;
         if echo && logprobs.is_some() {
-            let message = "logprobs of an echoed prompt are not told; leave out echo, or logprobs";
+            let message = "logprobs of an echoed prompt are not told: what the prefix cache has found of it was not computed \
+                           again, and has none; leave out echo, or logprobs";
             return Err(Refusal::of_field("logprobs", message));
         }
         fields.refuse("suffix", |value| value == "")?;

@@ -2,19 +2,25 @@
 //!
 //! It is a [Jinja](https://jinja.palletsprojects.com) template, in `chat_template.jinja` or in `tokenizer_config.json`, and is
 //! rendered as [transformers](https://huggingface.co/docs/transformers/chat_templating) does: blocks take their line with them,
-//! and the methods that Python's strings and dictionaries have are there.
+//! the methods that Python's strings and dictionaries have are there, JSON is written as Python writes it, and so on. The
+//! text is the one of transformers 5.23.0 for Qwen3's template and some sixty others that were tried.
 //!
 //! A template comes with a checkpoint and is a program. It may take so many steps and no more.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
+use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value, json};
 
+use super::dates::date;
 use crate::{files, shown};
 
 /// Bytes of a template or of the config that holds it.
@@ -82,6 +88,8 @@ impl ChatTemplate {
     /// [`TemplateError::Refused`].
     pub fn render(&self, messages: &[Value], more: &Map<String, Value>) -> Result<String, TemplateError> {
         let mut context = self.tokens.clone();
+        // Templates ask whether these are none, and that is no question of what is not defined.
+        context.extend(["tools", "documents"].map(|name| (name.to_string(), Value::Null)));
         context.extend(more.clone());
         context.insert("messages".into(), messages.into());
         context.insert("add_generation_prompt".into(), true.into());
@@ -99,8 +107,64 @@ fn environment(source: String) -> Result<Environment<'static>, Error> {
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    environment.add_template_owned(NAME, source)?;
+    environment.add_test("iterable", |value: minijinja::Value| !value.is_none() && value.try_iter().is_ok());
+    environment.add_function("strftime_now", |format: &str| {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        date(since_1970.as_secs(), format)
+    });
+    environment.add_filter("tojson", |value: minijinja::Value, options: Kwargs| -> Result<String, Error> {
+        let indent: Option<usize> = options.get("indent")?;
+        let failed = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
+        match indent {
+            Some(indent) => written(&value, PrettyFormatter::with_indent(" ".repeat(indent.min(16)).as_bytes())),
+            None => written(&value, OneLine),
+        }
+        .map_err(failed)
+    });
+    environment.add_template_owned(NAME, without_marks(&source))?;
     Ok(environment)
+}
+
+/// Some templates mark what the model says, `{% generation %} … {% endgeneration %}`, for whoever trains it.
+fn without_marks(source: &str) -> String {
+    let mut blocks = source.split("{%");
+    let mut text = blocks.next().unwrap_or_default().to_string();
+    for block in blocks {
+        let (inside, after) = block.split_once("%}").unwrap_or((block, ""));
+        let inside = match inside.trim_matches(['-', '+']).trim() {
+            "generation" => inside.replace("generation", "if true"),
+            "endgeneration" => inside.replace("endgeneration", "endif"),
+            _ => {
+                text.extend(["{%", block]);
+                continue;
+            }
+        };
+        text.extend(["{%", &inside, "%}", after]);
+    }
+    text
+}
+
+fn written(value: &minijinja::Value, formatter: impl Formatter) -> Result<String, serde_json::Error> {
+    let mut bytes = Vec::new();
+    value.serialize(&mut Serializer::with_formatter(&mut bytes, formatter))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// JSON on one line, with a space after each comma and colon.
+struct OneLine;
+
+impl Formatter for OneLine {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, to: &mut W) -> io::Result<()> {
+        to.write_all(b": ")
+    }
 }
 
 /// The template of a config: a text, or a list of named ones.
@@ -180,6 +244,57 @@ mod tests {
         let wrong = [message("user", "a"), message("system", "b")];
         let error = template.render(&wrong, &Map::new()).unwrap_err().to_string();
         assert!(error.contains("the system message comes first (line 3 of the template)"), "{error}");
+    }
+
+    /// What published templates are made of, in the words of none of them.
+    const PARTS: &str = "\
+{%- set ns = namespace(last=-1, open=true) %}
+{%- for m in messages[::-1] %}
+    {%- if ns.open and m.role == 'user' and not (m.content.startswith('[') and m.content.endswith(']')) %}
+        {%- set ns.open = false %}
+        {%- set ns.last = messages|length - 1 - loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{%- macro line(name, text) %}{{ name ~ ': ' ~ text ~ '\n' }}{% endmacro %}
+{%- if tools is not none or tools is iterable %}{{ tools | length }}{% endif %}
+{%- for m in messages %}
+    {%- set content = m.content if m.content is string else '' %}
+    {%- if m.thoughts is defined and m.thoughts is not none %}
+        {%- set thoughts = m.thoughts %}
+    {%- elif '</t>' in content %}
+        {%- set thoughts = content.split('</t>')[0].rstrip('\n').split('<t>')[-1].lstrip('\n') %}
+        {%- set content = content.split('</t>')[-1].lstrip('\n') %}
+    {%- endif %}
+    {%- if loop.index0 > ns.last and thoughts %}{{ line('thinks', thoughts.strip('\n')) }}{% endif %}
+    {%- generation %}{{ line(m['role'].upper(), content) }}{%- endgeneration -%}
+    {%- if not loop.first and messages[loop.index0 - 1].role == m.role %}{{ raise_exception('twice') }}{% endif %}
+    {%- for key, value in m.items() if key == 'data' %}{{ line(key, value | tojson) }}{% endfor %}
+    {%- if m.get('data', {}).stop %}{% break %}{% endif %}
+{%- endfor %}
+{{- strftime_now('%Y') | int > 2025 }}";
+
+    #[test]
+    fn what_published_templates_are_made_of_is_there() {
+        let template = open(&[("chat_template.jinja", PARTS)]).unwrap().unwrap();
+        let data = json!({ "a": [1, "<é>"], "b": {}, "stop": true });
+        let messages = [
+            message("user", "one"),
+            message("assistant", "<t>\nhm\n</t>\n\ntwo"),
+            message("user", "three"),
+            json!({ "role": "assistant", "content": "<t>\nah\n</t>\n\nfour", "data": data }),
+            message("user", "[not seen]"),
+        ];
+        let text = template.render(&messages, &Map::new()).unwrap();
+        let expected = "USER: one\nASSISTANT: two\nUSER: three\nthinks: ah\nASSISTANT: four\n\
+                        data: {\"a\": [1, \"<é>\"], \"b\": {}, \"stop\": true}\nTrue";
+        assert_eq!(text, expected);
+        let error = template.render(&[message("user", "a"), message("user", "b")], &Map::new()).unwrap_err();
+        assert!(error.to_string().contains("twice"), "{error}");
+        let pretty =
+            open(&[("chat_template.jinja", "{{ x | tojson(indent=2) }}{%- generation -%} .{% endgeneration %}")]);
+        let more = json!({ "x": { "a": [1], "b": {} } });
+        let text = pretty.unwrap().unwrap().render(&[], more.as_object().unwrap()).unwrap();
+        assert_eq!(text, "{\n  \"a\": [\n    1\n  ],\n  \"b\": {}\n}.");
     }
 
     #[test]
