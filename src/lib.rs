@@ -21,6 +21,7 @@
 //! - [`workload`]: texts that come and go in a pool of pages, counted without a model.
 //! - [`serving`]: the loop around the scheduler: many texts in the pages of one slab, each with a sampler of its own.
 //! - `server`, with the feature `serve`: the same for clients that speak OpenAI's protocol.
+//! - [`view`]: what there is to see of these texts: who has each page, and how far each text has come.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
 //! - [`disk`]: pages of a prefix cache in a file, read on a thread of its own.
@@ -56,6 +57,7 @@ pub mod shown;
 pub mod simulation;
 pub mod snapshot;
 pub mod tokenizer;
+pub mod view;
 pub mod workload;
 
 pub use page_by_page_kernels as kernels;

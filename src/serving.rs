@@ -34,6 +34,7 @@ pub struct Serving<'m> {
     model: &'m Model,
     slab: SharedSlab,
     scheduler: Scheduler,
+    limits: StepLimits,
     end_of_text: Vec<u32>,
     tellers: HashMap<TextId, Teller>,
     /// Texts that have ended and were not reported yet.
@@ -114,6 +115,8 @@ pub struct Told {
 /// What came of a step.
 #[derive(Default)]
 pub struct Step {
+    /// Who read how many tokens: the plan.
+    pub turns: Vec<Turn>,
     /// The new tokens, in the order of the plan. Each token of a text is reported once, and no end of text.
     pub new_tokens: Vec<Pick>,
     /// The texts that have ended.
@@ -217,6 +220,7 @@ impl<'m> Serving<'m> {
             model,
             slab: slab.clone(),
             scheduler,
+            limits,
             end_of_text,
             tellers: HashMap::new(),
             told: Vec::new(),
@@ -282,6 +286,11 @@ impl<'m> Serving<'m> {
         &self.scheduler
     }
 
+    /// What a step may hold.
+    pub fn limits(&self) -> StepLimits {
+        self.limits
+    }
+
     /// What was done so far.
     pub fn totals(&self) -> Totals {
         self.totals
@@ -328,7 +337,7 @@ impl<'m> Serving<'m> {
         self.stall.check_progress(&picks, &self.scheduler)?;
         let new_tokens: Vec<Pick> = picks.into_iter().filter(|pick| !self.end_of_text.contains(&pick.token)).collect();
         self.totals.new_tokens += new_tokens.len() as u64;
-        Ok(Step { new_tokens, told: std::mem::take(&mut self.told), logits: kept })
+        Ok(Step { turns: plan, new_tokens, told: std::mem::take(&mut self.told), logits: kept })
     }
 
     /// Notes what a plan costs.

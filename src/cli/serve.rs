@@ -29,6 +29,8 @@ use super::{model_dir, print, say};
 const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 /// Holds the key, where it should not be among the arguments, which others on the computer can see.
 const KEY_VARIABLE: &str = "PAGE_BY_PAGE_API_KEY";
+/// Windows that may watch, where nobody says how many.
+const WATCHERS: usize = 8;
 /// How long Ctrl-C may go unnoticed.
 const BLINK: Duration = Duration::from_millis(20);
 
@@ -36,6 +38,8 @@ const BLINK: Duration = Duration::from_millis(20);
 ///
 /// Clients ask /v1/completions, /v1/chat/completions and /v1/models; /health says whether the server is well, /metrics what it
 /// has done. All texts share one pool of pages, one prefix cache and one scheduler, and each is the one that `generate` tells.
+///
+/// In a browser, the address itself shows the pages while the texts grow: whose each is, and what becomes of it.
 ///
 /// Only this computer can reach it, unless --host says otherwise, and then only those with the key. The address goes to
 /// standard output. Ctrl-C ends the server when the texts under way are told, at the latest when --grace is over; a second one
@@ -74,6 +78,9 @@ pub struct Serve {
     queue: usize,
     #[command(flatten)]
     reading: Reading,
+    /// Windows that may watch the pages, and every text, at the same time [default: 8, or 0 where others can reach the server]
+    #[arg(long, value_name = "N")]
+    watchers: Option<usize>,
     /// Seconds that a request may take, from its first byte to its last token
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
@@ -117,6 +124,8 @@ impl Serve {
             guard: key.map_or(Guard::ThisComputer, Guard::Key),
             patience: Patience { request: Duration::from_secs(self.timeout.into()), ..Patience::default() },
             grace: Duration::from_secs(self.grace.into()),
+            // Whoever watches sees what others have asked for.
+            watchers: self.watchers.unwrap_or(if is_here { WATCHERS } else { 0 }),
         };
         let listener = TcpListener::bind(&addresses[..]).with_context(|| {
             format!("cannot listen at {} port {}; choose another with --port N, or 0 for any", self.host, self.port)
@@ -127,6 +136,9 @@ impl Serve {
         say(&format!("{name}: {chats}; {} slots of memory, {}; Ctrl-C stops", thousands(slots), mib(bytes)));
         let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged), self.page_file.chapters()].concat();
         say(&format!("chapters  {}", whose_chapters(&chapters)));
+        if settings.watchers > 0 {
+            say("the pages: open this address in a browser");
+        }
         print(&format!("http://{}\n", listener.local_addr()?))?;
         server::serve(settings, &model, Memory { slab, prefixes, tier, slots }, tokenizer, template, listener, &stop)?;
         Ok(())

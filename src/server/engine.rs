@@ -5,9 +5,10 @@
 //!   before a step    take in what was sent meanwhile; end the texts that nobody waits for any more
 //!                    (a request whose pages lie in a file is taken in when they have been read)
 //!   the step         the loop of chapter 12: plan, compute, pick, settle
-//!   after it         tell each new token to whoever waits for it; note what it cost
+//!   after it         tell each new token to whoever waits for it; note what it cost; show the pages to whoever looks
 //! ```
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvError};
 use std::time::Instant;
@@ -17,15 +18,17 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::likely::likely;
 use super::metrics::{Metrics, PagesNow};
 use super::refusal::Refusal;
-use super::talk::{Asked, Command, Ended, Event, Submission};
+use super::talk::{Asked, Command, Ended, Event, Piece, Submission};
 use super::voice::{Heard, Voice};
+use super::watching::Stage;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::disk::tier::{Tier, TierError};
 use crate::model::StepError;
 use crate::sampler::Sampler;
-use crate::schedule::{End, Pick, ScheduleError, TextId};
+use crate::schedule::{End, Pick, ScheduleError, TextId, Turn};
 use crate::serving::{Serving, ServingError, Step, Told};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::view::{self, EndedView, View, Words};
 
 /// Writes the texts of all requests.
 pub struct Engine<'m> {
@@ -42,6 +45,10 @@ pub struct Engine<'m> {
     open: HashMap<TextId, Open<'m>>,
     /// Set when no more texts are taken in.
     stop: Option<Instant>,
+    /// The turns of the last step.
+    turns: Vec<Turn>,
+    /// What those see who watch the pages.
+    stage: Stage,
 }
 
 /// A request whose pages are being read.
@@ -63,6 +70,9 @@ struct Open<'m> {
     /// When it got its newest token.
     newest: Option<Instant>,
     n_prompt: usize,
+    /// The first tokens of its prompt, and what they say, once somebody has looked.
+    first: Box<[u32]>,
+    begins: OnceCell<String>,
     /// Tokens of its prompt that the prefix cache held, once it has begun.
     cached: Option<usize>,
 }
@@ -91,9 +101,10 @@ impl<'m> Engine<'m> {
         tokenizer: &'m Tokenizer,
         metrics: &'m Metrics,
         most_texts: usize,
+        stage: Stage,
     ) -> Self {
-        let (slab, held, open) = (slab.clone(), VecDeque::new(), HashMap::new());
-        Engine { serving, slab, tokenizer, metrics, most_texts, tier, held, open, stop: None }
+        let (slab, held, open, turns) = (slab.clone(), VecDeque::new(), HashMap::new(), Vec::new());
+        Engine { serving, slab, tokenizer, metrics, most_texts, tier, held, open, stop: None, turns, stage }
     }
 
     /// Does what it is told, until it is told to stop and the last text has ended, or nobody is left to tell it anything.
@@ -125,6 +136,7 @@ impl<'m> Engine<'m> {
                 self.tell(step)?;
             }
             self.note_state();
+            self.show();
         }
     }
 
@@ -134,6 +146,8 @@ impl<'m> Engine<'m> {
 
     fn obey(&mut self, command: Command) -> Result<(), EngineError> {
         match command {
+            Command::Look(look) => self.stage.ask(look),
+            Command::End { text, is_known } => drop(is_known.send(self.end_for_all(text)?)),
             Command::Stop { until } => self.stop = Some(until),
             Command::Submit(submission) => {
                 if let Some(refusal) = self.refusal(submission.texts.len()) {
@@ -210,7 +224,7 @@ impl<'m> Engine<'m> {
         let mut ids = Vec::new();
         for (text, asked) in texts.into_iter().enumerate() {
             let Asked { prompt, max_new_tokens, sampling, stops, logprobs } = asked;
-            let n_prompt = prompt.len();
+            let (n_prompt, first) = (prompt.len(), view::first(&prompt).into());
             let id = match self.serving.submit(prompt, max_new_tokens, Sampler::new(sampling)) {
                 Ok(id) => id,
                 Err(error) => {
@@ -222,10 +236,12 @@ impl<'m> Engine<'m> {
                 self.serving.keep_logits(id);
             }
             let (events, voice) = (events.clone(), Voice::new(self.tokenizer, stops));
-            let (newest, cached) = (None, None);
-            self.open.insert(id, Open { text, events, until, voice, logprobs, came, newest, n_prompt, cached });
+            let (newest, cached, begins) = (None, None, OnceCell::new());
+            let open = Open { text, events, until, voice, logprobs, came, newest, n_prompt, first, begins, cached };
+            self.open.insert(id, open);
             ids.push(id);
         }
+        self.stage.note_change();
         Ok(Ok(()))
     }
 
@@ -251,15 +267,36 @@ impl<'m> Engine<'m> {
                 // Whoever has gone does not hear it.
                 let _ = open.events.send(Event::Failed(refusal));
                 self.metrics.numbers().end("abort", open.came.elapsed());
+                self.stage.note_end(|| open.last_seen(id, "abort", self.tokenizer));
             }
             self.forget(id)?;
         }
         Ok(())
     }
 
+    /// Ends a text for whoever waits for it: they get what there is of it. Whether there is such a text.
+    fn end_for_all(&mut self, id: TextId) -> Result<bool, EngineError> {
+        let Some(mut open) = self.open.remove(&id) else { return Ok(false) };
+        match open.voice.finish() {
+            Ok((piece, _)) => self.note_end(id, &open, piece, "abort"),
+            Err(error) => drop(open.events.send(Event::Failed(Refusal::failed(error.to_string())))),
+        }
+        self.forget(id)?;
+        Ok(true)
+    }
+
+    /// Tells and counts the end of a text.
+    fn note_end(&mut self, id: TextId, open: &Open<'_>, piece: Piece, reason: &'static str) {
+        let _ = open.events.send(Event::End { text: open.text, piece, end: open.ended(reason) });
+        self.metrics.numbers().end(reason, open.came.elapsed());
+        self.stage.note_end(|| open.last_seen(id, reason, self.tokenizer));
+    }
+
     /// Tells what came of a step.
     fn tell(&mut self, step: Step) -> Result<(), EngineError> {
-        let Step { new_tokens, told, mut logits } = step;
+        let Step { turns, new_tokens, told, mut logits } = step;
+        self.turns = turns;
+        self.stage.note_change();
         for (text, _) in self.serving.scheduler().running() {
             note_begin(&mut self.open, self.metrics, text.id, text.counters.found);
         }
@@ -278,9 +315,9 @@ impl<'m> Engine<'m> {
                 Ok(Heard::Piece(piece)) if piece.is_empty() => {}
                 Ok(Heard::Piece(piece)) => drop(open.events.send(Event::Piece { text: open.text, piece })),
                 Ok(Heard::Stopped(piece)) => {
-                    let end = Event::End { text: open.text, piece, end: open.ended("stop") };
-                    let _ = open.events.send(end);
-                    self.metrics.numbers().end("stop", open.came.elapsed());
+                    if let Some(open) = self.open.remove(&id) {
+                        self.note_end(id, &open, piece, "stop");
+                    }
                     self.forget(id)?;
                 }
                 Err(error) => self.fail(id, &error)?,
@@ -300,14 +337,13 @@ impl<'m> Engine<'m> {
             Err(error) => {
                 let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
                 self.metrics.numbers().end("error", open.came.elapsed());
+                self.stage.note_end(|| open.last_seen(text.id, "error", self.tokenizer));
                 return Ok(());
             }
         };
         match open.voice.finish() {
             Ok((piece, is_stopped)) => {
-                let reason = if is_stopped { "stop" } else { reason };
-                let _ = open.events.send(Event::End { text: open.text, piece, end: open.ended(reason) });
-                self.metrics.numbers().end(reason, open.came.elapsed());
+                self.note_end(text.id, &open, piece, if is_stopped { "stop" } else { reason });
                 Ok(())
             }
             Err(error) => {
@@ -323,8 +359,19 @@ impl<'m> Engine<'m> {
         if let Some(open) = self.open.get(&id) {
             let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
             self.metrics.numbers().end("error", open.came.elapsed());
+            self.stage.note_end(|| open.last_seen(id, "error", self.tokenizer));
         }
         self.forget(id)
+    }
+
+    /// Shows the pages to those who look.
+    fn show(&mut self) {
+        let Engine { serving, slab, tokenizer, open, turns, stage, .. } = self;
+        stage.show(|page_size| {
+            View::of(serving, slab.borrow().pool(), page_size, turns, |text| {
+                open.get(&text.id).map_or_else(Words::default, |open| open.words(tokenizer))
+            })
+        });
     }
 
     /// Notes what there is now.
@@ -369,6 +416,18 @@ impl Open<'_> {
                 numbers.first_token(now - self.came);
             }
         }
+    }
+
+    /// What it says, as far as it was told.
+    fn words(&self, tokenizer: &Tokenizer) -> Words {
+        let says = || view::beginning(&tokenizer.decode(&self.first).unwrap_or_default(), self.n_prompt);
+        Words { prompt: self.begins.get_or_init(says).clone(), text: view::newest(self.voice.told()) }
+    }
+
+    /// What those see of it who watch the pages, when it has ended.
+    fn last_seen(&self, id: TextId, reason: &'static str, tokenizer: &Tokenizer) -> EndedView {
+        let Words { prompt, text } = self.words(tokenizer);
+        EndedView { id: id.0, at: 0, prompt, text, new_tokens: self.voice.n_tokens(), reason }
     }
 
     fn ended(&self, reason: &'static str) -> Ended {

@@ -1,6 +1,7 @@
 //! Who may ask, and how much: the checks that every request passes first.
 //!
-//! - *The key.* Where there is one, each request but `/health` has to bring it: `Authorization: Bearer KEY`.
+//! - *The key.* Where there is one, each request but `/health` has to bring it: `Authorization: Bearer KEY`. A browser cannot
+//!   do that for the first page that it opens; so `/` comes without, and nothing is in it before somebody types the key.
 //! - *The name.* A web page can give its own name the address 127.0.0.1, and then ask any server on the computer of whoever
 //!   reads it ([DNS rebinding](https://en.wikipedia.org/wiki/DNS_rebinding)). Its requests bear that name. So a server without a
 //!   key answers only to the names of this computer.
@@ -48,6 +49,17 @@ impl Guard {
                 let message = "the API key is missing or wrong; send it as Authorization: Bearer KEY";
                 Err(Refusal::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message))
             }
+            Guard::ThisComputer => self.check_name(uri, headers),
+        }
+    }
+
+    /// The same without the key: only whether the name is right that the request bears.
+    ///
+    /// # Errors
+    /// [`Refusal`]: 403.
+    pub fn check_name(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+        match self {
+            Guard::Key(_) => Ok(()),
             Guard::ThisComputer => {
                 let in_headers = headers.get(HOST).and_then(|host| host.to_str().ok());
                 let host = uri.authority().map(|authority| authority.as_str()).or(in_headers);
@@ -60,6 +72,20 @@ impl Guard {
             }
         }
     }
+}
+
+/// Refuses what a page of another site has asked for: it could not read the answer, but take a place that is there for few.
+///
+/// # Errors
+/// [`Refusal`]: 403.
+pub fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
+    // Browsers say so, and no page can say otherwise.
+    let site = headers.get("sec-fetch-site").map_or(&b"none"[..], |site| site.as_bytes());
+    if matches!(site, b"none" | b"same-origin") {
+        return Ok(());
+    }
+    let message = "this is shown to the page of this server only; open the server's address in the browser";
+    Err(Refusal::new(StatusCode::FORBIDDEN, Some("another_site"), message))
 }
 
 /// Takes as long whatever the first difference is. That they differ in length may be seen.

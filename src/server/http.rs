@@ -14,11 +14,11 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{Request, Response, StatusCode, Uri};
+use axum::http::{HeaderMap, Request, Response, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::IntoResponse;
 use axum::response::sse::{Event as SentEvent, KeepAlive, Sse};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use futures_core::Stream;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,12 +28,15 @@ use super::answer::{Answer, Kind};
 use super::connections::Patience;
 use super::guard::{self, Guard};
 use super::metrics::Metrics;
+use super::page;
 use super::protocol::{Chat, Completion, Prompt, Wish};
 use super::refusal::Refusal;
 use super::talk::{Asked, Command, Ended, Event, Piece, Submission};
 use super::template::{ChatTemplate, TemplateError};
+use super::watching::{Places, Watching};
 use crate::model::SamplingDefaults;
 use crate::sampler::Sampling;
+use crate::schedule::TextId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// How often a client that waits for its first token hears that it is not forgotten.
@@ -65,6 +68,8 @@ pub struct Shared {
     pub stop: watch::Receiver<bool>,
     /// Answers so far.
     pub answers: AtomicU64,
+    /// For those who watch the pages.
+    pub places: Places,
 }
 
 type Shares = State<Arc<Shared>>;
@@ -77,14 +82,31 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
         .route("/metrics", get(metrics))
+        .route("/pages", get(pages))
+        .route("/texts/{text}", delete(end_text))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(shared.clone(), check));
-    Router::new().route("/health", get(health)).merge(guarded).with_state(shared)
+    let page = Router::new()
+        .route("/", get(page::html))
+        .route("/page.css", get(page::css))
+        .route("/page.js", get(page::js))
+        .route("/icon.svg", get(page::icon))
+        .layer(middleware::from_fn_with_state(shared.clone(), check_page));
+    Router::new().route("/health", get(health)).merge(page).merge(guarded).with_state(shared)
 }
 
 async fn check(State(shared): Shares, request: Request<Body>, next: Next) -> Response<Body> {
     match shared.guard.check(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// The page itself has no text of anybody in it, and asks for the key.
+async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -> Response<Body> {
+    let checked = shared.guard.check_name(request.uri(), request.headers());
+    match checked.and_then(|()| shared.places.check()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
@@ -96,7 +118,7 @@ async fn nothing_here(uri: Uri) -> Refusal {
 }
 
 async fn wrong_method() -> Refusal {
-    let message = "this address is asked in another way: POST for completions, GET for the rest";
+    let message = "this address is asked in another way: POST for completions, DELETE to end a text, GET for the rest";
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
 }
 
@@ -106,6 +128,25 @@ async fn health(State(shared): Shares) -> Result<&'static str, Refusal> {
 
 async fn metrics(State(shared): Shares) -> impl IntoResponse {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], shared.metrics.render())
+}
+
+async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
+    guard::check_site(&headers)?;
+    let watching = Watching::new(shared.engine.clone(), shared.places.take()?);
+    Ok(Sse::new(watching).keep_alive(KeepAlive::new().interval(SIGN_OF_LIFE)).into_response())
+}
+
+/// Ends a text for whoever waits for it. Who may watch may do that.
+async fn end_text(State(shared): Shares, Path(text): Path<String>) -> Result<StatusCode, Refusal> {
+    shared.places.check()?;
+    let unknown = || {
+        let message = format!("no text {} runs or waits; it has ended, perhaps", crate::shown::quoted(&text));
+        Refusal::new(StatusCode::NOT_FOUND, Some("unknown_text"), message)
+    };
+    let id = text.parse().map(TextId).map_err(|_| unknown())?;
+    let (is_known, answer) = oneshot::channel();
+    shared.engine.send(Command::End { text: id, is_known }).map_err(|_| shared.gone())?;
+    if answer.await.map_err(|_| shared.gone())? { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
 }
 
 async fn models(State(shared): Shares) -> Response<Body> {
@@ -288,14 +329,18 @@ impl Shared {
 
     /// Hands texts to the engine, if it takes them.
     async fn submit(&self, texts: Vec<Asked>, came: Instant) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
-        let gone = || if *self.stop.borrow() { Refusal::stopping() } else { Refusal::engine_gone() };
         let (events, received) = mpsc::unbounded_channel();
         let (accepted, answer) = oneshot::channel();
         let until = came + self.patience.request;
         let submission = Submission { texts, events, accepted, came, until };
-        self.engine.send(Command::Submit(submission)).map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())??;
+        self.engine.send(Command::Submit(submission)).map_err(|_| self.gone())?;
+        answer.await.map_err(|_| self.gone())??;
         Ok(received)
+    }
+
+    /// Why the engine does not answer.
+    fn gone(&self) -> Refusal {
+        if *self.stop.borrow() { Refusal::stopping() } else { Refusal::engine_gone() }
     }
 }
 

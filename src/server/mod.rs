@@ -10,6 +10,8 @@
 //! slow; they live on two threads of [tokio](https://tokio.rs) and talk to the engine through channels ([`talk`]). A client that
 //! goes away drops its end of a channel, and the engine ends its texts before the next step.
 //!
+//! Who opens `/` in a browser sees the pages while all this goes on: [`page`], [`watching`].
+//!
 //! `cargo run --release --features solution,serve -- serve` runs it. It is compiled with the feature `serve` only.
 
 pub mod answer;
@@ -21,12 +23,14 @@ pub mod guard;
 pub mod http;
 pub mod likely;
 pub mod metrics;
+pub mod page;
 pub mod protocol;
 pub mod refusal;
 pub mod stops;
 pub mod talk;
 pub mod template;
 pub mod voice;
+pub mod watching;
 
 use std::any::Any;
 use std::io;
@@ -47,6 +51,7 @@ use http::Shared;
 use metrics::Metrics;
 use talk::Command;
 use template::{ChatTemplate, TemplateError};
+use watching::{Places, Stage};
 
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::disk::tier::Tier;
@@ -78,6 +83,8 @@ pub struct Settings {
     pub patience: Patience,
     /// How long texts may go on when the server is to end.
     pub grace: Duration,
+    /// How many may watch the pages, and all texts in them, at the same time.
+    pub watchers: usize,
 }
 
 /// The memory of a server: pages, and what keeps them when their texts have ended.
@@ -146,6 +153,7 @@ pub fn serve(
     // The newest token is never read, and needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
     let most_texts = settings.limits.texts.saturating_add(settings.queue);
+    let places = Places::new(settings.watchers);
     let shared = Shared {
         model: settings.model,
         sampling: model.config().sampling,
@@ -159,6 +167,7 @@ pub fn serve(
         engine,
         stop: stop.0.subscribe(),
         answers: AtomicU64::new(0),
+        places: places.clone(),
     };
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -171,7 +180,9 @@ pub fn serve(
         .name("server".into())
         .spawn(move || talk_to_clients(runtime, listener, shared, stopped, grace))?;
 
-    let engine = Engine::new(serving, &slab, tier, &tokenizer, &metrics, most_texts);
+    let page_size = slots / slab.borrow().pool().n_pages();
+    let stage = Stage::new(places, page_size);
+    let engine = Engine::new(serving, &slab, tier, &tokenizer, &metrics, most_texts, stage);
     // What a panic leaves half done goes with the engine: nobody looks at it again.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&commands)));
     // Whoever still waits for a text hears now that none comes.

@@ -4,6 +4,7 @@
 //!   http ── Submit(texts, events) ──► engine      accepted, or refused with the reason
 //!   http ◄── Piece, Piece, …, End ─── engine      for each text of the request
 //!   http ── drops its end of events ► engine      the client has gone: its texts end before the next step
+//!   http ── End, Look ──────────────► engine      somebody watches the pages
 //! ```
 
 use std::time::Instant;
@@ -11,12 +12,23 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
 use super::refusal::Refusal;
+use super::watching::Look;
 use crate::sampler::Sampling;
+use crate::schedule::TextId;
 
 /// What the engine is told.
 pub enum Command {
     /// Write these texts.
     Submit(Submission),
+    /// End this text, whoever asked for it.
+    End {
+        /// Which.
+        text: TextId,
+        /// Whether there is such a text.
+        is_known: oneshot::Sender<bool>,
+    },
+    /// Show what is there.
+    Look(Look),
     /// Take no more texts; end those that are there by then.
     Stop {
         /// When the last one has to end.
@@ -120,7 +132,8 @@ pub struct Likely {
 /// How a text has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// `stop` if it ended by itself or with one of its stops, `length` if it has all tokens that were asked for.
+    /// `stop` if it ended by itself or with one of its stops, `length` if it has all tokens that were asked for, `abort` if
+    /// somebody who watched the pages has ended it.
     pub reason: &'static str,
     /// Tokens that were written, with those of a stop that is not shown.
     pub new_tokens: usize,

@@ -47,6 +47,11 @@ impl<'t> Voice<'t> {
         self.n_tokens
     }
 
+    /// What was told so far.
+    pub fn told(&self) -> &str {
+        &self.stream.text()[..self.told]
+    }
+
     /// Takes one token.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ pub struct Options {
     pub guard: Guard,
     pub patience: Patience,
     pub grace: Duration,
+    pub watchers: usize,
     pub prefixes: fn(usize) -> Box<dyn Prefixes>,
 }
 
@@ -48,6 +49,7 @@ impl Default for Options {
             guard: Guard::ThisComputer,
             patience: Patience::default(),
             grace: Duration::from_secs(180),
+            watchers: 2,
             prefixes: |page_size| Box::new(PrefixCache::new(page_size).unwrap()),
         }
     }
@@ -70,11 +72,12 @@ impl Server {
         let (address, stop) = (listener.local_addr().unwrap(), Stop::default());
         let to_stop = stop.clone();
         let thread = thread::spawn(move || {
-            let Options { folder, n_pages, page_size, limits, queue, guard, patience, grace, prefixes } = options;
+            let Options { folder, n_pages, page_size, limits, queue, guard, patience, grace, watchers, prefixes } =
+                options;
             let (model, tokenizer) = (Model::open(&folder).unwrap(), Tokenizer::open(&folder).unwrap());
             let slab = PageSlab::new(model.kv_layout(), page_size, n_pages).unwrap();
             let memory = Memory { slab, prefixes: prefixes(page_size), tier: None, slots: n_pages * page_size };
-            let settings = Settings { model: "storyteller".into(), limits, queue, guard, patience, grace };
+            let settings = Settings { model: "storyteller".into(), limits, queue, guard, patience, grace, watchers };
             let template = ChatTemplate::open(&folder).transpose();
             server::serve(settings, &model, memory, tokenizer, template, listener, &to_stop)
         });

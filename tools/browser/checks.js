@@ -7,7 +7,7 @@ import { pathToFileURL } from "node:url";
 
 import { NARROW, WIDE, inWindow } from "./browser.js";
 
-const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+export const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 const CONTRAST = ["color-contrast"];
 
 /** All checks: `[name, run]`. `pages` as in the sidebar; `shot` keeps a picture of a page where that is asked for. */
@@ -87,12 +87,12 @@ function sort(page) {
 }
 
 /** What sticks out of the window, but for what can be scrolled by itself. */
-async function tooWide(tab) {
+export async function tooWide(tab) {
   return tab.evaluate(() => {
     const faults = [];
     for (const selector of ["html", "#mdbook-content"]) {
       const box = document.querySelector(selector);
-      if (box.scrollWidth > box.clientWidth) {
+      if (box && box.scrollWidth > box.clientWidth) {
         faults.push(`${selector} scrolls sideways: ${box.scrollWidth} in ${box.clientWidth}`);
       }
     }
@@ -117,7 +117,7 @@ async function tooWide(tab) {
 }
 
 /** Serious and critical violations that axe finds. */
-async function inaccessible(tab, rules) {
+export async function inaccessible(tab, rules) {
   return tab.evaluate(async (values) => {
     const options = { resultTypes: ["violations"], ...(values && { runOnly: { type: "rule", values } }) };
     const { violations } = await axe.run(document, options);

@@ -1,7 +1,8 @@
 // Reads the rendered book in a browser, page by page, as readers do: on a wide and a narrow window, in light and dark, with
-// mouse, keys and fingers, on paper, from a file, without script. Says what is wrong, then `N passed, N failed`.
+// mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it tells texts. Says what
+// is wrong, then `N passed, N failed`.
 //
-//   tools/browser/run [--only TEXT] [--shots FOLDER] [--book FOLDER]
+//   tools/browser/run [--only TEXT] [--shots FOLDER] [--book FOLDER] [--program FILE]
 
 import { mkdir, readFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
@@ -10,6 +11,7 @@ import { parseArgs } from "node:util";
 
 import { start } from "./browser.js";
 import { checks } from "./checks.js";
+import { liveChecks } from "./live.js";
 import { serve } from "./site.js";
 
 /** At the same time. More than the cores, as pages also wait. */
@@ -20,6 +22,7 @@ const { values: options } = parseArgs({
   options: {
     book: { type: "string", default: fileURLToPath(new URL("../../book/html", import.meta.url)) },
     only: { type: "string", default: "" },
+    program: { type: "string", default: process.env.PROGRAM },
     shots: { type: "string" },
   },
 });
@@ -51,6 +54,7 @@ if (options.shots) {
 const site = await serve(folder);
 const browser = await start();
 const all = checks({ browser, address: site.address, folder, pages, figures, shot });
+all.push(...liveChecks({ browser, program: options.program, shot }));
 const waiting = all.filter(([name]) => name.includes(options.only));
 let passed = 0;
 let failed = 0;

@@ -30,6 +30,7 @@ mod ch14_head;
 mod ch15_shrink;
 mod ch16_file;
 mod home_paged;
+mod server_pages;
 
 use anyhow::{Result, ensure};
 use page_by_page::chapters::{self, Source};
@@ -132,6 +133,7 @@ pub fn all() -> Result<Vec<Figure>> {
         Figure::new("ch14_head", &ch14_head::record()?, ch14_head::draw)?,
         Figure::new("ch15_shrink", &ch15_shrink::record()?, ch15_shrink::draw)?,
         Figure::new("ch16_file", &ch16_file::record()?, ch16_file::draw)?,
+        Figure::new("server_pages", &server_pages::record()?, server_pages::draw)?,
     ])
 }
 

@@ -1,0 +1,44 @@
+//! The page at `/`: the pages of the pool while texts are told. It is in the program, and loads nothing from elsewhere.
+//!
+//! What it shows comes from `/pages`. It can ask for texts and end them, as any other client can.
+
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+
+/// What the page may do: read its own style and script, and ask its own server. Nobody may lay it into another page.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
+
+type File = ([(HeaderName, &'static str); 5], &'static str);
+
+fn file(kind: &'static str, text: &'static str) -> File {
+    let headers = [
+        (CONTENT_TYPE, kind),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, text)
+}
+
+/// `/`
+pub async fn html() -> File {
+    file("text/html; charset=utf-8", include_str!("page/page.html"))
+}
+
+/// `/page.css`
+pub async fn css() -> File {
+    file("text/css; charset=utf-8", include_str!("page/page.css"))
+}
+
+/// `/page.js`
+pub async fn js() -> File {
+    file("text/javascript; charset=utf-8", include_str!("page/page.js"))
+}
+
+/// `/icon.svg`
+pub async fn icon() -> File {
+    file("image/svg+xml", include_str!("page/icon.svg"))
+}

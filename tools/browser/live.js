@@ -1,0 +1,275 @@
+// The page that the server shows at `/`: the pages of its pool while texts are told. Each check has a server of its own.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { createInterface } from "node:readline";
+
+import { NARROW, WIDE, inWindow } from "./browser.js";
+import { AXE, inaccessible, tooWide } from "./checks.js";
+
+/** Long enough that it is still told when somebody looks, and not the same each time. */
+const MOST = 900;
+
+/** All checks: `[name, run]`. `program` serves. */
+export function liveChecks({ browser, program, shot }) {
+  const list = [];
+  const check = (name, ...rest) => list.push([`the live page: ${name}`, () => checked(browser, program, ...rest)]);
+  for (const width of [WIDE, NARROW]) {
+    for (const colorScheme of ["light", "dark"]) {
+      // What the test adds, to look for faults, is not a script of the page's.
+      check(`${width} wide, ${colorScheme}`, [], { width, colorScheme, bypassCSP: true }, async (tab, { faults }) => {
+        await eight(tab);
+        await shot(tab, "live", colorScheme, width);
+        await tab.addScriptTag({ path: AXE });
+        faults.push(...(await tooWide(tab)), ...(await inaccessible(tab)));
+        await cancelAll(tab);
+        faults.push(...(await tooWide(tab)), ...(await inaccessible(tab)));
+      });
+    }
+  }
+  check("a text is the one that the server tells", [], {}, theText);
+  check("texts and pages mark each other", [], {}, marks);
+  check("cancel brings pages back", [], {}, cancel);
+  check("with the keyboard alone", [], {}, keyboard);
+  check("what a prompt says stays text", [], {}, hostile);
+  check("a refusal is told in its words", ["--running", "4", "--queue", "0"], {}, refused);
+  check("a lost connection is told, and comes back", [], {}, lost);
+  check("a key is asked for, and kept nowhere", ["--api-key", "sesame"], {}, withKey);
+  check("as many as may watch", ["--watchers", "1"], {}, full);
+  check("thousands of pages", ["--pages", "4096", "--page-size", "4"], {}, thousands);
+  return list;
+}
+
+/** A server, on a port of its own or on this one. */
+async function serve(program, more, port = 0) {
+  const child = spawn(program, ["serve", "--port", String(port), ...more], { stdio: ["ignore", "pipe", "ignore"] });
+  const line = await new Promise((done, failed) => {
+    createInterface({ input: child.stdout }).once("line", done);
+    child.once("error", failed);
+    child.once("exit", (code) => failed(new Error(`the server ends with ${code}`)));
+  });
+  return {
+    address: `${line}/`,
+    port: Number(new URL(line).port),
+    stop: () =>
+      new Promise((done) => {
+        child.removeAllListeners("exit");
+        child.once("exit", done);
+        child.kill("SIGKILL");
+      }),
+  };
+}
+
+/** Opens the page of a new server. What the browser says of refused requests is no fault of the page. */
+async function checked(browser, program, more, options, use) {
+  const found = { server: await serve(program, more), faults: [] };
+  try {
+    await inWindow(browser, { ...options, faults: found.faults }, async (tab) => {
+      await tab.goto(found.server.address);
+      await use(tab, { program, more, ...found, restarted: (server) => { found.server = server; } });
+    });
+  } finally {
+    await found.server.stop();
+  }
+  return found.faults.filter((fault) => !/^(400|401|404|429)|console: Failed to load/.test(fault));
+}
+
+const here = (tab) => tab.locator("#connection.here").waitFor();
+const cards = (tab) => tab.locator("#texts > li:not(.over)");
+const running = (tab) => cards(tab).filter({ hasText: /page/ });
+const cancels = (tab) => tab.locator("#texts button:visible");
+const says = (tab, what) => tab.locator("#says").filter({ hasText: what }).waitFor();
+const count = (tab, pattern) =>
+  tab.locator("#pages-say").textContent().then((text) => Number(text.match(pattern)[1].replaceAll(",", "")));
+const used = (tab) => count(tab, /([\d,]+) with texts/);
+
+async function told(tab, button, n, most = MOST) {
+  await here(tab);
+  await tab.locator("#most").fill(String(most));
+  await tab.locator(button).click();
+  await tab.waitForFunction((texts) => document.querySelectorAll("#texts > li").length >= texts, n);
+}
+
+async function eight(tab) {
+  await told(tab, "#eight", 8);
+  await tab.waitForFunction(() => document.querySelectorAll(".page.shared").length > 1);
+  assert.equal(await tab.locator("#texts .badge").count(), 8);
+}
+
+async function cancelAll(tab) {
+  while ((await cancels(tab).count()) > 0) {
+    // It may have ended meanwhile.
+    await cancels(tab).first().click({ timeout: 2_000 }).catch(() => {});
+  }
+  await tab.locator("#pages-say").filter({ hasText: /^0 with texts/ }).waitFor();
+}
+
+async function theText(tab, { server, faults }) {
+  await here(tab);
+  // The same words again, by a client of the server, as a text has them.
+  const prompt = "Once upon a time";
+  await tab.locator("#prompt").fill(prompt);
+  await tab.locator("#most").fill("40");
+  const [answer] = await Promise.all([
+    tab.waitForResponse((response) => response.url().endsWith("/v1/completions")),
+    tab.locator("#tell").click(),
+  ]);
+  const { choices } = await answer.json();
+  await tab.locator("#texts .over").waitFor();
+  assert.equal(await tab.locator(".story").textContent(), prompt + choices[0].text);
+  assert.equal(await count(tab, /, ([\d,]+) free/) + (await count(tab, /, ([\d,]+) kept/)), 256);
+  const metrics = await (await fetch(`${server.address}metrics`)).text();
+  const free = Number(metrics.match(/state="free"} (\d+)/)[1]);
+  assert.equal(await count(tab, /, ([\d,]+) free/), free);
+  assert.equal(await tab.locator("#grid .kept").count(), 256 - free);
+  assert.deepEqual(faults, []);
+}
+
+async function marks(tab) {
+  await eight(tab);
+  const card = running(tab).nth(1);
+  await card.hover();
+  await tab.locator("#grid.marking").waitFor();
+  const lit = await tab.locator("#grid .page.marked").count();
+  const name = await card.locator(".badge").textContent();
+  assert.ok(lit > 1, `${lit} pages are marked`);
+  const words = await tab.locator("#grid .page.marked").evaluateAll((pages) => pages.map((page) => page.getAttribute("aria-label")));
+  assert.ok(words.every((said) => new RegExp(`\\b${name}\\b`).test(said)), `${name}: ${words}`);
+  await tab.locator("h1").hover();
+  await tab.locator("#grid:not(.marking)").waitFor();
+  // A shared page tells all of its texts, and lights them.
+  await tab.locator(".page.shared").nth(1).hover();
+  await tab.locator("#page-says").filter({ hasText: /shared by \d texts/ }).waitFor();
+  assert.ok((await tab.locator("#texts > li.marked").count()) > 1);
+  // And with the keyboard.
+  await running(tab).first().locator(".story").focus();
+  await tab.locator("#grid.marking").waitFor();
+}
+
+async function cancel(tab) {
+  await eight(tab);
+  const before = await cancels(tab).count();
+  const card = running(tab).nth(2);
+  const name = await card.locator(".badge").textContent();
+  await card.getByRole("button", { name: `Cancel text ${name}` }).click();
+  await says(tab, `Text ${name} is cancelled. Of its pages`);
+  await tab.locator("#texts .over", { hasText: "was cancelled" }).waitFor();
+  assert.ok((await cancels(tab).count()) < before);
+  const own = await tab.locator("#grid .own").evaluateAll((pages) => pages.map((page) => page.textContent));
+  assert.ok(!own.includes(name), `pages of ${name} are left`);
+  await cancelAll(tab);
+  assert.equal(await used(tab), 0);
+  assert.equal(await tab.locator("#grid :is(.own, .shared)").count(), 0);
+}
+
+async function keyboard(tab) {
+  await here(tab);
+  await tab.locator("#most").fill(String(MOST));
+  await tab.locator("#prompt").focus();
+  await tab.keyboard.press("Tab");
+  await tab.keyboard.press("Tab");
+  assert.equal(await tab.evaluate(() => document.activeElement.id), "eight");
+  const outline = await tab.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
+  assert.notEqual(outline, "none", "focus is seen");
+  await tab.keyboard.press("Enter");
+  await tab.locator(".page.shared").first().waitFor();
+  const grid = tab.getByRole("listbox", { name: "Pages of the pool" });
+  await grid.focus();
+  const at = () => grid.getAttribute("aria-activedescendant");
+  const seen = [];
+  for (const key of ["Home", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "End"]) {
+    await tab.keyboard.press(key);
+    seen.push(Number((await at()).replace("page-", "")));
+  }
+  const [home, right, down, left, up, end] = seen;
+  assert.deepEqual([home, right, left, up, end], [0, 1, down - 1, 0, 255]);
+  assert.ok(down > 5);
+  await tab.locator("#page-says").filter({ hasText: "Page 255: " }).waitFor();
+  // A text is cancelled, and the focus is not lost with its button.
+  await cancels(tab).first().focus();
+  await tab.keyboard.press("Enter");
+  await says(tab, "is cancelled");
+  await tab.waitForFunction(() => document.activeElement.closest("#texts"));
+  await cancelAll(tab);
+}
+
+async function hostile(tab) {
+  const prompt = `<img src=x onerror="window.hit=1"><script>window.hit=2</script><b>&amp;</b> ' " \u202e`;
+  await here(tab);
+  await tab.locator("#prompt").fill(prompt);
+  await tab.locator("#most").fill("60");
+  await tab.locator("#eight").click();
+  await tab.locator("#texts .prompt").first().waitFor();
+  assert.equal(await tab.locator("#texts .prompt").first().textContent(), prompt);
+  await tab.locator("#texts .over").nth(7).waitFor();
+  assert.equal(await tab.locator("#texts :is(img, script) , #texts .prompt *, #texts .story > span *").count(), 0);
+  assert.equal(await tab.evaluate(() => window.hit), undefined);
+}
+
+async function refused(tab) {
+  await here(tab);
+  await tab.locator("#eight").click();
+  await says(tab, "8 texts are more than the 4 that this server has places for");
+  await tab.locator("#prompt").fill("");
+  await tab.locator("#tell").click();
+  await tab.locator("#says.bad").waitFor();
+}
+
+async function lost(tab, { program, more, server, restarted }) {
+  await told(tab, "#eight", 8);
+  await server.stop();
+  await tab.locator("#connection.lost", { hasText: "Connection lost" }).waitFor();
+  restarted(await serve(program, more, server.port));
+  await here(tab);
+  // Another server, which has told nothing.
+  await tab.waitForFunction(() => document.querySelectorAll("#texts > li").length === 0);
+  await told(tab, "#tell", 1, 5);
+}
+
+async function withKey(tab, { server }) {
+  const form = tab.locator("#key");
+  await form.waitFor();
+  for (const [given, then] of [["wrong", "That is not the key"], ["sesame", "Connected"]]) {
+    await tab.getByLabel("This server asks for its API key").fill(given);
+    await tab.keyboard.press("Enter");
+    await tab.locator("#connection", { hasText: then }).waitFor();
+  }
+  assert.ok(!(await form.isVisible()));
+  await told(tab, "#eight", 8);
+  await cancelAll(tab);
+  const kept = await tab.evaluate(() => [JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie, location.href]);
+  assert.ok(!kept.join().includes("sesame"), kept.join());
+  assert.equal(await tab.locator("#key-value").inputValue(), "");
+  await tab.goto(server.address);
+  await form.waitFor();
+}
+
+async function full(tab, { server }) {
+  await here(tab);
+  const other = await tab.context().newPage();
+  await other.goto(server.address);
+  await other.locator("#connection.lost", { hasText: "1 of 1 places to watch" }).waitFor();
+  await tab.goto("about:blank");
+  await here(other);
+}
+
+/** Only what changes is drawn: counted, not timed. */
+async function thousands(tab) {
+  await told(tab, "#tell", 1, 300);
+  const grid = await tab.locator("#grid").boundingBox();
+  assert.ok(grid.height < 700, `${grid.height} high`);
+  assert.equal(await tab.locator("#grid .page").count(), 4096);
+  await tab.evaluate(() => {
+    window.touched = new Set();
+    const observer = new MutationObserver((changes) => changes.forEach(({ target }) => window.touched.add(target)));
+    observer.observe(document.querySelector("#grid"), { subtree: true, childList: true, attributes: true });
+  });
+  await tab.locator("#texts .over").waitFor();
+  await told(tab, "#tell", 2, 40);
+  await tab.locator("#texts .over").nth(1).waitFor();
+  const touched = await tab.evaluate(() => window.touched.size);
+  assert.ok(touched > 1 && touched < 400, `${touched} elements of 4,096 pages have changed for a text of some 90 pages`);
+  await tab.locator("#grid").focus();
+  await tab.keyboard.press("End");
+  await tab.locator("#page-says").filter({ hasText: "Page 4095: free" }).waitFor();
+}
