@@ -25,6 +25,7 @@ use crate::simulation::{
 /// Nobody has lost a page, and nobody has one that is not theirs: each page has as many
 /// owners as there are those who have it. They are the page tables of the texts that run,
 /// the prefix cache and strangers. And the pages without an owner are those of the free list.
+/// A text that waits has no pages: it makes no difference whether you count those as well.
 ///
 /// Pages 0 to 3. A text has pages 0 and 1, another one 0 and 2, and the prefix cache has
 /// page 0: then the owners are 3, 1, 1, 0, and one page is free.
@@ -69,11 +70,13 @@ fn read(turns: &[Turn]) -> usize {
 ///
 /// - Oldest first, the texts that run have a turn and then hold all of their tokens. The
 ///   first that has no turn, or has tokens left to read, must have an excuse: the whole
-///   budget is used. And nobody behind it has a turn.
+///   budget is used. And nobody behind it has a turn; it may have one itself.
 /// - If strangers have no page, the oldest text of all that are there has a turn.
 ///
 /// Budget 8. Three texts run and have 1, 9 and 1 tokens to read: turns of 1 and 7 are well.
 /// Turns of 1 and 1, for the first and the third, are not.
+///
+/// It is asked about plans that keep the rules *plan* and *order*: see [`check`].
 ///
 /// # Errors
 /// [`Rule::Progress`], with the text.
@@ -101,7 +104,7 @@ pub fn check_text(ended: &Ended) -> Result<(), Violation> {
     todo!("ch15 task 2: compare the text with what was told, and with the one told alone")
 }
 
-/// All rules, on what an event did.
+/// All rules, on what an event did. Behind one that is broken, none is asked any more.
 ///
 /// # Errors
 /// The first that is broken.
@@ -123,14 +126,16 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
 /// step until all texts have ended, with the rules checked as before. Returns the
 /// [steps made](World::steps).
 ///
-/// The end is near: when nobody disturbs, the oldest text reads a token in each step. So no
-/// more steps are needed than all texts that are there have tokens, prompt and all that they
-/// may get, together. If a text is still there then, [`Rule::Ends`] is broken.
+/// The end is near: when nobody disturbs, the oldest text reads a token in each step. Look at
+/// [`World::seen`] when the strangers have given back: no more steps are needed than all texts
+/// that run or wait there have tokens, prompt and all that they may get, together. If a text
+/// is still there after these, [`Rule::Ends`] is broken.
 ///
 /// # Errors
 /// The first rule that is broken, the place of the event, and the steps until then. For what
 /// comes after the last event, the place is the number of events. A world that cannot even
-/// be made breaks its rule before the first event: place 0, step 0.
+/// be made breaks its rule before the first event: place 0, step 0. The world's own rule,
+/// [`Rule::Stopped`], is passed on like any other.
 pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
     todo!("ch15 task 3: each event, then until all have ended, and no longer")
 }

@@ -103,15 +103,15 @@ mod checks {
     use page_by_page::schedule::{End, Pick, ScheduleError, StepLimits, TextId, Turn};
     use page_by_page::simulation::planted::{Bug, Planted};
     use page_by_page::simulation::{
-        Case, END_OF_TEXT, Ended, Event, FIRST_NEW, Failure, Found, Make, Rule, Scene, Seen, SeenText, Setup, Subject,
-        Violation, World, alone, chapter_12, prompt, rule_broken, search, smaller, told,
+        Case, END_OF_TEXT, Ended, Event, FIRST_NEW, Failure, Found, Make, Planned, Rule, Scene, Seen, SeenText, Setup,
+        Subject, Violation, World, alone, chapter_12, prompt, rule_broken, search, smaller, told,
     };
 
     use crate::made::{SETUP, broken, holds, pages, text, texts, turn, with_pages};
     use crate::support::asking::asking;
     use crate::support::limits::{alive, once};
     use crate::support::oracle::{Dice, seeds};
-    use crate::support::transcript::{Transcript, assert_transcript};
+    use crate::support::transcript::{Transcript, assert_transcript, told_pages};
     use crate::support::words::count;
 
     // Task 1: pages, and the order
@@ -677,7 +677,8 @@ mod checks {
     #[test]
     fn task_3_a_run_without_events() {
         let case = Case { setup: setup(4, 8, 2), events: vec![] };
-        same!(run_of("no events", &planted(None), &case), Ok(0), "run of no events");
+        let found = run_of("no events", &planted(None), &case);
+        same!(found, Ok(0), "run of no events");
     }
 
     #[test]
@@ -843,13 +844,13 @@ mod checks {
         });
         drop(question);
         let last = last.into_inner();
-        assert!(
-            found == last,
-            "shrink of {what}: the result has {} events, and the last list that was broken has {}\n  expected: {last:?}\n  \
-             yours:    {found:?}",
-            found.len(),
-            last.len()
-        );
+        let differs = if found.len() == last.len() {
+            "the last list that you were told was broken is another one: was a number or an event that was refused put back?"
+                .into()
+        } else {
+            format!("the result has {} events, and the last list that was broken has {}", found.len(), last.len())
+        };
+        assert!(found == last, "shrink of {what}: {differs}\n  expected: {last:?}\n  yours:    {found:?}");
         assert_shrunk(what, &found, &is_broken);
         (found, asked.get())
     }
@@ -1062,21 +1063,79 @@ mod checks {
         same!(again.case, first.case, "what the seed alone finds");
     }
 
-    /// The rules that are broken by what an event has done, all of them.
-    fn rules_broken(setup: &Setup, scene: &Scene) -> Vec<String> {
-        let mut found: BTreeSet<Rule> = BTreeSet::new();
-        let mut note = |checked: Result<(), Violation>| found.extend(checked.err().map(|violation| violation.rule));
-        if let Some(planned) = &scene.planned {
-            note(check_plan(setup, &planned.turns, &planned.seen));
-            note(check_pages(&planned.seen));
-            note(check_order(&planned.seen));
-            note(check_progress(setup, &planned.turns, &planned.seen));
-            note(check_fits(setup, &scene.before, &planned.seen));
+    /// What the reader's rules say of what an event has done, in the order of `check`. Behind one that is broken, none is
+    /// asked: what `check_progress` says of a plan that cannot be carried out is nobody's business.
+    fn asked(setup: &Setup, scene: &Scene) -> Vec<(&'static str, Result<(), Violation>)> {
+        type Ask<'a> = Box<dyn Fn() -> Result<(), Violation> + 'a>;
+        let mut rules: Vec<(&'static str, Ask<'_>)> = Vec::new();
+        if let Some(Planned { turns, seen }) = &scene.planned {
+            rules.push(("check_plan", Box::new(|| check_plan(setup, turns, seen))));
+            rules.push(("check_pages of the plan", Box::new(|| check_pages(seen))));
+            rules.push(("check_order of the plan", Box::new(|| check_order(seen))));
+            rules.push(("check_progress", Box::new(|| check_progress(setup, turns, seen))));
+            rules.push(("check_fits", Box::new(|| check_fits(setup, &scene.before, seen))));
         }
-        note(check_pages(&scene.after));
-        note(check_order(&scene.after));
-        scene.ended.iter().for_each(|ended| note(check_text(ended)));
-        found.iter().map(Rule::to_string).collect()
+        rules.push(("check_pages", Box::new(|| check_pages(&scene.after))));
+        rules.push(("check_order", Box::new(|| check_order(&scene.after))));
+        for ended in &scene.ended {
+            rules.push(("check_text", Box::new(|| check_text(ended))));
+        }
+        let mut asked = Vec::new();
+        for (name, ask) in rules {
+            let found = ask();
+            let broken = found.is_err();
+            asked.push((name, found));
+            if broken {
+                break;
+            }
+        }
+        asked
+    }
+
+    /// The rule of the reader's that is broken.
+    fn broken_rule(asked: &[(&str, Result<(), Violation>)]) -> Option<Rule> {
+        asked.iter().find_map(|(_, found)| found.as_ref().err().map(|violation| violation.rule))
+    }
+
+    /// What was asked, what the answers were, and what they were given: for a line of the transcript that goes another way.
+    fn said(scene: &Scene, asked: &[(&str, Result<(), Violation>)]) -> String {
+        let answers = asked.iter().map(|(name, found)| match found {
+            Ok(()) => format!("{name} said Ok"),
+            Err(violation) => format!("{name} said Err, {violation}"),
+        });
+        let mut lines = vec![format!("there, {}", answers.collect::<Vec<_>>().join("; "))];
+        if let Some(Planned { turns, seen }) = &scene.planned {
+            let turns = turns.iter().map(|turn| format!("text {} reads {}", turn.text, turn.tokens));
+            lines.push(format!("  turns:          {}", listed(turns)));
+            lines.push(format!("  after the plan: {}", sight(seen)));
+        }
+        lines.push(format!("  afterwards:     {}", sight(&scene.after)));
+        for Ended { id, prompt, told, tokens, end, .. } in &scene.ended {
+            lines
+                .push(format!("  text {id} ended by {end:?}: prompt {prompt:?}, told {told:?}, in the end {tokens:?}"));
+        }
+        lines.join("\n")
+    }
+
+    fn listed(words: impl Iterator<Item = String>) -> String {
+        let words: Vec<String> = words.collect();
+        if words.is_empty() { "none".into() } else { words.join(", ") }
+    }
+
+    fn sight(seen: &Seen) -> String {
+        let text = |text: &SeenText| {
+            let pages = told_pages(&text.pages);
+            format!("{} (holds {} of {} tokens, {pages})", text.id, text.held, text.n_tokens)
+        };
+        let waiting = listed(seen.waiting.iter().map(|text| text.id.to_string()));
+        let alive = listed(seen.alive.iter().map(|id| id.to_string()));
+        let (kept, strangers) = (told_pages(&seen.kept), told_pages(&seen.strangers));
+        format!(
+            "running {}; waiting {waiting}; alive {alive}; owners {:?}, {} free; prefix cache: {kept}; strangers: {strangers}",
+            listed(seen.running.iter().map(text)),
+            seen.owners,
+            seen.n_free
+        )
     }
 
     /// A kind of prompt whose texts, at this length, get `n` tokens without an end of text; not one of `but`.
@@ -1140,11 +1199,12 @@ mod checks {
                         (Event::GiveBack { .. }, _) => "strangers give it back".into(),
                         (_, planned) => planned.as_ref().map_or_else(String::new, |planned| told(&planned.turns)),
                     };
-                    let broken = rules_broken(&setup, &scene);
-                    all_hold &= broken.is_empty();
-                    let broken =
-                        if broken.is_empty() { String::new() } else { format!("   ✗ {}", broken.join(", ")) };
+                    let asked = asked(&setup, &scene);
+                    let broken = broken_rule(&asked);
+                    all_hold &= broken.is_none();
+                    let broken = broken.map_or_else(String::new, |rule| format!("   ✗ {rule}"));
                     transcript.line(format!("  {what}{broken}"));
+                    transcript.note(said(&scene, &asked));
                 }
                 transcript.line(if all_hold { "  all rules hold" } else { "without the bug" });
             }
@@ -1183,7 +1243,7 @@ mod checks {
         let setup = case.setup;
         for (place, event) in case.events.iter().enumerate() {
             match world.apply(*event) {
-                Ok(scene) if rules_broken(&setup, &scene).is_empty() => {}
+                Ok(scene) if broken_rule(&asked(&setup, &scene)).is_none() => {}
                 _ => return Some(place),
             }
         }
@@ -1196,7 +1256,7 @@ mod checks {
                 return None;
             }
             match world.apply(Event::Step) {
-                Ok(scene) if rules_broken(&setup, &scene).is_empty() => {}
+                Ok(scene) if broken_rule(&asked(&setup, &scene)).is_none() => {}
                 _ => return after,
             }
         }

@@ -204,12 +204,12 @@ pub enum Rule {
     Text,
     /// When nobody else comes, every text ends.
     Ends,
-    /// The scheduler can be asked: it neither panics nor refuses what there is no reason to refuse.
+    /// The scheduler can be asked: it neither panics nor refuses what there is no reason to refuse. The world looks at this one.
     Stopped,
 }
 
 impl Rule {
-    /// The violation of this rule, in words: `page 3 has 1 owner, and nobody is seen to have it`.
+    /// The violation of this rule, in words: `owners of page 3: 1; seen to have it: 0`.
     pub fn broken(self, words: impl Into<String>) -> Violation {
         Violation { rule: self, words: words.into() }
     }

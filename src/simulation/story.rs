@@ -36,11 +36,11 @@ impl std::fmt::Display for Setup {
 /// The story of a case: a line for each event up to the one after which the rule was broken, and what was seen then.
 ///
 /// ```text
-/// 3 pages of 2, budget 4, at most 2 texts at a time, no prefix cache
+/// 3 pages of 4, budget 4, at most 1 text at a time, a prefix cache
 ///   text 0 comes: 5 tokens, wants 1
 ///   step 1: text 0 reads 4
 ///   text 0 is cancelled
-///   page 0 has 1 owner, and nobody is seen to have it (rule: pages)
+///   owners of page 0: 2; seen to have it: 1 (rule: pages)
 /// ```
 pub fn story(make: &Make<'_>, case: &Case, failure: &Failure) -> String {
     let mut lines = format!("{}\n", case.setup);

@@ -14,6 +14,7 @@ use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 
 use page_by_page::chapters::{self, Chapter};
+use page_by_page::simulation::is_inside;
 
 use super::{limits, whose_code};
 
@@ -51,6 +52,9 @@ fn listen() {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             if !QUIET.get() {
+                if !is_inside() {
+                    limits::failed(words_of(panic));
+                }
                 tell(panic);
                 usual(panic);
                 if let Some(note) = whose_code::yours_too() {
@@ -76,6 +80,12 @@ impl Drop for Asking {
     }
 }
 
+fn words_of<'a>(panic: &'a PanicHookInfo<'_>) -> &'a str {
+    let payload = panic.payload();
+    let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+    words.unwrap_or("no words")
+}
+
 /// Puts the question before the panic's own words, unless a check speaks: that has said what is wrong.
 fn tell(panic: &PanicHookInfo<'_>) {
     let Some(place) = panic.location() else { return };
@@ -91,9 +101,7 @@ fn tell(panic: &PanicHookInfo<'_>) {
     let chapter = file.find("exercises/").or(file.find("solutions/"));
     let file = chapter.map_or(file, |start| &file[start..]);
     let whose = whose_panic(env!("CARGO_CRATE_NAME"), file);
-    let payload = panic.payload();
-    let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
-    let words = words.unwrap_or("no words");
+    let words = words_of(panic);
     let help = if words.contains("already borrowed") || words.contains("already mutably borrowed") {
         "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this asked \
          for it. A `borrow` or `borrow_mut` lasts as long as what it gives; `self.layout()` is a `borrow` as well.)"

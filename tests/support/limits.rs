@@ -153,8 +153,25 @@ pub fn once<T>(what: &str, call: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Ends the program; says which check went wrong, past the capture of output, and why.
+/// The checks that have failed so far, each with its words. What they print is held back until all have ended.
+static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Notes that the check of this thread fails: should another one end the program, this is told all the same.
+pub fn failed(words: &str) {
+    let check = thread::current().name().unwrap_or("a check").to_string();
+    if let Ok(mut failed) = FAILED.lock() {
+        failed.push(format!("{check}: {words}"));
+    }
+}
+
+/// Ends the program; says which check went wrong, past the capture of output, and why. Those that failed before come first.
 fn stop(check: Option<&str>, why: &str) -> ! {
+    // This thread may be noting a failure just now.
+    if let Ok(failed) = FAILED.try_lock() {
+        for words in failed.iter() {
+            let _ = writeln!(std::io::stderr(), "\nfailed: {words}");
+        }
+    }
     let _ = writeln!(std::io::stderr(), "\nerror: {} {why}", check.unwrap_or("a check"));
     // `exit` would wait for what other threads hold.
     std::process::abort()

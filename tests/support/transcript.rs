@@ -1,5 +1,6 @@
 //! A transcript: one line for each operation, with what it did to the cache, held by a snapshot.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -15,12 +16,19 @@ use super::rows::{self, KINDS};
 #[derive(Default)]
 pub struct Transcript {
     lines: String,
+    /// Beside a line, by its number from 1: what is told if the transcript goes another way there.
+    notes: HashMap<usize, String>,
 }
 
 impl Transcript {
     /// Adds a line.
     pub fn line(&mut self, line: impl AsRef<str>) {
         writeln!(self.lines, "{}", line.as_ref().trim_end()).unwrap();
+    }
+
+    /// What to tell beside the last line, if the transcript goes another way there. It is no part of the snapshot.
+    pub fn note(&mut self, note: String) {
+        self.notes.insert(self.lines.lines().count(), note);
     }
 
     /// Extends a cache and tells what it says of itself.
@@ -77,6 +85,9 @@ pub fn assert_transcript(name: &str, transcript: &Transcript) {
     let text = transcript.to_string();
     if let Some(line) = first_difference(&file, &text) {
         eprintln!("\n{}: the transcript {file} goes another way at its line {line}", code_of(name));
+        if let Some(note) = transcript.notes.get(&line) {
+            eprintln!("{note}");
+        }
     }
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
