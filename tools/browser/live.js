@@ -43,6 +43,9 @@ export function liveChecks({ browser, program, shot }) {
 /** A server, on a port of its own or on this one. */
 async function serve(program, more, port = 0) {
   const child = spawn(program, ["serve", "--port", String(port), ...more], { stdio: ["ignore", "pipe", "ignore"] });
+  // Also where a check has taken too long, and nobody waits for its end.
+  const kill = () => child.kill("SIGKILL");
+  process.once("exit", kill);
   const line = await new Promise((done, failed) => {
     createInterface({ input: child.stdout }).once("line", done);
     child.once("error", failed);
@@ -53,9 +56,10 @@ async function serve(program, more, port = 0) {
     port: Number(new URL(line).port),
     stop: () =>
       new Promise((done) => {
+        process.removeListener("exit", kill);
         child.removeAllListeners("exit");
         child.once("exit", done);
-        child.kill("SIGKILL");
+        kill();
       }),
   };
 }
