@@ -203,19 +203,22 @@ impl Attention<'_> {
 
     fn compute_as<S: Stored>(self, stored: S, registers: Registers) {
         match self.rows.len() {
-            1 => registers.run(OneRow { task: self, stored }),
+            ..=FEW => registers.run(FewRows { task: self, stored }),
             _ => registers.run(ManyRows { task: self, stored }),
         }
     }
 }
 
-/// Reads keys and values where they lie, each once for all queries that share them.
-struct OneRow<'a, S> {
+/// Rows up to which turning keys and values into packed `f32` costs more than it saves.
+const FEW: usize = 4;
+
+/// Reads keys and values where they lie, each once for a few queries that share them.
+struct FewRows<'a, S> {
     task: Attention<'a>,
     stored: S,
 }
 
-impl<S: Stored> Kernel for OneRow<'_, S> {
+impl<S: Stored> Kernel for FewRows<'_, S> {
     type Output = ();
 
     #[inline(always)]
@@ -224,30 +227,32 @@ impl<S: Stored> Kernel for OneRow<'_, S> {
         let dim = task.heads.head_dim;
         let depth = dim.div_ceil(LANES);
         let words = task.format.words(dim);
-        let group = task.group();
+        // Either all of them are of one row, or of one key/value head.
+        let sharing = task.queries() / task.kv_heads.len();
         let places = task.places();
-        let seen = places.len();
+        let longest = places.len();
         let packed = task.packed_queries(depth);
 
-        // Four positions at a time, so that four sums of lanes are taken together.
-        let stride = seen.next_multiple_of(4);
+        // Four positions at a time, so that four sums of lanes are taken together. Some scores are of keys that their query
+        // does not see; the softmax leaves them out.
+        let stride = longest.next_multiple_of(4);
         let mut scores = vec![0.0; task.queries() * stride];
-        for at in (0..seen).step_by(4) {
+        for at in (0..longest).step_by(4) {
             for (i, kv_head) in task.kv_heads.clone().enumerate() {
                 let head = HeadOf { _stored: self.stored, memory: task.text.keys, first: kv_head * words, words, dim };
                 head.ask_for(&places, at + 8, 4);
-                let last = seen - 1;
+                let last = longest - 1;
                 let keys = [
                     head.at(places[at]),
                     head.at(places[(at + 1).min(last)]),
                     head.at(places[(at + 2).min(last)]),
                     head.at(places[(at + 3).min(last)]),
                 ];
-                let mut query = i * group;
-                while query < (i + 1) * group {
+                let mut query = i * sharing;
+                while query < (i + 1) * sharing {
                     let queries = Queries { packed: &packed, depth, first: query };
                     let scores = &mut scores[query * stride + at..];
-                    query += match (i + 1) * group - query {
+                    query += match (i + 1) * sharing - query {
                         1 => queries.meet::<V, S, 1>(&keys, scores, stride),
                         2 if V::MANY_REGISTERS => queries.meet::<V, S, 2>(&keys, scores, stride),
                         3 if V::MANY_REGISTERS => queries.meet::<V, S, 3>(&keys, scores, stride),
@@ -257,30 +262,41 @@ impl<S: Stored> Kernel for OneRow<'_, S> {
                 }
             }
         }
-        for scores in scores.chunks_exact_mut(stride) {
-            softmax_scaled::<V>(&mut scores[..seen], task.scale());
+        for (query, scores) in scores.chunks_exact_mut(stride).enumerate() {
+            softmax_scaled::<V>(&mut scores[..task.seen(query)], task.scale());
         }
 
-        // Each output is one sum over the positions, in order: it grows by a few positions at a time.
+        // Each output is one sum over the positions, in order: it grows by a few positions at a time. What some queries all
+        // see, they add together; the rest each alone.
         const POSITIONS: usize = 16;
         let mut sums = vec![[0.0; LANES]; task.queries() * depth];
-        for at in (0..seen).step_by(POSITIONS) {
-            let block = &places[at..(at + POSITIONS).min(seen)];
+        for at in (0..longest).step_by(POSITIONS) {
+            let block = &places[at..(at + POSITIONS).min(longest)];
             for (i, kv_head) in task.kv_heads.clone().enumerate() {
                 let head =
                     HeadOf { _stored: self.stored, memory: task.text.values, first: kv_head * words, words, dim };
                 head.ask_for(&places, at + POSITIONS, POSITIONS);
-                let mut query = i * group;
-                while query < (i + 1) * group {
+                let mut query = i * sharing;
+                while query < (i + 1) * sharing {
+                    let shared = task.seen(query).saturating_sub(at).min(block.len());
                     let weights = Weights { scores: &scores[query * stride + at..], stride };
-                    let sums = &mut sums[query * depth..];
-                    query += match (i + 1) * group - query {
-                        1 => head.add_all::<V, 1>(block, weights, sums),
-                        2 => head.add_all::<V, 2>(block, weights, sums),
-                        3 if V::MANY_REGISTERS => head.add_all::<V, 3>(block, weights, sums),
-                        _ if V::MANY_REGISTERS => head.add_all::<V, 4>(block, weights, sums),
-                        _ => head.add_all::<V, 2>(block, weights, sums),
+                    let tile_sums = &mut sums[query * depth..];
+                    let places = &block[..shared];
+                    let tile = match (i + 1) * sharing - query {
+                        1 => head.add_all::<V, 1>(places, weights, tile_sums),
+                        2 => head.add_all::<V, 2>(places, weights, tile_sums),
+                        3 if V::MANY_REGISTERS => head.add_all::<V, 3>(places, weights, tile_sums),
+                        _ if V::MANY_REGISTERS => head.add_all::<V, 4>(places, weights, tile_sums),
+                        _ => head.add_all::<V, 2>(places, weights, tile_sums),
                     };
+                    for query in query..query + tile {
+                        let seen = task.seen(query).saturating_sub(at).min(block.len());
+                        if seen > shared {
+                            let weights = Weights { scores: &scores[query * stride + at + shared..], stride };
+                            head.add_all::<V, 1>(&block[shared..seen], weights, &mut sums[query * depth..]);
+                        }
+                    }
+                    query += tile;
                 }
             }
         }
@@ -320,7 +336,9 @@ impl<S: Stored> ManyRows<'_, S> {
 
         const KEYS: usize = 16;
         let head = HeadOf { _stored: self.stored, memory: task.text.keys, first, words, dim };
-        let stride = longest.next_multiple_of(KEYS);
+        // An odd number of cache lines: with a power of two, the scores of all queries would compete for a few of the cache's
+        // places.
+        let stride = (longest.div_ceil(KEYS) | 1) * KEYS;
         let mut scores = vec![0.0; queries * stride];
         let mut panels = vec![[[0.0; LANES]; C]; KEYS / C * depth];
         for at in (0..longest).step_by(KEYS) {
@@ -462,14 +480,14 @@ impl<'a, S: Stored> HeadOf<'a, S> {
     ) -> usize {
         let depth = self.dim.div_ceil(LANES);
         let mut out = sums_at::<V, R, C>(sums, depth, at);
+        let weights = weights.rows::<R>(places.len());
         for (position, place) in places.iter().enumerate() {
             let head = self.at(*place);
             let (chunks, scale) = (&head.full(at + C)[at..], head.scale());
-            let weights = weights.at::<V, R>(position);
             for c in 0..C {
                 let value = S::decode::<V>(&chunks[c], scale);
-                for (out, weight) in out.iter_mut().zip(&weights) {
-                    out[c] = weight.mul_add(value, out[c]);
+                for r in 0..R {
+                    out[r][c] = V::splat(weights[r][position]).mul_add(value, out[r][c]);
                 }
             }
         }
@@ -482,11 +500,11 @@ impl<'a, S: Stored> HeadOf<'a, S> {
     fn add_last<V: Vector, const R: usize>(&self, places: &[usize], weights: Weights<'_>, sums: &mut [Lanes]) {
         let full = self.dim / LANES;
         let mut out = sums_at::<V, R, 1>(sums, full + 1, full);
+        let weights = weights.rows::<R>(places.len());
         for (position, place) in places.iter().enumerate() {
             let value: V = self.at(*place).chunk(full);
-            let weights = weights.at::<V, R>(position);
-            for (out, weight) in out.iter_mut().zip(&weights) {
-                out[0] = weight.mul_add(value, out[0]);
+            for r in 0..R {
+                out[r][0] = V::splat(weights[r][position]).mul_add(value, out[r][0]);
             }
         }
         put_sums(&out, sums, full + 1, full);
@@ -579,15 +597,16 @@ struct Weights<'a> {
     stride: usize,
 }
 
-impl Weights<'_> {
-    /// Those of `R` queries for one value, each in all lanes.
+impl<'a> Weights<'a> {
+    /// Those of `R` queries for the first `n` values: as long as the loops over them, which need not look then whether a
+    /// weight is there.
     #[inline(always)]
-    fn at<V: Vector, const R: usize>(&self, position: usize) -> [V; R] {
-        let mut vectors = [V::splat(0.0); R];
-        for (r, vector) in vectors.iter_mut().enumerate() {
-            *vector = V::splat(self.scores[r * self.stride + position]);
+    fn rows<const R: usize>(&self, n: usize) -> [&'a [f32]; R] {
+        let mut rows: [&[f32]; R] = [&[]; R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = &self.scores[r * self.stride..][..n];
         }
-        vectors
+        rows
     }
 }
 
@@ -615,13 +634,14 @@ fn add_columns<V: Vector, const R: usize, const C: usize>(
 ) -> usize {
     let depth = sums.len() / R;
     let mut out = sums_at::<V, R, C>(sums, depth, at);
-    for (position, value) in values.chunks_exact(depth).enumerate() {
-        let value = &value[at..at + C];
-        let weights = weights.at::<V, R>(position);
-        for c in 0..C {
-            let value = V::load(&value[c]);
-            for (out, weight) in out.iter_mut().zip(&weights) {
-                out[c] = weight.mul_add(value, out[c]);
+    let n = values.len() / depth;
+    let weights = weights.rows::<R>(n);
+    for position in 0..n {
+        let value = &values[position * depth + at..][..C];
+        for r in 0..R {
+            let weight = V::splat(weights[r][position]);
+            for c in 0..C {
+                out[r][c] = weight.mul_add(V::load(&value[c]), out[r][c]);
             }
         }
     }

@@ -5,54 +5,61 @@
 
 use crate::parallel::for_each;
 use crate::registers::{Kernel, vectorized};
-use crate::vector::{LANES, Vector, dot, padded};
+use crate::vector::{LANES, Lanes, Vector, dot, padded};
 
 /// `e` to the power of `x`, the same bits on every machine (the platform's `exp` is not).
 ///
 /// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; a polynomial gives `e^r` to about one unit in the last place and the
 /// exponent takes `2^n`. Below -87 the result is 0.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+fn exp<V: Vector>(x: V) -> V {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     // Numbers of this size have no fraction: adding it rounds, and leaves the integer in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
-    let clamped = x.clamp(-87.0, 88.0);
-    let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
-    let n = rounded - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, clamped));
-    let mut p = 1.987_569_1e-4;
+    let least = V::splat(-87.0);
+    // In this order NaN stays.
+    let clamped = V::splat(88.0).min(least.max(x));
+    let rounded = clamped.mul(V::splat(std::f32::consts::LOG2_E)).add(V::splat(ROUND));
+    let n = rounded.add(V::splat(-ROUND));
+    let r = n.mul_add(V::splat(-LN_2_LOW), n.mul_add(V::splat(-LN_2_HIGH), clamped));
+    let mut p = V::splat(1.987_569_1e-4);
     for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5, 1.0, 1.0] {
-        p = r.mul_add(p, c);
+        p = r.mul_add(p, V::splat(c));
     }
-    let scale = f32::from_bits((rounded.to_bits() << 23).wrapping_add(127 << 23));
-    if x < -87.0 { 0.0 } else { p * scale }
+    p.mul(rounded.power_of_two()).zero_below(x, least)
 }
 
 /// The softmax of `scores * scale`.
 #[inline(always)]
 pub(crate) fn softmax_scaled<V: Vector>(scores: &mut [f32], scale: f32) {
-    for score in scores.iter_mut() {
-        *score *= scale;
-    }
-    let (chunks, rest) = scores.as_chunks::<LANES>();
+    let scale = V::splat(scale);
+    let (chunks, rest) = scores.as_chunks_mut::<LANES>();
     let mut most = V::splat(f32::NEG_INFINITY);
-    for chunk in chunks {
-        most = V::load(chunk).max(most);
+    for chunk in chunks.iter() {
+        most = V::load(chunk).mul(scale).max(most);
     }
-    let max = most.lanes().into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, f32::max);
-    for score in scores.iter_mut() {
-        *score = exp(*score - max);
-    }
-    let (chunks, rest) = scores.as_chunks::<LANES>();
+    // The last few are computed sixteen at a time as well: one by one they would take as long as all others.
+    let mut last = padded(rest);
+    let few = V::load(&last).mul(scale);
+    let max = most.lanes().into_iter().chain(few.lanes().into_iter().take(rest.len()));
+    let max = V::splat(-max.fold(f32::NEG_INFINITY, f32::max));
+
     let mut sums = V::splat(0.0);
+    for chunk in chunks.iter_mut() {
+        let power = exp(V::load(chunk).mul(scale).add(max));
+        *chunk = power.lanes();
+        sums = sums.add(power);
+    }
+    last = exp(few.add(max)).lanes();
+    last[rest.len()..].fill(0.0);
+    let total = V::splat(sums.add(V::load(&last)).sum());
+
     for chunk in chunks {
-        sums = V::load(chunk).mul_add(V::splat(1.0), sums);
+        *chunk = V::load(chunk).div(total).lanes();
     }
-    let total = V::load(&padded(rest)).mul_add(V::splat(1.0), sums).sum();
-    for score in scores {
-        *score /= total;
-    }
+    last = V::load(&last).div(total).lanes();
+    rest.copy_from_slice(&last[..rest.len()]);
 }
 
 /// Turns scores into probabilities, in place.
@@ -95,10 +102,21 @@ impl Kernel for SiluTimes<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        for (g, u) in self.gate.iter_mut().zip(self.up) {
-            *g = *g / (1.0 + exp(-*g)) * u;
+        let (gates, gate_rest) = self.gate.as_chunks_mut::<LANES>();
+        let (ups, up_rest) = self.up.as_chunks::<LANES>();
+        for (gate, up) in gates.iter_mut().zip(ups) {
+            *gate = silu::<V>(gate).mul(V::load(up)).lanes();
         }
+        let last = silu::<V>(&padded(gate_rest)).mul(V::load(&padded(up_rest))).lanes();
+        gate_rest.copy_from_slice(&last[..gate_rest.len()]);
     }
+}
+
+/// `x / (1 + e^-x)`.
+#[inline(always)]
+fn silu<V: Vector>(x: &Lanes) -> V {
+    let x = V::load(x);
+    x.div(exp(x.mul(V::splat(-1.0))).add(V::splat(1.0)))
 }
 
 /// `row = row / rms(row) * weight` for every row of `x`, `rms` being the root mean square of its numbers.
@@ -136,12 +154,13 @@ mod tests {
     use super::*;
     use crate::registers::Registers;
     use crate::testing::numbers;
+    use crate::vector::Plain;
 
     #[test]
     fn exp_is_close_and_never_negative() {
         for i in -9000..880 {
             let x = i as f32 / 10.0;
-            let (ours, exact) = (exp(x) as f64, (x as f64).exp());
+            let (ours, exact) = (exp(Plain::splat(x)).lanes()[0] as f64, (x as f64).exp());
             assert!(ours >= 0.0 && (ours - exact).abs() <= 2e-7 * exact + 1e-37, "exp({x}) = {ours}, not {exact}");
         }
     }

@@ -31,11 +31,21 @@ pub(crate) trait Vector: Copy {
     fn lanes(self) -> Lanes;
     /// `self * b`.
     fn mul(self, b: Self) -> Self;
+    /// `self / b`.
+    fn div(self, b: Self) -> Self;
+    /// `self + b`.
+    fn add(self, b: Self) -> Self;
     /// `self * b + sum`, rounded once.
     fn mul_add(self, b: Self, sum: Self) -> Self;
     /// The greater in each lane: `if self > other { self } else { other }`. So where `self` is NaN it is passed over, where
     /// `other` is NaN it stays, and of 0 and -0 it is `other`.
     fn max(self, other: Self) -> Self;
+    /// The less in each lane: `if self < other { self } else { other }`.
+    fn min(self, other: Self) -> Self;
+    /// Zero in the lanes where `x` is less than `least`, the number itself in the others.
+    fn zero_below(self, x: Self, least: Self) -> Self;
+    /// `2^n`, where the lowest bits of the number are a whole `n` from -126 to 127.
+    fn power_of_two(self) -> Self;
     /// Adds the lanes in halves: 16 → 8 → 4 → 2 → 1.
     fn sum(self) -> f32;
     /// The sums of four vectors, each as [`sum`](Self::sum) does it.
@@ -160,6 +170,22 @@ impl Vector for Plain {
     }
 
     #[inline(always)]
+    fn div(mut self, b: Self) -> Self {
+        for i in 0..LANES {
+            self.0[i] /= b.0[i];
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn add(mut self, b: Self) -> Self {
+        for i in 0..LANES {
+            self.0[i] += b.0[i];
+        }
+        self
+    }
+
+    #[inline(always)]
     fn mul_add(self, b: Self, mut sum: Self) -> Self {
         for i in 0..LANES {
             sum.0[i] = self.0[i].mul_add(b.0[i], sum.0[i]);
@@ -171,6 +197,30 @@ impl Vector for Plain {
     fn max(mut self, other: Self) -> Self {
         for i in 0..LANES {
             self.0[i] = if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] };
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn min(mut self, other: Self) -> Self {
+        for i in 0..LANES {
+            self.0[i] = if self.0[i] < other.0[i] { self.0[i] } else { other.0[i] };
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn zero_below(mut self, x: Self, least: Self) -> Self {
+        for i in 0..LANES {
+            self.0[i] = if x.0[i] < least.0[i] { 0.0 } else { self.0[i] };
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn power_of_two(mut self) -> Self {
+        for i in 0..LANES {
+            self.0[i] = f32::from_bits((self.0[i].to_bits() << 23).wrapping_add(1.0_f32.to_bits()));
         }
         self
     }
@@ -261,6 +311,18 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn div(self, b: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            Avx512(unsafe { _mm512_div_ps(self.0, b.0) })
+        }
+
+        #[inline(always)]
+        fn add(self, b: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            Avx512(unsafe { _mm512_add_ps(self.0, b.0) })
+        }
+
+        #[inline(always)]
         fn lanes(self) -> Lanes {
             let mut lanes = [0.0; LANES];
             // SAFETY: the processor has these instructions; they write the 64 bytes of `lanes`.
@@ -278,6 +340,28 @@ mod x86 {
         fn max(self, other: Self) -> Self {
             // SAFETY: the processor has these instructions; they touch no memory.
             Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn min(self, other: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            Avx512(unsafe { _mm512_min_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn zero_below(self, x: Self, least: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            Avx512(unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x.0, least.0), self.0) })
+        }
+
+        #[inline(always)]
+        fn power_of_two(self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe {
+                let exponents = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
+                let one = _mm512_castps_si512(_mm512_set1_ps(1.0));
+                Avx512(_mm512_castsi512_ps(_mm512_add_epi32(exponents, one)))
+            }
         }
 
         #[inline(always)]
@@ -374,6 +458,18 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn div(self, b: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe { Avx2(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
+        }
+
+        #[inline(always)]
+        fn add(self, b: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe { Avx2(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+        }
+
+        #[inline(always)]
         fn lanes(self) -> Lanes {
             let mut lanes = [0.0; LANES];
             // SAFETY: the processor has these instructions; they write the 64 bytes of `lanes`.
@@ -394,6 +490,33 @@ mod x86 {
         fn max(self, other: Self) -> Self {
             // SAFETY: the processor has these instructions; they touch no memory.
             unsafe { Avx2(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn min(self, other: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe { Avx2(_mm256_min_ps(self.0, other.0), _mm256_min_ps(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn zero_below(self, x: Self, least: Self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe {
+                let low = _mm256_cmp_ps::<_CMP_NLT_UQ>(x.0, least.0);
+                let high = _mm256_cmp_ps::<_CMP_NLT_UQ>(x.1, least.1);
+                Avx2(_mm256_and_ps(low, self.0), _mm256_and_ps(high, self.1))
+            }
+        }
+
+        #[inline(always)]
+        fn power_of_two(self) -> Self {
+            // SAFETY: the processor has these instructions; they touch no memory.
+            unsafe {
+                let one = _mm256_castps_si256(_mm256_set1_ps(1.0));
+                let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
+                let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.1));
+                Avx2(_mm256_castsi256_ps(_mm256_add_epi32(low, one)), _mm256_castsi256_ps(_mm256_add_epi32(high, one)))
+            }
         }
 
         #[inline(always)]
@@ -498,6 +621,24 @@ mod aarch64 {
         }
 
         #[inline(always)]
+        fn div(self, b: Self) -> Self {
+            let (a, b) = (self.0, b.0);
+            // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
+            unsafe {
+                Neon([vdivq_f32(a[0], b[0]), vdivq_f32(a[1], b[1]), vdivq_f32(a[2], b[2]), vdivq_f32(a[3], b[3])])
+            }
+        }
+
+        #[inline(always)]
+        fn add(self, b: Self) -> Self {
+            let (a, b) = (self.0, b.0);
+            // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
+            unsafe {
+                Neon([vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1]), vaddq_f32(a[2], b[2]), vaddq_f32(a[3], b[3])])
+            }
+        }
+
+        #[inline(always)]
         fn lanes(self) -> Lanes {
             let mut lanes = [0.0; LANES];
             for (i, register) in self.0.into_iter().enumerate() {
@@ -528,6 +669,39 @@ mod aarch64 {
             for (greater, a) in registers.iter_mut().zip(self.0) {
                 // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
                 *greater = unsafe { vbslq_f32(vcgtq_f32(a, *greater), a, *greater) };
+            }
+            Neon(registers)
+        }
+
+        #[inline(always)]
+        fn min(self, other: Self) -> Self {
+            let mut registers = other.0;
+            for (less, a) in registers.iter_mut().zip(self.0) {
+                // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
+                *less = unsafe { vbslq_f32(vcltq_f32(a, *less), a, *less) };
+            }
+            Neon(registers)
+        }
+
+        #[inline(always)]
+        fn zero_below(self, x: Self, least: Self) -> Self {
+            let mut registers = self.0;
+            for (i, number) in registers.iter_mut().enumerate() {
+                // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
+                *number = unsafe { vbslq_f32(vcltq_f32(x.0[i], least.0[i]), vdupq_n_f32(0.0), *number) };
+            }
+            Neon(registers)
+        }
+
+        #[inline(always)]
+        fn power_of_two(self) -> Self {
+            let mut registers = self.0;
+            for number in &mut registers {
+                // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.
+                *number = unsafe {
+                    let exponents = vshlq_n_u32::<23>(vreinterpretq_u32_f32(*number));
+                    vreinterpretq_f32_u32(vaddq_u32(exponents, vreinterpretq_u32_f32(vdupq_n_f32(1.0))))
+                };
             }
             Neon(registers)
         }
