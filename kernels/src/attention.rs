@@ -5,9 +5,9 @@
 //! chain of multiply-adds over the positions, oldest first. None of this knows where a row lies, how many queries come
 //! together or which thread computes what: so rows in a thousand runs give the bits that rows side by side give.
 //!
-//! **The order of work.** A query that is alone reads each row once, all heads of a few positions at a time, since memory is
-//! fastest in order. Several queries share the work of reading: a few keys, then a few values, are turned into `f32` in a
-//! buffer that stays in the nearest cache, and meet all queries of a task.
+//! **The order of work.** The queries of a token that is alone, or of a few tokens, meet each row where it lies, a few positions
+//! at a time, since memory is fastest in order. Many tokens share the work of reading: a few keys, then a few values, are turned
+//! into `f32` in a buffer that stays in the nearest cache, and meet all queries of a task.
 
 use std::ops::Range;
 
