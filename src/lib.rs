@@ -19,6 +19,7 @@
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
 //! - [`prefixes`] and [`schedule`]: what a prefix cache does, and what a scheduler and the loop around it tell each other.
 //! - [`workload`]: texts that come and go in a pool of pages, counted without a model.
+//! - [`scoring`]: how likely tokens were, those of a prompt, too.
 //! - [`serving`]: the loop around the scheduler: many texts in the pages of one slab, each with a sampler of its own.
 //! - `server`, with the feature `serve`: the same for clients that speak OpenAI's protocol.
 //! - [`view`]: what there is to see of these texts: who has each page, and how far each text has come.
@@ -50,6 +51,7 @@ pub mod prefixes;
 pub mod regions;
 pub mod sampler;
 pub mod schedule;
+pub mod scoring;
 #[cfg(feature = "serve")]
 pub mod server;
 pub mod serving;

@@ -11,10 +11,14 @@
 //! preemption is what it has drawn already. A row has the same bits in any company, and so a text is the same as when it is
 //! told alone, however often it was stopped.
 //!
+//! A text whose prompt is [scored](Serving::submit_scored) asks for the logits of all rows of its prompt, each once: what the
+//! prefix cache has found has no logits, and what is read again after a preemption has its scores already. Only so many rows of
+//! logits as [`SCORED_AT_ONCE`] says, or as texts may run, are there at the same time.
+//!
 //! Logits that are not finite end the text that they belong to, and no other: the texts of that step are then asked one by
 //! one, which gives the same rows again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::cache::KvCache;
 use crate::chapters::ch06_paged::SharedSlab;
@@ -25,9 +29,12 @@ use crate::model::{LogitRows, Model, StepError};
 use crate::prefixes::Prefixes;
 use crate::sampler::Sampler;
 use crate::schedule::{End, Pick, ScheduleError, StepLimits, TextId, Turn};
+use crate::scoring::{Likely, ScoredPrefixes, Scoring, Scorings};
 
 /// Chosen to end a text that the model has no next token for. No vocabulary is that large.
 const STOP: u32 = u32::MAX;
+/// Rows of logits that a step with prompts to score has at the same time, at most, where fewer texts than that may run.
+pub const SCORED_AT_ONCE: usize = 16;
 
 /// Texts that share a model, a slab, a prefix cache and a scheduler.
 pub struct Serving<'m> {
@@ -37,6 +44,8 @@ pub struct Serving<'m> {
     limits: StepLimits,
     end_of_text: Vec<u32>,
     tellers: HashMap<TextId, Teller>,
+    /// The prompts that are not scored to their ends.
+    scorings: Scorings,
     /// Texts that have ended and were not reported yet.
     told: Vec<Told>,
     totals: Totals,
@@ -50,12 +59,21 @@ struct Teller {
     computed_again: u64,
     /// Whether each step hands out the logits of its token.
     keeps_logits: bool,
+    /// Whether it ends when its prompt is scored.
+    only_scored: bool,
     error: Option<StepError>,
 }
 
 impl Teller {
     fn new(sampler: Sampler) -> Self {
-        Teller { sampler, reached: Reached::default(), computed_again: 0, keeps_logits: false, error: None }
+        Teller {
+            sampler,
+            reached: Reached::default(),
+            computed_again: 0,
+            keeps_logits: false,
+            only_scored: false,
+            error: None,
+        }
     }
 }
 
@@ -119,9 +137,13 @@ pub struct Step {
     pub turns: Vec<Turn>,
     /// The new tokens, in the order of the plan. Each token of a text is reported once, and no end of text.
     pub new_tokens: Vec<Pick>,
+    /// The ends of texts that were chosen: these are no part of their texts.
+    pub ends: Vec<Pick>,
+    /// The scores of the prompts that are complete now: for each token but the first.
+    pub scores: HashMap<TextId, Vec<Likely>>,
     /// The texts that have ended.
     pub told: Vec<Told>,
-    /// The logits that new tokens were chosen from, `[vocab_size]` each, of the texts for which somebody has
+    /// The logits that new tokens and ends were chosen from, `[vocab_size]` each, of the texts for which somebody has
     /// [asked](Serving::keep_logits).
     pub logits: HashMap<TextId, Vec<f32>>,
 }
@@ -190,6 +212,19 @@ pub enum ServingError {
     /// The scheduler has lost a text of its plan.
     #[error("text {0} is in the plan, but not among what there is to read; run the checks of chapter 12")]
     NotAmongReadings(TextId),
+    /// The prefix cache has found more of a text than it was asked for.
+    #[error(
+        "text {text} begins with {found} tokens of the prefix cache, and was to find {most} at most: a lookup must leave one \
+         token to compute; run the checks of chapter 11"
+    )]
+    FoundTooMuch {
+        /// The text.
+        text: TextId,
+        /// Tokens that were found.
+        found: usize,
+        /// Tokens that there were to find.
+        most: usize,
+    },
 }
 
 impl ServingError {
@@ -215,6 +250,8 @@ impl<'m> Serving<'m> {
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
         let end_of_text = [end_of_text, &[STOP]].concat();
+        let scorings = Scorings::default();
+        let prefixes = Box::new(ScoredPrefixes::new(prefixes, scorings.clone()));
         let scheduler = Scheduler::new(slab, prefixes, limits, &end_of_text)?;
         Ok(Serving {
             model,
@@ -223,6 +260,7 @@ impl<'m> Serving<'m> {
             limits,
             end_of_text,
             tellers: HashMap::new(),
+            scorings,
             told: Vec::new(),
             totals: Totals::default(),
             stall: Stall::default(),
@@ -240,15 +278,44 @@ impl<'m> Serving<'m> {
         max_new_tokens: usize,
         sampler: Sampler,
     ) -> Result<TextId, ServingError> {
-        self.model.check(&prompt, 0)?;
-        let (len, max_positions) = (prompt.len().saturating_add(max_new_tokens), self.model.config().max_positions);
-        if len > max_positions {
-            return Err(StepError::TooLong { len, max_positions }.into());
-        }
+        self.check(&prompt, max_new_tokens)?;
         let id = self.scheduler.submit(prompt, max_new_tokens)?;
         self.tellers.insert(id, Teller::new(sampler));
         self.collect();
         Ok(id)
+    }
+
+    /// The same, and the prompt is scored: how likely each of its tokens was behind those before it, and the `top` likeliest there.
+    /// The step in which it is complete hands all of that out, as [`Step::scores`]. A text that is to get no new token ends
+    /// then.
+    ///
+    /// All of the prompt is computed, whatever the prefix cache has of it.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit).
+    pub fn submit_scored(
+        &mut self,
+        prompt: Vec<u32>,
+        max_new_tokens: usize,
+        sampler: Sampler,
+        top: usize,
+    ) -> Result<TextId, ServingError> {
+        self.check(&prompt, max_new_tokens)?;
+        // Where there is no new token to come, the scheduler has nothing to do: it gets an end of text in its place.
+        let id = self.scheduler.submit(prompt.clone(), max_new_tokens.max(1))?;
+        self.tellers.insert(id, Teller { only_scored: max_new_tokens == 0, ..Teller::new(sampler) });
+        self.scorings.borrow_mut().insert(id, Scoring::new(prompt, top));
+        Ok(id)
+    }
+
+    /// Refuses what the model cannot read.
+    fn check(&self, prompt: &[u32], max_new_tokens: usize) -> Result<(), StepError> {
+        self.model.check(prompt, 0)?;
+        let (len, max_positions) = (prompt.len().saturating_add(max_new_tokens), self.model.config().max_positions);
+        if len > max_positions {
+            return Err(StepError::TooLong { len, max_positions });
+        }
+        Ok(())
     }
 
     /// From now on each step hands out the logits that this text's token was chosen from. A text that has ended has none.
@@ -312,12 +379,13 @@ impl<'m> Serving<'m> {
             return Ok(Step { told: std::mem::take(&mut self.told), ..Step::default() });
         }
         self.count(&plan);
-        let answers = self.compute(&plan)?;
+        let Computed { answers, scores, failed } = self.compute(&plan)?;
 
         let (mut picks, mut kept) = (Vec::new(), HashMap::new());
         for (text, answer) in answers {
             let Some(teller) = self.tellers.get_mut(&text) else { return Err(ServingError::LostText(text)) };
             let token = match answer {
+                Ok(_) if teller.only_scored => STOP,
                 Ok(logits) => {
                     let token = teller.sampler.pick(&logits);
                     if teller.keeps_logits {
@@ -333,11 +401,18 @@ impl<'m> Serving<'m> {
             picks.push(Pick { text, token });
         }
         self.scheduler.settle(&picks).map_err(ServingError::of_step)?;
+        for (text, error) in failed {
+            let Some(teller) = self.tellers.get_mut(&text) else { return Err(ServingError::LostText(text)) };
+            teller.error = Some(error);
+            self.scheduler.cancel(text).map_err(ServingError::of_step)?;
+        }
         self.collect();
         self.stall.check_progress(&picks, &self.scheduler)?;
-        let new_tokens: Vec<Pick> = picks.into_iter().filter(|pick| !self.end_of_text.contains(&pick.token)).collect();
+        let (ends, new_tokens): (Vec<Pick>, Vec<Pick>) =
+            picks.into_iter().partition(|pick| self.end_of_text.contains(&pick.token));
+        let ends = ends.into_iter().filter(|pick| pick.token != STOP).collect();
         self.totals.new_tokens += new_tokens.len() as u64;
-        Ok(Step { turns: plan, new_tokens, told: std::mem::take(&mut self.told), logits: kept })
+        Ok(Step { turns: plan, new_tokens, ends, scores, told: std::mem::take(&mut self.told), logits: kept })
     }
 
     /// Notes what a plan costs.
@@ -353,8 +428,8 @@ impl<'m> Serving<'m> {
         totals.peak_pages = totals.peak_pages.max(in_use);
     }
 
-    /// The model's answer for each text whose turn is its last, in the order of the plan.
-    fn compute(&mut self, plan: &[Turn]) -> Result<Vec<Answer>, ServingError> {
+    /// The model's answer for each text whose turn is its last, in the order of the plan; and the scores of prompts.
+    fn compute(&mut self, plan: &[Turn]) -> Result<Computed, ServingError> {
         let mut readings = self.scheduler.readings();
         if let Some((turn, _)) = plan.iter().zip(0..).find(|(turn, n)| readings.get(*n).map(|r| r.turn) != Some(**turn))
         {
@@ -367,33 +442,47 @@ impl<'m> Serving<'m> {
                 self.totals.computed_again += again;
             }
         }
-        let asked: Vec<TextId> = plan.iter().filter(|turn| turn.is_last).map(|turn| turn.text).collect();
-        let vocab_size = self.model.config().vocab_size;
+        check_found(&readings, &self.scorings.borrow())?;
+        let at_once = self.limits.texts.min(self.limits.tokens).max(SCORED_AT_ONCE);
+        let mut computed = Computed::default();
         self.totals.rows_projected += rows(&readings);
-        if let Ok(logits) = forward(self.model, &mut readings) {
-            let rows = logits.chunks_exact(vocab_size).map(<[f32]>::to_vec);
-            return Ok(asked.into_iter().zip(rows.map(Ok)).collect());
-        }
-        // Whose logits it was is not known: each is asked alone, and gives the same rows again.
-        let mut answers = Vec::new();
-        for reading in &mut readings {
-            self.totals.rows_projected += reading.turn.tokens as u64;
-            let answer = forward(self.model, std::slice::from_mut(reading));
-            if answer.is_err() {
-                // None of its pages is for others to find.
-                *reading.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
+        let pass = forward(self.model, &self.scorings.borrow(), at_once, &mut readings);
+        if let Ok(pass) = pass {
+            pass.note(&mut computed, &mut self.scorings.borrow_mut());
+        } else {
+            // Whose logits it was is not known: each is asked alone, and gives the same rows again.
+            for reading in &mut readings {
+                self.totals.rows_projected += reading.turn.tokens as u64;
+                let pass = forward(self.model, &self.scorings.borrow(), at_once, std::slice::from_mut(reading));
+                match pass {
+                    Ok(pass) => pass.note(&mut computed, &mut self.scorings.borrow_mut()),
+                    Err(error) => {
+                        let Turn { text, is_last, .. } = reading.turn;
+                        // None of its pages is for others to find.
+                        *reading.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
+                        self.scorings.borrow_mut().remove(&text);
+                        if is_last {
+                            computed.answers.push((text, Err(error)));
+                        } else {
+                            computed.failed.push((text, error));
+                        }
+                    }
+                }
             }
-            if reading.turn.is_last {
-                answers.push((reading.turn.text, answer));
-            }
         }
-        Ok(answers)
+        for turn in plan.iter().filter(|turn| turn.is_last) {
+            let complete = self.scorings.borrow_mut().remove(&turn.text);
+            computed.scores.extend(complete.map(|scoring| (turn.text, scoring.into_scores())));
+        }
+        Ok(computed)
     }
 
     /// Takes over the texts that have ended.
     fn collect(&mut self) {
         for Finished { text, end } in self.scheduler.take_finished() {
+            self.scorings.borrow_mut().remove(&text.id);
             let Some(teller) = self.tellers.remove(&text.id) else { continue };
+            let end = if teller.only_scored && end == End::EndOfText { End::Limit } else { end };
             let (totals, counters) = (&mut self.totals, text.counters);
             totals.preemptions += counters.preemptions;
             if counters.computed > 0 {
@@ -413,16 +502,83 @@ impl<'m> Serving<'m> {
 /// A text, and the logits after its newest token: `[vocab_size]`.
 type Answer = (TextId, Result<Vec<f32>, StepError>);
 
+/// What the model has said in a step.
+#[derive(Default)]
+struct Computed {
+    answers: Vec<Answer>,
+    /// Of prompts that are complete now.
+    scores: HashMap<TextId, Vec<Likely>>,
+    /// Texts that have failed in the middle of their prompts.
+    failed: Vec<(TextId, StepError)>,
+}
+
+/// What a pass of the model has said.
+#[derive(Default)]
+struct Pass {
+    newest: Vec<(TextId, Vec<f32>)>,
+    scores: Vec<(TextId, Likely)>,
+}
+
+impl Pass {
+    /// Notes what counts of it, now that all of it is right.
+    fn note(self, computed: &mut Computed, scorings: &mut BTreeMap<TextId, Scoring>) {
+        for (text, score) in self.scores {
+            if let Some(scoring) = scorings.get_mut(&text) {
+                scoring.keep([score]);
+            }
+        }
+        computed.answers.extend(self.newest.into_iter().map(|(text, logits)| (text, Ok(logits))));
+    }
+}
+
 /// Tokens to read.
 fn rows(readings: &[Reading<'_>]) -> u64 {
     readings.iter().map(|reading| reading.turn.tokens as u64).sum()
 }
 
-/// One pass for all: the logits of those whose turn is their last, `[texts, vocab_size]`.
-fn forward(model: &Model, readings: &mut [Reading<'_>]) -> Result<Vec<f32>, StepError> {
-    let chunks = readings.iter_mut().map(|reading| {
-        let logits = if reading.turn.is_last { LogitRows::Newest(1) } else { LogitRows::None };
-        model.chunk_with_room(reading.tokens, CacheRef::InPlace(reading.cache), logits)
-    });
-    model.forward(chunks.collect::<Result<_, _>>()?)
+/// Refuses a text whose prompt would get no score for some of its tokens.
+fn check_found(readings: &[Reading<'_>], scorings: &BTreeMap<TextId, Scoring>) -> Result<(), ServingError> {
+    for Reading { turn: Turn { text, tokens, .. }, cache, .. } in readings {
+        let (found, text) = (cache.len() - tokens, *text);
+        if let Some(most) = scorings.get(&text).map(Scoring::rows).filter(|most| *most < found) {
+            return Err(ServingError::FoundTooMuch { text, found, most });
+        }
+    }
+    Ok(())
+}
+
+/// One pass for all: the logits of those whose turn is their last, and the scores of the rows that have none yet. At most
+/// `at_once` rows of logits are there at the same time, beside those that are returned.
+fn forward(
+    model: &Model,
+    scorings: &BTreeMap<TextId, Scoring>,
+    at_once: usize,
+    readings: &mut [Reading<'_>],
+) -> Result<Pass, StepError> {
+    // For each row of logits its text, its place in it, and whether the next token is chosen from it.
+    let mut wanted = Vec::new();
+    let mut chunks = Vec::new();
+    for reading in readings {
+        let Turn { text, tokens, is_last } = reading.turn;
+        let len = reading.cache.len();
+        let first = match scorings.get(&text) {
+            // What is read again is not scored again.
+            Some(scoring) => (len - tokens).max(scoring.rows()).min(len - usize::from(is_last)),
+            None => len - usize::from(is_last),
+        };
+        wanted.extend((first..len).map(|row| (text, row, is_last && row + 1 == len)));
+        let logits = if first == len { LogitRows::None } else { LogitRows::Newest(len - first) };
+        chunks.push(model.chunk_with_room(reading.tokens, CacheRef::InPlace(reading.cache), logits)?);
+    }
+    let mut pass = Pass::default();
+    model.forward_in_parts(chunks, at_once, &mut |place, logits| {
+        let (text, row, is_newest) = wanted[place];
+        if let Some(scoring) = scorings.get(&text).filter(|scoring| scoring.wants(row)) {
+            pass.scores.push((text, scoring.score(row, logits)));
+        }
+        if is_newest {
+            pass.newest.push((text, logits.to_vec()));
+        }
+    })?;
+    Ok(pass)
 }

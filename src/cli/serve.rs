@@ -13,6 +13,7 @@ use page_by_page::server::connections::Patience;
 use page_by_page::server::guard::Guard;
 use page_by_page::server::template::ChatTemplate;
 use page_by_page::server::{self, Memory, Settings, Stop};
+use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page::tokenizer::Tokenizer;
 
 use super::generate::whose_chapters;
@@ -105,6 +106,11 @@ impl Serve {
             say(&format!("note: no chats: {problem}"));
         }
         let slab = self.sharing.slab(&model)?;
+        // Of prompts that are scored every row has logits, so many at a time.
+        let tokens = limits.tokens.min(self.sharing.pool.n_slots()?);
+        let rows = limits.texts.max(SCORED_AT_ONCE).min(tokens);
+        let what = format!("scoring prompts, {} in a step,", count(tokens, "token"));
+        memory::require(&what, model.step_bytes(tokens, rows), "let a step read fewer with --budget")?;
         let (prefixes, tier) =
             self.page_file.open(self.sharing.pool.prefixes()?, &model, self.sharing.pool.page_size, &slab)?;
         let slots = self.sharing.pool.n_slots()?;

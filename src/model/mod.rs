@@ -407,6 +407,37 @@ impl Model {
     /// # Errors
     /// [`StepError::NotFinite`].
     pub fn forward(&self, mut batch: Vec<Chunk<'_>>) -> Result<Vec<f32>, StepError> {
+        let x = self.read(&mut batch);
+        let logits = self.logits(&x, &wanted_rows(&batch));
+        self.check_finite(&batch, 0, &logits)?;
+        Ok(logits)
+    }
+
+    /// The same for many rows of logits: at most `at_once` of them are there at the same time. `see` gets one after the other, in
+    /// order, with its place: `[vocab_size]`, finite.
+    ///
+    /// # Errors
+    /// [`StepError::NotFinite`]. Rows before that one may have been seen.
+    ///
+    /// # Panics
+    /// If `at_once` is 0.
+    pub fn forward_in_parts(
+        &self,
+        mut batch: Vec<Chunk<'_>>,
+        at_once: usize,
+        see: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), StepError> {
+        let x = self.read(&mut batch);
+        for (part, rows) in wanted_rows(&batch).chunks(at_once).enumerate() {
+            let (first, logits) = (part * at_once, self.logits(&x, rows));
+            self.check_finite(&batch, first, &logits)?;
+            logits.chunks_exact(self.config.vocab_size).zip(first..).for_each(|(row, place)| see(place, row));
+        }
+        Ok(())
+    }
+
+    /// Computes all rows of a batch and fills the caches: `[tokens, hidden_size]`.
+    fn read(&self, batch: &mut [Chunk<'_>]) -> Vec<f32> {
         let config = &self.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         let tokens: Vec<u32> = batch.iter().flat_map(|chunk| chunk.tokens).copied().collect();
@@ -430,7 +461,7 @@ impl Model {
             project(&normed, &mut [(&layer.q, &mut q), (&layer.k, &mut k), (&layer.v, &mut v)]);
             self.norm_and_turn(&mut q, &layer.q_norm, &rotation);
             self.norm_and_turn(&mut k, &layer.k_norm, &rotation);
-            self.attend_chunks(index, &mut batch, &q, &k, &v, &mut attended);
+            self.attend_chunks(index, batch, &q, &k, &v, &mut attended);
             project(&attended, &mut [(&layer.o, &mut change)]);
             add(&mut x, &change);
 
@@ -440,20 +471,30 @@ impl Model {
             matmul(&gate, &layer.down.matrix(), &mut change);
             add(&mut x, &change);
         }
+        x
+    }
 
-        let mut wanted = wanted_rows(&batch, &x, hidden);
-        rms_norm(&mut wanted, &self.norm, config.rms_norm_eps);
-        let mut logits = vec![0.0; wanted.len() / hidden * config.vocab_size];
+    /// The logits of some rows of `x`: `[rows, vocab_size]`.
+    fn logits(&self, x: &[f32], rows: &[usize]) -> Vec<f32> {
+        let ModelConfig { hidden_size: hidden, vocab_size, rms_norm_eps, .. } = self.config;
+        let mut wanted: Vec<f32> = rows.iter().flat_map(|row| &x[row * hidden..][..hidden]).copied().collect();
+        rms_norm(&mut wanted, &self.norm, rms_norm_eps);
+        let mut logits = vec![0.0; rows.len() * vocab_size];
         matmul(&wanted, &self.output.as_ref().unwrap_or(&self.embedding).matrix(), &mut logits);
+        logits
+    }
+
+    /// Refuses logits that no token can be chosen from. `first`: the place of the first row among those that are wanted.
+    fn check_finite(&self, batch: &[Chunk<'_>], first: usize, logits: &[f32]) -> Result<(), StepError> {
         // All of them, without a look at those before: so several can be looked at together.
         let finite = |row: &[f32]| row.iter().fold(true, |finite, logit| finite & logit.is_finite());
-        match logits.chunks_exact(config.vocab_size).position(|row| !finite(row)) {
+        match logits.chunks_exact(self.config.vocab_size).position(|row| !finite(row)) {
             Some(row) => {
                 let (position, token) =
-                    batch.iter().flat_map(Chunk::wanted).nth(row).expect("a row that was asked for");
+                    batch.iter().flat_map(Chunk::wanted).nth(first + row).expect("a row that was asked for");
                 Err(StepError::NotFinite { position, token })
             }
-            None => Ok(logits),
+            None => Ok(()),
         }
     }
 
@@ -525,13 +566,13 @@ impl Model {
     }
 }
 
-/// The rows that are to become logits.
-fn wanted_rows(batch: &[Chunk<'_>], x: &[f32], width: usize) -> Vec<f32> {
+/// The rows of a batch that are to become logits.
+fn wanted_rows(batch: &[Chunk<'_>]) -> Vec<usize> {
     let mut rows = Vec::new();
     let mut end = 0;
     for chunk in batch {
-        end += chunk.tokens.len() * width;
-        rows.extend_from_slice(&x[end - chunk.rows() * width..end]);
+        end += chunk.tokens.len();
+        rows.extend(end - chunk.rows()..end);
     }
     rows
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::talk::{Ended, Likely, Piece, Token};
+use super::talk::{Ended, Piece};
+use crate::scoring::Likely;
 use crate::tokenizer::Tokenizer;
 
 /// What kind of request is answered.
@@ -53,8 +54,10 @@ pub struct Answer {
     pub n: usize,
     /// For each prompt what a text of it begins with; empty without `echo`.
     pub echo: Vec<String>,
-    /// Ids of the prompts, where ids are asked for.
-    pub prompt_ids: Option<Vec<Vec<u32>>>,
+    /// Ids of the prompts.
+    pub prompts: Vec<Vec<u32>>,
+    /// Whether ids are asked for.
+    pub with_ids: bool,
     /// Whether logarithms of probabilities are asked for.
     pub with_logprobs: bool,
     /// Whether a stream ends with the costs.
@@ -67,7 +70,7 @@ impl Answer {
         let ends: Vec<Ended> = texts.iter().map(|(_, end)| *end).collect();
         let choices = texts.into_iter().enumerate().map(|(text, (piece, end))| {
             let mut choice = self.choice(text, &piece, Some(end.reason));
-            let shown = self.begins(text).to_string() + &piece.text;
+            let shown = self.shown(text, &piece);
             match self.kind {
                 Kind::Completion => choice.insert("text".into(), shown.into()),
                 Kind::Chat => choice.insert("message".into(), json!({ "role": "assistant", "content": shown })),
@@ -80,10 +83,10 @@ impl Answer {
         object
     }
 
-    /// What a stream begins with: the role in a chat, the prompt if it is to be echoed.
+    /// What a stream begins with: the role in a chat, the prompt if it is to be echoed. One that is scored comes with its scores.
     pub fn first_chunk(&self, text: usize) -> Option<Value> {
-        let begins = self.begins(text);
-        if self.kind == Kind::Completion && begins.is_empty() && self.prompt_ids.is_none() {
+        let begins = if self.is_scored() { "" } else { self.begins(text) };
+        if self.kind == Kind::Completion && begins.is_empty() && !self.with_ids {
             return None;
         }
         let mut choice = self.choice(text, &Piece::default(), None);
@@ -99,6 +102,7 @@ impl Answer {
     pub fn next_chunk(&self, text: usize, piece: &Piece, end: Option<Ended>) -> Value {
         let mut choice = self.choice(text, piece, end.map(|end| end.reason));
         match self.kind {
+            Kind::Completion if piece.scores.is_some() => choice.insert("text".into(), self.shown(text, piece).into()),
             Kind::Completion => choice.insert("text".into(), piece.text.as_str().into()),
             Kind::Chat if piece.text.is_empty() => choice.insert("delta".into(), json!({})),
             Kind::Chat => choice.insert("delta".into(), json!({ "content": piece.text })),
@@ -137,9 +141,10 @@ impl Answer {
         let mut choice = Map::new();
         choice.insert("index".into(), text.into());
         choice.insert("finish_reason".into(), reason.into());
-        let logprobs = (self.with_logprobs && !piece.tokens.is_empty()).then(|| self.logprobs(text, &piece.tokens));
+        let is_told = piece.scores.is_some() || !piece.tokens.is_empty() || piece.end.is_some();
+        let logprobs = (self.with_logprobs && is_told).then(|| self.logprobs(text, piece));
         choice.insert("logprobs".into(), logprobs.into());
-        if self.prompt_ids.is_some() {
+        if self.with_ids {
             let ids: Vec<u32> = piece.tokens.iter().map(|token| token.id).collect();
             choice.insert("token_ids".into(), ids.into());
         }
@@ -147,7 +152,7 @@ impl Answer {
     }
 
     fn add_prompt_ids(&self, text: usize, choice: &mut Map<String, Value>) {
-        if let Some(ids) = self.prompt_ids.as_ref().and_then(|ids| ids.get(text / self.n)) {
+        if let Some(ids) = self.prompts.get(text / self.n).filter(|_| self.with_ids) {
             choice.insert("prompt_token_ids".into(), ids.clone().into());
         }
     }
@@ -155,6 +160,17 @@ impl Answer {
     /// What a text begins with, if that is shown.
     fn begins(&self, text: usize) -> &str {
         self.echo.get(text / self.n).map_or("", String::as_str)
+    }
+
+    /// Whether the tokens of the prompts are told, too.
+    fn is_scored(&self) -> bool {
+        self.with_logprobs && !self.echo.is_empty()
+    }
+
+    /// A text with its beginning. Where that is scored, it is shown if it has its scores: a text may have been ended before.
+    fn shown(&self, text: usize, piece: &Piece) -> String {
+        let begins = if self.is_scored() && piece.scores.is_none() { "" } else { self.begins(text) };
+        begins.to_string() + &piece.text
     }
 
     fn usage(&self, ends: &[Ended]) -> Value {
@@ -169,20 +185,28 @@ impl Answer {
         })
     }
 
-    fn logprobs(&self, text: usize, tokens: &[Token]) -> Value {
-        let likely = tokens.iter().filter_map(|token| Some((token, token.likely.as_ref()?)));
+    fn logprobs(&self, text: usize, piece: &Piece) -> Value {
+        let tokens = piece.tokens.iter().chain(&piece.end);
+        let likely = tokens.filter_map(|token| Some((token, token.likely.as_ref()?)));
         match self.kind {
             Kind::Completion => {
                 let before = self.begins(text).chars().count();
                 let (mut texts, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-                for (token, Likely { logprob, top }) in likely {
-                    texts.push(self.text_of(token.id));
-                    logprobs.push(*logprob);
-                    // With the token itself, also where it is none of the likeliest.
-                    let top = top.iter().copied().rev().chain([(token.id, *logprob)]);
-                    tops.push(top.map(|(id, logprob)| (self.text_of(id), json!(logprob))).collect::<Map<_, _>>());
-                    offsets.push(before + token.offset);
+                let mut tell = |id: u32, offset: usize, likely: Option<&Likely>| {
+                    texts.push(self.text_of(id));
+                    logprobs.push(likely.map(|likely| likely.logprob));
+                    tops.push(likely.map(|likely| self.told_top(id, likely)));
+                    offsets.push(offset);
+                };
+                if let Some(scores) = &piece.scores {
+                    let prompt = self.prompts.get(text / self.n).map_or(&[][..], Vec::as_slice);
+                    // The first token follows nothing.
+                    let scores = [None].into_iter().chain(scores.iter().map(Some));
+                    for ((id, offset), likely) in prompt.iter().zip(self.offsets(prompt)).zip(scores) {
+                        tell(*id, offset.min(before), likely);
+                    }
                 }
+                likely.for_each(|(token, likely)| tell(token.id, before + token.offset, Some(likely)));
                 json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
             }
             Kind::Chat => {
@@ -194,6 +218,24 @@ impl Answer {
                 json!({ "content": content.collect::<Vec<_>>() })
             }
         }
+    }
+
+    /// The likeliest tokens, with the token itself, also where it is none of them.
+    fn told_top(&self, id: u32, likely: &Likely) -> Value {
+        let top = likely.top.iter().copied().rev().chain([(id, likely.logprob)]);
+        top.map(|(id, logprob)| (self.text_of(id), json!(logprob))).collect::<Map<_, _>>().into()
+    }
+
+    /// For each token of a prompt the characters before it, as far as they are whole.
+    fn offsets(&self, prompt: &[u32]) -> Vec<usize> {
+        let mut stream = self.tokenizer.stream();
+        let mut chars = 0;
+        let offset = |id: &u32| {
+            let new = stream.push(*id).map_or(0, |text| text.chars().count());
+            chars += new;
+            chars - new
+        };
+        prompt.iter().map(offset).collect()
     }
 
     fn told(&self, id: u32, logprob: f32) -> Value {
@@ -212,6 +254,7 @@ impl Answer {
 mod tests {
     use std::path::Path;
 
+    use super::super::talk::Token;
     use super::*;
 
     fn answer(kind: Kind) -> Answer {
@@ -225,7 +268,8 @@ mod tests {
             prompt_tokens: 9,
             n: 2,
             echo: Vec::new(),
-            prompt_ids: None,
+            prompts: Vec::new(),
+            with_ids: false,
             with_logprobs: false,
             include_usage: false,
         }
@@ -239,7 +283,7 @@ mod tests {
             offset += answer.text_of(id).chars().count();
             token
         });
-        Piece { text: text.into(), tokens: tokens.collect() }
+        Piece { text: text.into(), tokens: tokens.collect(), ..Piece::default() }
     }
 
     const END: Ended = Ended { reason: "stop", new_tokens: 3, cached: 4 };
@@ -271,11 +315,11 @@ mod tests {
     #[test]
     fn logprobs_are_told_as_each_kind_has_them() {
         let mut completion = answer(Kind::Completion);
-        (completion.with_logprobs, completion.echo) = (true, vec!["é ".into()]);
+        completion.with_logprobs = true;
         let whole = completion.whole(vec![(piece(&completion, "The king"), END)]);
         let told = &whole["choices"][0]["logprobs"];
         assert_eq!(told["tokens"], json!(["The", " king"]));
-        assert_eq!(told["text_offset"], json!([2, 5]));
+        assert_eq!(told["text_offset"], json!([0, 3]));
         assert_eq!(told["token_logprobs"], json!([-0.5, -0.5]));
         assert_eq!(told["top_logprobs"][1], json!({ " king": -0.5, "<|endoftext|>": -1.5 }));
         let mut chat = answer(Kind::Chat);
@@ -284,6 +328,36 @@ mod tests {
         let token = &whole["choices"][0]["logprobs"]["content"][0];
         assert_eq!((&token["token"], &token["bytes"]), (&json!("The"), &json!([84, 104, 101])));
         assert_eq!(token["top_logprobs"][1]["token"], "<|endoftext|>");
+    }
+
+    #[test]
+    fn a_scored_prompt_is_told_with_what_follows_it() {
+        let mut completion = answer(Kind::Completion);
+        let prompt = completion.tokenizer.encode_as_it_is("The é").unwrap();
+        let n_prompt = prompt.len();
+        (completion.with_logprobs, completion.echo) = (true, vec!["The é".into()]);
+        let mut whole = piece(&completion, " king");
+        whole.scores = Some(prompt[1..].iter().map(|id| Likely { logprob: -2.0, top: vec![(*id, -2.0)] }).collect());
+        whole.end = Some(Token { id: 0, offset: 5, likely: Some(Likely { logprob: -0.1, top: vec![] }) });
+        completion.prompts = vec![prompt];
+        assert_eq!(completion.first_chunk(0), None, "the prompt comes when it has its scores");
+        let chunk = completion.next_chunk(0, &whole, Some(END));
+        let answer = completion.whole(vec![(whole, END)]);
+        let choice = &answer["choices"][0];
+        assert_eq!((&choice["text"], &chunk["choices"][0]["text"]), (&json!("The é king"), &json!("The é king")));
+        let told = &choice["logprobs"];
+        assert_eq!(&chunk["choices"][0]["logprobs"], told);
+        let (first, last) = (&told["token_logprobs"][0], &told["token_logprobs"][n_prompt + 1]);
+        assert_eq!((first, &told["top_logprobs"][0], last), (&Value::Null, &Value::Null, &json!(-0.1_f32)));
+        assert_eq!((&told["tokens"][0], &told["tokens"][n_prompt]), (&json!("The"), &json!(" king")));
+        let offsets = told["text_offset"].as_array().unwrap();
+        assert_eq!(
+            (&offsets[0], &offsets[1], &offsets[n_prompt..]),
+            (&json!(0), &json!(3), &[json!(5), json!(10)][..])
+        );
+        for key in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+            assert_eq!(told[key].as_array().unwrap().len(), n_prompt + 2, "{key}");
+        }
     }
 
     #[test]

@@ -15,10 +15,9 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::likely::likely;
 use super::metrics::{Metrics, PagesNow};
 use super::refusal::Refusal;
-use super::talk::{Asked, Command, Ended, Event, Piece, Submission};
+use super::talk::{Asked, Command, Ended, Event, Piece, Submission, Token};
 use super::voice::{Heard, Voice};
 use super::watching::Stage;
 use crate::chapters::ch06_paged::SharedSlab;
@@ -26,6 +25,7 @@ use crate::disk::tier::{Tier, TierError};
 use crate::model::StepError;
 use crate::sampler::Sampler;
 use crate::schedule::{End, Pick, ScheduleError, TextId, Turn};
+use crate::scoring::{Likely, likely};
 use crate::serving::{Serving, ServingError, Step, Told};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::view::{self, EndedView, View, Words};
@@ -66,6 +66,12 @@ struct Open<'m> {
     until: Instant,
     voice: Voice<'m>,
     logprobs: Option<usize>,
+    /// Whether its prompt is scored.
+    is_scored: bool,
+    /// The scores, from when they are complete to the next piece.
+    scores: Option<Vec<Likely>>,
+    /// What has ended a text whose prompt is scored.
+    end: Option<(u32, Likely)>,
     came: Instant,
     /// When it got its newest token.
     newest: Option<Instant>,
@@ -166,7 +172,8 @@ impl<'m> Engine<'m> {
     fn ask_for_pages(&mut self, texts: &[Asked]) -> Result<Option<u64>, EngineError> {
         let Some(tier) = &mut self.tier else { return Ok(None) };
         let mut last = None;
-        for asked in texts {
+        // A prompt that is scored is computed, whatever there is of it.
+        for asked in texts.iter().filter(|asked| !asked.is_scored) {
             last = tier.ask(&asked.prompt)?.or(last);
         }
         Ok(last)
@@ -223,9 +230,14 @@ impl<'m> Engine<'m> {
     ) -> Result<Result<(), Refusal>, EngineError> {
         let mut ids = Vec::new();
         for (text, asked) in texts.into_iter().enumerate() {
-            let Asked { prompt, max_new_tokens, sampling, stops, logprobs } = asked;
+            let Asked { prompt, max_new_tokens, sampling, stops, logprobs, is_scored } = asked;
             let (n_prompt, first) = (prompt.len(), view::first(&prompt).into());
-            let id = match self.serving.submit(prompt, max_new_tokens, Sampler::new(sampling)) {
+            let (sampler, top) = (Sampler::new(sampling), logprobs.unwrap_or(0));
+            let taken = match is_scored {
+                true => self.serving.submit_scored(prompt, max_new_tokens, sampler, top),
+                false => self.serving.submit(prompt, max_new_tokens, sampler),
+            };
+            let id = match taken {
                 Ok(id) => id,
                 Err(error) => {
                     ids.into_iter().try_for_each(|id| self.forget(id))?;
@@ -236,8 +248,22 @@ impl<'m> Engine<'m> {
                 self.serving.keep_logits(id);
             }
             let (events, voice) = (events.clone(), Voice::new(self.tokenizer, stops));
-            let (newest, cached, begins) = (None, None, OnceCell::new());
-            let open = Open { text, events, until, voice, logprobs, came, newest, n_prompt, first, begins, cached };
+            let open = Open {
+                text,
+                events,
+                until,
+                voice,
+                logprobs,
+                is_scored,
+                scores: None,
+                end: None,
+                came,
+                newest: None,
+                n_prompt,
+                first,
+                begins: OnceCell::new(),
+                cached: None,
+            };
             self.open.insert(id, open);
             ids.push(id);
         }
@@ -278,7 +304,10 @@ impl<'m> Engine<'m> {
     fn end_for_all(&mut self, id: TextId) -> Result<bool, EngineError> {
         let Some(mut open) = self.open.remove(&id) else { return Ok(false) };
         match open.voice.finish() {
-            Ok((piece, _)) => self.note_end(id, &open, piece, "abort"),
+            Ok((mut piece, _)) => {
+                piece.scores = open.scores.take();
+                self.note_end(id, &open, piece, "abort");
+            }
             Err(error) => drop(open.events.send(Event::Failed(Refusal::failed(error.to_string())))),
         }
         self.forget(id)?;
@@ -294,7 +323,7 @@ impl<'m> Engine<'m> {
 
     /// Tells what came of a step.
     fn tell(&mut self, step: Step) -> Result<(), EngineError> {
-        let Step { turns, new_tokens, told, mut logits } = step;
+        let Step { turns, new_tokens, ends, scores, told, mut logits } = step;
         self.turns = turns;
         self.stage.note_change();
         for (text, _) in self.serving.scheduler().running() {
@@ -305,6 +334,16 @@ impl<'m> Engine<'m> {
                 note_begin(&mut self.open, self.metrics, told.text.id, told.text.counters.found);
             }
         }
+        for (id, scores) in scores {
+            if let Some(open) = self.open.get_mut(&id) {
+                open.scores = Some(scores);
+            }
+        }
+        for Pick { text: id, token } in ends {
+            let Some(open) = self.open.get_mut(&id).filter(|open| open.is_scored) else { continue };
+            let top = open.logprobs.unwrap_or(0);
+            open.end = logits.remove(&id).map(|logits| (token, likely(&logits, token, top)));
+        }
         let now = Instant::now();
         for Pick { text: id, token } in new_tokens {
             let logits = logits.remove(&id);
@@ -312,10 +351,15 @@ impl<'m> Engine<'m> {
             open.note_token(self.metrics, now);
             let likely = logits.map(|logits| likely(&logits, token, open.logprobs.unwrap_or(0)));
             match open.voice.push(token, likely) {
-                Ok(Heard::Piece(piece)) if piece.is_empty() => {}
-                Ok(Heard::Piece(piece)) => drop(open.events.send(Event::Piece { text: open.text, piece })),
-                Ok(Heard::Stopped(piece)) => {
-                    if let Some(open) = self.open.remove(&id) {
+                Ok(Heard::Piece(mut piece)) => {
+                    piece.scores = open.scores.take();
+                    if !piece.is_empty() {
+                        drop(open.events.send(Event::Piece { text: open.text, piece }));
+                    }
+                }
+                Ok(Heard::Stopped(mut piece)) => {
+                    if let Some(mut open) = self.open.remove(&id) {
+                        piece.scores = open.scores.take();
                         self.note_end(id, &open, piece, "stop");
                     }
                     self.forget(id)?;
@@ -341,8 +385,15 @@ impl<'m> Engine<'m> {
                 return Ok(());
             }
         };
+        if open.newest.is_none() && text.counters.computed > 0 {
+            // It has read its prompt, for the scores or for an end of text.
+            self.metrics.numbers().prompt_tokens += open.n_prompt as u64;
+        }
         match open.voice.finish() {
-            Ok((piece, is_stopped)) => {
+            Ok((mut piece, is_stopped)) => {
+                piece.scores = open.scores.take();
+                let end = open.end.take().filter(|_| !is_stopped);
+                piece.end = end.map(|(id, likely)| Token { id, offset: open.voice.told_chars(), likely: Some(likely) });
                 self.note_end(text.id, &open, piece, if is_stopped { "stop" } else { reason });
                 Ok(())
             }
@@ -399,6 +450,10 @@ impl<'m> Engine<'m> {
 fn note_begin(open: &mut HashMap<TextId, Open<'_>>, metrics: &Metrics, id: TextId, found: usize) {
     if let Some(open) = open.get_mut(&id).filter(|open| open.cached.is_none()) {
         open.cached = Some(found);
+        if open.is_scored {
+            // It was not looked up.
+            return;
+        }
         let mut numbers = metrics.numbers();
         numbers.queries += open.n_prompt as u64;
         numbers.hits += found as u64;

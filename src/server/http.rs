@@ -219,7 +219,9 @@ async fn off_the_road<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let done = spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Refusal::failed("the request could not be read; the server's log says why")))
+    done.unwrap_or_else(|_| {
+        Err(Refusal::failed("the request could not be read or answered; the server's log says why"))
+    })
 }
 
 fn refused_text(kind: Kind, error: &TokenizerError) -> Refusal {
@@ -299,7 +301,8 @@ impl Shared {
                 // As `generate --samples` does.
                 let sampling = Sampling { seed: wish.sampling.seed.wrapping_add(sample), ..wish.sampling };
                 let (prompt, stops, logprobs) = (prompt.clone(), wish.stops.clone(), wish.logprobs);
-                texts.push(Asked { prompt, max_new_tokens, sampling, stops, logprobs });
+                let is_scored = logprobs.is_some() && !echo.is_empty();
+                texts.push(Asked { prompt, max_new_tokens, sampling, stops, logprobs, is_scored });
             }
         }
         let events = self.submit(texts, came).await?;
@@ -315,7 +318,8 @@ impl Shared {
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
             n: wish.n,
             echo,
-            prompt_ids: wish.return_token_ids.then_some(prompts),
+            prompts,
+            with_ids: wish.return_token_ids,
             with_logprobs: wish.logprobs.is_some(),
             include_usage: wish.include_usage,
         };
@@ -324,7 +328,9 @@ impl Shared {
             return Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(SIGN_OF_LIFE)).into_response());
         }
         let texts = whole(events, n_texts).await?;
-        Ok(json_response(&answer.whole(texts)))
+        // A long prompt with its scores takes its time, too.
+        let answered = off_the_road(move || Ok(answer.whole(texts))).await?;
+        Ok(json_response(&answered))
     }
 
     /// Hands texts to the engine, if it takes them.

@@ -58,11 +58,11 @@ pub struct Numbers {
     pub pages: PagesNow,
     /// What was done so far.
     pub totals: Totals,
-    /// Tokens of prompts of the texts that have begun.
+    /// Tokens of prompts of the texts that have begun, and were looked up.
     pub queries: u64,
     /// Of these, tokens that the prefix cache held.
     pub hits: u64,
-    /// Tokens of prompts of the texts that have got their first token.
+    /// Tokens of prompts that were read to their ends.
     pub prompt_tokens: u64,
     /// Tokens that were written.
     pub generation_tokens: u64,

@@ -21,7 +21,6 @@ pub mod engine;
 pub mod fields;
 pub mod guard;
 pub mod http;
-pub mod likely;
 pub mod metrics;
 pub mod page;
 pub mod protocol;

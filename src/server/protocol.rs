@@ -59,7 +59,7 @@ pub enum Prompt {
 pub struct Completion {
     /// How the texts begin; at least one.
     pub prompts: Vec<Prompt>,
-    /// Whether the beginning is part of what is sent.
+    /// Whether the beginning is part of what is sent. With logprobs, its tokens are scored.
     pub echo: bool,
     /// The rest.
     pub wish: Wish,
@@ -86,11 +86,6 @@ impl Completion {
         let prompts = prompts(&fields)?;
         let logprobs = fields.whole("logprobs", 0, MOST_LOGPROBS)?;
         let echo = fields.flag("echo")?;
-        if echo && logprobs.is_some() {
-            let message = "logprobs of an echoed prompt are not told: what the prefix cache has found of it was not computed \
-                           again, and has none; leave out echo, or logprobs";
-            return Err(Refusal::of_field("logprobs", message));
-        }
         fields.refuse("suffix", |value| value == "")?;
         fields.refuse("best_of", |value| value.as_u64() == Some(1) || Some(value) == fields.get("n"))?;
         let max_tokens = fields.whole("max_tokens", 0, u64::MAX)?;

@@ -15,6 +15,7 @@ use super::refusal::Refusal;
 use super::watching::Look;
 use crate::sampler::Sampling;
 use crate::schedule::TextId;
+use crate::scoring::Likely;
 
 /// What the engine is told.
 pub enum Command {
@@ -62,6 +63,8 @@ pub struct Asked {
     pub stops: Vec<String>,
     /// Tell how likely each token was, and so many of the likeliest.
     pub logprobs: Option<usize>,
+    /// Tell it of the tokens of the prompt, too.
+    pub is_scored: bool,
 }
 
 /// What becomes of the texts of a request. `text`: which one, by its place in the request.
@@ -90,22 +93,28 @@ pub enum Event {
 /// Whole characters, and the tokens that begin in them.
 #[derive(Debug, Default)]
 pub struct Piece {
+    /// With the first piece of a text whose prompt is scored: the scores of each token of the prompt but the first.
+    pub scores: Option<Vec<Likely>>,
     /// The characters.
     pub text: String,
     /// The tokens. One that stands for a part of a character comes with the whole of it.
     pub tokens: Vec<Token>,
+    /// With the last piece of a text whose prompt is scored: the token that has ended it, if one has. It is no part of the text.
+    pub end: Option<Token>,
 }
 
 impl Piece {
     /// True if there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.tokens.is_empty()
+        self.scores.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end.is_none()
     }
 
     /// Adds what follows.
     pub fn append(&mut self, next: Piece) {
+        self.scores = self.scores.take().or(next.scores);
         self.text.push_str(&next.text);
         self.tokens.extend(next.tokens);
+        self.end = next.end;
     }
 }
 
@@ -118,15 +127,6 @@ pub struct Token {
     pub offset: usize,
     /// How likely it was, if that was asked.
     pub likely: Option<Likely>,
-}
-
-/// Natural logarithms of probabilities, as the model gives them: temperature, top-k and top-p not applied.
-#[derive(Clone, Debug)]
-pub struct Likely {
-    /// Of the token.
-    pub logprob: f32,
-    /// The likeliest tokens, likeliest first.
-    pub top: Vec<(u32, f32)>,
 }
 
 /// How a text has ended.

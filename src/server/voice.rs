@@ -10,7 +10,8 @@
 use std::collections::VecDeque;
 
 use super::stops::Stops;
-use super::talk::{Likely, Piece, Token};
+use super::talk::{Piece, Token};
+use crate::scoring::Likely;
 use crate::tokenizer::{TextStream, Tokenizer, TokenizerError};
 
 /// The new part of a text, as far as it may be told.
@@ -52,6 +53,11 @@ impl<'t> Voice<'t> {
         &self.stream.text()[..self.told]
     }
 
+    /// Characters of what was told so far.
+    pub fn told_chars(&self) -> usize {
+        self.told_chars
+    }
+
     /// Takes one token.
     ///
     /// # Errors
@@ -88,7 +94,7 @@ impl<'t> Voice<'t> {
         self.told += text.len();
         self.told_chars += text.chars().count();
         let n_tokens = self.tokens.partition_point(|token| token.offset < self.told_chars);
-        Piece { text, tokens: self.tokens.drain(..n_tokens).collect() }
+        Piece { text, tokens: self.tokens.drain(..n_tokens).collect(), ..Piece::default() }
     }
 }
 
