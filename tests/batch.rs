@@ -25,18 +25,20 @@ mod with_a_scheduler {
     use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
-    use page_by_page::cache::KvCache;
+    use page_by_page::cache::{CacheError, KvCache};
     use page_by_page::chapters::ch04_page_pool::PagePool;
+    use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::model::{Model, StepError};
+    use page_by_page::model::{LogitRows, Model, StepError};
     use page_by_page::prefixes::fast::FastPrefixCache;
     use page_by_page::prefixes::none::NoPrefixes;
     use page_by_page::prefixes::saved::SavedPrefixes;
     use page_by_page::prefixes::{HeldPage, Prefixes};
     use page_by_page::sampler::{Sampler, Sampling};
     use page_by_page::schedule::{End, ScheduleError, StepLimits, TextId};
+    use page_by_page::scoring::{Likely, likely};
     use page_by_page::serving::{Serving, ServingError, Told, Totals};
     use serde_json::{Value, json};
 
@@ -235,31 +237,32 @@ mod with_a_scheduler {
         assert_eq!(totals.peak_pages, LONGEST.div_ceil(4));
     }
 
+    /// A model whose logit of token 5 overflows once the hidden state's number in this column is above 1 or so.
+    fn overflowing(folder: &Folder, column: usize) -> Model {
+        folder.change_tensor("lm_head.weight", |tensor| {
+            tensor.dtype = safetensors::Dtype::F32;
+            let width = tensor.shape[1];
+            let mut numbers: Vec<f32> = match tensor.data.len() / (tensor.shape[0] * width) {
+                2 => {
+                    let halves = tensor.data.as_chunks().0.iter();
+                    halves.map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect()
+                }
+                _ => tensor.data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+            };
+            numbers[5 * width..6 * width].fill(0.0);
+            numbers[5 * width + column] = 1.5e38;
+            tensor.data = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        });
+        Model::open(Path::new(folder.path())).unwrap()
+    }
+
     /// Where some hidden states are too large for the weights of the output: a few texts fail, each at its place.
     #[test]
     fn logits_that_are_not_finite_end_their_text_and_no_other() {
         let folder = Folder::copy_of("f16-mha-untied");
         let mut kinds_seen = 0;
         for column in 0..8 {
-            folder.change_tensor("lm_head.weight", |tensor| {
-                // The logit of token 5 overflows once the hidden state's number in this column is above 1 or so.
-                tensor.dtype = safetensors::Dtype::F32;
-                let width = tensor.shape[1];
-                let mut numbers: Vec<f32> = match tensor.data.len() / (tensor.shape[0] * width) {
-                    2 => tensor
-                        .data
-                        .as_chunks()
-                        .0
-                        .iter()
-                        .map(|bytes| half::f16::from_le_bytes(*bytes).to_f32())
-                        .collect(),
-                    _ => tensor.data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-                };
-                numbers[5 * width..6 * width].fill(0.0);
-                numbers[5 * width + column] = 1.5e38;
-                tensor.data = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-            });
-            let model = Model::open(Path::new(folder.path())).unwrap();
+            let model = overflowing(&folder, column);
             let alone = all_alone(&model, &[], SEEDED);
             let failed = alone.iter().filter(|(_, end)| end.is_err()).count();
             kinds_seen += usize::from(failed > 0 && failed < alone.len() - 1);
@@ -292,6 +295,164 @@ mod with_a_scheduler {
         assert!(step.told.iter().all(|told| matches!(told.end, Err(StepError::NotFinite { .. }))));
         assert_eq!((step.told.len(), serving.totals().rows_projected), (2, 2 * (5 + 17)));
         assert_eq!((serving.scheduler().prefixes().n_pages(), slab.borrow().pool().n_free()), (0, 50));
+    }
+
+    /// How many of the likeliest tokens the tests ask for.
+    const TOP: usize = 3;
+
+    /// The scores of a prompt, from all of its rows at once.
+    fn scores_alone(model: &Model, prompt: &[u32]) -> Result<Vec<Likely>, StepError> {
+        let logits = model.forward(vec![model.chunk(prompt, None, LogitRows::All)?])?;
+        let rows = logits.chunks_exact(model.config().vocab_size);
+        Ok(rows.zip(&prompt[1..]).map(|(row, next)| likely(row, *next, TOP)).collect())
+    }
+
+    /// What came of scored and other texts that were told together.
+    #[derive(Default)]
+    struct Scored {
+        told: Vec<Told>,
+        scores: HashMap<TextId, Vec<Likely>>,
+        /// Texts seen without pages in the middle of a prompt that was scored in part.
+        preempted: usize,
+    }
+
+    /// Tells all texts and scores those whose place is even, with the `odd` ones otherwise.
+    fn tell_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> Scored {
+        let mut first = None;
+        for (place, (prompt, most)) in ASKED.iter().enumerate() {
+            let (prompt, sampler) = (prompt.to_vec(), Sampler::new(sampling_of(place, sampling)));
+            let id = match (place % 2 == 1) == odd {
+                true => serving.submit_scored(prompt, *most, sampler, TOP),
+                false => serving.submit(prompt, *most, sampler),
+            };
+            first = first.or(Some(id.unwrap()));
+        }
+        let first = first.unwrap();
+        let mut scored = Scored::default();
+        for step in 0.. {
+            if serving.is_done() {
+                break;
+            }
+            assert!(step < 10_000, "no end");
+            let done = serving.step().unwrap();
+            for (id, scores) in done.scores {
+                let id = TextId(id.0 - first.0);
+                assert!(scored.scores.insert(id, scores).is_none(), "text {id} has its scores twice");
+            }
+            scored.told.extend(done.told);
+            let waiting = serving.scheduler().waiting();
+            let stopped = waiting.filter(|text| {
+                let counters = text.counters;
+                counters.preemptions > 0 && counters.computed > 0 && text.tokens.len() == text.n_prompt
+            });
+            let place = |text: &TextId| (text.0 - first.0) as usize;
+            scored.preempted += stopped.filter(|text| (place(&text.id) % 2 == 1) == odd).count();
+        }
+        scored.told.iter_mut().for_each(|told| told.text.id.0 -= first.0);
+        scored.told.sort_by_key(|told| told.text.id);
+        scored
+    }
+
+    #[test]
+    fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
+        let model = tiny_model();
+        let ends = ends(&model, SEEDED);
+        let alone = all_alone(&model, &ends, SEEDED);
+        let (mut preempted, mut found) = (0, 0);
+        for setting in settings() {
+            let (mut serving, slab) = serving(&model, setting, &ends);
+            // The second and the third time the prefix cache has the prompts already.
+            for odd in [false, true, false] {
+                let scored = tell_scored(&mut serving, SEEDED, odd);
+                preempted += scored.preempted;
+                assert_eq!(scored.told.len(), ASKED.len(), "{setting:?}");
+                for (place, (told, (tokens, end))) in scored.told.iter().zip(&alone).enumerate() {
+                    let (text, is_scored) = (&told.text, (place % 2 == 1) == odd);
+                    assert_eq!((&text.tokens, &told.end), (tokens, end), "{setting:?}, text {place}");
+                    let expected = is_scored.then(|| scores_alone(&model, ASKED[place].0).unwrap());
+                    assert_eq!(scored.scores.get(&text.id), expected.as_ref(), "{setting:?}, text {place}");
+                    assert!(!is_scored || text.counters.found == 0, "{setting:?}, text {place}: a row without a score");
+                    found += text.counters.found;
+                }
+            }
+            let (free, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
+            assert_eq!(free + kept, setting.n_pages, "{setting:?}");
+        }
+        // Else this has shown little.
+        assert!(preempted > 100 && found > 1000, "{preempted} {found}");
+    }
+
+    #[test]
+    fn a_prompt_that_cannot_be_scored_ends_its_text_and_no_other() {
+        let folder = Folder::copy_of("f16-mha-untied");
+        let (mut failed, mut sound) = (0, 0);
+        for column in 0..8 {
+            let model = overflowing(&folder, column);
+            let alone = all_alone(&model, &[], SEEDED);
+            for tokens in [3, 20] {
+                let limits = StepLimits { tokens, texts: 6 };
+                let setting = Setting { page_size: 4, n_pages: 100, limits, keeps_prefixes: true };
+                let (mut serving, slab) = serving(&model, setting, &[]);
+                let scored = tell_scored(&mut serving, SEEDED, false);
+                for (place, (told, (tokens, end))) in scored.told.iter().zip(&alone).enumerate() {
+                    match scores_alone(&model, ASKED[place].0) {
+                        Err(error) if place % 2 == 0 => {
+                            failed += 1;
+                            assert_eq!((&told.end, told.text.new_tokens()), (&Err(error), &[][..]), "text {place}");
+                            assert!(!scored.scores.contains_key(&told.text.id));
+                        }
+                        _ => {
+                            sound += 1;
+                            assert_eq!((&told.text.tokens, &told.end), (tokens, end), "text {place}");
+                        }
+                    }
+                }
+                let (free, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
+                assert_eq!(free + kept, 100);
+            }
+        }
+        assert!(failed > 0 && sound > 0, "{failed} {sound}");
+    }
+
+    /// A prefix cache whose lookup leaves no token to compute.
+    struct Greedy(PrefixCache);
+
+    impl Prefixes for Greedy {
+        fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+            self.0.lookup(&[text, &[0]].concat(), pool)
+        }
+
+        fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+            self.0.insert(text, table, pool)
+        }
+
+        fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
+            self.0.evict(n, pool)
+        }
+
+        fn n_pages(&self) -> usize {
+            self.0.n_pages()
+        }
+
+        fn n_evictable(&self, pool: &PagePool) -> usize {
+            self.0.n_evictable(pool)
+        }
+    }
+
+    #[test]
+    fn a_prompt_with_a_hole_in_its_scores_is_refused() {
+        let model = tiny_model();
+        let slab = PageSlab::new(model.config().kv_layout(), 1, 20).unwrap();
+        let prefixes = Box::new(Greedy(PrefixCache::new(1).unwrap()));
+        let mut serving = Serving::new(&model, &slab, prefixes, StepLimits { tokens: 9, texts: 3 }, &[]).unwrap();
+        serving.submit(vec![1, 43], 1, Sampler::new(SEEDED)).unwrap();
+        while !serving.is_done() {
+            serving.step().unwrap();
+        }
+        let text = serving.submit_scored(vec![1, 43, 59], 1, Sampler::new(SEEDED), 0).unwrap();
+        let error = serving.step().err().unwrap();
+        assert_eq!(error, ServingError::FoundTooMuch { text, found: 1, most: 0 });
+        assert!(error.to_string().contains("run the checks of chapter 11"), "{error}");
     }
 
     #[test]

@@ -207,6 +207,9 @@ fn a_stream_says_what_the_whole_answer_says() {
         json!({ "temperature": 1000, "seed": 5, "n": 4 }),
         json!({ "temperature": 0, "max_tokens": 0, "echo": true }),
         json!({ "temperature": 0, "max_tokens": 1 }),
+        json!({ "temperature": 0, "logprobs": 2, "echo": true, "prompt": "naïve 🐉 你好" }),
+        json!({ "temperature": 0, "logprobs": 0, "echo": true, "stop": [stop, "\n"] }),
+        json!({ "max_tokens": 0, "logprobs": 1, "echo": true, "seed": 1 }),
     ] {
         let mut body = json!({ "prompt": PROMPTS[0], "max_tokens": 40, "return_token_ids": true });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -345,6 +348,158 @@ fn logprobs_are_those_of_the_model() {
     let none =
         server.complete(&json!({ "prompt": "a", "max_tokens": 3, "logprobs": 0 }))["choices"][0]["logprobs"].clone();
     assert!(none["top_logprobs"].as_array().unwrap().iter().all(|top| top.as_object().unwrap().len() == 1));
+}
+
+/// The numbers that `logits --all` prints, as logarithms of probabilities.
+struct Rows {
+    rows: Vec<Vec<f64>>,
+}
+
+impl Rows {
+    fn of(text: &[u32]) -> Self {
+        let list = text.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let told = ok(&["logits", "--all", "--tokens", &list]).json();
+        let rows = told["logits"].as_array().unwrap().iter().map(|row| {
+            let row: Vec<f64> = row.as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
+            let max = row.iter().copied().fold(f64::MIN, f64::max);
+            let sum = row.iter().map(|logit| (logit - max).exp()).sum::<f64>().ln();
+            row.iter().map(|logit| logit - max - sum).collect()
+        });
+        Rows { rows: rows.collect() }
+    }
+
+    /// Checks the logprobs of an answer, token by token. `text`: prompt and new tokens, and what has ended them.
+    #[track_caller]
+    fn check(&self, alone: &Alone, text: &[u32], top: usize, told: &Value) {
+        for key in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+            assert_eq!(told[key].as_array().unwrap().len(), text.len(), "{key} of {} tokens", text.len());
+        }
+        assert_eq!((&told["token_logprobs"][0], &told["top_logprobs"][0]), (&Value::Null, &Value::Null));
+        assert_eq!(
+            (&told["text_offset"][0], &told["tokens"][0]),
+            (&json!(0), &json!(alone.tokenizer.token(text[0]).unwrap()))
+        );
+        // A token is told by the row before it.
+        for (place, (id, row)) in (1..).zip(text[1..].iter().zip(&self.rows)) {
+            let (found, expected) = (told["token_logprobs"][place].as_f64().unwrap(), row[*id as usize]);
+            assert!((found - expected).abs() < 1e-5, "token {place}: {found}, expected {expected}");
+            let token = alone.tokenizer.token(*id).unwrap();
+            assert_eq!(told["tokens"][place], token);
+            let likeliest = told["top_logprobs"][place].as_object().unwrap();
+            // Some tokens are the same text: parts of characters.
+            assert!(likeliest.len() <= top + 1 && likeliest.contains_key(&token), "token {place}: {likeliest:?}");
+            let mut sorted = row.clone();
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            let highest = likeliest.values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
+            assert!((highest - if top > 0 { sorted[0] } else { expected }).abs() < 1e-5, "token {place}");
+            let before = alone.tokenizer.decode(&text[..place]).unwrap();
+            let whole = before.trim_end_matches('\u{FFFD}').chars().count();
+            assert_eq!(told["text_offset"][place], whole, "token {place}: {before:?}");
+        }
+    }
+}
+
+#[test]
+fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
+    let alone = storyteller();
+    let prompts = [
+        "Once upon a time there was a king who had three sons, and the youngest of them was called",
+        "Once upon a time there was a king who had three sons, and he said: naïve 🐉 你好",
+        "The",
+    ];
+    let tokens = prompts.map(|prompt| alone.tokenizer.encode(prompt).unwrap());
+    let told = prompts.map(|prompt| alone.tell_text(prompt, 6, GREEDY));
+    let whole: Vec<Vec<u32>> =
+        tokens.iter().zip(&told).map(|(prompt, told)| [&prompt[..], &told.tokens].concat()).collect();
+    let rows: Vec<Rows> = whole.iter().map(|text| Rows::of(text)).collect();
+    for limits in [StepLimits { tokens: 64, texts: 8 }, StepLimits { tokens: 5, texts: 3 }] {
+        let server = Server::start(Options { limits, ..Options::default() });
+        let ask = |place: usize, as_ids: bool, max_tokens: usize, top: usize| {
+            let prompt = if as_ids { json!(tokens[place]) } else { json!(prompts[place]) };
+            let body = json!({
+                "prompt": prompt, "temperature": 0, "max_tokens": max_tokens, "echo": true, "logprobs": top, "n": 2,
+            });
+            let answer = server.complete(&body);
+            let new = &told[place].tokens[..max_tokens];
+            assert_eq!(answer["usage"]["completion_tokens"], 2 * max_tokens, "{body}");
+            assert_eq!(answer["usage"]["prompt_tokens"], tokens[place].len());
+            assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "{body}: all was computed");
+            for choice in answer["choices"].as_array().unwrap() {
+                let shown = prompts[place].to_string() + &alone.tokenizer.decode(new).unwrap();
+                assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(shown), &json!("length")), "{body}");
+                let text = &whole[place][..tokens[place].len() + max_tokens];
+                rows[place].check(&alone, text, top, &choice["logprobs"]);
+            }
+        };
+        // As they come to an empty prefix cache, and again; then with others.
+        for _ in 0..2 {
+            for place in 0..prompts.len() {
+                ask(place, place == 1, 0, 1);
+                ask(place, place == 0, 6, 3);
+            }
+        }
+        assert_eq!(server.metric("vllm:prefix_cache_queries_total", ""), 0.0, "none of them was looked up");
+        let n_prompt: usize = tokens.iter().map(Vec::len).sum();
+        assert_eq!(server.metric("vllm:prompt_tokens_total", ""), (2 * 2 * 2 * n_prompt) as f64);
+        thread::scope(|scope| {
+            for client in 0..4 {
+                let (server, ask, told) = (&server, &ask, &told);
+                scope.spawn(move || {
+                    for round in 0..3 {
+                        let place = (client + round) % prompts.len();
+                        if client % 2 == 0 {
+                            ask(place, round == 1, round % 2, 2);
+                        } else {
+                            let body =
+                                json!({ "prompt": prompts[place], "temperature": 0, "max_tokens": 6, "echo": true });
+                            let choice = &server.complete(&body)["choices"][0];
+                            assert_eq!(choice["text"], prompts[place].to_string() + &told[place].text);
+                            assert_eq!(choice["logprobs"], Value::Null);
+                        }
+                    }
+                });
+            }
+        });
+        // What was scored is there for others to find.
+        let body = json!({ "prompt": prompts[0], "temperature": 0, "max_tokens": 1 });
+        let cached = server.complete(&body)["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+        assert_eq!(cached, (tokens[0].len() - 1) / 8 * 8);
+        all_pages_come_back(&server, 600);
+    }
+}
+
+#[test]
+fn the_longest_prompt_can_be_scored() {
+    let server = Server::start(Options { limits: StepLimits { tokens: 256, texts: 2 }, ..Options::default() });
+    let body = json!({ "prompt": vec![500; 1024], "max_tokens": 0, "echo": true, "logprobs": 0 });
+    let choice = server.complete(&body)["choices"][0].clone();
+    let scores = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+    assert_eq!((scores.len(), &scores[0]), (1024, &Value::Null));
+    assert!(scores[1..].iter().all(Value::is_number));
+}
+
+/// Evaluation programs ask for one new token, and drop the last score: there has to be one, also where that token is an end.
+#[test]
+fn what_ends_a_scored_text_has_its_score() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
+    let mut told = (0..100).map(|seed| alone.tell_text(PROMPTS[0], 400, sampling(seed)));
+    let told = told.find(|told| told.reason == "stop").expect("one ends by itself");
+    let prompt = [&alone.tokenizer.encode(PROMPTS[0]).unwrap()[..], &told.tokens].concat();
+    let seed =
+        (0..200).find(|seed| alone.tell(&prompt, 1, sampling(*seed)).tokens.is_empty()).expect("it ends at once");
+    let end = alone.model.config().eos_token_ids[0];
+    let text = [&prompt[..], &[end]].concat();
+    let body = json!({
+        "prompt": prompt, "max_tokens": 1, "temperature": 1, "top_p": 0.9, "top_k": 0, "seed": seed, "echo": true, "logprobs": 1,
+        "return_token_ids": true,
+    });
+    let answer = server.complete(&body);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["finish_reason"], &answer["usage"]["completion_tokens"]), (&json!("stop"), &json!(0)));
+    assert_eq!((&choice["text"], &choice["token_ids"]), (&json!(alone.tokenizer.decode(&prompt).unwrap()), &json!([])));
+    Rows::of(&text).check(&alone, &text, 1, &choice["logprobs"]);
+    assert_eq!(server.metric("vllm:prompt_tokens_total", ""), prompt.len() as f64);
 }
 
 #[test]
