@@ -155,9 +155,12 @@ impl PageFile {
     /// is read, not the rows. `most_bytes`: what the file may have; what lies behind is cut
     /// off.
     ///
-    /// An empty file gets a header, as does one that was cut off in the middle of its own. A
-    /// record is kept if its head is whole, its rows are not cut off, and its parent is kept.
-    /// If two hold the same tokens behind the same parent, the later one is.
+    /// An empty file gets a header, as does one that is shorter than a header and has only
+    /// bytes that `shape.header()` begins with. Whatever else is as short is refused, as
+    /// [`PageFileError::NotAPageFile`] or [`PageFileError::DamagedHeader`].
+    ///
+    /// A record is kept if its head is whole, its rows are not cut off, and its parent is
+    /// kept. If two hold the same tokens behind the same parent, the later one is.
     ///
     /// Nobody knows any more which page was used when. Records that were written later count
     /// as used later, and with each record those before it.
@@ -194,7 +197,8 @@ impl PageFile {
     }
 
     /// Makes a place for each record that is not cut off, and reads the heads: those that are
-    /// whole, each with its place. `len`: bytes of the file. What is too much is cut off.
+    /// whole, each with its place. `len`: bytes of the file. If they are more than allowed, the
+    /// file is cut off, at `most_bytes` or behind the last record that fits: either will do.
     fn scan(&mut self, len: u64, most_bytes: u64) -> Result<Vec<(usize, Head)>, PageFileError> {
         todo!("ch16 task 2: read the head at each place")
     }
@@ -314,7 +318,8 @@ impl PageFile {
     ///
     /// # Errors
     /// [`PageFileError::Unwritable`]. The pages that were written before are kept; what lay at
-    /// the place is forgotten, as it may be half overwritten.
+    /// the place is forgotten, as it may be half overwritten. The number that the page was to
+    /// have is used up: its head may lie there whole.
     ///
     /// # Panics
     /// If the table holds more tokens than `text` has, or has pages of another size.
@@ -328,7 +333,8 @@ impl PageFile {
         todo!("ch16 task 3: a free place, a new one, or that of the oldest page")
     }
 
-    /// Writes a page to a place that nobody has. It can be found only when it is written.
+    /// Writes a page to a place that nobody has. It can be found only when it is written. If
+    /// the write fails, the place is free, and the number is not given again.
     fn put(
         &mut self,
         place: usize,
@@ -342,8 +348,9 @@ impl PageFile {
     }
 
     /// The pages of a text that the file has and `prefixes` has not, in the order of the text;
-    /// at least one token of the text is left to compute. All pages of the text that the file
-    /// has are used now. Nobody owns a page more than before.
+    /// at least one token of the text is left to compute. The pages of the text that the file
+    /// has are used now, those in memory included, but not a last page that would leave no
+    /// token. Nobody owns a page more than before.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
@@ -357,13 +364,16 @@ impl PageFile {
     }
 
     /// The rows of a page that was read, if the file still has the record that was wanted. If
-    /// what was read is another one, or damaged, the file forgets the record.
+    /// what was read is another one, or damaged, or if nothing could be read, the file forgets
+    /// the record.
     fn accept(&mut self, read: &Read) -> Option<PageRows> {
         todo!("ch16 task 4: the rows, if they are those that were wanted")
     }
 
     /// Gives pages of a text that were read to `prefixes`, and returns how many. `read`: what
-    /// came of reading the pages that were [`wanted`](Self::wanted), in their order.
+    /// came of reading the pages that were [`wanted`](Self::wanted), in their order. Some may
+    /// be missing, also in the middle, as they are being read for another text: what is behind
+    /// a gap is not brought back.
     ///
     /// The pages go to free pages of the slab; where there are too few, others are evicted,
     /// but none of this text. If that is not enough either, the first ones are brought back. A

@@ -322,6 +322,26 @@ mod checks {
         }
     }
 
+    /// What the wrong checksum of a head is over, if it can be told. `head`: the bytes behind its first four.
+    fn over(sum: u32, head: &[u8]) -> &'static str {
+        let header = SHAPE.header();
+        if sum == crc32fast::hash(head) {
+            "; yours is the checksum of the head alone: the file's header belongs before it, without its last 4 bytes"
+        } else if sum == crc32fast::hash(&[&header[..], head].concat()) {
+            "; yours has the whole header before the head: leave out its last 4 bytes, its own checksum"
+        } else {
+            ""
+        }
+    }
+
+    /// The same, for what decode says.
+    fn over_what(said: Option<&RecordError>, head: &[u8]) -> &'static str {
+        match said {
+            Some(RecordError::DamagedHead { expected, .. }) => over(*expected, head),
+            _ => "",
+        }
+    }
+
     #[test]
     fn task_1_a_record_byte_by_byte() {
         for (number, parent, text) in [
@@ -342,8 +362,10 @@ mod checks {
             let order = (8..RECORD).chain(4..8).chain(0..4);
             let differ = order.into_iter().find(|byte| found[*byte] != expected[*byte]);
             if let Some(byte) = differ {
+                let sum = u32::from_le_bytes(found[..4].try_into().unwrap());
+                let over = if byte < 4 { over(sum, &found[4..HEAD]) } else { "" };
                 panic!(
-                    "{question}\n  byte {byte}, in {}\n  expected: {:#04X}\n  yours:    {:#04X}",
+                    "{question}\n  byte {byte}, in {}{over}\n  expected: {:#04X}\n  yours:    {:#04X}",
                     part(byte),
                     expected[byte],
                     found[byte]
@@ -413,7 +435,10 @@ mod checks {
                     }
                 };
                 let question = format!("decode of a record whose byte {byte} has changed, in {}", part(byte));
-                same!(decode(&SHAPE, &bytes).err(), Some(expected.clone()), "{question}: it belongs to {why}");
+                let found = decode(&SHAPE, &bytes).err();
+                let wrong = found.as_ref().filter(|found| **found != expected);
+                let over = over_what(wrong, &bytes[4..HEAD]);
+                same!(found, Some(expected.clone()), "{question}: it belongs to {why}{over}");
                 let head = decode_head(&SHAPE, &bytes).err();
                 let of_head = (byte < HEAD).then_some(expected);
                 same!(head, of_head, "decode_head, where byte {byte} has changed, in {}", part(byte));
@@ -445,7 +470,9 @@ mod checks {
         for (number, parent) in [(5, 5), (5, 6), (0, 0), (1, u64::MAX), (1 << 32, (1 << 32) + 1)] {
             let bytes = record_of(&SHAPE, number, parent, &counting(1, 4));
             let expected = Some(RecordError::WrongParent { number, parent });
-            same!(decode_head(&SHAPE, &bytes).err(), expected, "decode_head of record {number} behind {parent}");
+            let found = decode_head(&SHAPE, &bytes).err();
+            let over = over_what(found.as_ref(), &bytes[4..HEAD]);
+            same!(found, expected, "decode_head of record {number} behind {parent}{over}");
             same!(decode(&SHAPE, &bytes).err(), expected, "decode of record {number} behind {parent}");
         }
         same!(decode(&SHAPE, &[0; RECORD]).is_err(), true, "whether decode refuses zeros: no record was written there");
@@ -508,6 +535,21 @@ mod checks {
         }
     }
 
+    /// It begins like a file of pages, and was not cut off in this header.
+    #[test]
+    fn task_2_what_ends_within_another_header_is_left_alone() {
+        let other = PageShape { model: SHAPE.model ^ 1, ..SHAPE }.header();
+        let no_header = [&SHAPE.header()[..8], b" are what this text is about"].concat();
+        let cut = (13..HEADER).map(|len| other[..len].to_vec());
+        for bytes in cut.chain([no_header.clone(), no_header[..9].to_vec()]) {
+            let len = bytes.len();
+            let what = format!("a file of {len} bytes that begins like a file of pages, and goes on in another way");
+            let error = refused(&bytes, SHAPE, &what);
+            let is_it = matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader { .. });
+            same!(is_it, true, "whether {error:?} is NotAPageFile or DamagedHeader, for {what}");
+        }
+    }
+
     #[test]
     fn task_2_pages_of_another_shape_are_refused_with_the_numbers() {
         let KvLayout { n_layers, n_kv_heads, head_dim } = SHAPE.layout;
@@ -517,13 +559,22 @@ mod checks {
             KvLayout { n_layers, n_kv_heads, head_dim: 6 },
             KvLayout { n_layers: n_kv_heads, n_kv_heads: n_layers, head_dim },
         ];
+        let wrong_size = PageShape { page_size: 5, ..SHAPE };
+        let two = PageShape { model: SHAPE.model ^ 1, ..wrong_size };
+        let three = PageShape { layout: layouts[0], ..two };
+        let four = PageShape { format: RowFormat::F16, ..three };
+        let three_wrong = format!("WrongLayout {:?} {:?}", layouts[0], SHAPE.layout);
         let layouts =
             layouts.map(|layout| (PageShape { layout, ..SHAPE }, format!("WrongLayout {layout:?} {:?}", SHAPE.layout)));
         let others = [
             (PageShape { format: RowFormat::Bf16, ..SHAPE }, "WrongFormat bf16 f32".to_string()),
             (PageShape { format: RowFormat::F16, layout: layouts[2].0.layout, ..SHAPE }, "WrongFormat f16 f32".into()),
             (PageShape { model: SHAPE.model ^ 1, ..SHAPE }, "OtherModel c0ffee17 c0ffee16".into()),
-            (PageShape { page_size: 5, ..SHAPE }, "WrongPageSize 5 4".into()),
+            // Several things are wrong: the first of the order that open promises.
+            (four, "WrongFormat f16 f32".into()),
+            (three, three_wrong),
+            (two, "OtherModel c0ffee17 c0ffee16".into()),
+            (wrong_size, "WrongPageSize 5 4".into()),
             (PageShape { page_size: 1 << 33, ..SHAPE }, "WrongPageSize 8589934592 4".into()),
         ];
         for (other, expected) in layouts.into_iter().chain(others) {
@@ -878,6 +929,57 @@ mod checks {
         same!(desk.find(&mixed).len(), 1, "pages that find gives for {} after a restart", shown(&mixed));
     }
 
+    /// A full disk may leave the head of the page whole, and with it its number.
+    #[test]
+    fn task_3_the_number_of_a_write_that_failed_is_not_given_again() {
+        let [a, b, c] = [1, 100, 200].map(|first| counting(first, 4));
+        for fits in [HEAD, HEAD + 1, 700, RECORD - 1] {
+            // A full file: what is torn lies over the rest of a whole record.
+            let mut desk = Desk::new(20, 1);
+            desk.keep(&a);
+            desk.disk.fail_once(fits);
+            let cache = desk.compute(&b);
+            let question = format!("keep of {}, where the disk fails once, {fits} bytes into the record", shown(&b));
+            let asked = asking(question.as_str());
+            let failed = desk.file.keep(&b, cache.table(), &desk.slab.borrow());
+            drop(asked);
+            drop(cache);
+            same!(failed.is_err(), true, "whether {question} fails");
+            let number_of = |desk: &Desk, text: &[u32]| {
+                let found = heads(&SHAPE, &desk.disk.bytes()).into_iter().find(|head| head.tokens == text);
+                found.map_or(0, |head| head.number)
+            };
+            let torn = number_of(&desk, &b);
+            same!(torn > 0, true, "whether the head of the torn record is whole after a {question}");
+            desk.keep(&c);
+            let next = number_of(&desk, &c);
+            assert!(
+                next > torn,
+                "the record of {} has the number {next} after a {question}, whose number was {torn}: a write that fails uses up \
+                 its number, as its head may lie in the file, whole",
+                shown(&c)
+            );
+        }
+    }
+
+    /// A place that is free twice is given to two pages.
+    #[test]
+    fn task_3_each_page_has_a_place_of_its_own() {
+        let (a, new) = (counting(1, 8), counting(100, 16));
+        // The later of two records of one prefix counts; the places of the earlier, and of what follows it, are free.
+        let alone: &[(u64, u64, &[u32])] = &[(1, 0, &a[..4]), (3, 0, &a[..4])];
+        let followed: &[(u64, u64, &[u32])] = &[(1, 0, &a[..4]), (2, 1, &a), (3, 0, &a[..4])];
+        for records in [alone, followed] {
+            let free = records.len() - 1;
+            let mut desk = Desk::over(MemoryDisk::of(file_of(&SHAPE, records)), 20, 9);
+            let what = format!("where {} of a file's {} places were free", free, records.len());
+            same!(desk.keep(&new), 4, "pages that keep of 16 tokens writes, {what}");
+            let places: BTreeSet<usize> = [desk.find(&new), desk.find(&a[..4])].concat().into_iter().collect();
+            same!(places.len(), 5, "places of 5 pages, 4 of them just written, {what}: each has its own");
+            check_file(&desk, &[&a[..4], &new[..4], &new[..8], &new[..12], &new], &what);
+        }
+    }
+
     #[test]
     fn task_3_a_full_file_gives_up_what_was_used_longest_ago() {
         let mut desk = Desk::new(20, 3);
@@ -1188,6 +1290,46 @@ mod checks {
     }
 
     #[test]
+    fn task_4_pages_come_back_in_the_run_that_wrote_them() {
+        let mut desk = Desk::new(9, 9);
+        let text = counting(1, 17);
+        desk.keep(&text);
+        made("evict of chapter 11", || desk.slab.borrow_mut().evict(&mut desk.trie, 9));
+        same!(desk.fetch(&text), 4, "pages that come back when they were written and evicted, and no run ended since");
+        same!(desk.held(&text), 16, "tokens of the text in memory then");
+        same!(desk.find(&text).len(), 4, "pages that find gives then: nothing is wrong with the file");
+    }
+
+    /// A page that another text has asked for is read for that one. What is behind it belongs behind it.
+    #[test]
+    fn task_4_pages_may_be_missing_in_the_middle() {
+        let text = counting(1, 17);
+        for (pages, n) in [
+            (&[0, 2][..], 1),
+            (&[0, 2, 3], 1),
+            (&[0, 3], 1),
+            (&[0, 1, 3], 2),
+            (&[1], 0),
+            (&[2, 3], 0),
+            (&[1, 2, 3], 0),
+            (&[], 0),
+        ] {
+            let mut desk = Desk::new(9, 9);
+            desk.keep(&text);
+            desk.restart();
+            let wanted = desk.wanted(&text);
+            let some: Vec<Wanted> = wanted.iter().copied().filter(|wanted| pages.contains(&wanted.page)).collect();
+            let what = format!("4 pages were wanted, and those read are {pages:?}");
+            let read = desk.read(&some);
+            same!(desk.bring_back(&text, &read), n, "pages that come back, where {what}: those before the first gap");
+            same!(desk.held(&text), n * SIZE, "tokens of the text in memory, where {what}");
+            same!(desk.find(&text).len(), 4, "pages that find gives after that, where {what}");
+            same!(desk.fetch(&text), 4 - n, "pages that come back when all are read, where first {what}");
+            same!(desk.held(&text), 16, "tokens of the text in memory when all are read, where first {what}");
+        }
+    }
+
+    #[test]
     fn task_4_pages_come_back_behind_those_in_memory() {
         let mut desk = Desk::new(9, 9);
         let text = counting(1, 21);
@@ -1476,6 +1618,27 @@ mod checks {
         desk.keep(&d);
         let found = [&a, &b, &c, &d].map(|text| desk.find(text).len());
         same!(found, [1, 0, 1, 1], "pages found of four texts in three places: the first was wanted, the second not");
+    }
+
+    #[test]
+    fn task_4_a_page_that_cannot_be_wanted_is_not_used() {
+        for (len, left) in [(8, [1, 1, 1]), (9, [2, 0, 1])] {
+            let mut desk = Desk::new(30, 3);
+            let [a, b, c] = [counting(1, 9), counting(100, 4), counting(200, 4)];
+            for text in [&a, &b] {
+                desk.keep(text);
+            }
+            // All of it is in memory, and is used all the same.
+            same!(desk.wanted(&a[..len]), vec![], "wanted of {len} tokens whose pages are all in memory");
+            desk.keep(&c);
+            let found = [&a, &b, &c].map(|text| desk.find(text).len());
+            same!(
+                found,
+                left,
+                "pages found of three texts in three places, when {len} tokens of the first, of two pages, were asked for, and then \
+                 the third was written. Of 8 tokens one must be left to compute: their second page is not wanted, and not used"
+            );
+        }
     }
 
     #[test]
