@@ -10,6 +10,9 @@ import { AXE, inaccessible, tooWide } from "./checks.js";
 /** Long enough that it is still told when somebody looks, and not the same each time. */
 const MOST = 900;
 
+/** Slow, so that eight texts are still told when somebody looks, however busy the machine is. */
+const SLOW = ["--attention", "plain", "--kv-dtype", "int8"];
+
 /** All checks: `[name, run]`. `program` serves. */
 export function liveChecks({ browser, program, shot }) {
   const list = [];
@@ -17,7 +20,7 @@ export function liveChecks({ browser, program, shot }) {
   for (const width of [WIDE, NARROW]) {
     for (const colorScheme of ["light", "dark"]) {
       // What the test adds, to look for faults, is not a script of the page's.
-      check(`${width} wide, ${colorScheme}`, [], { width, colorScheme, bypassCSP: true }, async (tab, { faults }) => {
+      check(`${width} wide, ${colorScheme}`, SLOW, { width, colorScheme, bypassCSP: true }, async (tab, { faults }) => {
         await eight(tab);
         await shot(tab, "live", colorScheme, width);
         await tab.addScriptTag({ path: AXE });
@@ -28,9 +31,9 @@ export function liveChecks({ browser, program, shot }) {
     }
   }
   check("a text is the one that the server tells", [], {}, theText);
-  check("texts and pages mark each other", [], {}, marks);
-  check("cancel brings pages back", [], {}, cancel);
-  check("with the keyboard alone", [], {}, keyboard);
+  check("texts and pages mark each other", SLOW, {}, marks);
+  check("cancel brings pages back", SLOW, {}, cancel);
+  check("with the keyboard alone", SLOW, {}, keyboard);
   check("what a prompt says stays text", [], {}, hostile);
   check("a refusal is told in its words", ["--running", "4", "--queue", "0"], {}, refused);
   check("a lost connection is told, and comes back", [], {}, lost);
