@@ -280,15 +280,17 @@ mod terminal {
         }
     }
 
+    /// A long answer, told slowly: it runs for seconds, and is always the same.
+    const LONG: [&str; 7] =
+        ["--max-new-tokens=1000", "--temperature=1.2", "--top-p=1", "--attention", "plain", "--kv-dtype", "int8"];
+
     #[test]
     fn ctrl_c_stops_the_answer_and_then_the_program() {
-        let options = ["--max-new-tokens=1000", "--temperature=1.2", "--top-p=1"];
-        let mut terminal = Terminal::start(&[&["tell"], &options[..]].concat());
+        let mut terminal = Terminal::start(&[&["tell"], &LONG[..]].concat());
         let hello = terminal.read_until("> ");
         assert!(hello.starts_with("storyteller: 1,024 tokens fit. Type how the story goes on"), "{hello}");
         terminal.type_in("The king had\n");
         terminal.read_until("The king had\r\n");
-        // A screen that nobody reads is full after a while: the program waits long before its last token.
         let begun = terminal.read_until("e");
         terminal.press_ctrl_c();
         let rest = terminal.read_until("prompt tokens: 0 found, ");
@@ -298,17 +300,20 @@ mod terminal {
         terminal.type_in("/show\n");
         terminal.read_until("/show\r\n");
         let story = terminal.read_until("\r\n> ");
-        let whole = format!("The king had{}", text(&generated("The king had", &options)));
+        let whole = format!("The king had{}", text(&generated("The king had", &LONG)));
         assert!(whole.starts_with(&story) && story.len() < whole.len(), "{story:?} is no beginning of {whole:?}");
         let told = story.strip_prefix("The king had").unwrap().trim_start();
         assert!((begun + "e" + &rest).starts_with(told), "what is kept is what was shown");
-        // It goes on from there; a turn that is refused ends nothing.
+        // A turn that is refused ends nothing; one that was stopped can be taken back, and is told again from its beginning.
         terminal.type_in("/never\n");
         terminal.read_until("error: \"/never\" is none of the words");
         terminal.read_until("> ");
-        terminal.type_in("and so\n");
-        terminal.read_until("and so\r\n");
-        terminal.read_until(" ");
+        terminal.type_in("/undo\n");
+        terminal.read_until("taken back: \"The king had\"");
+        terminal.read_until("> ");
+        terminal.type_in("The king had\n");
+        terminal.read_until("The king had\r\n");
+        terminal.read_until("e");
         terminal.press_ctrl_c();
         terminal.read_until(", stopped\r\n> ");
         terminal.press_ctrl_c();
@@ -329,7 +334,7 @@ mod terminal {
 
     #[test]
     fn without_a_terminal_ctrl_c_ends_it() {
-        let mut child = program::spawn(&["tell", "--max-new-tokens=900", "--temperature=1.2", "--top-p=1"]);
+        let mut child = program::spawn(&[&["tell"], &LONG[..]].concat());
         child.stdin.as_mut().unwrap().write_all(b"The king had\n").unwrap();
         let mut begun = [0; 20];
         child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
