@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::course::{Chapter, Course};
 use crate::finding::Report;
 use crate::surface::Surface;
-use crate::{leak, listing, mutation, protection, record, standing, stub, surface, tasks};
+use crate::{leak, listing, mutation, pages, protection, record, standing, stub, surface, tasks};
 
 /// Looks at everything.
 pub fn check(course: &Course) -> Result<Report> {
@@ -71,6 +71,7 @@ fn check_chapter(course: &Course, chapter: &Chapter, report: &mut Report) -> Res
     if let Some((text, parsed)) = &stub {
         tasks::check(chapter, text, parsed, grader.as_ref().map(|(_, parsed)| parsed), report);
     }
+    pages::check(course, chapter, stub.as_ref().map(|(_, parsed)| parsed), report);
     if let Some((_, parsed)) = &solution {
         tasks::check_solution(chapter, parsed, report);
     }

@@ -44,6 +44,10 @@ impl Chapter {
     pub fn grader(&self) -> String {
         format!("tests/{}.rs", self.name)
     }
+
+    pub fn page(&self) -> String {
+        format!("book/src/{}.md", self.name)
+    }
 }
 
 impl Course {

@@ -9,8 +9,10 @@ mod course;
 mod finding;
 mod grade;
 mod leak;
+mod lesson;
 mod listing;
 mod mutation;
+mod pages;
 mod protection;
 mod record;
 mod standing;
@@ -56,7 +58,7 @@ enum Task {
         #[arg(long)]
         fewer_tasks: bool,
     },
-    /// Read stubs, solutions, graders and snapshots, and say what does not fit together; if anything, exit with 1
+    /// Read stubs, solutions, graders, snapshots and the tasks of the pages, and say what does not fit together; if anything, exit with 1
     Check,
     /// Do what readers do, in a copy of the repository: right work must be green, wrong work red; if not, exit with 1
     ///

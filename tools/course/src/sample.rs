@@ -128,6 +128,73 @@ fn task_1_doubles() {}
 whose_code! { ch02_double = "ch02_double" }
 "#;
 
+const PAGE_1: &str = r#"# 1. Sums
+
+## Build
+
+### Task 1: add
+
+Add them.
+
+<details class="hint">
+<summary>Hint 1</summary>
+
+Begin with nothing.
+
+</details>
+
+### Task 2: the total
+
+Hold it.
+
+<details class="hint">
+<summary>Hint</summary>
+
+Add first.
+
+</details>
+
+## What it bought
+
+A sum.
+
+## Check yourself
+
+<details class="answer">
+<summary>Why seven?</summary>
+
+So that it is short.
+
+</details>
+"#;
+
+const PAGE_2: &str = r#"# 2. Twice
+
+### Task 1: double
+
+Once more.
+
+<details class="hint">
+<summary>Hint</summary>
+
+A number and itself.
+
+</details>
+
+## What it bought
+
+Two for one.
+
+## Check yourself
+
+<details class="answer">
+<summary>Why twice?</summary>
+
+Once is not enough.
+
+</details>
+"#;
+
 const CHAPTERS: &str = r#"//! The course.
 #[cfg_attr(reference = "ch01_sum", path = "../solutions/ch01_sum.rs")]
 #[cfg_attr(not(reference = "ch01_sum"), path = "../exercises/ch01_sum.rs")]
@@ -182,6 +249,8 @@ impl Sample {
             ("tests/ch01_sum.rs", GRADER_1),
             ("tests/ch02_double.rs", GRADER_2),
             ("tests/snapshots/ch01_sums.snap", "---\n---\n3\n"),
+            ("book/src/ch01_sum.md", PAGE_1),
+            ("book/src/ch02_double.md", PAGE_2),
             ("src/chapters.rs", CHAPTERS),
             (".config/insta.yaml", "# Readers are graded.\nbehavior:\n  update: no\n"),
             (".cargo/config.toml", &cargo),
