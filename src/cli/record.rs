@@ -1,0 +1,336 @@
+//! The reader's own record: what the last run of each chapter's checks said, and how many hints were shown.
+//!
+//! `cargo learn` writes it, `status` reads it. It lies in `.page-by-page/record.json` at the root of the repository, where git
+//! does not see it:
+//!
+//! ```json
+//! {
+//!   "version": 1,
+//!   "at": "ch02_flat",
+//!   "chapters": {
+//!     "ch02_flat": {
+//!       "fingerprint": "85944171f73967e8",
+//!       "ran": 1795335000,
+//!       "tasks": { "1": { "green": 9, "of": 9 }, "2": { "green": 2, "of": 3 } },
+//!       "whole": { "green": 0, "of": 3 },
+//!       "hints": { "1": 2 }
+//!     }
+//!   }
+//! }
+//! ```
+//!
+//! Nothing depends on it. A record that is missing, damaged or from a newer program is as good as none: that is said, and the
+//! next run makes another. `tools/learn` compiles this file too, so it uses nothing else of this crate.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Where the record lies, from the root of the repository.
+pub const FILE: &str = ".page-by-page/record.json";
+
+/// The form of the record. A program that changes its meaning counts this up.
+const VERSION: u64 = 1;
+
+/// No record is longer, in bytes: sixteen chapters take three thousand.
+const MOST: u64 = 1 << 20;
+
+/// What is known of the reader's runs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Record {
+    version: u64,
+    /// The chapter in hand, by the name of its file: `ch02_flat`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// By the name of the chapter's file.
+    #[serde(default)]
+    pub chapters: BTreeMap<String, Ran>,
+}
+
+/// What is known of a chapter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Ran {
+    /// That of the exercise's text when the checks ran (`tools/course/src/stub.rs`); empty if they never did.
+    #[serde(default)]
+    pub fingerprint: String,
+    /// When they ran, in seconds since 1970; 0 if they never did.
+    #[serde(default)]
+    pub ran: u64,
+    /// The checks named after a task, by its number.
+    #[serde(default)]
+    pub tasks: BTreeMap<u32, Tally>,
+    /// The checks of the chapter as a whole: transcript, oracle, story.
+    #[serde(default)]
+    pub whole: Tally,
+    /// Hints shown so far, by the number of the task.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hints: BTreeMap<u32, usize>,
+}
+
+/// Some checks, and how many of them were green.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Tally {
+    pub green: usize,
+    pub of: usize,
+}
+
+/// What a record says about an exercise as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its checks have not run.
+    NoRun,
+    /// They have, but the file has changed since.
+    Changed,
+    /// They have, on this very text.
+    Current,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Record { version: VERSION, at: None, chapters: BTreeMap::new() }
+    }
+}
+
+impl Record {
+    /// Reads the record of the repository at `root`. Where it cannot be used, this is an empty one, and a line that says why
+    /// and what that means; a record that nobody has written yet is no reason for one.
+    pub fn read(root: &Path) -> (Record, Option<String>) {
+        let damaged = |what: String| {
+            let note = format!("{FILE} {what}: it counts as none; the next run of `cargo learn` writes another");
+            (Record::default(), Some(note))
+        };
+        let mut bytes = Vec::new();
+        let read = File::open(root.join(FILE)).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes));
+        match read {
+            Err(error) if error.kind() == ErrorKind::NotFound => return (Record::default(), None),
+            Err(error) => return damaged(format!("cannot be read ({error})")),
+            Ok(_) if bytes.len() as u64 > MOST => return damaged(format!("has more than {MOST} bytes")),
+            Ok(_) => {}
+        }
+        /// What every version has.
+        #[derive(Deserialize)]
+        struct Version {
+            version: u64,
+        }
+        match serde_json::from_slice(&bytes) {
+            Ok(Version { version: VERSION }) => {}
+            Ok(Version { version }) => return damaged(format!("is of version {version}, and this is {VERSION}")),
+            Err(error) => return damaged(format!("is damaged ({error})")),
+        }
+        match serde_json::from_slice::<Record>(&bytes) {
+            Err(error) => damaged(format!("is damaged ({error})")),
+            Ok(record) => match record.impossible() {
+                Some(what) => damaged(format!("is damaged ({what})")),
+                None => (record, None),
+            },
+        }
+    }
+
+    /// What cannot be in it, if anything is.
+    fn impossible(&self) -> Option<String> {
+        self.chapters.iter().find_map(|(name, ran)| {
+            let Tally { green, of } = ran.tallies().find(|tally| tally.green > tally.of)?;
+            Some(format!("{name} has {green} of {of} checks green"))
+        })
+    }
+
+    /// Writes the record of the repository at `root`: the file is the old one or the new one, never half of each, whatever
+    /// happens in between.
+    ///
+    /// # Errors
+    /// What the system says. The old record is still there then.
+    pub fn write(&self, root: &Path) -> io::Result<()> {
+        let file = root.join(FILE);
+        fs::create_dir_all(folder(&file))?;
+        let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        text.push(b'\n');
+        let beside = folder(&file).join(format!("record.{}.new", std::process::id()));
+        let written = File::create(&beside).and_then(|mut new| {
+            new.write_all(&text)?;
+            new.sync_all()
+        });
+        let replaced = written.and_then(|()| fs::rename(&beside, &file));
+        if replaced.is_err() {
+            // It may not even be there.
+            let _ = fs::remove_file(&beside);
+        }
+        replaced
+    }
+
+    /// What is known of a chapter, to be added to.
+    pub fn chapter_mut(&mut self, name: &str) -> &mut Ran {
+        self.chapters.entry(name.into()).or_default()
+    }
+
+    /// What the record says about the chapter `name`, whose exercise has this fingerprint now.
+    pub fn standing(&self, name: &str, fingerprint: &str) -> Standing {
+        match self.chapters.get(name) {
+            Some(ran) if ran.fingerprint.is_empty() => Standing::NoRun,
+            Some(ran) if ran.fingerprint == fingerprint => Standing::Current,
+            Some(_) => Standing::Changed,
+            None => Standing::NoRun,
+        }
+    }
+}
+
+impl Ran {
+    fn tallies(&self) -> impl Iterator<Item = Tally> {
+        self.tasks.values().copied().chain([self.whole])
+    }
+
+    /// The tasks whose checks are all green, of those that have any.
+    pub fn tasks_green(&self) -> Tally {
+        let checked = || self.tasks.values().filter(|tally| tally.of > 0);
+        Tally { green: checked().filter(|tally| tally.all_green()).count(), of: checked().count() }
+    }
+
+    /// All checks together, those of the chapter as a whole among them.
+    pub fn checks(&self) -> Tally {
+        let add = |sum: Tally, next: Tally| Tally { green: sum.green + next.green, of: sum.of + next.of };
+        self.tallies().fold(Tally::default(), add)
+    }
+}
+
+impl Tally {
+    /// True if there is something to be green, and all of it is.
+    pub fn all_green(&self) -> bool {
+        self.of > 0 && self.green == self.of
+    }
+}
+
+/// The folder of the record.
+fn folder(file: &Path) -> PathBuf {
+    file.parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The record of the module's own example.
+    fn example() -> &'static str {
+        r#"{"version":1,"at":"ch02_flat","chapters":{"ch02_flat":{"fingerprint":"85944171f73967e8","ran":1795335000,
+           "tasks":{"1":{"green":9,"of":9},"2":{"green":2,"of":3}},"whole":{"green":0,"of":3},"hints":{"1":2}}}}"#
+    }
+
+    /// Puts a record in place, whatever it holds.
+    fn place(text: &[u8]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(".page-by-page")).unwrap();
+        fs::write(root.path().join(FILE), text).unwrap();
+        root
+    }
+
+    #[test]
+    fn the_example_is_read_as_it_is_documented() {
+        let root = place(example().as_bytes());
+        let (record, note) = Record::read(root.path());
+        assert_eq!((record.at.as_deref(), note), (Some("ch02_flat"), None));
+        let ran = &record.chapters["ch02_flat"];
+        assert_eq!((ran.ran, ran.hints[&1]), (1_795_335_000, 2));
+        assert_eq!(ran.tasks[&2], Tally { green: 2, of: 3 });
+        assert_eq!(ran.tasks_green(), Tally { green: 1, of: 2 });
+        assert_eq!(ran.checks(), Tally { green: 11, of: 15 });
+        // The same object as in the head of this file.
+        let docs: String = include_str!("record.rs")
+            .lines()
+            .skip_while(|line| *line != "//! ```json")
+            .skip(1)
+            .take_while(|line| *line != "//! ```")
+            .map(|line| line.trim_start_matches("//!"))
+            .collect();
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(value(&docs), value(example()));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(Record::read(root.path()), (Record::default(), None));
+        let mut record = Record::default();
+        record.write(root.path()).unwrap();
+        assert_eq!(Record::read(root.path()), (record.clone(), None));
+        record.at = Some("ch03_contiguous".into());
+        record.chapter_mut("ch03_contiguous").hints.insert(4, 1);
+        let ran = record.chapter_mut("ch02_flat");
+        (ran.fingerprint, ran.ran) = ("85944171f73967e8".into(), 1_795_335_000);
+        ran.tasks.insert(10, Tally { green: 70_000, of: 70_000 });
+        record.write(root.path()).unwrap();
+        assert_eq!(Record::read(root.path()), (record, None));
+        let names: Vec<_> = fs::read_dir(root.path().join(".page-by-page")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["record.json"], "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_used_counts_as_none_and_says_so() {
+        let half = &example()[..example().len() / 2];
+        for (text, says) in [
+            ("", "record.json is damaged (EOF"),
+            (half, "record.json is damaged (EOF"),
+            ("[]", "record.json is damaged ("),
+            ("{}", "record.json is damaged (missing field `version`"),
+            (r#"{"version":2,"chapters":7}"#, "record.json is of version 2, and this is 1"),
+            (r#"{"version":18446744073709551615}"#, "record.json is of version 18446744073709551615, and this is 1"),
+            (r#"{"version":1,"chapters":{"a":{"ran":-1}}}"#, "record.json is damaged (invalid value"),
+            (r#"{"version":1,"chapters":{"a":{"tasks":{"one":{"green":1,"of":1}}}}}"#, "record.json is damaged ("),
+            (
+                r#"{"version":1,"chapters":{"ch01_x":{"whole":{"green":4,"of":3}}}}"#,
+                "record.json is damaged (ch01_x has 4 of 3 checks green)",
+            ),
+        ] {
+            let root = place(text.as_bytes());
+            let (record, note) = Record::read(root.path());
+            let note = note.unwrap_or_default();
+            assert_eq!(record, Record::default(), "{text}");
+            assert!(note.contains(says) && note.contains("it counts as none"), "{text}: {note}");
+            // The next run writes over it.
+            record.write(root.path()).unwrap();
+            assert_eq!(Record::read(root.path()), (record, None));
+        }
+        let endless = place(&vec![b' '; MOST as usize + 1]);
+        assert!(Record::read(endless.path()).1.unwrap().contains("has more than 1048576 bytes"));
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join(FILE)).unwrap();
+        assert!(Record::read(folder.path()).1.unwrap().contains("cannot be read ("));
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_record() {
+        let root = place(example().as_bytes());
+        // A folder cannot be replaced by a file.
+        fs::remove_file(root.path().join(FILE)).unwrap();
+        fs::create_dir_all(root.path().join(FILE).join("kept")).unwrap();
+        assert!(Record::default().write(root.path()).is_err());
+        let names: Vec<_> = fs::read_dir(root.path().join(".page-by-page")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["record.json"], "nothing is left beside it");
+        assert!(root.path().join(FILE).join("kept").is_dir());
+    }
+
+    #[test]
+    fn another_text_has_changed_since_the_run() {
+        let root = place(example().as_bytes());
+        let (mut record, _) = Record::read(root.path());
+        assert_eq!(record.standing("ch02_flat", "85944171f73967e8"), Standing::Current);
+        assert_eq!(record.standing("ch02_flat", "85944171f73967e9"), Standing::Changed);
+        assert_eq!(record.standing("ch03_contiguous", "85944171f73967e8"), Standing::NoRun);
+        // A hint was shown, but nothing has run.
+        record.chapter_mut("ch03_contiguous").hints.insert(1, 1);
+        assert_eq!(record.standing("ch03_contiguous", ""), Standing::NoRun);
+    }
+
+    #[test]
+    fn nothing_is_not_green() {
+        let mut ran = Ran::default();
+        assert!(!ran.checks().all_green());
+        ran.tasks.insert(1, Tally { green: 0, of: 0 });
+        assert_eq!(ran.tasks_green(), Tally::default());
+        ran.tasks.insert(2, Tally { green: 3, of: 3 });
+        assert_eq!(ran.tasks_green(), Tally { green: 1, of: 1 });
+        assert!(ran.checks().all_green());
+        ran.whole = Tally { green: 1, of: 2 };
+        assert!(!ran.checks().all_green());
+    }
+}
