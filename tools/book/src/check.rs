@@ -13,17 +13,15 @@ use crate::names::Names;
 use crate::page::{Page, normalised};
 use crate::render::{Complaint, render};
 use crate::rendered::RenderedBook;
-use crate::{about, claims, markup};
+use crate::{claims, markup};
 
 const SOURCE: &str = "book/src";
-pub const SUMMARY: &str = "book/src/SUMMARY.md";
+const SUMMARY: &str = "book/src/SUMMARY.md";
 
 /// A rendered book and all that is wrong with it.
 pub struct Build {
     pub folder: TempDir,
     pub findings: Findings,
-    /// The pages that it was rendered from, in order.
-    pub pages: Vec<(Page, Contents)>,
 }
 
 /// Renders the book in `root/book` into a temporary folder and checks it. It is an error only when there is no book to
@@ -40,7 +38,6 @@ pub fn build(root: &Path) -> Result<Build> {
         claims::check(root, page, contents, &names, &mut findings);
         markup::check(page, contents, &mut findings);
     }
-    about::check(&pages, &mut findings);
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.
         bail!("{findings}");
@@ -52,7 +49,7 @@ pub fn build(root: &Path) -> Result<Build> {
     for complaint in complaints {
         report(&complaint, &pages, &mut findings);
     }
-    Ok(Build { folder, findings, pages })
+    Ok(Build { folder, findings })
 }
 
 /// The pages of the book, from the repository root, in order.
@@ -108,7 +105,7 @@ pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> V
 
 /// How a page links to the file that the reader edits. It leads there from the page's source, from the rendered page in
 /// its place in the repository, and from the server.
-pub const EXERCISE_LINK: &str = "../../exercises/";
+const EXERCISE_LINK: &str = "../../exercises/";
 
 fn check_links(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
     for (page, contents) in pages {
@@ -205,7 +202,7 @@ fn report(complaint: &Complaint, pages: &[(Page, Contents)], findings: &mut Find
 }
 
 /// `book/src/part1/ch02.md` → `part1/ch02.html`. mdBook makes a `README.md` the index of its folder.
-pub fn rendered_name(page: &Page) -> PathBuf {
+fn rendered_name(page: &Page) -> PathBuf {
     let name = page.file.strip_prefix(SOURCE).unwrap_or(&page.file);
     match name.file_stem().is_some_and(|stem| stem.eq_ignore_ascii_case("readme")) {
         true => name.with_file_name("index.html"),

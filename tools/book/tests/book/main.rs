@@ -2,7 +2,6 @@
 
 mod check;
 mod commands;
-mod publish;
 mod serve;
 mod style;
 mod support;

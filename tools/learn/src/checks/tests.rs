@@ -1,0 +1,213 @@
+use super::*;
+
+/// A run of six checks: two green, four not.
+const OUTPUT: &str = "
+running 6 tests
+test checks::task_1_grows ... ok
+test checks::task_1_counts ... FAILED
+test checks::task_2_keys_once_write_is_there ... FAILED
+test checks::task_2_lends ... FAILED
+test whose_code::ch02_flat::is_yours ... ok
+test checks::whole_transcript ... FAILED
+
+failures:
+
+---- checks::task_1_counts stdout ----
+
+thread 'checks::task_1_counts' (4242) panicked at tests/ch02_flat.rs:101:13:
+rows copied in all after extend(3) on 0 tokens: a token counts once
+  expected: 0
+  yours:    3
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+
+---- checks::task_2_keys_once_write_is_there stdout ----
+
+write of 1 row to layer 0
+  your code panicked (exercises/ch02_flat.rs:91): not yet implemented: ch02 task 3: store the rows
+
+thread 'checks::task_2_keys_once_write_is_there' (4243) panicked at src/../exercises/ch02_flat.rs:91:9:
+not yet implemented: ch02 task 3: store the rows
+
+---- checks::task_2_lends stdout ----
+
+gather(0) of 3 tokens
+  your code panicked (exercises/ch02_flat.rs:96): not yet implemented: ch02 task 2: lend
+note: chapter 1 is yours too: run its checks first
+
+thread 'checks::task_2_lends' (4244) panicked at src/../exercises/ch02_flat.rs:96:9:
+not yet implemented: ch02 task 2: lend
+
+---- checks::whole_transcript stdout ----
+
+exercises/ch02_flat.rs: the transcript tests/snapshots/ch02_grow.snap goes another way at its line 1
+━━━━━━━━━━ Snapshot Summary ━━━━━━━━━━
+Snapshot file: tests/snapshots/ch02_grow.snap
+Snapshot: ch02_grow
+Source: tests/ch02_flat.rs:333
+──────────────────────────────
+In a difference, lines with - are expected and lines with + are what your code did.
+──────────────────────────────
+-old snapshot
++new results
+────────────┬─────────────────
+    1       │-extend(3)    done
+          1 │+extend(3)    gone
+────────────┴─────────────────
+Stopped on the first failure. Run `cargo insta test` to run all snapshots.
+
+thread 'checks::whole_transcript' (4245) panicked at /root/.cargo/registry/src/insta-1.49.0/src/runtime.rs:720:13:
+snapshot assertion for 'ch02_grow' failed in line 333
+
+
+failures:
+    checks::task_1_counts
+    checks::task_2_keys_once_write_is_there
+    checks::task_2_lends
+    checks::whole_transcript
+
+test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+
+fn outcome<'p>(printed: &'p Printed, name: &str) -> &'p Outcome {
+    let all = printed.verdict.checks.values().flatten();
+    &all.into_iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no {name}")).outcome
+}
+
+fn red(printed: &Printed, name: &str) -> String {
+    match outcome(printed, name) {
+        Outcome::Red(words) => words.clone(),
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+#[test]
+fn a_failure_is_the_checks_own_words() {
+    let printed = read(OUTPUT, 2);
+    assert!(printed.ended && printed.announced == 6);
+    let counts = "rows copied in all after extend(3) on 0 tokens: a token counts once\n  expected: 0\n  yours:    3";
+    assert_eq!(red(&printed, "checks::task_1_counts"), counts);
+    assert_eq!(
+        red(&printed, "checks::task_2_lends"),
+        "gather(0) of 3 tokens\n  your code panicked (exercises/ch02_flat.rs:96): not yet implemented: ch02 task 2: lend\n\
+         note: chapter 1 is yours too: run its checks first"
+    );
+    assert_eq!(
+        red(&printed, "checks::whole_transcript"),
+        "exercises/ch02_flat.rs: the transcript tests/snapshots/ch02_grow.snap goes another way at its line 1\n\
+         In a difference, lines with - are expected and lines with + are what your code did.\n\
+         ────────────┬─────────────────\n    1       │-extend(3)    done\n          1 │+extend(3)    gone\n\
+         ────────────┴─────────────────"
+    );
+}
+
+#[test]
+fn what_comes_to_the_todo_of_a_later_task_waits() {
+    let printed = read(OUTPUT, 2);
+    let wait = Wait { chapter: 2, task: 3 };
+    assert_eq!(outcome(&printed, "checks::task_2_keys_once_write_is_there"), &Outcome::Waits(wait));
+    let tally = printed.verdict.tally(About::Task(2));
+    assert_eq!(tally, Tally { green: 0, red: 1, of: 2, waits: 1, waits_for: Some(wait) });
+    assert_eq!(printed.verdict.tally(About::Code), Tally { green: 1, of: 1, ..Tally::default() });
+    assert_eq!(printed.verdict.total().of, 5, "what was compiled is no task");
+}
+
+/// A run that ended, with these checks, red ones with their words.
+fn run(checks: &[(&str, Option<&str>)]) -> Printed {
+    let mut output = format!("running {} tests\n", checks.len());
+    let failed: Vec<_> = checks.iter().filter_map(|(name, words)| Some((name, (*words)?))).collect();
+    for (name, words) in checks {
+        output += &format!("test {name} ... {}\n", if words.is_some() { "FAILED" } else { "ok" });
+    }
+    if !failed.is_empty() {
+        output += "\nfailures:\n\n";
+        for (name, words) in &failed {
+            output +=
+                &format!("---- {name} stdout ----\n\nthread '{name}' (1) panicked at tests/x.rs:1:1:\n{words}\n\n");
+        }
+        output += "\nfailures:\n";
+        for (name, _) in &failed {
+            output += &format!("    {name}\n");
+        }
+    }
+    output += "\ntest result: who cares. 0 passed\n\n";
+    read(&output, 2)
+}
+
+#[test]
+fn the_lowest_task_with_a_red_check_is_in_hand() {
+    let todo = |task: u32| format!("gather\n  your code panicked (x): not yet implemented: ch02 task {task}: x");
+    let (first, second, third) = (todo(1), todo(2), todo(3));
+    type Case<'c> = (&'c [(&'c str, Option<&'c str>)], InHand);
+    let cases: [Case<'_>; 8] = [
+        (&[("checks::task_1_a", Some("no"))], InHand::Task(1)),
+        (
+            &[("checks::task_1_a", None), ("checks::task_2_a", Some(&third)), ("checks::task_3_a", Some(&third))],
+            InHand::Task(3),
+        ),
+        (&[("checks::task_10_a", Some("no")), ("checks::task_2_a", Some("no"))], InHand::Task(2)),
+        (&[("checks::task_2_a", Some(&first)), ("checks::task_1_a", Some(&second))], InHand::Task(2)),
+        (&[("checks::task_1_a", None), ("checks::whole_story", Some("no"))], InHand::Whole),
+        (
+            &[("checks::task_1_a", None), ("checks::whole_story", Some("not yet implemented: ch01 task 2: x"))],
+            InHand::Waits(Wait { chapter: 1, task: 2 }),
+        ),
+        (&[("checks::task_1_a", Some("no")), ("whose_code::ch02::is_yours", Some("old"))], InHand::Code),
+        (&[("checks::task_1_a", None), ("checks::whole_story", None), ("whose_code::a::b", None)], InHand::Nothing),
+    ];
+    for (checks, expected) in cases {
+        assert_eq!(run(checks).verdict.in_hand(), expected, "{checks:?}");
+    }
+    assert_eq!(Verdict::default().in_hand(), InHand::Nothing);
+}
+
+#[test]
+fn a_check_that_prints_results_makes_nothing_green() {
+    let words = "no\ntest checks::task_1_b ... ok\n\nfailures:\n    checks::task_1_c\n\n---- checks::task_1_b stdout ----\nmine";
+    let printed =
+        run(&[("checks::task_1_a", Some(words)), ("checks::task_1_b", Some("truly red")), ("checks::task_1_c", None)]);
+    assert_eq!(outcome(&printed, "checks::task_1_c"), &Outcome::Green);
+    assert!(red(&printed, "checks::task_1_a").starts_with("no\ntest checks::task_1_b ... ok"));
+    assert!(matches!(outcome(&printed, "checks::task_1_b"), Outcome::Red(_)));
+    // Past libtest's capture, in the middle of a line and as a line.
+    let loud = "running 2 tests\nhello test checks::a ... ok\ntest checks::b ... ok\ntest checks::b ... FAILED\n\
+                test checks::b ... ok\n\nfailures:\n\n---- checks::b stdout ----\nx\n\nfailures:\n    checks::b\n\ntest result: x\n";
+    let printed = read(loud, 1);
+    assert_eq!((outcome(&printed, "checks::a"), red(&printed, "checks::b")), (&Outcome::Green, "x".into()));
+}
+
+#[test]
+fn a_run_that_was_cut_off_says_so() {
+    let cut = "running 3 tests\ntest checks::task_1_a ... ok\ntest checks::task_1_b ... FAILED\n";
+    let printed = read(cut, 2);
+    assert!(!printed.ended && printed.announced == 3);
+    assert_eq!(outcome(&printed, "checks::task_1_a"), &Outcome::Green);
+    assert_eq!(red(&printed, "checks::task_1_b"), "");
+    for nothing in ["", "running", "running x tests", "error: no such file"] {
+        let printed = read(nothing, 2);
+        assert!(!printed.ended && printed.verdict == Verdict::default(), "{nothing}");
+    }
+}
+
+#[test]
+fn several_panics_in_one_check_are_all_told() {
+    let words = "first\nthread '<unnamed>' (7) panicked at src/engine.rs:3:1:\nsecond\n\n\n\nthird";
+    assert_eq!(red(&run(&[("checks::task_1_a", Some(words))]), "checks::task_1_a"), "first\nsecond\n\nthird");
+}
+
+#[test]
+fn a_panic_without_a_question_says_where() {
+    let output = "running 1 test\ntest checks::task_1_a ... FAILED\n\nfailures:\n\n---- checks::task_1_a stdout ----\n\n\
+        thread 'checks::task_1_a' (1) panicked at src/../exercises/ch02_flat.rs:50:7:\nindex out of bounds\n\n\n\
+        failures:\n    checks::task_1_a\n\ntest result: FAILED.\n";
+    let expected = "index out of bounds\n  your code panicked (exercises/ch02_flat.rs:50)";
+    assert_eq!(red(&read(output, 2), "checks::task_1_a"), expected);
+    assert_eq!(red(&read(&output.replace('\n', "\r\n"), 2), "checks::task_1_a"), expected);
+}
+
+#[test]
+fn a_later_run_counts() {
+    let mut verdict = run(&[("checks::task_1_a", Some("no")), ("checks::task_2_a", None)]).verdict;
+    verdict.update(run(&[("checks::task_1_a", None), ("checks::task_1_b", None)]).verdict);
+    assert_eq!(verdict.in_hand(), InHand::Nothing);
+    assert_eq!((verdict.tally(About::Task(1)).green, verdict.tally(About::Task(2)).green), (2, 1));
+}

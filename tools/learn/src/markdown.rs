@@ -1,0 +1,230 @@
+//! A piece of a page as lines for the terminal: prose to be wrapped, code and tables as they are.
+
+use pulldown_cmark::{Alignment, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+use crate::text::{BOLD, CYAN, DIM, Line, PLAIN, Style, Wrap};
+
+/// The lines of a Markdown text.
+pub fn lines(markdown: &str) -> Vec<Line> {
+    let mut page = Page::default();
+    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_SMART_PUNCTUATION;
+    for event in Parser::new_ext(markdown, options) {
+        page.take(event);
+    }
+    page.end_line();
+    while page.lines.last().is_some_and(|line| line.pieces.is_empty()) {
+        page.lines.pop();
+    }
+    page.lines
+}
+
+/// A line of Markdown without its signs, in one style: the summary of a hint.
+pub fn line(markdown: &str, style: Style) -> Line {
+    let text: Vec<String> = lines(markdown).iter().map(Line::text).collect();
+    Line::new(text.join(" "), style)
+}
+
+#[derive(Default)]
+struct Page {
+    lines: Vec<Line>,
+    line: Line,
+    /// Of each list that is open, the number of its next item; None if it has signs.
+    lists: Vec<Option<u64>>,
+    style: Style,
+    in_code: bool,
+    table: Option<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    alignments: Vec<Alignment>,
+    rows: Vec<Vec<String>>,
+    cell: String,
+}
+
+impl Page {
+    fn take(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(text) if self.in_code => {
+                for line in text.lines() {
+                    self.lines.push(Line::code(format!("{}  {line}", self.indent()), CYAN));
+                }
+            }
+            Event::Text(text) => self.text(&text, self.style),
+            Event::Code(text) => self.text(&text, Style { colour: CYAN.colour, ..self.style }),
+            Event::SoftBreak => self.text(" ", self.style),
+            Event::HardBreak => self.end_line(),
+            Event::Rule => self.block(Line::new("───", DIM)),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, tag: Tag<'_>) {
+        match tag {
+            Tag::Heading { level, .. } => {
+                self.gap();
+                self.style = if level <= HeadingLevel::H4 { BOLD } else { PLAIN };
+            }
+            Tag::Paragraph if !self.lists.is_empty() => {}
+            Tag::Paragraph => self.gap(),
+            Tag::CodeBlock(_) => {
+                self.end_line();
+                self.gap();
+                self.in_code = true;
+            }
+            Tag::List(first) => {
+                self.end_line();
+                if self.lists.is_empty() {
+                    self.gap();
+                }
+                self.lists.push(first);
+            }
+            Tag::Item => {
+                self.end_line();
+                let indent = "  ".repeat(self.lists.len().saturating_sub(1));
+                let sign = match self.lists.last_mut() {
+                    Some(Some(number)) => {
+                        *number += 1;
+                        format!("{indent}{}. ", *number - 1)
+                    }
+                    _ => format!("{indent}- "),
+                };
+                self.line = Line::plain(sign);
+            }
+            Tag::Emphasis => self.style.italic = true,
+            Tag::Strong => self.style.bold = true,
+            Tag::Table(alignments) => {
+                self.gap();
+                self.table = Some(Table { alignments, ..Table::default() });
+            }
+            Tag::TableHead | Tag::TableRow => {
+                if let Some(table) = &mut self.table {
+                    table.rows.push(Vec::new());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Heading(_) => {
+                self.end_line();
+                self.style = PLAIN;
+            }
+            TagEnd::Paragraph => self.end_line(),
+            TagEnd::CodeBlock => self.in_code = false,
+            TagEnd::List(_) => {
+                self.end_line();
+                self.lists.pop();
+            }
+            TagEnd::Item => self.end_line(),
+            TagEnd::Emphasis => self.style.italic = false,
+            TagEnd::Strong => self.style.bold = false,
+            TagEnd::TableCell => {
+                if let Some(table) = &mut self.table {
+                    let cell = std::mem::take(&mut table.cell);
+                    if let Some(row) = table.rows.last_mut() {
+                        row.push(cell);
+                    }
+                }
+            }
+            TagEnd::Table => {
+                if let Some(table) = self.table.take() {
+                    self.lines.extend(table.lines());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, text: &str, style: Style) {
+        match &mut self.table {
+            Some(table) => table.cell.push_str(text),
+            None => self.line.push(text, style),
+        }
+    }
+
+    /// Spaces under the text of the item that is open.
+    fn indent(&self) -> String {
+        "  ".repeat(self.lists.len())
+    }
+
+    fn end_line(&mut self) {
+        if !self.line.pieces.is_empty() {
+            let line = std::mem::take(&mut self.line);
+            self.lines.push(line);
+        }
+    }
+
+    /// A blank line, unless there is one.
+    fn gap(&mut self) {
+        self.end_line();
+        if self.lines.last().is_some_and(|line| !line.pieces.is_empty()) {
+            self.lines.push(Line::default());
+        }
+    }
+
+    fn block(&mut self, line: Line) {
+        self.gap();
+        self.lines.push(line);
+    }
+}
+
+impl Table {
+    fn lines(&self) -> Vec<Line> {
+        let n_columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| Line::plain(cell).width()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..n_columns).map(width).collect();
+        let cell = |row: &Vec<String>, column: usize| {
+            let text = row.get(column).map_or("", String::as_str);
+            let room = " ".repeat(widths[column] - Line::plain(text).width());
+            match self.alignments.get(column) {
+                Some(Alignment::Right) => format!("{room}{text}"),
+                _ => format!("{text}{room}"),
+            }
+        };
+        let text = |row: &Vec<String>| (0..n_columns).map(|column| cell(row, column)).collect::<Vec<_>>().join("  ");
+        let lines = self.rows.iter().enumerate().map(|(index, row)| {
+            let style = if index == 0 { BOLD } else { PLAIN };
+            Line { wrap: Wrap::Anywhere, ..Line::new(text(row).trim_end(), style) }
+        });
+        lines.filter(|line| !line.pieces.is_empty()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_is_lines_without_signs() {
+        let markdown = "Look at `vec![0; len]`,\n*not* at [this](x.md).\n\n```rust\nlet a = 1;\n\n    b\n```\n\n- one\n  line\n- two\n\n1. first\n2. **second**\n";
+        let found: Vec<String> = lines(markdown).iter().map(Line::text).collect();
+        let expected = [
+            "Look at vec![0; len], not at this.",
+            "",
+            "  let a = 1;",
+            "  ",
+            "      b",
+            "",
+            "- one line",
+            "- two",
+            "",
+            "1. first",
+            "2. second",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_table_keeps_its_columns() {
+        let found: Vec<String> =
+            lines("A:\n\n| | rows |\n|---|--:|\n| flat | 9 |\n| *b* | 10 |\n").iter().map(Line::text).collect();
+        assert_eq!(found, ["A:", "", "      rows", "flat     9", "b       10"]);
+    }
+}

@@ -1,0 +1,298 @@
+use std::path::Path;
+use std::time::Duration;
+
+use crossterm::event::KeyCode;
+
+use super::*;
+use crate::checks;
+use crate::compile::Diagnostic;
+use crate::course::State;
+use crate::record::Record;
+use crate::runs::Report;
+
+/// The sizes that are looked at: the smallest, the usual, a large one.
+const SIZES: [(usize, usize); 3] = [(40, 12), (80, 24), (120, 40)];
+
+/// Chapter 2 of this repository, as if its file were this one. The record and the file are in a folder of their own.
+fn app(text: &str) -> App {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let chapters = course::chapters(&here).unwrap();
+    let root = tempfile::tempdir().unwrap().keep();
+    for file in [chapters[1].exercise(), chapters[1].solution()] {
+        let to = root.join(&file);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(here.join(&file), to).unwrap();
+    }
+    let mut app = App::new(root, chapters, 1, Record::default(), None, Duration::from_secs(9));
+    app.shown.lesson = course::lesson(&here, &app.shown.chapter);
+    let Ok(exercise) = &mut app.shown.exercise else { panic!("the stub is there") };
+    // Whatever is in the reader's file while these tests run.
+    exercise.state = if text.is_empty() { State::Untouched } else { State::Started };
+    if !text.is_empty() {
+        exercise.text = text.into();
+        exercise.todos.clear();
+    }
+    app
+}
+
+/// A run of these checks of chapter 2, red ones with their words.
+fn report(checks: &[(&str, &str)]) -> Report {
+    let mut output = format!("running {} tests\n", checks.len());
+    let red = || checks.iter().filter(|(_, words)| !words.is_empty());
+    for (name, words) in checks {
+        output += &format!("test checks::{name} ... {}\n", if words.is_empty() { "ok" } else { "FAILED" });
+    }
+    output += "\nfailures:\n\n";
+    red().for_each(|(name, words)| output += &format!("---- checks::{name} stdout ----\n{words}\n\n"));
+    output += "\nfailures:\n";
+    red().for_each(|(name, _)| output += &format!("    checks::{name}\n"));
+    output += "\ntest result: x\n";
+    Report::Checks { printed: checks::read(&output, 2), n_warnings: 1 }
+}
+
+const LONG: &str = "rows copied in all after extend(3) on 0 tokens: a token counts once, although its rows are copied in \
+                    every layer of the model\n  expected: 0\n  yours:    3";
+
+fn red_app() -> App {
+    let mut app = app("task 2, task 3");
+    let third = "gather\n  your code panicked (x): not yet implemented: ch02 task 3: store";
+    let second = "gather(0) of 3 tokens\n  your code panicked (x): not yet implemented: ch02 task 2: lend";
+    app.shown.take(
+        report(&[
+            ("task_1_extend_holds_more_tokens", ""),
+            ("task_1_rows_copied_are_the_tokens_held_before", LONG),
+            ("task_2_gather_lends", second),
+            ("task_2_keys_once_write_is_there", third),
+            ("whole_story", third),
+        ]),
+        true,
+    );
+    app
+}
+
+/// The screen as it is seen. It is as large as the terminal, whatever is on it.
+fn seen(app: &mut App, columns: usize, rows: usize) -> String {
+    let screen = screen(app, columns, rows);
+    assert_eq!(screen.len(), rows);
+    for line in &screen {
+        assert!(line.width() <= columns, "{} of {columns} columns: {:?}", line.width(), line.text());
+    }
+    screen.iter().map(|line| line.text().trim_end().to_string() + "\n").collect()
+}
+
+#[track_caller]
+fn holds(app: &mut App, (columns, rows): (usize, usize), words: &[&str]) {
+    let seen = seen(app, columns, rows);
+    let flat = seen.split_whitespace().collect::<Vec<_>>().join(" ");
+    for word in words {
+        assert!(flat.contains(word), "{columns}×{rows} lacks {word:?}:\n{seen}");
+    }
+}
+
+#[test]
+fn an_untouched_chapter_says_where_to_begin() {
+    for size in SIZES {
+        let words =
+            ["2 · The flat cache", "Not started.", "exercises/ch02_flat.rs", "▸ 1", "t task", "? keys", "q quit"];
+        holds(&mut app(""), size, &words);
+    }
+    holds(&mut app(""), (80, 24), &["Task 1: make room exercises/ch02_flat.rs:52 copy into a new tensor"]);
+}
+
+#[test]
+fn a_red_chapter_shows_its_first_failure_and_no_other() {
+    for size in SIZES {
+        let mut app = red_app();
+        holds(&mut app, size, &["▸ 1", "1 of 2 checks green", "✗ task_1_rows_copied_are", "h hint", "q quit"]);
+        assert!(!seen(&mut app, size.0, size.1).contains("your code panicked"), "only the first failure");
+        // What does not fit can be reached.
+        app.pressed(KeyCode::End);
+        holds(&mut app, size, &["1 more red check not shown: a", "1 warning about"]);
+    }
+    let screen = seen(&mut red_app(), 80, 24);
+    let expected = "\
+2 · The flat cache
+▸ 1 make room 1/2  · 2 gather 0/2  · 3 write the new rows  · whole 0/1
+────────────────────────────────────────────────────────────────────────────────
+Task 1: make room
+1 of 2 checks green
+
+✗ task_1_rows_copied_are_the_tokens_held_before
+rows copied in all after extend(3) on 0 tokens: a token counts once, although
+its rows are copied in every layer of the model
+  expected: 0
+  yours:    3
+
+1 more red check not shown: a
+
+1 warning about exercises/ch02_flat.rs: cargo check shows them
+";
+    assert!(screen.starts_with(expected), "{screen}\n{expected}");
+}
+
+#[test]
+fn all_failures_are_a_key_away() {
+    let mut app = red_app();
+    app.pressed(KeyCode::Char('a'));
+    let words =
+        ["Task 1: make room", "✗ task_2_gather_lends", "1 waits for task 3", "Task 2: gather 0 of 2 checks green"];
+    holds(&mut app, (120, 40), &words);
+    assert!(!seen(&mut app, 120, 40).contains("✗ whole_story"), "what waits is not red");
+    app.pressed(KeyCode::Esc);
+    assert_eq!(app.view, View::Main);
+}
+
+#[test]
+fn hints_come_one_by_one_from_the_page() {
+    for size in SIZES {
+        let mut app = red_app();
+        app.pressed(KeyCode::Char('h'));
+        holds(&mut app, size, &["1 of 2 hints", "Hint 1"]);
+        assert!(!seen(&mut app, size.0, 60).contains("Hint 2"));
+        app.pressed(KeyCode::Char('h'));
+        holds(&mut app, size, &["Hint 2", "before you change len"]);
+        app.pressed(KeyCode::Char('h'));
+        holds(&mut app, size, &["that was the last hint"]);
+        app.pressed(KeyCode::Esc);
+        holds(&mut app, size, &["h hint 2/2"]);
+    }
+}
+
+#[test]
+fn what_is_left_before_the_reference_is_said() {
+    let mut app = red_app();
+    app.pressed(KeyCode::Char('v'));
+    holds(&mut app, (40, 12), &["the reference is shown once all is green; 1 of 5 checks are"]);
+    app.pressed(KeyCode::Char('c'));
+    holds(&mut app, (80, 24), &["questions come once all is green"]);
+}
+
+fn green_app() -> App {
+    let mut app = app("all done");
+    app.shown.take(report(&[("task_1_a", ""), ("task_2_a", ""), ("task_3_a", ""), ("whole_story", "")]), true);
+    app.shown.bought = vec!["rows projected for a story of 200 tokens: 20,900 → 204".into()];
+    app
+}
+
+#[test]
+fn a_chapter_that_is_done_says_what_it_bought() {
+    for size in SIZES {
+        let mut app = green_app();
+        assert!(app.shown.is_green());
+        holds(
+            &mut app,
+            size,
+            &["✓ 1", "✓ 3", "✓ whole", "Chapter 2 is done: all 4 checks are green.", "n next chapter"],
+        );
+        holds(&mut app, size, &["rows projected for a story of 200 tokens: 20,900 → 204"]);
+        app.pressed(KeyCode::Char('c'));
+        holds(&mut app, size, &["Question 1 of 5", "Why keep keys and values, but not queries?", "Think first"]);
+        app.pressed(KeyCode::Enter);
+        holds(&mut app, size, &["The query of a token is used once", "enter next question"]);
+        app.pressed(KeyCode::Enter);
+        holds(&mut app, size, &["Question 2 of 5", "What if a vector grew by doubling"]);
+        app.pressed(KeyCode::Esc);
+        app.pressed(KeyCode::Char('v'));
+        holds(&mut app, size, &["the reference"]);
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_read_hides_nothing() {
+    let mut app = red_app();
+    app.shown.lesson = Err("book/src/ch02_flat.md cannot be read".into());
+    holds(&mut app, (80, 24), &["✗ task_1_rows_copied", "▸ 1 1/2", "book/src/ch02_flat.md"]);
+    for key in ['t', 'h', 'a', 'c', '?'] {
+        app.pressed(KeyCode::Char(key));
+        seen(&mut app, 40, 12);
+    }
+}
+
+#[test]
+fn errors_are_the_compilers_and_the_first_comes_first() {
+    let error = |rendered: &str| Diagnostic { rendered: rendered.into(), is_in_file: true };
+    let errors =
+        Errors { shown: vec![error("\x1b[91merror\x1b[0m: one"), error("error: two")], elsewhere: 3, in_file: true };
+    for size in SIZES {
+        let mut app = app("task 1");
+        app.shown.take(Report::Errors(errors.clone()), false);
+        holds(&mut app, size, &["error: one", "1 more error not shown: a"]);
+        assert!(!seen(&mut app, size.0, size.1).contains("two"));
+        app.pressed(KeyCode::Char('a'));
+        holds(&mut app, size, &["error: one", "error: two", "3 errors elsewhere"]);
+        app.shown.take(Report::Errors(Errors { in_file: false, ..errors.clone() }), false);
+        app.pressed(KeyCode::Esc);
+        holds(&mut app, size, &["Nothing in exercises/ch02_flat.rs is marked"]);
+    }
+}
+
+#[test]
+fn a_run_that_was_cut_off_says_why() {
+    for size in SIZES {
+        let mut app = app("task 1");
+        let printed = checks::read("running 2 tests\ntest checks::task_1_a ... ok\n", 2);
+        app.shown.take(Report::CutOff { printed, why: "the checks were still running after 9 seconds".into() }, true);
+        holds(&mut app, size, &["did not come to their end", "still running after 9 seconds", "· 1"]);
+        assert!(!app.shown.is_green());
+    }
+}
+
+#[test]
+fn a_chapter_of_their_own_that_others_stand_on_is_named() {
+    let mut app = app("all done");
+    let first = "x\n  your code of chapter 1 panicked (exercises/ch01.rs:9): not yet implemented: ch01 task 2: loop";
+    app.shown.take(report(&[("task_1_a", ""), ("task_2_a", first), ("task_3_a", first)]), true);
+    holds(&mut app, (80, 24), &["2 checks wait for task 2 of chapter 1, which you have begun"]);
+    assert!(!app.shown.is_green());
+}
+
+#[test]
+fn while_the_others_run_only_the_task_in_hand_counts() {
+    let mut app = red_app();
+    app.shown.take(
+        report(&[("task_1_extend_holds_more_tokens", ""), ("task_1_rows_copied_are_the_tokens_held_before", "")]),
+        false,
+    );
+    holds(&mut app, (80, 24), &["▸ 1 make room", "All of this task is green. The other checks are running"]);
+    assert!(!app.shown.is_green());
+}
+
+#[test]
+fn every_view_fits_every_terminal() {
+    for mut app in [app(""), red_app(), green_app()] {
+        for columns in [1, 20, 39, 40, 41, 57, 80, 109, 110, 200] {
+            for rows in [1, 2, 11, 12, 13, 24, 60] {
+                for key in ['h', 'a', 't', '?', 'v', 'c'] {
+                    app.pressed(KeyCode::Char(key));
+                    let seen = seen(&mut app, columns, rows);
+                    if (columns < LEAST.0 || rows < LEAST.1) && columns > 30 && rows > 3 {
+                        let flat = seen.split_whitespace().collect::<Vec<_>>().join(" ");
+                        assert!(flat.contains("cargo learn needs 40×12"), "{seen}");
+                    }
+                    app.pressed(KeyCode::PageDown);
+                    app.pressed(KeyCode::Esc);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn scrolling_ends_where_the_text_does() {
+    let mut app = red_app();
+    app.pressed(KeyCode::Char('t'));
+    seen(&mut app, 40, 12);
+    let (body, room) = app.extent;
+    assert!(body > room, "the section is longer than this terminal");
+    for _ in 0..2 * body {
+        app.pressed(KeyCode::Down);
+    }
+    assert_eq!(app.scroll, body - room);
+    holds(&mut app, (40, 12), &["↑ more above"]);
+    app.pressed(KeyCode::Home);
+    assert_eq!(app.scroll, 0);
+    // A larger terminal shows all of it.
+    app.pressed(KeyCode::End);
+    seen(&mut app, 120, 60);
+    assert_eq!(app.scroll, 0);
+}
