@@ -13,15 +13,17 @@ use crate::names::Names;
 use crate::page::{Page, normalised};
 use crate::render::{Complaint, render};
 use crate::rendered::RenderedBook;
-use crate::{claims, markup};
+use crate::{about, claims, markup};
 
 const SOURCE: &str = "book/src";
-const SUMMARY: &str = "book/src/SUMMARY.md";
+pub const SUMMARY: &str = "book/src/SUMMARY.md";
 
 /// A rendered book and all that is wrong with it.
 pub struct Build {
     pub folder: TempDir,
     pub findings: Findings,
+    /// The pages that it was rendered from, in order.
+    pub pages: Vec<(Page, Contents)>,
 }
 
 /// Renders the book in `root/book` into a temporary folder and checks it. It is an error only when there is no book to
@@ -38,6 +40,7 @@ pub fn build(root: &Path) -> Result<Build> {
         claims::check(root, page, contents, &names, &mut findings);
         markup::check(page, contents, &mut findings);
     }
+    about::check(&pages, &mut findings);
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.
         bail!("{findings}");
@@ -49,7 +52,7 @@ pub fn build(root: &Path) -> Result<Build> {
     for complaint in complaints {
         report(&complaint, &pages, &mut findings);
     }
-    Ok(Build { folder, findings })
+    Ok(Build { folder, findings, pages })
 }
 
 /// The pages of the book, from the repository root, in order.
@@ -105,7 +108,7 @@ pub fn read_pages(root: &Path, listed: &[PathBuf], findings: &mut Findings) -> V
 
 /// How a page links to the file that the reader edits. It leads there from the page's source, from the rendered page in
 /// its place in the repository, and from the server.
-const EXERCISE_LINK: &str = "../../exercises/";
+pub const EXERCISE_LINK: &str = "../../exercises/";
 
 fn check_links(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
     for (page, contents) in pages {
@@ -202,7 +205,7 @@ fn report(complaint: &Complaint, pages: &[(Page, Contents)], findings: &mut Find
 }
 
 /// `book/src/part1/ch02.md` → `part1/ch02.html`. mdBook makes a `README.md` the index of its folder.
-fn rendered_name(page: &Page) -> PathBuf {
+pub fn rendered_name(page: &Page) -> PathBuf {
     let name = page.file.strip_prefix(SOURCE).unwrap_or(&page.file);
     match name.file_stem().is_some_and(|stem| stem.eq_ignore_ascii_case("readme")) {
         true => name.with_file_name("index.html"),

@@ -73,7 +73,7 @@ pub fn serve(root: &Path, port: u16, open: bool) -> Result<Infallible> {
 
 /// Publishes the book as it is now; but not one with faults in place of one without.
 fn rebuild(root: &Path, site: &Path, was_good: &mut bool) -> Result<()> {
-    let Build { folder, findings } = check::build(root)?;
+    let Build { folder, findings, .. } = check::build(root)?;
     if *was_good && !findings.is_empty() {
         bail!("{findings}");
     }

@@ -389,3 +389,23 @@ fn a_listed_page_that_is_not_there() {
 fn a_footnote_that_nothing_refers_to() {
     finds_at_the_end("[^lonely]: text", "mdBook warns: footnote `lonely`");
 }
+
+#[test]
+fn a_page_that_does_not_say_what_it_is_about() {
+    let book = Book::good();
+    book.write("book/src/preface.md", "# Preface\n\n```text\nonly code\n```\n");
+    let said = the_finding(&book);
+    assert!(said.contains("book/src/preface.md:1: no sentence says what the page is about"), "{said}");
+}
+
+#[test]
+fn a_page_that_begins_like_another() {
+    let book = Book::good();
+    let words = "The same words at the top of two pages say of neither of them what it is about, and that is a pity.";
+    book.write("book/src/preface.md", &format!("# Preface\n\n{words}\n"));
+    let page = book.read(PAGE);
+    let title = page.lines().next().unwrap();
+    book.write(PAGE, &page.replacen(title, &format!("{title}\n\n{words}"), 1));
+    let said = the_finding(&book);
+    assert!(said.contains(&format!("{PAGE}:1: the page begins with the words of `book/src/preface.md`")), "{said}");
+}

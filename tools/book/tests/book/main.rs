@@ -2,6 +2,7 @@
 
 mod check;
 mod commands;
+mod publish;
 mod serve;
 mod style;
 mod support;

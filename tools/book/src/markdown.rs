@@ -1,0 +1,115 @@
+//! A page as Markdown that reads by itself: its includes in place, each figure told in words, its links to other pages of
+//! the same kind.
+
+use std::ops::Range;
+
+use mdbook_markdown::pulldown_cmark::{Event, Tag};
+use mdbook_markdown::{MarkdownOptions, new_cmark_parser};
+
+use crate::html::{self, Piece};
+
+/// `text` has its includes expanded; `link` says where a link leads, if elsewhere than it says.
+pub fn plain(text: &str, link: impl Fn(&str) -> Option<String>) -> String {
+    let mut edits: Vec<(Range<usize>, String)> = Vec::new();
+    for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter() {
+        let source = &text[range.clone()];
+        match event {
+            Event::Start(Tag::HtmlBlock) if source.contains("<figure") => edits.push((range, figures(source))),
+            // Marks for the eyes: the words in them stay.
+            Event::InlineHtml(tag) if tag.starts_with("<span") || tag.starts_with("</span") => {
+                edits.push((range, String::new()));
+            }
+            Event::Start(Tag::Link { dest_url, .. }) => {
+                if let Some(target) = link(&dest_url)
+                    && let Some(at) = source.rfind(&*dest_url)
+                {
+                    let start = range.start + at;
+                    edits.push((start..start + dest_url.len(), target));
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut plain = String::with_capacity(text.len());
+    let mut done = 0;
+    for (range, with) in edits {
+        if range.start >= done {
+            plain += &text[done..range.start];
+            plain += &with;
+            done = range.end;
+        }
+    }
+    plain + &text[done..]
+}
+
+/// What the figures of a piece of HTML show: the words for the picture, those under it, and the steps as a list.
+fn figures(html: &str) -> String {
+    let mut lines = Vec::new();
+    let mut words = String::new();
+    let mut in_svg = false;
+    let mut in_script = false;
+    let mut step = 0;
+    for (_, piece) in html::pieces(html) {
+        match piece {
+            Piece::Open(element) => match element.name.as_str() {
+                "svg" => {
+                    in_svg = true;
+                    lines.extend(element.says("aria-label").map(|shows| format!("Figure: {shows}")));
+                }
+                "script" => in_script = true,
+                "figcaption" | "li" | "summary" => words.clear(),
+                "code" => words.push('`'),
+                "em" => words.push('*'),
+                _ => {}
+            },
+            Piece::Text(text) if !in_svg && !in_script => words += &text,
+            Piece::Text(_) => {}
+            Piece::Close(name) => match name.as_str() {
+                "svg" => in_svg = false,
+                "script" => in_script = false,
+                "code" => words.push('`'),
+                "em" => words.push('*'),
+                "figcaption" => lines.push(one_line(&words)),
+                "li" => {
+                    step += 1;
+                    lines.push(format!("{step}. {}", one_line(&words)));
+                }
+                "ol" => step = 0,
+                _ => {}
+            },
+        }
+    }
+    let quoted: Vec<String> = lines.iter().filter(|line| !line.is_empty()).map(|line| format!("> {line}\n")).collect();
+    quoted.join(">\n")
+}
+
+fn one_line(words: &str) -> String {
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn md(target: &str) -> Option<String> {
+        target.strip_suffix(".md").map(|name| format!("{name}.html.md"))
+    }
+
+    #[test]
+    fn a_figure_is_told_in_words() {
+        let page = "# T\n\n<figure>\n<svg role=\"img\" aria-label=\"Four pages.\">\n<text>x</text>\n</svg>\n\
+                    <figcaption>One is <code>free</code>.</figcaption>\n<details>\n<summary>Step by step</summary>\n<ol>\n\
+                    <li>first</li>\n<li>second</li>\n</ol>\n</details>\n<script>{}</script>\n</figure>\n\nMore.\n";
+        let told = "# T\n\n> Figure: Four pages.\n>\n> One is `free`.\n>\n> 1. first\n>\n> 2. second\n\nMore.\n";
+        assert_eq!(plain(page, md), told);
+    }
+
+    #[test]
+    fn links_lead_to_the_other_pages_and_code_stays() {
+        let page = "[a.md](a.md), [`b`](b.md \"title\") and <span class=\"cell-new\">new</span>\n\n\
+                    ```text\n[a](a.md) <span>\n```\n\n<details>\n<summary>Q</summary>\n\nAnswer.\n\n</details>\n";
+        let told = "[a.md](a.html.md), [`b`](b.html.md \"title\") and new\n\n\
+                    ```text\n[a](a.md) <span>\n```\n\n<details>\n<summary>Q</summary>\n\nAnswer.\n\n</details>\n";
+        assert_eq!(plain(page, md), told);
+    }
+}
