@@ -164,7 +164,7 @@ async function parts(tab, figure) {
   };
 }
 
-async function steps(tab, address, page) {
+export async function steps(tab, address, page) {
   await tab.goto(address + page);
   const figures = await tab.locator("figure[data-figure]").all();
   assert.ok(figures.length > 0);

@@ -2,7 +2,7 @@
 // mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it tells texts. Says what
 // is wrong, then `N passed, N failed`.
 //
-//   tools/browser/run [--only TEXT] [--shots FOLDER] [--book FOLDER] [--program FILE]
+//   tools/browser/run [--only TEXT] [--shots FOLDER] [--book FOLDER] [--published FOLDER] [--program FILE]
 
 import { mkdir, readFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
@@ -12,6 +12,7 @@ import { parseArgs } from "node:util";
 import { start } from "./browser.js";
 import { checks } from "./checks.js";
 import { liveChecks } from "./live.js";
+import { publishedChecks } from "./published.js";
 import { serve } from "./site.js";
 
 /** At the same time. More than the cores, as pages also wait. */
@@ -23,6 +24,7 @@ const { values: options } = parseArgs({
     book: { type: "string", default: fileURLToPath(new URL("../../book/html", import.meta.url)) },
     only: { type: "string", default: "" },
     program: { type: "string", default: process.env.PROGRAM },
+    published: { type: "string", default: process.env.PUBLISHED },
     shots: { type: "string" },
   },
 });
@@ -54,6 +56,9 @@ if (options.shots) {
 const site = await serve(folder);
 const browser = await start();
 const all = checks({ browser, address: site.address, folder, pages, figures, shot });
+if (options.published) {
+  all.push(...publishedChecks({ browser, folder: resolve(options.published), pages, figures }));
+}
 all.push(...liveChecks({ browser, program: options.program, shot }));
 const waiting = all.filter(([name]) => name.includes(options.only));
 let passed = 0;
