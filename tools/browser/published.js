@@ -1,5 +1,5 @@
-// What must hold of the book in a folder of its own (cargo book build --out), made for https://example.org/page-by-page/: it
-// works opened as files and below that path, and all that it links to is there.
+// What must hold of the book as it is published (tools/publish/run), made for https://example.org/page-by-page/: it works
+// opened as files and below that path, and all that it links to is there.
 
 import assert from "node:assert/strict";
 import { readFile, readdir } from "node:fs/promises";
@@ -18,7 +18,7 @@ export function publishedChecks({ browser, folder, pages, figures }) {
   const read = (tab, address) => visit(tab, address, pages, withFigures.at(-1));
   return [
     ["published: every link leads somewhere", () => links(folder)],
-    ["published: each page says what it is about", () => descriptions(folder, pages)],
+    ["published: each page says what it is and has", () => descriptions(folder, pages)],
     ["published: opened as files", () => watched(browser, (tab) => read(tab, pathToFileURL(join(folder, "/")).href))],
     [
       "published: below a path",
@@ -132,6 +132,9 @@ async function descriptions(folder, pages) {
     const html = await readFile(join(folder, page), "utf8");
     const found = [...html.matchAll(/<meta name="description" content="([^"]*)">/g)].map((match) => match[1]);
     const text = found[0]?.replace(/&(amp|quot|lt|gt);/g, "x") ?? "";
+    for (const part of ['property="og:image"', 'rel="canonical"', 'href="page-by-page.pdf"', `href="${page}.md"`]) {
+      if (html.split(part).length !== 2) faults.push(`${page}: not one ${part}`);
+    }
     if (found.length !== 1 || text.length < 60 || text.length > 160) faults.push(`${page}: ${found.length}, of ${text.length}: ${text}`);
     if (seen.has(text)) faults.push(`${page} is described as ${seen.get(text)} is`);
     seen.set(text, page);
