@@ -12,7 +12,7 @@ use std::process::Command;
 
 use page_by_page::chapters::Source;
 use page_by_page::model::{LogitRows, Model};
-use program::{PROGRAM, ok, run};
+use program::{PROGRAM, ok, run, run_in};
 use serde_json::{Value, json};
 
 #[track_caller]
@@ -51,6 +51,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["serve"],
         &["logits"],
         &["synth"],
+        &["bought"],
         &["status"],
         &["bench"],
         &["bench", "engine"],
@@ -133,15 +134,34 @@ fn wrong_usage_has_exit_code_2() {
     }
 }
 
+/// A repository in which nothing but the record counts.
+fn with_record(record: Option<&str>) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for folder in ["exercises", ".page-by-page", "deeper/still"] {
+        std::fs::create_dir_all(root.path().join(folder)).unwrap();
+    }
+    std::fs::write(root.path().join("exercises/untouched.txt"), "").unwrap();
+    if let Some(record) = record {
+        std::fs::write(root.path().join(".page-by-page/record.json"), record).unwrap();
+    }
+    root
+}
+
 #[test]
 fn status_lists_the_chapters_and_says_what_is_next() {
-    let status = ok(&["status"]).stdout;
+    let root = with_record(None);
+    let status = run_in(root.path(), &["status"]);
+    assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
+    let status = status.stdout;
     let lines: Vec<&str> = status.lines().collect();
     assert!(lines[0].starts_with("chapter"), "{status}");
     for chapter in page_by_page::chapters::all() {
         let title = format!("{:2}  {}", chapter.number, chapter.title);
         let line = lines.iter().find(|line| line.starts_with(&title)).expect(&title);
         assert!(line.contains(whose(chapter.number)), "{line}");
+        if whose(chapter.number) == "yours" {
+            assert!(line.ends_with("no run on record: `cargo learn`"), "{line}");
+        }
     }
     assert!(lines[lines.len() - 1].starts_with("Next: "), "{status}");
 }
@@ -149,10 +169,51 @@ fn status_lists_the_chapters_and_says_what_is_next() {
 #[cfg(reference = "ch01_recompute")]
 #[test]
 fn status_counts_what_is_left_of_an_untouched_chapter() {
-    let status = ok(&["status"]).stdout;
+    let root = with_record(None);
+    let status = run_in(root.path(), &["status"]).stdout;
     let line = status.lines().find(|line| line.contains("Recompute everything")).unwrap();
     assert!(line.contains("reference") && line.ends_with("all 3 pieces"), "{line}");
-    assert!(status.ends_with("edit exercises/ch01_recompute.rs\n"), "{status}");
+    assert!(status.contains("Next: "), "{status}");
+}
+
+#[test]
+fn status_is_an_object_too() {
+    let record = r#"{"version":1,"at":"ch02_flat","chapters":{"ch02_flat":{"fingerprint":"0","ran":7,
+        "tasks":{"1":{"green":9,"of":9}},"whole":{"green":0,"of":3}}}}"#;
+    let root = with_record(Some(record));
+    // The record of the repository is found from any of its folders.
+    let status = run_in(&root.path().join("deeper/still"), &["status", "--json"]);
+    assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!((&status["at"], &status["note"]), (&json!("ch02_flat"), &json!(null)));
+    assert!(status["next"]["text"].as_str().unwrap().starts_with("Next: "), "{status}");
+    let chapters = status["chapters"].as_array().unwrap();
+    assert_eq!(chapters.len(), page_by_page::chapters::all().len());
+    for (object, chapter) in chapters.iter().zip(page_by_page::chapters::all()) {
+        assert_eq!((&object["number"], &object["name"]), (&json!(chapter.number), &json!(chapter.name)));
+        assert_eq!(object["title"], chapter.title);
+        let yours = whose(chapter.number) == "yours";
+        assert_eq!(object["source"] == "yours", yours, "{object}");
+        let left: usize = object["tasks"].as_array().unwrap().iter().map(|t| t["left"].as_array().unwrap().len()).sum();
+        assert_eq!(left, chapter.tasks_left().len(), "{object}");
+        // No file has the fingerprint 0.
+        let expected = if yours && chapter.name == "ch02_flat" { "changed" } else { "none" };
+        assert_eq!(object["last_run"], expected, "{object}");
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_used_is_said_and_no_failure() {
+    let root = with_record(Some("{\"version\": 1, \"chapters\": "));
+    let status = run_in(root.path(), &["status"]);
+    assert_eq!(status.code, Some(0));
+    let says = "note: .page-by-page/record.json is damaged (";
+    assert!(status.stderr.starts_with(says) && status.stderr.contains("it counts as none"), "{}", status.stderr);
+    assert!(status.stdout.contains("Next: "), "{}", status.stdout);
+    let object = run_in(root.path(), &["status", "--json"]);
+    assert_eq!((object.code, object.stderr.as_str()), (Some(0), ""));
+    let object: Value = serde_json::from_str(&object.stdout).unwrap();
+    assert!(object["note"].as_str().unwrap().contains("is damaged ("), "{object}");
 }
 
 #[test]

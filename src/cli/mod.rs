@@ -4,6 +4,7 @@
 
 mod batch;
 mod bench;
+mod bought;
 #[cfg(feature = "serve")]
 mod chat;
 mod choosing;
@@ -19,6 +20,9 @@ mod missing;
 mod page_file;
 mod progress;
 mod reading;
+// Its writer is `cargo learn`, in tools/learn.
+#[allow(dead_code)]
+mod record;
 mod report;
 mod saved;
 #[cfg(feature = "serve")]
@@ -26,6 +30,10 @@ mod serve;
 mod sharing;
 mod simulate;
 mod status;
+// What build.rs and the course tool use, too.
+#[allow(dead_code)]
+#[path = "../../tools/course/src/stub.rs"]
+mod stub;
 mod synth;
 mod talking;
 mod tell;
@@ -84,6 +92,7 @@ enum Command {
     Bench(bench::Bench),
     Workload(workload::Workload),
     Simulate(simulate::Simulate),
+    Bought(bought::BoughtCommand),
     Status(status::Status),
 }
 
@@ -128,6 +137,7 @@ impl Cli {
             Command::Bench(command) => command.run(),
             Command::Workload(command) => command.run(),
             Command::Simulate(command) => command.run(),
+            Command::Bought(command) => command.run(),
             Command::Status(command) => command.run(),
         })
     }

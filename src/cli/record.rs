@@ -260,7 +260,8 @@ mod tests {
         ran.tasks.insert(10, Tally { green: 70_000, of: 70_000 });
         record.write(root.path()).unwrap();
         assert_eq!(Record::read(root.path()), (record, None));
-        let names: Vec<_> = fs::read_dir(root.path().join(".page-by-page")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(root.path().join(".page-by-page")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["record.json"], "nothing is left beside it");
     }
 
@@ -304,7 +305,8 @@ mod tests {
         fs::remove_file(root.path().join(FILE)).unwrap();
         fs::create_dir_all(root.path().join(FILE).join("kept")).unwrap();
         assert!(Record::default().write(root.path()).is_err());
-        let names: Vec<_> = fs::read_dir(root.path().join(".page-by-page")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(root.path().join(".page-by-page")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["record.json"], "nothing is left beside it");
         assert!(root.path().join(FILE).join("kept").is_dir());
     }

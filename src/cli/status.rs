@@ -1,26 +1,99 @@
 //! `status`: how far the reader has come.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use anyhow::Result;
 use clap::Args;
 use page_by_page::chapters::{Chapter, Source, all};
+use serde::Serialize;
 
-use super::print;
+use super::record::{Ran, Record, Standing, Tally};
 use super::report::{Table, count};
+use super::{print, say, stub};
 
-/// Show the chapters: whose code runs, and what is left to write
+/// Show the chapters: whose code runs, what the last run of the checks said, and what is left to write
 ///
 /// A chapter is yours as soon as its file in exercises/ has changed. Until then the reference from solutions/ stands
 /// in, if the program was built with --features solution.
+///
+/// `cargo learn` keeps a record of its runs, in .page-by-page/record.json. Under each chapter that you have started this says
+/// what the last one found, and whether the file has changed since.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  cargo run -- status")]
-pub struct Status {}
+  cargo run -- status
+  cargo run -- status --json
+
+What the JSON object holds:
+  chapters            one object for each chapter, in order:
+    number, title     as in the book
+    name              its file: exercises/NAME.rs, tests/NAME.rs, book/src/NAME.md
+    source            whose code runs: yours, reference or unstarted
+    last_run          none, changed (the file is another since) or current; nothing is known of a file that is not yours
+    ran               when that was, in seconds since 1970; null if never
+    tasks             one object for each task that is left or was checked:
+      number          of the task
+      left            what is left to write, one text for each todo!()
+      green, of       its checks in the last run; null if there was none
+    whole             green and of, of the checks of the chapter as a whole; null if there was no run
+  at                  the chapter that `cargo learn` is at, by its name; null if none
+  next                what to do next: chapter, task (null if none is left) and text
+  note                why the record cannot be used; null if it can")]
+pub struct Status {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'r> {
+    chapters: Vec<ChapterReport>,
+    at: Option<&'r str>,
+    next: Next,
+    note: Option<&'r str>,
+}
+
+#[derive(Serialize)]
+struct ChapterReport {
+    number: usize,
+    title: &'static str,
+    name: &'static str,
+    source: &'static str,
+    last_run: &'static str,
+    ran: Option<u64>,
+    tasks: Vec<Task>,
+    whole: Option<Tally>,
+}
+
+#[derive(Serialize)]
+struct Task {
+    number: u32,
+    left: Vec<&'static str>,
+    green: Option<usize>,
+    of: Option<usize>,
+}
+
+/// What to do next.
+#[derive(Serialize)]
+struct Next {
+    chapter: Option<usize>,
+    task: Option<u32>,
+    text: String,
+}
 
 impl Status {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        let mut table = Table::new(3, &["chapter", "code", "left to write"]);
+        let (record, note) = Record::read(&repository());
+        let next = next_step(&record);
+        if self.json {
+            let chapters = all().iter().map(|chapter| ChapterReport::of(chapter, &record)).collect();
+            let report = Report { chapters, at: record.at.as_deref(), next, note: note.as_deref() };
+            return print(&(serde_json::to_string_pretty(&report)? + "\n"));
+        }
+        let mut table = Table::new(3, &["chapter", "code", "how far"]);
         for chapter in all() {
             let title = format!("{:2}  {}", chapter.number, chapter.title);
             let code = match chapter.source {
@@ -28,34 +101,232 @@ impl Status {
                 Source::Reference => "reference",
                 Source::Unstarted => "not started",
             };
-            let left = left_to_write(chapter);
-            table.line([title.as_str(), code, left.first().map_or("nothing", String::as_str)]);
-            for task in left.iter().skip(1) {
-                table.line(["", "", task.as_str()]);
+            let lines = how_far(chapter, &record);
+            table.line([title.as_str(), code, lines.first().map_or("", String::as_str)]);
+            for line in lines.iter().skip(1) {
+                table.line(["", "", line.as_str()]);
             }
         }
-        print(&format!("{}\n{}\n", table.render(), next_step()))
+        if let Some(note) = note {
+            say(&format!("note: {note}"));
+        }
+        print(&format!("{}\n{}\n", table.render(), next.text))
     }
 }
 
-/// The tasks one by one in a chapter that was started, else how many there are.
-fn left_to_write(chapter: &Chapter) -> Vec<String> {
-    let left = chapter.tasks_left();
+/// The repository whose record counts: the one around the current folder, or the one that this program was built from.
+fn repository() -> PathBuf {
+    let is_repository = |folder: &&Path| folder.join("exercises/untouched.txt").is_file();
+    let here = std::env::current_dir().unwrap_or_default();
+    here.ancestors().find(is_repository).unwrap_or(Path::new(env!("CARGO_MANIFEST_DIR"))).to_path_buf()
+}
+
+/// What the record says of the file as it was compiled.
+fn standing(chapter: &Chapter, record: &Record) -> Standing {
     match chapter.source {
-        Source::Yours => left.into_iter().map(String::from).collect(),
-        Source::Reference | Source::Unstarted => vec![format!("all {}", count(left.len(), "piece"))],
+        Source::Yours => record.standing(chapter.name, &stub::fingerprint(chapter.exercise)),
+        Source::Reference | Source::Unstarted => Standing::NoRun,
     }
 }
 
-fn next_step() -> String {
-    let started = all().iter().find(|chapter| chapter.source == Source::Yours && !chapter.tasks_left().is_empty());
-    if let Some(chapter) = started {
-        return format!("Next: {} in exercises/{}.rs", chapter.tasks_left()[0], chapter.name);
+/// The last run and the tasks left, one by one, of a chapter that was started; else how many there are.
+fn how_far(chapter: &Chapter, record: &Record) -> Vec<String> {
+    let left = chapter.tasks_left();
+    if chapter.source != Source::Yours {
+        return vec![format!("all {}", count(left.len(), "piece"))];
+    }
+    let last_run = match (standing(chapter, record), record.chapters.get(chapter.name)) {
+        (Standing::Current, Some(ran)) => in_words(ran),
+        (Standing::Changed, Some(ran)) => format!("{}; changed since the last run", in_words(ran)),
+        _ => "no run on record: `cargo learn`".into(),
+    };
+    let left = match left.is_empty() {
+        true => vec!["nothing left to write".to_string()],
+        false => left.into_iter().map(String::from).collect(),
+    };
+    [vec![last_run], left].concat()
+}
+
+fn in_words(ran: &Ran) -> String {
+    let (tasks, checks) = (ran.tasks_green(), ran.checks());
+    if checks.all_green() {
+        return format!("all {} green", count(checks.of, "check"));
+    }
+    format!("{} of {} green, {} of {}", tasks.green, count(tasks.of, "task"), checks.green, count(checks.of, "check"))
+}
+
+/// `task 2: gather …` → 2
+fn number(task: &str) -> Option<u32> {
+    task.strip_prefix("task ")?.split(':').next()?.parse().ok()
+}
+
+fn next_step(record: &Record) -> Next {
+    let started = || all().iter().filter(|chapter| chapter.source == Source::Yours);
+    let next = |chapter: &Chapter, task, text| Next { chapter: Some(chapter.number), task, text };
+    if let Some(chapter) = started().find(|chapter| !chapter.tasks_left().is_empty()) {
+        let task = chapter.tasks_left()[0];
+        return next(chapter, number(task), format!("Next: {task} in exercises/{}.rs", chapter.name));
+    }
+    // Nothing is left to write, but the last run was not all green, or is not about this file.
+    let red = |chapter: &&Chapter| match (standing(chapter, record), record.chapters.get(chapter.name)) {
+        (Standing::Current, Some(ran)) => !ran.checks().all_green(),
+        (Standing::Changed, _) => true,
+        _ => false,
+    };
+    if let Some(chapter) = started().find(red) {
+        let why = match standing(chapter, record) {
+            Standing::Changed => "it has changed since the last run",
+            _ => "not all of its checks are green",
+        };
+        let text = format!("Next: cargo test --features solution --test {}; {why}", chapter.name);
+        return next(chapter, None, text);
     }
     match all().iter().find(|chapter| chapter.source != Source::Yours) {
-        Some(Chapter { number, title, name, .. }) => {
-            format!("Next: read chapter {number}, {title} (cargo book), and edit exercises/{name}.rs")
+        Some(chapter) => {
+            let Chapter { number, title, name, .. } = chapter;
+            let text = format!("Next: read chapter {number}, {title} (cargo book), and edit exercises/{name}.rs");
+            next(chapter, None, text)
         }
-        None => "Next: cargo test --features solution, to see whether all of it is right".into(),
+        None => Next {
+            chapter: None,
+            task: None,
+            text: "Next: cargo test --features solution, to see whether all of it is right".into(),
+        },
+    }
+}
+
+impl ChapterReport {
+    fn of(chapter: &Chapter, record: &Record) -> Self {
+        let standing = standing(chapter, record);
+        let ran = record.chapters.get(chapter.name).filter(|_| standing != Standing::NoRun);
+        let left = chapter.tasks_left();
+        let checked = ran.map(|ran| ran.tasks.keys().copied()).into_iter().flatten();
+        let numbers: BTreeSet<u32> = left.iter().filter_map(|task| number(task)).chain(checked).collect();
+        let task = |task: u32| {
+            let tally = ran.and_then(|ran| ran.tasks.get(&task));
+            let of_task = |text: &&&'static str| number(text) == Some(task);
+            let what = |text: &&'static str| text.split_once(": ").map_or(*text, |(_, what)| what);
+            Task {
+                number: task,
+                left: left.iter().filter(of_task).map(what).collect(),
+                green: tally.map(|tally| tally.green),
+                of: tally.map(|tally| tally.of),
+            }
+        };
+        ChapterReport {
+            number: chapter.number,
+            title: chapter.title,
+            name: chapter.name,
+            source: match chapter.source {
+                Source::Yours => "yours",
+                Source::Reference => "reference",
+                Source::Unstarted => "unstarted",
+            },
+            last_run: match standing {
+                Standing::NoRun => "none",
+                Standing::Changed => "changed",
+                Standing::Current => "current",
+            },
+            ran: ran.map(|ran| ran.ran),
+            tasks: numbers.into_iter().map(task).collect(),
+            whole: ran.map(|ran| ran.whole),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const STUB: &str = "todo!(\"ch02 task 1: grow\") todo!(\"ch02 task 3: write\") todo!(\"ch02 task 3: again\")";
+
+    fn chapter(source: Source, exercise: &'static str) -> Chapter {
+        Chapter { number: 2, title: "The flat cache", name: "ch02_flat", source, exercise }
+    }
+
+    /// A record of a run on this text.
+    fn record(exercise: &str, tasks: &[(u32, usize, usize)], whole: (usize, usize)) -> Record {
+        let mut record = Record::default();
+        let ran = record.chapter_mut("ch02_flat");
+        (ran.fingerprint, ran.ran) = (stub::fingerprint(exercise), 1_795_335_000);
+        ran.tasks = tasks.iter().map(|(task, green, of)| (*task, Tally { green: *green, of: *of })).collect();
+        ran.whole = Tally { green: whole.0, of: whole.1 };
+        record
+    }
+
+    #[test]
+    fn a_started_chapter_says_what_the_last_run_found() {
+        let red = record(STUB, &[(1, 9, 9), (2, 1, 3), (3, 0, 1)], (0, 3));
+        let left = ["task 1: grow", "task 3: write", "task 3: again"];
+        let lines = |chapter: Chapter, record: &Record| how_far(&chapter, record);
+        let yours = || chapter(Source::Yours, STUB);
+        assert_eq!(lines(yours(), &red), [&["1 of 3 tasks green, 10 of 16 checks"], &left[..]].concat());
+        let older = record("other", &[(1, 1, 1)], (0, 1));
+        let says = "1 of 1 task green, 1 of 2 checks; changed since the last run";
+        assert_eq!(lines(yours(), &older), [&[says], &left[..]].concat());
+        assert_eq!(lines(yours(), &Record::default())[0], "no run on record: `cargo learn`");
+        let done = record("fn f() {}", &[(1, 9, 9)], (3, 3));
+        let solved = chapter(Source::Yours, "fn f() {}");
+        assert_eq!(lines(solved, &done), ["all 12 checks green", "nothing left to write"]);
+        // A record of a chapter that was reset says nothing.
+        assert_eq!(lines(chapter(Source::Reference, STUB), &red), ["all 3 pieces"]);
+        assert_eq!(lines(chapter(Source::Unstarted, STUB), &red), ["all 3 pieces"]);
+    }
+
+    #[test]
+    fn the_object_has_the_tasks_that_are_left_and_those_that_were_checked() {
+        let red = record(STUB, &[(2, 1, 3), (3, 0, 1)], (0, 3));
+        let json =
+            |chapter: Chapter, record: &Record| serde_json::to_value(ChapterReport::of(&chapter, record)).unwrap();
+        let object = json(chapter(Source::Yours, STUB), &red);
+        let expected = serde_json::json!({
+            "number": 2, "title": "The flat cache", "name": "ch02_flat", "source": "yours",
+            "last_run": "current", "ran": 1_795_335_000u64,
+            "tasks": [
+                { "number": 1, "left": ["grow"], "green": null, "of": null },
+                { "number": 2, "left": [], "green": 1, "of": 3 },
+                { "number": 3, "left": ["write", "again"], "green": 0, "of": 1 },
+            ],
+            "whole": { "green": 0, "of": 3 },
+        });
+        assert_eq!(object, expected);
+        let never = json(chapter(Source::Yours, STUB), &Record::default());
+        assert_eq!((&never["last_run"], &never["ran"], &never["whole"]), (&"none".into(), &().into(), &().into()));
+        assert_eq!(never["tasks"].as_array().unwrap().len(), 2);
+        assert_eq!(json(chapter(Source::Yours, "x"), &red)["last_run"], "changed");
+    }
+
+    #[test]
+    fn every_key_is_documented() {
+        use clap::Args as _;
+        let help = Status::augment_args(clap::Command::new("status")).render_long_help().to_string();
+        let documented = help.split_once("What the JSON object holds:").expect("a list of keys").1;
+        let object = serde_json::to_value(Report {
+            chapters: vec![ChapterReport::of(&chapter(Source::Yours, STUB), &Record::default())],
+            at: None,
+            next: next_step(&Record::default()),
+            note: None,
+        });
+        let mut keys = BTreeMap::new();
+        collect(&object.unwrap(), &mut keys);
+        assert!(keys.len() > 12, "{keys:?}");
+        for key in keys.keys() {
+            let is_named = documented.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == key);
+            assert!(is_named, "{key} is not in the help:{documented}");
+        }
+    }
+
+    fn collect(value: &serde_json::Value, keys: &mut BTreeMap<String, ()>) {
+        match value {
+            serde_json::Value::Object(object) => {
+                for (key, value) in object {
+                    keys.insert(key.clone(), ());
+                    collect(value, keys);
+                }
+            }
+            serde_json::Value::Array(values) => values.iter().for_each(|value| collect(value, keys)),
+            _ => {}
+        }
     }
 }

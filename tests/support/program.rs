@@ -1,6 +1,7 @@
 //! The program, run as people run it.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -51,6 +52,13 @@ pub fn run_with(arguments: &[&str], input: &[u8]) -> Run {
 /// A run with nothing on standard input.
 pub fn run(arguments: &[&str]) -> Run {
     run_with(arguments, b"")
+}
+
+/// A run in this folder, with nothing on standard input.
+pub fn run_in(folder: &Path, arguments: &[&str]) -> Run {
+    let output = Command::new(PROGRAM).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
+    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// A run that must succeed.
