@@ -15,7 +15,8 @@ use crossterm::event::{Event as Typed, KeyCode, KeyEvent, KeyEventKind, KeyModif
 
 use crate::beside;
 use crate::book;
-use crate::checks::{About, InHand, Verdict};
+use crate::bought;
+use crate::checks::{About, Check, InHand, Verdict};
 use crate::compile::Errors;
 use crate::course::{self, Chapter, Exercise, State};
 use crate::lesson::Lesson;
@@ -56,6 +57,8 @@ pub struct Shown {
     pub n_warnings: usize,
     /// The task that was in hand last.
     pub task: Option<u32>,
+    /// The text of the grader: its checks go from the plain to the hard.
+    pub grader: String,
     /// The port of the book, if it is served.
     pub port: Option<u16>,
     /// What the chapter bought, once it is green.
@@ -105,6 +108,8 @@ pub struct App {
     pub extent: (usize, usize),
     pub note: Option<String>,
     pub running: Option<(Stage, Instant)>,
+    /// What is being compiled, if it is not the reader's own code.
+    pub compiling: String,
     /// From the save to the first words about it.
     pub took: Option<Duration>,
     pub hints: BTreeMap<u32, usize>,
@@ -175,9 +180,18 @@ impl Shown {
             is_whole: false,
             n_warnings: 0,
             task: None,
+            grader: std::fs::read_to_string(root.join(format!("tests/{}.rs", chapter.name))).unwrap_or_default(),
             port: None,
             bought: Vec::new(),
         }
+    }
+
+    /// The red checks about something, in the order in which the grader has them.
+    pub fn red(&self, about: About) -> Vec<&Check> {
+        let checks = self.verdict.checks.get(&about).into_iter().flatten();
+        let mut red: Vec<&Check> = checks.filter(|check| check.is_red()).collect();
+        red.sort_by_key(|check| self.grader.find(&format!("fn {}(", check.short())).unwrap_or(usize::MAX));
+        red
     }
 
     pub fn is_started(&self) -> bool {
@@ -268,6 +282,7 @@ impl App {
             extent: (0, 0),
             note,
             running: None,
+            compiling: String::new(),
             took: None,
             hints,
             story: None,
@@ -370,6 +385,11 @@ impl App {
         Ok(())
     }
 
+    /// Whether what is shown is about the file as it was before it was saved.
+    pub fn is_stale(&self) -> bool {
+        self.running.is_some() && self.took.is_none()
+    }
+
     fn send(&self) -> Option<Sender<Event>> {
         self.sender.clone()
     }
@@ -462,6 +482,7 @@ impl App {
 
     fn start(&mut self, filter: Vec<String>, since: Instant) {
         self.run = None;
+        self.compiling.clear();
         self.n_runs += 1;
         let (number, Some(sender)) = (self.n_runs, self.send()) else { return };
         let order = Order {
@@ -481,6 +502,10 @@ impl App {
         let since = self.running.map_or_else(Instant::now, |(_, since)| since);
         match news {
             News::Stage(stage) => self.running = Some((stage, since)),
+            News::Compiling(what) => {
+                self.running = Some((Stage::Compiling, since));
+                self.compiling = if what == "page-by-page" { String::new() } else { format!(" {what}") };
+            }
             News::Ended(report) => {
                 self.took.get_or_insert(since.elapsed());
                 let goes_on = matches!(report, Report::Checks { .. });
@@ -519,11 +544,11 @@ impl App {
         let Some(sender) = self.send() else { return };
         let (name, number) = (self.shown.chapter.name.clone(), self.shown.chapter.number.to_string());
         let mut cargo = runs::cargo(&self.shown.root);
-        cargo.args(["run", "--quiet", "--features", "solution", "--", "bought", &number]);
+        cargo.args(["run", "--quiet", "--features", "solution", "--", "bought", &number, "--json"]);
         thread::spawn(move || {
             let Ok(output) = cargo.output() else { return };
             if output.status.success() {
-                let lines = String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect();
+                let lines = bought::lines(&String::from_utf8_lossy(&output.stdout));
                 let _ = sender.send(Event::Bought(name, lines));
             }
         });

@@ -7,6 +7,7 @@
 mod app;
 mod beside;
 mod book;
+mod bought;
 mod checks;
 mod compile;
 mod course;

@@ -38,6 +38,8 @@ pub enum Stage {
 #[derive(Debug)]
 pub enum News {
     Stage(Stage),
+    /// What is being compiled: `tokenizers`.
+    Compiling(String),
     Ended(Report),
 }
 
@@ -180,9 +182,11 @@ fn follow(order: &Order, lines: &Receiver<Said>, child: &Mutex<Option<Child>>, t
         let left = checking.map_or(Duration::from_secs(3600), |since| order.limit.saturating_sub(since.elapsed()));
         match lines.recv_timeout(left) {
             Ok((line, true)) => {
-                let is_blocked = line.trim_start().starts_with("Blocking ");
-                if is_blocked || line.trim_start().starts_with("Compiling ") {
-                    tell(News::Stage(if is_blocked { Stage::Waiting } else { Stage::Compiling }));
+                let line_of_work = line.trim_start();
+                if line_of_work.starts_with("Blocking ") {
+                    tell(News::Stage(Stage::Waiting));
+                } else if let Some(what) = line_of_work.strip_prefix("Compiling ") {
+                    tell(News::Compiling(what.split(' ').next().unwrap_or(what).to_string()));
                 }
                 errors.push_str(&line);
                 errors.push('\n');

@@ -101,6 +101,12 @@ impl Line {
         self.pieces.iter().map(|(text, _)| text.width()).sum()
     }
 
+    /// The same, in one style.
+    pub fn all(mut self, style: Style) -> Self {
+        self.pieces.iter_mut().for_each(|(_, before)| *before = style);
+        self
+    }
+
     /// The beginning of the line that fits into `width` columns; what is cut off is told by `…`.
     pub fn cut(&self, width: usize) -> Line {
         if self.width() <= width {

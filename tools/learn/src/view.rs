@@ -1,5 +1,7 @@
 //! What is on the screen: a head, one thing, and the keys. Nothing here changes anything but where the screen is scrolled to.
 
+use std::time::Duration;
+
 use crate::app::{App, Jump, Outcome, Shown, View};
 use crate::beside;
 use crate::book;
@@ -63,13 +65,16 @@ fn rule(word: &str, columns: usize) -> Line {
 fn head(app: &App, columns: usize) -> Line {
     let chapter = &app.shown.chapter;
     let left = Line::new(format!("{} · {}", chapter.number, chapter.title), BOLD);
-    let seconds = |duration: std::time::Duration| format!("{:.1} s", duration.as_secs_f64());
+    let seconds = |duration: Duration| match duration.as_secs() {
+        0..60 => format!("{:.1} s", duration.as_secs_f64()),
+        seconds => format!("{} min {} s", seconds / 60, seconds % 60),
+    };
     let right = match app.running {
         Some((stage, since)) => {
             let what = match stage {
-                Stage::Compiling => "compiling",
-                Stage::Waiting => "waiting for another cargo",
-                Stage::Checking => "checking",
+                Stage::Compiling => format!("compiling{}", app.compiling),
+                Stage::Waiting => "waiting for another cargo".into(),
+                Stage::Checking => "checking".into(),
             };
             Line::new(format!("{what} … {}", seconds(since.elapsed())), YELLOW)
         }
@@ -163,10 +168,15 @@ pub fn task(shown: &Shown, number: u32) -> Option<&Task> {
 
 /// Where the page speaks of what is in hand.
 pub fn link(shown: &Shown) -> String {
+    let section = |heading: &str| {
+        let page =
+            std::fs::read_to_string(shown.root.join(format!("book/src/{}.md", shown.chapter.name))).unwrap_or_default();
+        page.lines().position(|line| line == heading).map_or(1, |at| at + 1)
+    };
     let (anchor, line) = match shown.task_in_hand().and_then(|number| task(shown, number)) {
         Some(task) => (task.anchor.as_str(), task.line),
-        None if shown.is_green() => ("what-it-bought", 1),
-        None => ("build", 1),
+        None if shown.is_green() => ("what-it-bought", section("## What it bought")),
+        None => ("build", section("## Build")),
     };
     book::link(&shown.root, shown.port, &shown.chapter.name, anchor, line)
 }
@@ -224,6 +234,12 @@ fn keys(app: &App, columns: usize) -> Line {
             add("t", "task");
             add("esc", "back");
         }
+        View::Task => {
+            if let Some(hint) = hint {
+                add("h", &hint);
+            }
+            add("esc", "back");
+        }
         View::Main => {
             if shown.is_green() {
                 add("n", "next chapter");
@@ -265,6 +281,8 @@ fn keys(app: &App, columns: usize) -> Line {
 fn body(app: &App, columns: usize) -> (Vec<Line>, usize) {
     let shown = &app.shown;
     let lines = match &app.view {
+        // What is there is about the file before it was saved.
+        View::Main if app.is_stale() => verdict(shown).into_iter().map(|line| line.all(DIM)).collect(),
         View::Main => verdict(shown),
         View::Failures => failures(shown),
         View::Hints => hints(app),
@@ -349,7 +367,9 @@ fn title(shown: &Shown) -> Vec<Line> {
     let title = task(shown, number).map_or(String::new(), |task| format!(": {}", plain(&task.title)));
     let mut line = Line::new(format!("Task {number}{title}"), BOLD);
     if let Some(place) = place(shown, number) {
-        line.push("   ", PLAIN);
+        let is_left =
+            shown.exercise.as_ref().is_ok_and(|exercise| exercise.todos.iter().any(|todo| todo.task == number));
+        line.push(if is_left { "   todo in " } else { "   " }, DIM);
         line.push(place, CYAN);
     }
     vec![line]
@@ -430,8 +450,8 @@ fn red(shown: &Shown) -> Vec<Line> {
         lines.push(Line::new(told(shown, tally), DIM));
     }
     lines.push(Line::default());
-    let of_it = shown.verdict.checks.get(&about);
-    let first = of_it.and_then(|checks| checks.iter().find(|check| check.is_red()));
+    let of_it = shown.red(about);
+    let first = of_it.first().copied();
     match first {
         Some(check) => lines.extend(failure(check)),
         None if !shown.is_whole && tally.of > 0 => {
@@ -492,7 +512,9 @@ fn compile_errors(shown: &Shown, errors: &Errors, most: usize) -> Vec<Line> {
         lines.push(Line::default());
     }
     for error in errors.shown.iter().take(most) {
-        lines.extend(text::from_ansi(error.rendered.trim_end()));
+        // The reader's file, by the name that it has for the reader.
+        let rendered = error.rendered.replace("src/../", "").replace("src\\..\\", "");
+        lines.extend(text::from_ansi(rendered.trim_end()));
         lines.push(Line::default());
     }
     let others = errors.shown.len().saturating_sub(most);
@@ -530,8 +552,8 @@ fn failures(shown: &Shown) -> Vec<Line> {
         _ => return verdict(shown),
     }
     let mut lines = Vec::new();
-    for (about, checks) in &shown.verdict.checks {
-        let red: Vec<&Check> = checks.iter().filter(|check| check.is_red()).collect();
+    for about in shown.verdict.checks.keys() {
+        let red = shown.red(*about);
         let tally = shown.verdict.tally(*about);
         let name = match about {
             About::Code => continue,

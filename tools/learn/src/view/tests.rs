@@ -6,7 +6,7 @@ use crossterm::event::KeyCode;
 use super::*;
 use crate::checks;
 use crate::compile::Diagnostic;
-use crate::course::State;
+use crate::course::{State, Todo};
 use crate::record::Record;
 use crate::runs::Report;
 
@@ -27,10 +27,14 @@ fn app(text: &str) -> App {
     app.shown.lesson = course::lesson(&here, &app.shown.chapter);
     let Ok(exercise) = &mut app.shown.exercise else { panic!("the stub is there") };
     // Whatever is in the reader's file while these tests run.
-    exercise.state = if text.is_empty() { State::Untouched } else { State::Started };
-    if !text.is_empty() {
-        exercise.text = text.into();
-        exercise.todos.clear();
+    exercise.todos.clear();
+    match text {
+        "" => {
+            exercise.state = State::Untouched;
+            let what = "copy into a new tensor".to_string();
+            exercise.todos.push(Todo { task: 1, line: 52, what });
+        }
+        text => (exercise.state, exercise.text) = (State::Started, text.into()),
     }
     app
 }
@@ -96,7 +100,7 @@ fn an_untouched_chapter_says_where_to_begin() {
             ["2 · The flat cache", "Not started.", "exercises/ch02_flat.rs", "▸ 1", "t task", "? keys", "q quit"];
         holds(&mut app(""), size, &words);
     }
-    holds(&mut app(""), (80, 24), &["Task 1: make room exercises/ch02_flat.rs:52 copy into a new tensor"]);
+    holds(&mut app(""), (80, 24), &["Task 1: make room todo in exercises/ch02_flat.rs:52 copy into a new tensor"]);
 }
 
 #[test]
