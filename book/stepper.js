@@ -85,7 +85,8 @@
         words.after(longest);
 
         figure.querySelector("svg").after(stepper);
-        show(last);
+        // A figure of the reader's own code opens where it departs from the reference's.
+        show(Number(figure.dataset.opens ?? last));
     }
 
     /** Lays a band behind the parts of each step, but for those that overlap with another step's. */

@@ -1,5 +1,6 @@
 //! The strict build: renders the book and holds every check against it. What mdBook forgives is a finding here.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,11 @@ pub struct Build {
 /// Renders the book in `root/book` into a temporary folder and checks it. It is an error only when there is no book to
 /// show.
 pub fn build(root: &Path) -> Result<Build> {
+    build_with(root, &BTreeMap::new())
+}
+
+/// The same, with these figures in place of the book's own of the same names.
+pub fn build_with(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
     let folder = tempfile::tempdir().context("no temporary folder to render into")?;
     let mut findings = Findings::default();
     let listed = read_summary(root, &mut findings)?;
@@ -45,7 +51,7 @@ pub fn build(root: &Path) -> Result<Build> {
         // mdBook stops at a page that is not there: say with it what else has been found.
         bail!("{findings}");
     }
-    let complaints = render(root, folder.path())?;
+    let complaints = render(root, folder.path(), figures)?;
     let rendered = RenderedBook::read(folder.path())?;
     check_links(root, &pages, &rendered, &mut findings);
     check_rendered(root, &pages, &rendered, &mut findings);
@@ -172,7 +178,8 @@ fn place_of_repeated_id(page: &Page, id: &str) -> Place {
 /// The line of the theme, stylesheets or configuration that holds `needle`.
 fn find_in_theme(root: &Path, needle: &str) -> Option<Place> {
     let book = WalkDir::new(root.join("book")).sort_by_file_name().into_iter();
-    let own = book.filter_entry(|entry| entry.file_name() != "html" && entry.file_name() != "src");
+    let own = book
+        .filter_entry(|entry| entry.file_name() != "html" && entry.file_name() != "mine" && entry.file_name() != "src");
     own.flatten().find_map(|entry| {
         let text = fs::read_to_string(entry.path()).ok()?;
         let line = text.lines().position(|line| line.contains(needle))? + 1;

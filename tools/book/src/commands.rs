@@ -1,15 +1,16 @@
 //! Runs the commands that the pages show, so that none of them greets a reader with an error.
 
 use std::collections::HashSet;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::check::{read_pages, read_summary};
 use crate::finding::{Findings, Place};
+use crate::process::{self, Ended};
 
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// How much of a failed command's output to show.
@@ -97,51 +98,22 @@ fn typed_lines(block: &str) -> Vec<(usize, String)> {
 
 /// Runs a command to its end or to the limit, and returns how it went and what it wrote.
 fn run_one(root: &Path, command: &str) -> Result<(String, String)> {
-    let mut log = tempfile::tempfile()?;
-    let mut child = shell(command)
-        .current_dir(root)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log.try_clone()?)
-        .spawn()
-        .with_context(|| format!("starting `{command}`"))?;
-    let outcome = match wait(&mut child)? {
+    let mut shell = shell(command);
+    shell.current_dir(root);
+    let Ended { status, output } = process::run(shell, TIME_LIMIT)?;
+    let outcome = match status {
         Some(status) if status.success() => "ok".to_string(),
         Some(status) => format!("FAILED ({status})"),
         None => format!("FAILED (still running after {} s)", TIME_LIMIT.as_secs()),
     };
-    log.rewind()?;
-    let mut output = Vec::new();
-    log.read_to_end(&mut output)?;
-    Ok((outcome, String::from_utf8_lossy(&output).into_owned()))
-}
-
-fn wait(child: &mut Child) -> Result<Option<ExitStatus>> {
-    let started = Instant::now();
-    while started.elapsed() < TIME_LIMIT {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    stop(child);
-    child.wait()?;
-    Ok(None)
+    Ok((outcome, output))
 }
 
 #[cfg(unix)]
 fn shell(command: &str) -> Command {
-    use std::os::unix::process::CommandExt;
     let mut shell = Command::new("sh");
-    // A group of its own, so that `stop` reaches what the shell has started.
-    shell.args(["-c", command]).process_group(0);
+    shell.args(["-c", command]);
     shell
-}
-
-#[cfg(unix)]
-fn stop(child: &mut Child) {
-    let group = format!("-{}", child.id());
-    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
 }
 
 #[cfg(windows)]
@@ -149,10 +121,4 @@ fn shell(command: &str) -> Command {
     let mut shell = Command::new("cmd");
     shell.args(["/C", command]);
     shell
-}
-
-#[cfg(windows)]
-fn stop(child: &mut Child) {
-    let tree = child.id().to_string();
-    let _ = Command::new("taskkill").args(["/F", "/T", "/PID", &tree]).status();
 }

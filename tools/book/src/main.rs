@@ -15,8 +15,10 @@ mod html;
 mod http;
 mod markdown;
 mod markup;
+mod mine;
 mod names;
 mod page;
+mod process;
 mod publish;
 mod render;
 mod rendered;
@@ -26,10 +28,11 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 
 use crate::address::Address;
+use crate::mine::Mine;
 use crate::publish::Out;
 
 /// Read the book: render it, serve it on this computer and open it in the browser.
@@ -40,6 +43,13 @@ use crate::publish::Out;
 struct Arguments {
     #[command(subcommand)]
     task: Option<Task>,
+
+    /// Show your own code in the figures: those whose chapters you have started and whose checks are green
+    ///
+    /// Makes your own copy of the book, in book/mine. Each figure says whose code it was recorded from, and where yours
+    /// departs from the reference. Without a subcommand it follows your edits in exercises/, too.
+    #[arg(long)]
+    mine: bool,
 
     /// The port to serve on; if it is taken, the next free one. 0 takes any free one
     #[arg(long, value_name = "N", default_value_t = 3000)]
@@ -68,6 +78,9 @@ enum Task {
         /// page-by-page.pdf is linked from every page (tools/publish/run makes both)
         #[arg(long, value_name = "FOLDER", requires = "out")]
         add: Option<PathBuf>,
+        /// Make your own copy, in book/mine, with your own code in the figures
+        #[arg(long, conflicts_with = "out")]
+        mine: bool,
     },
     /// Check the book and leave book/html alone; exit with 1 if a check fails
     Check,
@@ -96,31 +109,36 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = repository_root()?;
+    let is_shown = matches!(arguments.task, None | Some(Task::Build { .. }));
+    ensure!(is_shown || !arguments.mine, "--mine shows your own copy: cargo book --mine, or cargo book build --mine");
+    let mine = arguments.mine.then(|| Mine::new(&root));
     match &arguments.task {
-        None => match serve::serve(&root, arguments.port, !arguments.no_open)? {},
-        Some(Task::Build { out: None, .. }) => build(&root, Some(&root.join(publish::BUILD_FOLDER))),
-        Some(Task::Build { out: Some(out), site_url, add }) => {
+        None => match serve::serve(&root, mine, arguments.port, !arguments.no_open)? {},
+        Some(Task::Build { out: Some(out), site_url, add, .. }) => {
+            ensure!(mine.is_none(), "--out publishes the book; your own copy is for you: cargo book build --mine");
             build_to_publish(&root, Out::look_at(&root, out)?, site_url.as_ref(), add.as_deref())
         }
-        Some(Task::Check) => build(&root, None),
+        Some(Task::Build { mine: true, .. }) => build(&root, Some(Mine::new(&root)), true),
+        Some(Task::Build { .. }) => build(&root, mine, true),
+        Some(Task::Check) => build(&root, None, false),
         Some(Task::Commands { page, list }) => commands::run(&root, page.as_deref(), *list),
     }
 }
 
-/// Renders and checks the book; publishes it in the folder `to` if there is nothing to mend.
-fn build(root: &Path, to: Option<&Path>) -> Result<ExitCode> {
-    let build = check::build(root)?;
+/// Renders and checks the book; shows it, or the reader's copy, in its folder if there is nothing to mend.
+fn build(root: &Path, mut mine: Option<Mine>, is_shown: bool) -> Result<ExitCode> {
+    let build = mine::build(root, mine.as_mut())?;
     if !build.findings.is_empty() {
         eprintln!("{}", build.findings);
         return Ok(ExitCode::FAILURE);
     }
-    match to {
-        Some(to) => {
-            publish::publish(build.folder.path(), to)?;
-            println!("The book is in {}", to.join("index.html").display());
-        }
-        None => println!("The book is in order"),
+    if !is_shown {
+        println!("The book is in order");
+        return Ok(ExitCode::SUCCESS);
     }
+    let to = root.join(if mine.is_some() { mine::COPY_FOLDER } else { publish::BUILD_FOLDER });
+    publish::publish(build.folder.path(), &to)?;
+    println!("The book is in {}", to.join("index.html").display());
     Ok(ExitCode::SUCCESS)
 }
 

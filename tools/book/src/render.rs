@@ -1,6 +1,7 @@
 //! Renders the book with mdBook's own library, so that the result is what stock `mdbook build book` makes, and keeps
 //! the warnings that mdBook would only log.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -18,12 +19,18 @@ pub struct Complaint {
     pub message: String,
 }
 
-/// Renders the book in `root/book` into the folder `to`.
-pub fn render(root: &Path, to: &Path) -> Result<Vec<Complaint>> {
+/// Renders the book in `root/book` into the folder `to`, with these figures in place of its own of the same names.
+pub fn render(root: &Path, to: &Path, figures: &BTreeMap<String, String>) -> Result<Vec<Complaint>> {
     let complaints = Complaints::default();
     tracing::subscriber::with_default(complaints.clone(), || {
         let mut book = MDBook::load(root.join("book")).context("mdBook cannot read the book")?;
         book.config.build.build_dir = to.to_path_buf();
+        book.book.for_each_chapter_mut(|chapter| {
+            for (name, figure) in figures {
+                let include = format!("{{{{#include figures/{name}.html}}}}");
+                chapter.content = chapter.content.replace(&include, figure.trim_end());
+            }
+        });
         book.build().context("mdBook cannot render the book")
     })?;
     let mut complaints = complaints.0.lock().expect("no thread panics while it holds the lock");

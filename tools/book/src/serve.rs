@@ -12,10 +12,10 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail};
 use percent_encoding::percent_decode_str;
 
-use crate::check;
 use crate::check::Build;
 use crate::http;
 use crate::http::Answer;
+use crate::mine::{self, COPY_FOLDER, Mine};
 use crate::publish::{BUILD_FOLDER, publish};
 use crate::watch::Watch;
 
@@ -42,10 +42,10 @@ const RELOAD: &str = r#"<script>
 "#;
 
 /// Serves the book until the process is ended.
-pub fn serve(root: &Path, port: u16, open: bool) -> Result<Infallible> {
-    let site = root.join(BUILD_FOLDER);
-    let watch = Watch::start(root)?;
-    let first = check::build(root)?;
+pub fn serve(root: &Path, mut mine: Option<Mine>, port: u16, open: bool) -> Result<Infallible> {
+    let site = root.join(if mine.is_some() { COPY_FOLDER } else { BUILD_FOLDER });
+    let watch = Watch::start(root, mine.is_some())?;
+    let first = mine::build(root, mine.as_mut())?;
     // Until the book has been in order once there is nothing better to show.
     let mut was_good = first.findings.is_empty();
     if !was_good {
@@ -56,24 +56,29 @@ pub fn serve(root: &Path, port: u16, open: bool) -> Result<Infallible> {
 
     let listener = listen(port)?;
     let address = format!("http://{}/", listener.local_addr()?);
-    let edition = start(listener, root);
+    let edition = start(listener, root, &site);
     println!("Page by Page is at {address} (Ctrl-C stops)");
     if open {
         open_browser(&address);
     }
 
-    watch.each_change(|changed| match rebuild(root, &site, &mut was_good) {
-        Ok(()) => {
-            edition.fetch_add(1, Ordering::Relaxed);
-            eprintln!("Rendered again: {changed}");
+    watch.each_change(|changed| {
+        if let Some(mine) = &mut mine {
+            mine.forget_after(changed);
         }
-        Err(error) => eprintln!("{error:#}\nThe pages stay as they were"),
+        match rebuild(root, mine.as_mut(), &site, &mut was_good) {
+            Ok(()) => {
+                edition.fetch_add(1, Ordering::Relaxed);
+                eprintln!("Rendered again: {}", changed.join(", "));
+            }
+            Err(error) => eprintln!("{error:#}\nThe pages stay as they were"),
+        }
     })
 }
 
 /// Publishes the book as it is now; but not one with faults in place of one without.
-fn rebuild(root: &Path, site: &Path, was_good: &mut bool) -> Result<()> {
-    let Build { folder, findings, .. } = check::build(root)?;
+fn rebuild(root: &Path, mine: Option<&mut Mine>, site: &Path, was_good: &mut bool) -> Result<()> {
+    let Build { folder, findings, .. } = mine::build(root, mine)?;
     if *was_good && !findings.is_empty() {
         bail!("{findings}");
     }
@@ -105,25 +110,25 @@ fn listen(port: u16) -> Result<TcpListener> {
 }
 
 /// Starts answering requests; returns the number of the edition that pages compare to know when to reload.
-fn start(listener: TcpListener, root: &Path) -> Arc<AtomicU64> {
+fn start(listener: TcpListener, root: &Path, site: &Path) -> Arc<AtomicU64> {
     // A page left open from an earlier run must see that this is another one.
     let edition = Arc::new(AtomicU64::new(u64::from(std::process::id()) << 32));
-    let (root, current) = (root.to_path_buf(), edition.clone());
+    let (root, site, current) = (root.to_path_buf(), site.to_path_buf(), edition.clone());
     thread::spawn(move || -> Infallible {
-        http::run(&listener, move |address| answer(&root, address, current.load(Ordering::Relaxed)))
+        http::run(&listener, move |address| answer(&root, &site, address, current.load(Ordering::Relaxed)))
     });
     edition
 }
 
-fn answer(root: &Path, address: &str, edition: u64) -> Answer {
+fn answer(root: &Path, site: &Path, address: &str, edition: u64) -> Answer {
     if address == EDITION {
         return Answer::text(200, edition.to_string());
     }
-    let found = file_for(root, address).and_then(|file| Some((fs::read(&file).ok()?, file)));
+    let found = file_for(root, site, address).and_then(|file| Some((fs::read(&file).ok()?, file)));
     let (status, body, content_type) = match found {
         Some((body, file)) => (200, body, content_type(&file)),
         None => {
-            let page = fs::read(root.join(BUILD_FOLDER).join("404.html")).unwrap_or_else(|_| b"no such page".to_vec());
+            let page = fs::read(site.join("404.html")).unwrap_or_else(|_| b"no such page".to_vec());
             (404, page, content_type(Path::new("404.html")))
         }
     };
@@ -135,7 +140,7 @@ fn answer(root: &Path, address: &str, edition: u64) -> Answer {
 }
 
 /// The file of the book that `address` names, or the stub in `exercises/` that a page links to; if it names one.
-fn file_for(root: &Path, address: &str) -> Option<PathBuf> {
+fn file_for(root: &Path, site: &Path, address: &str) -> Option<PathBuf> {
     let path = address.split(['?', '#']).next()?.strip_prefix('/')?;
     let path = percent_decode_str(path).decode_utf8().ok()?;
     let path = Path::new(&*path);
@@ -149,7 +154,7 @@ fn file_for(root: &Path, address: &str) -> Option<PathBuf> {
     }
     let (folder, path) = match path.strip_prefix("exercises") {
         Ok(stub) if stub.extension().is_some_and(|extension| extension == "rs") => (root.join("exercises"), stub),
-        _ => (root.join(BUILD_FOLDER), path),
+        _ => (site.to_path_buf(), path),
     };
     let named = folder.join(path);
     let named = if named.is_dir() { named.join("index.html") } else { named };

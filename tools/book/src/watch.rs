@@ -1,7 +1,7 @@
 //! Notices that the book, or the code that it shows, has been edited.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
@@ -9,10 +9,13 @@ use std::time::Duration;
 use anyhow::Result;
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 
+use crate::mine::COPY_FOLDER;
 use crate::publish::BUILD_FOLDER;
 
-/// The book itself and the folders that its pages include from.
-const WATCHED: [&str; 5] = ["book", "src", "solutions", "tests", "assets"];
+/// The book itself, the folders that its pages include from, and what the reader writes.
+const WATCHED: [&str; 6] = ["book", "src", "solutions", "tests", "assets", EXERCISES];
+/// Edits there show in the reader's own copy only.
+const EXERCISES: &str = "exercises";
 /// An editor that saves makes several events; a change is over when none has come for this long.
 const QUIET: Duration = Duration::from_millis(200);
 
@@ -24,8 +27,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts watching the repository at `root`; no edit from now on is missed.
-    pub fn start(root: &Path) -> Result<Self> {
+    /// Starts watching the repository at `root`; no edit from now on is missed. Exercises are watched if they show.
+    pub fn start(root: &Path, shows_exercises: bool) -> Result<Self> {
         // Events carry resolved paths.
         let root = root.canonicalize()?;
         let folders = WATCHED.map(|folder| root.join(folder));
@@ -37,7 +40,8 @@ impl Watch {
             }
         };
         let watcher = notify::recommended_watcher(on_event).and_then(|mut watcher| {
-            for folder in folders.iter().filter(|folder| folder.is_dir()) {
+            let watched = |folder: &&PathBuf| folder.is_dir() && (shows_exercises || !folder.ends_with(EXERCISES));
+            for folder in folders.iter().filter(watched) {
                 watcher.watch(folder, RecursiveMode::Recursive)?;
             }
             Ok(watcher)
@@ -49,13 +53,13 @@ impl Watch {
     }
 
     /// Calls `on_change` with the names of the changed files whenever some have changed.
-    pub fn each_change(self, mut on_change: impl FnMut(&str)) -> ! {
+    pub fn each_change(self, mut on_change: impl FnMut(&[String])) -> ! {
         while let Ok(first) = self.changes.recv() {
             let mut names = BTreeSet::from_iter(first);
             while let Ok(more) = self.changes.recv_timeout(QUIET) {
                 names.extend(more);
             }
-            on_change(&Vec::from_iter(names).join(", "));
+            on_change(&Vec::from_iter(names));
         }
         loop {
             thread::park();
@@ -69,8 +73,8 @@ fn changed_files(root: &Path, event: &Event) -> Vec<String> {
     if matches!(event.kind, EventKind::Access(_)) {
         return Vec::new();
     }
-    let built = root.join(BUILD_FOLDER);
-    let paths = event.paths.iter().filter(|path| !path.starts_with(&built));
+    let built = [BUILD_FOLDER, COPY_FOLDER].map(|folder| root.join(folder));
+    let paths = event.paths.iter().filter(|path| !built.iter().any(|built| path.starts_with(built)));
     let names = paths.map(|path| path.strip_prefix(root).unwrap_or(path));
     names.map(|name| name.display().to_string()).collect()
 }

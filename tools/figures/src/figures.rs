@@ -32,12 +32,12 @@ mod ch16_file;
 mod home_paged;
 mod server_pages;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::{self, Source};
 use serde::Serialize;
 
 use crate::fragment::{Drawing, fragment};
-use crate::svg::{Svg, escaped};
+use crate::svg::{Svg, escaped, listed};
 
 /// A recorded figure.
 pub struct Figure {
@@ -83,11 +83,59 @@ impl Figure {
         self.alone.as_deref()
     }
 
+    /// The trace on one line.
+    pub fn trace(&self) -> &str {
+        &self.compact
+    }
+
+    /// What is said of each frame; HTML.
+    pub fn steps_mut(&mut self) -> &mut [String] {
+        &mut self.drawing.steps
+    }
+
     /// The fragment that a page includes.
     pub fn html(&self) -> String {
         fragment(self.name, &self.drawing, &self.compact)
     }
 }
+
+/// Runs the code of a figure and draws what it saw.
+type Record = fn(&'static str) -> Result<Figure>;
+
+/// The figures, in the order of the book.
+const FIGURES: [(&str, Record); 31] = [
+    ("home_paged", |name| Figure::with_picture(name, &home_paged::record()?, home_paged::draw, home_paged::draw_alone)),
+    ("ch01_triangle", |name| Figure::new(name, &ch01_triangle::record()?, ch01_triangle::draw)),
+    ("ch01_rows_chart", |name| Figure::new(name, &ch01_rows_chart::record()?, ch01_rows_chart::draw)),
+    ("ch02_copy", |name| Figure::new(name, &ch02_copy::record()?, ch02_copy::draw)),
+    ("ch02_copies_chart", |name| Figure::new(name, &ch02_copies_chart::record()?, ch02_copies_chart::draw)),
+    ("ch03_reservation", |name| Figure::new(name, &ch03_reservation::record()?, ch03_reservation::draw)),
+    ("ch03_layers", |name| Figure::new(name, &ch03_layers::record()?, ch03_layers::draw)),
+    ("ch04_fragmentation", |name| Figure::new(name, &ch04_fragmentation::record()?, ch04_fragmentation::draw)),
+    ("ch04_free_list", |name| Figure::new(name, &ch04_free_list::record()?, ch04_free_list::draw)),
+    ("ch05_table", |name| Figure::new(name, &ch05_table::record()?, ch05_table::draw)),
+    ("ch05_locate", |name| Figure::new(name, &ch05_locate::record()?, ch05_locate::draw)),
+    ("ch05_waste_chart", |name| Figure::new(name, &ch05_waste_chart::record()?, ch05_waste_chart::draw)),
+    ("ch06_interleaved", |name| Figure::new(name, &ch06_interleaved::record()?, ch06_interleaved::draw)),
+    ("ch06_gather", |name| Figure::new(name, &ch06_gather::record()?, ch06_gather::draw)),
+    ("ch07_three", |name| Figure::new(name, &ch07_three::record()?, ch07_three::draw)),
+    ("ch07_rewind", |name| Figure::new(name, &ch07_rewind::record()?, ch07_rewind::draw)),
+    ("ch08_step", |name| Figure::new(name, &ch08_step::record()?, ch08_step::draw)),
+    ("ch08_memory", |name| Figure::new(name, &ch08_memory::record()?, ch08_memory::draw)),
+    ("ch08_speculation", |name| Figure::new(name, &ch08_speculation::record()?, ch08_speculation::draw)),
+    ("ch08_k_chart", |name| Figure::new(name, &ch08_k_chart::record()?, ch08_k_chart::draw)),
+    ("ch09_bars", |name| Figure::new(name, &ch09_bars::record()?, ch09_bars::draw)),
+    ("ch09_share_chart", |name| Figure::new(name, &ch09_share_chart::record()?, ch09_share_chart::draw)),
+    ("ch10_fork", |name| Figure::new(name, &ch10_fork::record()?, ch10_fork::draw)),
+    ("ch11_trie", |name| Figure::new(name, &ch11_trie::record()?, ch11_trie::draw)),
+    ("ch11_hit_rate", |name| Figure::new(name, &ch11_hit_rate::record()?, ch11_hit_rate::draw)),
+    ("ch12_timeline", |name| Figure::new(name, &ch12_timeline::record()?, ch12_timeline::draw)),
+    ("ch13_runs", |name| Figure::new(name, &ch13_runs::record()?, ch13_runs::draw)),
+    ("ch14_head", |name| Figure::new(name, &ch14_head::record()?, ch14_head::draw)),
+    ("ch15_shrink", |name| Figure::new(name, &ch15_shrink::record()?, ch15_shrink::draw)),
+    ("ch16_file", |name| Figure::new(name, &ch16_file::record()?, ch16_file::draw)),
+    ("server_pages", |name| Figure::new(name, &server_pages::record()?, server_pages::draw)),
+];
 
 /// Runs the code of every figure.
 ///
@@ -98,43 +146,24 @@ pub fn all() -> Result<Vec<Figure>> {
         ensure!(
             chapter.source == Source::Reference,
             "figures show the reference, but exercises/{0}.rs has been edited; set it aside with \
-             `git stash push exercises/{0}.rs`",
+             `git stash push exercises/{0}.rs`. To see your own code in the figures: `cargo book --mine`",
             chapter.name
         );
     }
-    Ok(vec![
-        Figure::with_picture("home_paged", &home_paged::record()?, home_paged::draw, home_paged::draw_alone)?,
-        Figure::new("ch01_triangle", &ch01_triangle::record()?, ch01_triangle::draw)?,
-        Figure::new("ch01_rows_chart", &ch01_rows_chart::record()?, ch01_rows_chart::draw)?,
-        Figure::new("ch02_copy", &ch02_copy::record()?, ch02_copy::draw)?,
-        Figure::new("ch02_copies_chart", &ch02_copies_chart::record()?, ch02_copies_chart::draw)?,
-        Figure::new("ch03_reservation", &ch03_reservation::record()?, ch03_reservation::draw)?,
-        Figure::new("ch03_layers", &ch03_layers::record()?, ch03_layers::draw)?,
-        Figure::new("ch04_fragmentation", &ch04_fragmentation::record()?, ch04_fragmentation::draw)?,
-        Figure::new("ch04_free_list", &ch04_free_list::record()?, ch04_free_list::draw)?,
-        Figure::new("ch05_table", &ch05_table::record()?, ch05_table::draw)?,
-        Figure::new("ch05_locate", &ch05_locate::record()?, ch05_locate::draw)?,
-        Figure::new("ch05_waste_chart", &ch05_waste_chart::record()?, ch05_waste_chart::draw)?,
-        Figure::new("ch06_interleaved", &ch06_interleaved::record()?, ch06_interleaved::draw)?,
-        Figure::new("ch06_gather", &ch06_gather::record()?, ch06_gather::draw)?,
-        Figure::new("ch07_three", &ch07_three::record()?, ch07_three::draw)?,
-        Figure::new("ch07_rewind", &ch07_rewind::record()?, ch07_rewind::draw)?,
-        Figure::new("ch08_step", &ch08_step::record()?, ch08_step::draw)?,
-        Figure::new("ch08_memory", &ch08_memory::record()?, ch08_memory::draw)?,
-        Figure::new("ch08_speculation", &ch08_speculation::record()?, ch08_speculation::draw)?,
-        Figure::new("ch08_k_chart", &ch08_k_chart::record()?, ch08_k_chart::draw)?,
-        Figure::new("ch09_bars", &ch09_bars::record()?, ch09_bars::draw)?,
-        Figure::new("ch09_share_chart", &ch09_share_chart::record()?, ch09_share_chart::draw)?,
-        Figure::new("ch10_fork", &ch10_fork::record()?, ch10_fork::draw)?,
-        Figure::new("ch11_trie", &ch11_trie::record()?, ch11_trie::draw)?,
-        Figure::new("ch11_hit_rate", &ch11_hit_rate::record()?, ch11_hit_rate::draw)?,
-        Figure::new("ch12_timeline", &ch12_timeline::record()?, ch12_timeline::draw)?,
-        Figure::new("ch13_runs", &ch13_runs::record()?, ch13_runs::draw)?,
-        Figure::new("ch14_head", &ch14_head::record()?, ch14_head::draw)?,
-        Figure::new("ch15_shrink", &ch15_shrink::record()?, ch15_shrink::draw)?,
-        Figure::new("ch16_file", &ch16_file::record()?, ch16_file::draw)?,
-        Figure::new("server_pages", &server_pages::record()?, server_pages::draw)?,
-    ])
+    FIGURES.iter().map(|(name, record)| record(name)).collect()
+}
+
+/// Runs the code of one figure, whoever wrote its chapters.
+///
+/// # Errors
+/// What the chapters refuse, or that there is no such figure.
+pub fn one(name: &str) -> Result<Figure> {
+    let found = FIGURES.iter().find(|(known, _)| *known == name);
+    let (name, record) = found.with_context(|| {
+        let known: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
+        format!("no figure {name} (there are {})", listed(&known))
+    })?;
+    record(name)
 }
 
 /// The figures as recorded once for all tests.

@@ -9,17 +9,25 @@
 //! ```
 //!
 //! `record` writes both files; `check` does the same work and compares. So a figure cannot disagree with the code.
+//!
+//! `mine` records one figure from the chapters that the reader has started, for the reader's own copy of the book, and says
+//! where it departs from the reference's. `cargo book --mine` runs it for every figure.
 
 mod chart;
+mod departure;
 mod figures;
 mod files;
 mod fragment;
 mod guesses;
+mod limits;
+mod mine;
+mod note;
 mod runs;
 mod slab;
+mod standing;
 mod svg;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -38,6 +46,17 @@ enum Command {
     Record,
     /// Fail if a committed trace or figure is not what the code does
     Check,
+    /// Record one figure from your own code and say where it departs from the reference's
+    ///
+    /// Takes each chapter that you have started from exercises/, and the others from solutions/. `cargo book --mine` does
+    /// this for every figure whose chapters are green, and shows them in your own copy of the book.
+    Mine {
+        /// The figure, such as ch05_table: the name of its file in book/src/figures
+        name: String,
+        /// The folder for the figure and its trace
+        #[arg(long, value_name = "FOLDER", default_value = "target/mine")]
+        to: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -52,16 +71,20 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let files = files::of(&figures::all()?);
     match command {
         Command::Record => {
-            for path in files::write(&root, &files)? {
+            for path in files::write(&root, &files::of(&figures::all()?))? {
                 println!("wrote {path}");
             }
         }
         Command::Check => {
+            let files = files::of(&figures::all()?);
             files::compare(&root, &files)?;
             println!("{} files are what the code does", files.len());
+        }
+        Command::Mine { name, to } => {
+            limits::set()?;
+            println!("{}", mine::record(&root, name, to)?);
         }
     }
     Ok(())

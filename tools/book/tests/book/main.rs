@@ -2,6 +2,8 @@
 
 mod check;
 mod commands;
+#[cfg(unix)]
+mod mine;
 mod publish;
 mod serve;
 mod style;

@@ -1,0 +1,44 @@
+//! Which chapters each figure stands on: those whose code it runs, and those that these use in turn.
+//!
+//! `tests/standing.rs` holds this list against what the figures' code names. The tool for the book uses this file, too. Hence
+//! nothing but the standard library.
+
+/// The figures, in the order of the book, each with the numbers of its chapters.
+pub const STANDS_ON: [(&str, &[usize]); 31] = [
+    ("home_paged", &[1, 4, 5, 6]),
+    ("ch01_triangle", &[1]),
+    ("ch01_rows_chart", &[1, 2]),
+    ("ch02_copy", &[2]),
+    ("ch02_copies_chart", &[1, 2, 3]),
+    ("ch03_reservation", &[3]),
+    ("ch03_layers", &[3]),
+    ("ch04_fragmentation", &[4]),
+    ("ch04_free_list", &[4]),
+    ("ch05_table", &[4, 5]),
+    ("ch05_locate", &[4, 5]),
+    ("ch05_waste_chart", &[4, 5]),
+    ("ch06_interleaved", &[4, 5, 6]),
+    ("ch06_gather", &[4, 5, 6]),
+    ("ch07_three", &[2, 3, 4, 5, 6, 7]),
+    ("ch07_rewind", &[2, 3, 4, 5, 6, 7]),
+    ("ch08_step", &[1, 3, 7, 8]),
+    ("ch08_memory", &[1, 3, 7, 8]),
+    ("ch08_speculation", &[1, 3, 7, 8]),
+    ("ch08_k_chart", &[1, 3, 7, 8]),
+    ("ch09_bars", &[1, 8, 9]),
+    ("ch09_share_chart", &[1, 3, 7, 8, 9]),
+    ("ch10_fork", &[4, 5, 6, 10]),
+    ("ch11_trie", &[4, 5, 6, 10, 11]),
+    ("ch11_hit_rate", &[4, 5, 6, 10, 11]),
+    ("ch12_timeline", &[4, 5, 6, 10, 11, 12]),
+    ("ch13_runs", &[4, 5, 6, 10, 13]),
+    ("ch14_head", &[3, 4, 5, 6, 10, 13, 14]),
+    ("ch15_shrink", &[15]),
+    ("ch16_file", &[4, 5, 6, 10, 11, 16]),
+    ("server_pages", &[1, 4, 5, 6, 10, 11, 12]),
+];
+
+/// The numbers of the chapters that a figure stands on; None if there is no such figure.
+pub fn stands_on(figure: &str) -> Option<&'static [usize]> {
+    STANDS_ON.iter().find(|(name, _)| *name == figure).map(|(_, chapters)| *chapters)
+}
