@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
+use crate::serve::Server;
 use crate::support::Book;
 
 #[allow(dead_code)]
@@ -180,4 +181,23 @@ fn only_what_is_shown_can_be_a_copy() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("cargo book build --mine"));
     assert!(run(&book, &["--mine", "build"]).status.success());
     assert!(book.path("book/mine/index.html").exists());
+}
+
+#[test]
+fn edits_of_the_exercises_are_followed() {
+    let book = started();
+    book.write("red", "");
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_book-tool"));
+    tool.args(["--mine", "--port", "0"]).env("CARGO", book.path("cargo"));
+    let server = Server::run(book, tool);
+    server.wait_for("/ch02_flat.html", "From the reference: chapter 2 is red");
+    fs::remove_file(server.book.path("red")).unwrap();
+    begin(&server.book, "// mended\n");
+    server.wait_for("/ch02_flat.html", "yours: ch02_copy");
+    let before = calls(&server.book).len();
+    // Nothing that a figure stands on.
+    server.book.write("book/src/preface.md", "# Preface\n\nOnce more.\n");
+    server.wait_for("/preface.html", "Once more.");
+    assert_eq!(calls(&server.book).len(), before, "{:?}", calls(&server.book));
+    server.wait_for("/ch02_flat.html", "yours: ch02_copy");
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::Book;
 
-struct Server {
-    book: Book,
+pub struct Server {
+    pub book: Book,
     process: Child,
     /// `127.0.0.1:PORT`
     host: String,
@@ -22,8 +22,15 @@ impl Server {
     }
 
     fn start_on(book: Book, port: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_book-tool"))
-            .args(["--no-open", "--port", port])
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_book-tool"));
+        tool.args(["--port", port]);
+        Self::run(book, tool)
+    }
+
+    /// Starts the tool, on this book and without a browser.
+    pub fn run(book: Book, mut tool: Command) -> Self {
+        let mut process = tool
+            .arg("--no-open")
             .current_dir(book.root())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -69,7 +76,7 @@ impl Server {
     }
 
     /// Asks for `path` until the answer says `text`.
-    fn wait_for(&self, path: &str, text: &str) {
+    pub fn wait_for(&self, path: &str, text: &str) {
         self.wait_until(&format!("{path} says {text}"), |server| server.get(path).contains(text));
     }
 
