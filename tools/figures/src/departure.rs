@@ -382,12 +382,48 @@ mod tests {
     #[test]
     fn a_planted_difference_is_found_and_worded() {
         for (name, place, value, words, steps) in [
-            ("ch05_table", "/frames/1/pages/1", json!(7), "Step 2 of 3: yours has page 7, the reference page 5", vec![1]),
-            ("ch05_table", "/frames/2/pages", json!([12, 5]), "Step 3 of 3: yours has pages 12, 5, the reference pages 12, 5, 3", vec![2]),
-            ("ch04_free_list", "/frames/0/refused", json!("DoubleFree(PageId(0))"), "Step 1 of 8: yours has refusal \u{201c}DoubleFree(PageId(0))\u{201d}, the reference no refusal", vec![0]),
-            ("ch02_copy", "/frames/2/rows_copied", json!(1), "Step 3 of 5: yours has 1 row copied, the reference 3 rows copied", vec![2]),
-            ("ch06_interleaved", "/frames/3/slab/1/owner", Value::Null, "Step 4 of 8: in page 1, yours has no owner, the reference owner b", vec![3]),
-            ("ch07_three", "/frames/1/flat/rows_copied", json!(9), "Step 2 of 3: in the flat cache, yours has 9 rows copied, the reference 6 rows copied", vec![1]),
+            (
+                "ch05_table",
+                "/frames/1/pages/1",
+                json!(7),
+                "Step 2 of 3: yours has page 7, the reference page 5",
+                vec![1],
+            ),
+            (
+                "ch05_table",
+                "/frames/2/pages",
+                json!([12, 5]),
+                "Step 3 of 3: yours has pages 12, 5, the reference pages 12, 5, 3",
+                vec![2],
+            ),
+            (
+                "ch04_free_list",
+                "/frames/0/refused",
+                json!("DoubleFree(PageId(0))"),
+                "Step 1 of 8: yours has refusal \u{201c}DoubleFree(PageId(0))\u{201d}, the reference no refusal",
+                vec![0],
+            ),
+            (
+                "ch02_copy",
+                "/frames/2/rows_copied",
+                json!(1),
+                "Step 3 of 5: yours has 1 row copied, the reference 3 rows copied",
+                vec![2],
+            ),
+            (
+                "ch06_interleaved",
+                "/frames/3/slab/1/owner",
+                Value::Null,
+                "Step 4 of 8: in page 1, yours has no owner, the reference owner b",
+                vec![3],
+            ),
+            (
+                "ch07_three",
+                "/frames/1/flat/rows_copied",
+                json!(9),
+                "Step 2 of 3: in the flat cache, yours has 9 rows copied, the reference 6 rows copied",
+                vec![1],
+            ),
             ("ch05_table", "/page_size", json!(8), "Yours has page size 8, the reference page size 4", vec![]),
         ] {
             assert_eq!(says(name, place, value), (words.to_string(), steps), "{name} {place}");
@@ -422,7 +458,9 @@ mod tests {
     /// Calls `look` with the way to every plain value.
     fn each_value(value: &Value, way: &str, look: &mut dyn FnMut(&str, &Value)) {
         match value {
-            Value::Object(fields) => fields.iter().for_each(|(key, value)| each_value(value, &format!("{way}/{key}"), look)),
+            Value::Object(fields) => {
+                fields.iter().for_each(|(key, value)| each_value(value, &format!("{way}/{key}"), look))
+            }
             Value::Array(values) => {
                 values.iter().enumerate().for_each(|(index, value)| each_value(value, &format!("{way}/{index}"), look));
             }

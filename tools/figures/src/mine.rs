@@ -130,14 +130,25 @@ mod tests {
         reference.fragment = reference.fragment.replace("takes page 5:", "takes page 7:");
         let (html, outcome) = told(figures::one("ch05_table").unwrap(), &reference, &[4, 5], &[]).unwrap();
         assert_eq!(outcome, "departs from the reference. Step 2 of 3: yours has page 5, the reference page 7");
-        assert!(html.starts_with("<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n"), "{html}");
+        assert!(
+            html.starts_with("<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n"),
+            "{html}"
+        );
         let line = "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 3: yours has page 5, \
                     the reference page 7.</b></p>\n";
         assert!(html.contains(line), "{html}");
         assert_eq!(html.matches("pbp-departs").count(), 1, "{html}");
         let step = html.lines().find(|line| line.starts_with("<li data-step=\"1\">")).unwrap();
-        assert!(step.starts_with("<li data-step=\"1\"><b class=\"pbp-departs\">Departs.</b> <code>grow(4)</code> takes page 5"), "{step}");
-        assert!(step.contains("<span class=\"pbp-theirs\">The reference: <code>grow(4)</code> takes page 7:"), "{step}");
+        assert!(
+            step.starts_with(
+                "<li data-step=\"1\"><b class=\"pbp-departs\">Departs.</b> <code>grow(4)</code> takes page 5"
+            ),
+            "{step}"
+        );
+        assert!(
+            step.contains("<span class=\"pbp-theirs\">The reference: <code>grow(4)</code> takes page 7:"),
+            "{step}"
+        );
         assert!(html.lines().all(|line| !line.trim().is_empty()), "a blank line ends the HTML");
     }
 
