@@ -18,6 +18,10 @@ const THROUGH_THE_ENGINE: [(&str, &str, &[usize]); 3] = [
     ("Prefixes", "src/prefixes/mod.rs", &[4, 5]),
 ];
 
+/// What is called for somebody who has one of these: the trait, and its method.
+const CALLS: [(&str, [&str; 2]); 2] =
+    [("RewindableModel", ["Rewind", "rewind"]), ("Speculation", ["Rewind", "rewind"])];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -108,18 +112,32 @@ fn imported(tree: &UseTree, path: &mut Vec<String>, uses: &mut HashMap<String, V
     path.truncate(depth);
 }
 
-/// Each `impl Trait for Type` of a file: the two names, and the words of what comes before its body.
-fn implementations(file: &str) -> Vec<(String, String, HashSet<String>)> {
-    let items = syn::parse_file(&read(file)).unwrap().items.into_iter();
-    let of_item = |item| match item {
-        Item::Impl(item) => {
-            let (_, path, _) = item.trait_.as_ref()?;
-            let bounds = words(&item.generics).into_iter().chain(words(&item.generics.where_clause)).collect();
-            Some((path.segments.last()?.ident.to_string(), last_word(&item.self_ty), bounds))
-        }
-        _ => None,
+/// An `impl Trait for Type`.
+#[derive(Clone)]
+struct Implementation {
+    name: String,
+    ty: String,
+    methods: HashSet<String>,
+}
+
+impl Implementation {
+    /// The trait, the type and one of the methods are named.
+    fn is_used(&self, words: &HashSet<String>) -> bool {
+        words.contains(&self.name) && words.contains(&self.ty) && !words.is_disjoint(&self.methods)
+    }
+}
+
+fn implementations(file: &str) -> Vec<Implementation> {
+    let of_item = |item| {
+        let Item::Impl(item) = item else { return None };
+        let methods = item.items.iter().filter_map(|item| match item {
+            syn::ImplItem::Fn(method) => Some(method.sig.ident.to_string()),
+            _ => None,
+        });
+        let name = item.trait_.as_ref()?.1.segments.last()?.ident.to_string();
+        Some(Implementation { name, ty: last_word(&item.self_ty), methods: methods.collect() })
     };
-    items.filter_map(of_item).collect()
+    syn::parse_file(&read(file)).unwrap().items.into_iter().filter_map(of_item).collect()
 }
 
 /// The chapters that a figure's code runs, by what it names.
@@ -149,18 +167,17 @@ fn derived(figure: &str) -> BTreeSet<usize> {
         }
     }
 
-    // A trait of the engine may ask for more than its name says, and a chapter may give it to another's type.
-    let engine = ["cache", "engine"].map(|name| implementations(&format!("src/{name}.rs"))).concat();
-    for (name, ty, bounds) in engine {
-        if all_words.contains(&name) && all_words.contains(&ty) {
-            all_words.extend(bounds);
+    // A chapter may give a trait of the engine to another chapter's type.
+    for (name, calls) in CALLS {
+        if all_words.contains(name) {
+            all_words.extend(calls.map(str::to_string));
         }
     }
     let chapters = names("solutions");
     for chapter in &chapters {
         let given =
             ["exercises", "solutions"].map(|folder| implementations(&format!("{folder}/{chapter}.rs"))).concat();
-        if given.iter().any(|(name, ty, _)| all_words.contains(name) && all_words.contains(ty)) {
+        if given.iter().any(|given| given.is_used(&all_words)) {
             found.insert(number(chapter).unwrap());
         }
     }
