@@ -241,7 +241,9 @@ impl Mine {
             Some(status) => {
                 let error = output.lines().find_map(|line| line.strip_prefix("error: "));
                 let memory = output.lines().find(|line| line.starts_with("memory allocation of "));
-                Ok(failed(&error.or(memory).map_or_else(|| format!("{last} ({status})"), str::to_string)))
+                let memory = memory.map(|line| format!("it asks for ever more memory ({line})"));
+                let error = error.map(str::to_string).or(memory);
+                Ok(failed(&error.unwrap_or_else(|| format!("{last} ({status})"))))
             }
             None => Ok(failed(&format!("no end after {} s", FIGURE.as_secs()))),
         }
