@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -61,6 +61,8 @@ pub struct Shown {
     pub grader: String,
     /// The port of the book, if it is served.
     pub port: Option<u16>,
+    /// The program with the reader's code as it was checked last.
+    pub program: Option<PathBuf>,
     /// What the chapter bought, once it is green.
     pub bought: Vec<String>,
 }
@@ -124,6 +126,8 @@ pub struct App {
     /// Whether the run is about one task, and the others are to follow.
     rest: Option<Vec<String>>,
     telling: Option<Child>,
+    /// Counts what the chapter bought.
+    asking: Option<Ended>,
     n_stories: usize,
     served: Option<book::Served>,
     sender: Option<Sender<Event>>,
@@ -143,6 +147,15 @@ enum Event {
     Bought(String, Vec<String>),
     /// The terminal is gone.
     Gone,
+}
+
+/// A program that is ended with all that it has started, when this is dropped.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        runs::end(&mut self.0);
+    }
 }
 
 enum StoryNews {
@@ -182,6 +195,7 @@ impl Shown {
             task: None,
             grader: std::fs::read_to_string(root.join(format!("tests/{}.rs", chapter.name))).unwrap_or_default(),
             port: None,
+            program: None,
             bought: Vec::new(),
         }
     }
@@ -219,12 +233,29 @@ impl Shown {
         }
     }
 
+    /// The program on the chapter as it is, with these arguments. Cargo builds it anew, unless it was built for the checks.
+    fn command(&self, arguments: &[String]) -> Command {
+        let is_built = matches!(self.outcome, Outcome::Checks) && self.is_started();
+        let program = self.program.as_ref().filter(|program| is_built && program.is_file());
+        let mut command = match program {
+            Some(program) => runs::command(program.as_os_str(), &self.root),
+            None => {
+                let mut cargo = runs::cargo(&self.root);
+                cargo.args(["run", "--quiet", "--features", "solution", "--"]);
+                cargo
+            }
+        };
+        command.args(arguments);
+        command
+    }
+
     /// Takes over what a run said. `is_whole`: whether it was about all checks, or about those that were left.
     pub fn take(&mut self, report: Report, is_whole: bool) {
         match report {
             Report::Errors(errors) => self.outcome = Outcome::Errors(errors),
             Report::Refused(words) => self.outcome = Outcome::Refused(words),
-            Report::Checks { printed, n_warnings } => {
+            Report::Checks { printed, n_warnings, program } => {
+                self.program = program;
                 self.verdict.update(printed.verdict);
                 (self.outcome, self.n_warnings, self.is_whole) = (Outcome::Checks, n_warnings, is_whole);
             }
@@ -295,6 +326,7 @@ impl App {
             n_runs: 0,
             rest: None,
             telling: None,
+            asking: None,
             n_stories: 0,
             served: None,
             sender: None,
@@ -396,7 +428,7 @@ impl App {
 
     /// Takes a chapter in hand.
     fn go_to(&mut self, at: usize) {
-        self.run = None;
+        (self.run, self.asking) = (None, None);
         (self.running, self.rest, self.took) = (None, None, None);
         let port = self.shown.port;
         self.at = at;
@@ -481,7 +513,7 @@ impl App {
     }
 
     fn start(&mut self, filter: Vec<String>, since: Instant) {
-        self.run = None;
+        (self.run, self.asking) = (None, None);
         self.compiling.clear();
         self.n_runs += 1;
         let (number, Some(sender)) = (self.n_runs, self.send()) else { return };
@@ -543,15 +575,16 @@ impl App {
     fn ask_what_it_bought(&mut self) {
         let Some(sender) = self.send() else { return };
         let (name, number) = (self.shown.chapter.name.clone(), self.shown.chapter.number.to_string());
-        let mut cargo = runs::cargo(&self.shown.root);
-        cargo.args(["run", "--quiet", "--features", "solution", "--", "bought", &number, "--json"]);
+        let mut command = self.shown.command(&["bought".into(), number, "--json".into()]);
+        let Ok(mut child) = command.stderr(Stdio::null()).spawn() else { return };
+        let out = child.stdout.take();
         thread::spawn(move || {
-            let Ok(output) = cargo.output() else { return };
-            if output.status.success() {
-                let lines = bought::lines(&String::from_utf8_lossy(&output.stdout));
-                let _ = sender.send(Event::Bought(name, lines));
+            let mut json = String::new();
+            if out.is_some_and(|mut out| out.read_to_string(&mut json).is_ok()) {
+                let _ = sender.send(Event::Bought(name, bought::lines(&json)));
             }
         });
+        self.asking = Some(Ended(child));
     }
 
     fn of_the_book(&mut self, news: book::News) {
@@ -775,12 +808,11 @@ impl App {
             return;
         };
         self.stop_story();
-        let mut cargo = runs::cargo(&self.shown.root);
-        cargo.args(["run", "--quiet", "--features", "solution", "--"]).args(&arguments);
+        let mut program = self.shown.command(&arguments);
         let quoted =
             |word: &String| if word.contains(' ') || word.is_empty() { format!("\"{word}\"") } else { word.clone() };
         let command = arguments.iter().map(quoted).collect::<Vec<_>>().join(" ");
-        let (Some(sender), Ok(mut child)) = (self.send(), cargo.spawn()) else {
+        let (Some(sender), Ok(mut child)) = (self.send(), program.spawn()) else {
             self.note = Some("cargo cannot be started".into());
             return;
         };

@@ -52,10 +52,11 @@ pub fn lost(mine: &str, theirs: &str) -> usize {
     rows.iter().filter(|(mine, theirs)| mine.is_some_and(|line| !line.trim().is_empty()) && mine != theirs).count()
 }
 
-/// The reference as it is to be read: without the marks for the pages that print it.
-pub fn without_anchors(text: &str) -> String {
-    let is_anchor = |line: &&str| line.trim_start().starts_with("// ANCHOR");
-    text.lines().filter(|line| !is_anchor(line)).map(|line| format!("{line}\n")).collect()
+/// A file as it is to be compared: without the introduction at its head, and the marks for the pages that print it.
+pub fn as_read(text: &str) -> String {
+    let is_read = |line: &&str| !line.starts_with("//!") && !line.trim_start().starts_with("// ANCHOR");
+    let lines = text.lines().filter(is_read).skip_while(|line| line.trim().is_empty());
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// Columns of a terminal from which on both fit side by side.
@@ -144,6 +145,7 @@ mod tests {
             assert_eq!(first, 1);
             assert_eq!(text.contains("─ yours ─"), width < WIDE);
         }
-        assert_eq!(without_anchors("a\n// ANCHOR: x\nb\n    // ANCHOR_END: x\n"), "a\nb\n");
+        let text = "//! Head.\r\n\r\na\r\n// ANCHOR: x\r\n\r\nb //! c\r\n    // ANCHOR_END: x\r\n";
+        assert_eq!(as_read(text), "a\n\nb //! c\n");
     }
 }

@@ -1,6 +1,11 @@
 //! What the compiler said: cargo's messages in JSON, cut down to what the reader can mend.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
+
+/// The program that the chapters are part of.
+const PROGRAM: &str = "page-by-page";
 
 /// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +21,8 @@ pub struct Diagnostic {
 pub struct Build {
     errors: Vec<Diagnostic>,
     warnings: Vec<Diagnostic>,
+    /// The program that was built beside the checks: `page-by-page`.
+    pub program: Option<PathBuf>,
     /// Whether it came to its end, and how.
     pub finished: Option<bool>,
 }
@@ -37,6 +44,14 @@ struct Message {
     #[serde(default)]
     success: bool,
     message: Option<Text>,
+    target: Option<Target>,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -76,10 +91,19 @@ impl Build {
         if !line.starts_with("{\"reason\":") {
             return false;
         }
-        let Ok(Message { reason, success, message }) = serde_json::from_str(line) else { return false };
+        let Ok(Message { reason, success, message, target, executable }) = serde_json::from_str(line) else {
+            return false;
+        };
         match (reason.as_str(), message) {
             ("build-finished", _) => self.finished = Some(success),
             ("compiler-message", Some(text)) => self.add(text, file),
+            ("compiler-artifact", _) => {
+                let is_program =
+                    |target: &Target| target.name == PROGRAM && target.kind.iter().any(|kind| kind == "bin");
+                if executable.is_some() && target.as_ref().is_some_and(is_program) {
+                    self.program = executable;
+                }
+            }
             _ => {}
         }
         true
@@ -181,6 +205,22 @@ mod tests {
         let shown: Vec<&str> = errors.shown.iter().map(|error| error.rendered.as_str()).collect();
         assert_eq!((shown, errors.elsewhere, errors.in_file), (vec!["here", "by macro"], 1, true));
         assert_eq!((build.n_warnings(), build.finished), (1, Some(false)));
+    }
+
+    #[test]
+    fn the_program_is_found() {
+        let artifact = |kind: &str, name: &str, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","target":{{"kind":["{kind}"],"name":"{name}"}},"executable":{executable}}}"#
+            )
+        };
+        let all = [
+            artifact("lib", "page-by-page", "null"),
+            artifact("bin", "page-by-page", r#""/x/page-by-page""#),
+            artifact("test", "page-by-page", r#""/x/deps/page_by_page""#),
+            artifact("test", "ch02_flat", r#""/x/deps/ch02_flat""#),
+        ];
+        assert_eq!(build(&all).program, Some(PathBuf::from("/x/page-by-page")));
     }
 
     #[test]

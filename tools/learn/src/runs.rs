@@ -1,5 +1,6 @@
 //! Runs cargo beside the screen: one run at a time, ended with all that it has started when a newer one begins.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -20,7 +21,7 @@ pub enum Report {
     /// It was not even compiled; what cargo or `build.rs` says.
     Refused(String),
     /// The checks ran to their end.
-    Checks { printed: Printed, n_warnings: usize },
+    Checks { printed: Printed, n_warnings: usize, program: Option<PathBuf> },
     /// The checks did not come to their end; why, in the words that there are.
     CutOff { printed: Printed, why: String },
 }
@@ -64,20 +65,26 @@ pub struct Run {
 
 /// cargo in the repository, so that `.cargo/config.toml` counts.
 pub fn cargo(root: &Path) -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut cargo = command(&cargo, root);
     // What `cargo run` has set for this program is about this program.
     let own = std::env::vars_os().map(|(name, _)| name).filter(|name| {
         let name = name.to_string_lossy();
-        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"]
-            .iter()
-            .any(|own| name.starts_with(own))
+        let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"];
+        own.iter().any(|own| name.starts_with(own))
     });
     for name in own {
         cargo.env_remove(name);
     }
-    cargo.current_dir(root).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    group(&mut cargo);
     cargo
+}
+
+/// A program in the repository, to be read from, with all that it starts in a group of its own.
+pub fn command(program: &OsStr, root: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    group(&mut command);
+    command
 }
 
 #[cfg(unix)]
@@ -176,7 +183,7 @@ fn follow(order: &Order, lines: &Receiver<Said>, child: &Mutex<Option<Child>>, t
     let file = format!("exercises/{}.rs", order.name);
     let (mut build, mut printed, mut errors) = (Build::default(), String::new(), String::new());
     let mut checking: Option<Instant> = None;
-    let mut is_hung = false;
+    let (mut is_hung, mut is_waiting) = (false, false);
     tell(News::Stage(Stage::Compiling));
     loop {
         let left = checking.map_or(Duration::from_secs(3600), |since| order.limit.saturating_sub(since.elapsed()));
@@ -184,6 +191,7 @@ fn follow(order: &Order, lines: &Receiver<Said>, child: &Mutex<Option<Child>>, t
             Ok((line, true)) => {
                 let line_of_work = line.trim_start();
                 if line_of_work.starts_with("Blocking ") {
+                    is_waiting = true;
                     tell(News::Stage(Stage::Waiting));
                 } else if let Some(what) = line_of_work.strip_prefix("Compiling ") {
                     tell(News::Compiling(what.split(' ').next().unwrap_or(what).to_string()));
@@ -193,6 +201,9 @@ fn follow(order: &Order, lines: &Receiver<Said>, child: &Mutex<Option<Child>>, t
             }
             Ok((line, false)) => {
                 if build.finished != Some(true) && build.take(&line, &file) {
+                    if std::mem::take(&mut is_waiting) {
+                        tell(News::Stage(Stage::Compiling));
+                    }
                     if build.finished == Some(true) {
                         checking = Some(Instant::now());
                         tell(News::Stage(Stage::Checking));
@@ -254,7 +265,7 @@ impl Heard {
             .flatten()
             .any(|check| !matches!(check.outcome, checks::Outcome::Green | checks::Outcome::Ignored));
         if printed.ended && n_read == printed.announced && has_red != is_good {
-            return Report::Checks { n_warnings: self.build.n_warnings(), printed };
+            return Report::Checks { n_warnings: self.build.n_warnings(), printed, program: self.build.program };
         }
         // A check that never ends, or eats the memory, is ended by the checks themselves: they say which one on standard error.
         let said: Vec<&str> = self.errors.lines().collect();

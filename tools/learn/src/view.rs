@@ -309,8 +309,8 @@ fn body(app: &App, columns: usize) -> (Vec<Line>, usize) {
             let Ok(solution) = crate::stub::read(&shown.root, &shown.chapter.solution()) else {
                 return (vec![Line::new(format!("{} cannot be read", shown.chapter.solution()), RED)], 0);
             };
-            let mine = exercise.text.replace("\r\n", "\n");
-            let theirs = beside::without_anchors(&solution);
+            let mine = beside::as_read(&exercise.text);
+            let theirs = beside::as_read(&solution);
             let (mut lines, first) = beside::lines(&mine, &theirs, columns);
             let names = match columns >= beside::WIDE {
                 true => Line::new("yours", BOLD).fit((columns - 3) / 2).and(" │ ", DIM).and("the reference", BOLD),

@@ -35,7 +35,7 @@ const CARGO: &str = r#"#!/bin/sh
 echo "$*" >> asked
 file=exercises/ch01_sum.rs
 case "$*" in
-    run*bought*) echo '{"chapters":[{"before":{"way":"by hand"},"after":{"way":"in a loop"},"lines":[{"what":"sums made","before":{"shown":"9"},"after":{"shown":"1"}}]}]}'; exit 0 ;;
+    run*bought*) grep -q COUNTS $file && { echo $$ > counting; sleep 1000; }; echo '{"chapters":[{"before":{"way":"by hand"},"after":{"way":"in a loop"},"lines":[{"what":"sums made","before":{"shown":"9"},"after":{"shown":"1"}}]}]}'; exit 0 ;;
     run*generate*) echo 'One day a king'; grep -q ENDLESS $file && { echo $$ > telling; sleep 1000; }; exit 0 ;;
     *--test\ ch01_sum*) ;;
     *) echo "error: the test did not expect: $*" >&2; exit 1 ;;
@@ -434,6 +434,19 @@ fn a_story_can_be_stopped() {
     is_gone(&story);
     terminal.press("q");
     assert_eq!(terminal.ended(), Some(0));
+}
+
+#[test]
+fn nothing_goes_on_when_it_has_ended() {
+    let sample = Sample::new();
+    sample.save(&format!("{}// COUNTS\n", without(STUB, "todo!")));
+    let mut terminal = Terminal::start(&sample, &[], 80, 24);
+    terminal.until("Chapter 1 is done");
+    let counts = sample.wait_for("counting");
+    assert!(is_alive(&counts));
+    terminal.press("q");
+    assert_eq!(terminal.ended(), Some(0));
+    is_gone(&counts);
 }
 
 #[test]

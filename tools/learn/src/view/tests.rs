@@ -51,7 +51,7 @@ fn report(checks: &[(&str, &str)]) -> Report {
     output += "\nfailures:\n";
     red().for_each(|(name, _)| output += &format!("    checks::{name}\n"));
     output += "\ntest result: x\n";
-    Report::Checks { printed: checks::read(&output, 2), n_warnings: 1 }
+    Report::Checks { printed: checks::read(&output, 2), n_warnings: 1, program: None }
 }
 
 const LONG: &str = "rows copied in all after extend(3) on 0 tokens: a token counts once, although its rows are copied in \
@@ -299,4 +299,39 @@ fn scrolling_ends_where_the_text_does() {
     app.pressed(KeyCode::End);
     seen(&mut app, 120, 60);
     assert_eq!(app.scroll, 0);
+}
+
+/// The page that explains the companion shows a screen of it. It is drawn here once more, from what the checks said then.
+#[test]
+fn the_screen_in_the_book_is_what_is_drawn() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(here.join("book/src/how_to_use.md")).unwrap().replace("\r\n", "\n");
+    let start = page.find("```text\n2 · The flat cache").expect("the screen is there") + "```text\n".len();
+    let shown = &page[start..start + page[start..].find("```").unwrap()];
+    let grader = std::fs::read_to_string(here.join("tests/ch02_flat.rs")).unwrap();
+    let name = |line: &str| {
+        let name = line.trim().strip_prefix("fn ")?.split('(').next()?;
+        (name.starts_with("task_") || name.starts_with("whole_")).then(|| name.to_string())
+    };
+    let names: Vec<String> = grader.lines().filter_map(name).collect();
+    // `grown` is written with Vec::resize; nothing else is.
+    let todo = "x\n  your code panicked (x): not yet implemented: ch02 task 1: make room";
+    let more = "numbers allocated for grown(&[1.0; 5], 1)\n  expected: 6\n  yours:    10";
+    let words = |name: &str| match name {
+        "task_1_a_grown_tensor_is_the_old_one_then_zeros" => "",
+        "task_1_a_grown_tensor_takes_no_more_than_it_needs" => more,
+        _ => todo,
+    };
+    let checks: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), words(name))).collect();
+    let mut app = app("");
+    let Ok(exercise) = &mut app.shown.exercise else { panic!() };
+    exercise.state = State::Started;
+    let line = shown.split("exercises/ch02_flat.rs:").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+    exercise.todos[0].line = line.expect("the line of the todo");
+    app.shown.grader = grader;
+    let Report::Checks { printed, .. } = report(&checks) else { panic!() };
+    app.shown.take(Report::Checks { printed, n_warnings: 0, program: None }, true);
+    let seconds = shown.split(" · ").nth(2).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    app.took = Some(Duration::from_secs_f64(seconds.expect("how long it took")));
+    assert_eq!(seen(&mut app, 80, shown.lines().count()), shown);
 }
