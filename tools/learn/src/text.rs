@@ -51,6 +51,8 @@ pub enum Wrap {
 pub struct Line {
     pub pieces: Vec<(String, Style)>,
     pub wrap: Wrap,
+    /// The column in which its further rows begin at the least.
+    pub hang: usize,
     /// Where it leads, on a terminal that can follow links.
     pub link: Option<String>,
 }
@@ -145,7 +147,7 @@ impl Line {
         let chars: Vec<(char, Style)> = self.chars().collect();
         let indent = match self.wrap {
             Wrap::Anywhere => 0,
-            Wrap::Words => indent(&self.text()).min(width / 2),
+            Wrap::Words => indent(&self.text()).max(self.hang).min(width / 2),
         };
         let mut rows = Vec::new();
         let mut from = 0;

@@ -385,19 +385,17 @@ fn place(shown: &Shown, task: u32) -> Option<String> {
 /// What to do in a chapter that nobody has begun.
 fn begin(shown: &Shown) -> Vec<Line> {
     let file = shown.chapter.exercise();
-    let mut lines = vec![
-        Line::new("Not started. ", BOLD).and("Until you change the file, the reference stands in for it.", PLAIN),
-        Line::default(),
-        Line::plain("Edit ").and(&file, CYAN).and(" to begin; each time you save it, the checks run here.", PLAIN),
-        Line::default(),
-    ];
+    let edit = Line::new("Not started. ", BOLD).and("Edit ", PLAIN).and(&file, CYAN);
+    let mut lines = vec![edit.and(" to begin: each time you save it, the checks run here.", PLAIN), Line::default()];
     lines.extend(title(shown));
     let first = shown.exercise.as_ref().ok().and_then(|exercise| exercise.todos.first());
     if let Some(todo) = first {
         lines.push(Line::plain(format!("  {}", todo.what)));
     }
     lines.push(Line::default());
-    lines.push(Line::new("Read the page as far as its first task (o opens it), or the task alone (t).", DIM));
+    let read = "Read the page as far as its first task (o opens it), or the task alone (t). Until you change the file, the \
+                reference stands in for it.";
+    lines.push(Line::new(read, DIM));
     lines
 }
 
@@ -685,9 +683,7 @@ fn help() -> Vec<Line> {
     let mut lines = vec![Line::new("Keys", BOLD), Line::default()];
     for (key, what) in KEYS {
         // Words wrap under the words, not under the keys.
-        let mut line = Line::new(format!("{key:<9}"), BOLD);
-        line.push(what, PLAIN);
-        lines.push(line);
+        lines.push(Line { hang: 9, ..Line::new(format!("{key:<9}"), BOLD).and(what, PLAIN) });
     }
     lines.push(Line::default());
     lines.push(Line::plain(

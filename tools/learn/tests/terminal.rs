@@ -292,7 +292,8 @@ fn from_the_stub_to_a_chapter_that_is_done() {
     let sample = Sample::new();
     let mut terminal = Terminal::start(&sample, &[], 80, 24);
     terminal.until("1 · Sums");
-    terminal.until("Not started. Until you change the file, the reference stands in for it.");
+    terminal.until("Not started. Edit exercises/ch01_sum.rs to begin: each time you save it, the checks run here.");
+    terminal.until("Until you change the file, the reference stands in for it.");
     terminal.until("Task 1: add todo in exercises/ch01_sum.rs:3");
     assert_eq!(sample.read("asked"), "", "an untouched chapter is not checked");
 

@@ -96,8 +96,16 @@ fn holds(app: &mut App, (columns, rows): (usize, usize), words: &[&str]) {
 #[test]
 fn an_untouched_chapter_says_where_to_begin() {
     for size in SIZES {
-        let words =
-            ["2 · The flat cache", "Not started.", "exercises/ch02_flat.rs", "▸ 1", "t task", "? keys", "q quit"];
+        let words = [
+            "2 · The flat cache",
+            "Not started.",
+            "exercises/ch02_flat.rs",
+            "▸ 1",
+            "Task 1: make room",
+            "t task",
+            "? keys",
+            "q quit",
+        ];
         holds(&mut app(""), size, &words);
     }
     holds(&mut app(""), (80, 24), &["Task 1: make room todo in exercises/ch02_flat.rs:52 copy into a new tensor"]);
