@@ -371,7 +371,7 @@ impl<S: Stored> ManyRows<'_, S> {
 
         // Each output is one sum over the positions, in order: it grows by a few positions at a time. What the queries of a
         // tile all see, they add together; the rest each alone.
-        const VALUES: usize = 32;
+        const VALUES: usize = 128;
         let head = HeadOf { _stored: self.stored, memory: task.text.values, first, words, dim };
         let mut sums = vec![[0.0; LANES]; queries * depth];
         let mut block = vec![[0.0; LANES]; VALUES * depth];
@@ -403,11 +403,13 @@ impl<S: Stored> ManyRows<'_, S> {
                     4 => add_block::<V, 4, C>(weights, values, tile_sums),
                     _ => add_block::<V, 6, C>(weights, values, tile_sums),
                 }
-                for i in 0..tile {
-                    let seen = task.seen(query + i).saturating_sub(at).min(places.len()).max(shared);
-                    let weights = Weights { scores: &scores[(query + i) * stride + at + shared..], stride };
-                    let sums = &mut sums[(query + i) * depth..][..depth];
-                    add_block::<V, 1, C>(weights, &block[shared * depth..seen * depth], sums);
+                for query in query..query + tile {
+                    let seen = task.seen(query).saturating_sub(at).min(places.len());
+                    if seen > shared {
+                        let weights = Weights { scores: &scores[query * stride + at + shared..], stride };
+                        let sums = &mut sums[query * depth..][..depth];
+                        add_block::<V, 1, C>(weights, &block[shared * depth..seen * depth], sums);
+                    }
                 }
                 query += tile;
             }
