@@ -204,8 +204,13 @@ impl Shown {
     pub fn red(&self, about: About) -> Vec<&Check> {
         let checks = self.verdict.checks.get(&about).into_iter().flatten();
         let mut red: Vec<&Check> = checks.filter(|check| check.is_red()).collect();
-        red.sort_by_key(|check| self.grader.find(&format!("fn {}(", check.short())).unwrap_or(usize::MAX));
+        red.sort_by_key(|check| self.place_in_grader(check));
         red
+    }
+
+    /// Where the grader has a check.
+    pub fn place_in_grader(&self, check: &Check) -> usize {
+        self.grader.find(&format!("fn {}(", check.short())).unwrap_or(usize::MAX)
     }
 
     pub fn is_started(&self) -> bool {

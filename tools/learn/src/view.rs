@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::app::{App, Jump, Outcome, Shown, View};
 use crate::beside;
 use crate::book;
-use crate::checks::{About, Check, InHand, Tally};
+use crate::checks::{self, About, Check, InHand, Tally};
 use crate::compile::Errors;
 use crate::course;
 use crate::lesson::Task;
@@ -346,9 +346,7 @@ pub fn verdict(shown: &Shown) -> Vec<Line> {
         }
         Outcome::Errors(errors) => lines.extend(compile_errors(shown, errors, 1)),
         Outcome::CutOff(why) => {
-            lines.push(Line::new("The checks did not come to their end.", RED));
-            lines.push(Line::default());
-            lines.extend(why.lines().map(words_of));
+            lines.extend(cut_off(shown, why, 1));
         }
         Outcome::Checks if shown.is_green() => lines.extend(done(shown)),
         Outcome::Checks => lines.extend(red(shown)),
@@ -471,10 +469,46 @@ fn red(shown: &Shown) -> Vec<Line> {
     lines
 }
 
+/// Why a run was cut off, and the first `most` checks that had failed before, what is to be done first before the rest.
+fn cut_off(shown: &Shown, why: &str, most: usize) -> Vec<Line> {
+    let mut lines = vec![Line::new("The checks did not come to their end.", RED)];
+    let mut failed: Vec<Check> = Vec::new();
+    // Whether a line goes on with what was said of a check.
+    let mut is_failed = false;
+    for line in why.lines() {
+        let named = line.strip_prefix("failed: ").and_then(|rest| rest.split_once(": "));
+        is_failed = named.is_some() || is_failed && !line.starts_with("error: ");
+        match (named, failed.last_mut()) {
+            (Some((name, words)), _) => {
+                failed.push(Check { name: name.into(), outcome: checks::Outcome::Red(words.into()) });
+            }
+            (None, Some(Check { outcome: checks::Outcome::Red(words), .. })) if is_failed => {
+                words.push('\n');
+                words.push_str(line);
+            }
+            _ => lines.push(words_of(line.strip_prefix("error: ").unwrap_or(line))),
+        }
+    }
+    failed.sort_by_key(|check| (About::of(&check.name), shown.place_in_grader(check)));
+    for check in failed.iter_mut().take(most) {
+        if let checks::Outcome::Red(words) = &mut check.outcome {
+            *words = words.trim_end().to_string();
+        }
+        lines.push(Line::default());
+        lines.extend(failure(check));
+    }
+    let others = failed.len().saturating_sub(most);
+    if others > 0 {
+        lines.push(Line::default());
+        lines.push(Line::new(format!("{} not shown: a", count(others, "more red check")), DIM));
+    }
+    lines
+}
+
 /// A failed check: its name, and its words.
 fn failure(check: &Check) -> Vec<Line> {
-    let crate::checks::Outcome::Red(words) = &check.outcome else { return Vec::new() };
-    let mut lines = vec![Line::new("✗ ", RED).and(check.short(), RED)];
+    let checks::Outcome::Red(words) = &check.outcome else { return Vec::new() };
+    let mut lines = vec![Line::code(format!("✗ {}", check.short()), RED)];
     lines.extend(words.lines().map(words_of));
     if words.is_empty() {
         lines.push(Line::new("(it was cut off before it could say why)", DIM));
@@ -546,7 +580,8 @@ fn done(shown: &Shown) -> Vec<Line> {
 fn failures(shown: &Shown) -> Vec<Line> {
     match &shown.outcome {
         Outcome::Errors(errors) => return compile_errors(shown, errors, usize::MAX),
-        Outcome::Checks | Outcome::CutOff(_) => {}
+        Outcome::CutOff(why) => return cut_off(shown, why, usize::MAX),
+        Outcome::Checks => {}
         _ => return verdict(shown),
     }
     let mut lines = Vec::new();

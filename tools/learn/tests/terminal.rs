@@ -404,7 +404,7 @@ fn a_newer_save_ends_an_older_build() {
     fs::remove_file(sample.at("exercises/ch01_sum.rs")).unwrap();
     terminal.until("exercises/ch01_sum.rs is missing: restore it with `git checkout exercises/ch01_sum.rs`");
     sample.save(&format!("{STUB}// ABORTS\n"));
-    terminal.until("did not come to their end. error: checks::task_1_adds asks for 9 bytes more");
+    terminal.until("did not come to their end. checks::task_1_adds asks for 9 bytes more");
     terminal.press("q");
     assert_eq!(terminal.ended(), Some(0));
 }

@@ -250,6 +250,20 @@ fn a_run_that_was_cut_off_says_why() {
 }
 
 #[test]
+fn of_a_run_that_was_cut_off_the_first_failure_is_shown() {
+    let why = "failed: checks::task_2_b: later\n  expected: 1\n\nfailed: checks::task_1_a: does the loop end?\n  yours: 2\n\n\
+               error: checks::task_2_c asks for 9 bytes more,\nand more";
+    let mut app = app("task 1");
+    let printed = checks::read("running 2 tests\n", 2);
+    app.shown.take(Report::CutOff { printed, why: why.into() }, true);
+    let words = "The checks did not come to their end. checks::task_2_c asks for 9 bytes more, and more ✗ task_1_a does the loop \
+                 end? yours: 2 1 more red check not shown: a";
+    holds(&mut app, (80, 24), &[words]);
+    app.pressed(KeyCode::Char('a'));
+    holds(&mut app, (80, 24), &["yours: 2 ✗ task_2_b later expected: 1"]);
+}
+
+#[test]
 fn a_chapter_of_their_own_that_others_stand_on_is_named() {
     let mut app = app("all done");
     let first = "x\n  your code of chapter 1 panicked (exercises/ch01.rs:9): not yet implemented: ch01 task 2: loop";
