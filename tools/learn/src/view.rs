@@ -486,6 +486,7 @@ fn cut_off(shown: &Shown, why: &str, most: usize) -> Vec<Line> {
                 words.push('\n');
                 words.push_str(line);
             }
+            _ if line.trim().is_empty() => {}
             _ => lines.push(words_of(line.strip_prefix("error: ").unwrap_or(line))),
         }
     }
