@@ -133,7 +133,7 @@ fn standing(chapter: &Chapter, record: &Record) -> Standing {
 fn how_far(chapter: &Chapter, record: &Record) -> Vec<String> {
     let left = chapter.tasks_left();
     if chapter.source != Source::Yours {
-        return vec![format!("all {}", count(left.len(), "piece"))];
+        return vec![format!("{} to write", count(left.len(), "piece"))];
     }
     let last_run = match (standing(chapter, record), record.chapters.get(chapter.name)) {
         (Standing::Current, Some(ran)) => in_words(ran),
@@ -270,8 +270,8 @@ mod tests {
         let solved = chapter(Source::Yours, "fn f() {}");
         assert_eq!(lines(solved, &done), ["all 12 checks green", "nothing left to write"]);
         // A record of a chapter that was reset says nothing.
-        assert_eq!(lines(chapter(Source::Reference, STUB), &red), ["all 3 pieces"]);
-        assert_eq!(lines(chapter(Source::Unstarted, STUB), &red), ["all 3 pieces"]);
+        assert_eq!(lines(chapter(Source::Reference, STUB), &red), ["3 pieces to write"]);
+        assert_eq!(lines(chapter(Source::Unstarted, STUB), &red), ["3 pieces to write"]);
     }
 
     #[test]
