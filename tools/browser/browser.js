@@ -35,7 +35,7 @@ export async function inWindow(browser, { theme = "light", width = WIDE, faults 
     reducedMotion: "reduce",
     ...options,
   });
-  context.setDefaultTimeout(15_000);
+  context.setDefaultTimeout(60_000);
   try {
     await context.addInitScript((name) => {
       try {
