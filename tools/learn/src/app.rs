@@ -1,6 +1,6 @@
 //! What is going on: the chapter in hand, the run under way, what is shown, and what the keys do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -52,6 +52,10 @@ pub struct Shown {
     pub lesson: Result<Lesson, String>,
     pub outcome: Outcome,
     pub verdict: Verdict,
+    /// What of it the runs since the last save have said.
+    pub fresh: Verdict,
+    /// The tasks whose checks were all green when all ran last.
+    pub done: BTreeSet<u32>,
     /// Whether the verdict is about all checks of the chapter as it is now, not only about those of the task in hand.
     pub is_whole: bool,
     pub n_warnings: usize,
@@ -190,6 +194,8 @@ impl Shown {
             lesson: course::lesson(root, chapter),
             outcome: Outcome::NotRun,
             verdict: Verdict::default(),
+            fresh: Verdict::default(),
+            done: BTreeSet::new(),
             is_whole: false,
             n_warnings: 0,
             task: None,
@@ -225,13 +231,34 @@ impl Shown {
             && self.verdict.total().of > 0
     }
 
-    /// The task to show: that of the verdict, else the last one, else the first that has something to write.
+    /// The names of the chapter's checks, in the order in which the grader has them.
+    pub fn all_checks(&self) -> Vec<&str> {
+        let after_test = self.grader.split("#[test]").skip(1);
+        let name = |text| Some(str::split_once(text, "fn ")?.1.split_once('(')?.0);
+        after_test.filter_map(name).collect()
+    }
+
+    /// The checks of the run under way, or of the last one, that have not come to their end; `ended` are the names of those that have.
+    pub fn unfinished<'a>(&'a self, is_whole: bool, ended: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        let is_asked = |name: &&str| is_whole || self.task.is_none_or(|task| About::of(name) == About::Task(task));
+        let ended: BTreeSet<&str> = ended.collect();
+        self.all_checks().into_iter().filter(|name| is_asked(name) && !ended.contains(name)).collect()
+    }
+
+    /// The checks that the last run, which was cut off, has left without a result.
+    pub fn left_out(&self) -> Vec<&str> {
+        self.unfinished(self.is_whole, self.fresh.checks.values().flatten().map(Check::short))
+    }
+
+    /// The task to show: that of the verdict, else the last one, else the first that was not green before.
     pub fn task_in_hand(&self) -> Option<u32> {
-        let lowest = || self.exercise.as_ref().ok()?.todos.iter().map(|todo| todo.task).min();
+        let lowest = || {
+            let left = self.exercise.iter().flat_map(|exercise| &exercise.todos).map(|todo| todo.task);
+            let all = self.lesson.iter().flat_map(|lesson| &lesson.tasks).map(|task| task.number);
+            left.chain(all.filter(|task| !self.done.contains(task))).min()
+        };
         match (&self.outcome, self.verdict.in_hand()) {
-            (Outcome::Checks | Outcome::CutOff(_), InHand::Task(task)) if self.is_whole || Some(task) == self.task => {
-                Some(task)
-            }
+            (Outcome::Checks, InHand::Task(task)) if self.is_whole || Some(task) == self.task => Some(task),
             (Outcome::Checks, InHand::Waits(wait)) if wait.chapter == self.chapter.number => Some(wait.task),
             (Outcome::Checks, InHand::Whole | InHand::Nothing) if self.is_whole => None,
             _ => self.task.or_else(lowest),
@@ -257,16 +284,29 @@ impl Shown {
     /// Takes over what a run said. `is_whole`: whether it was about all checks, or about those that were left.
     pub fn take(&mut self, report: Report, is_whole: bool) {
         match report {
-            Report::Errors(errors) => self.outcome = Outcome::Errors(errors),
+            Report::Errors(errors) => {
+                // Who mends an error is at work where it is.
+                self.task = self.task_of(&errors).or(self.task);
+                self.outcome = Outcome::Errors(errors);
+            }
             Report::Refused(words) => self.outcome = Outcome::Refused(words),
             Report::Checks { printed, n_warnings, program } => {
                 self.program = program;
+                self.fresh.update(printed.verdict.clone());
                 self.verdict.update(printed.verdict);
                 (self.outcome, self.n_warnings, self.is_whole) = (Outcome::Checks, n_warnings, is_whole);
             }
             Report::CutOff { printed, why } => {
-                self.verdict.update(printed.verdict);
-                (self.outcome, self.is_whole) = (Outcome::CutOff(why), is_whole);
+                // What was said of the file as it was before counts no more.
+                self.fresh.update(printed.verdict);
+                self.verdict = self.fresh.clone();
+                let named = why.lines().find_map(|line| line.strip_prefix("error: ")?.split(' ').next());
+                self.is_whole = is_whole;
+                let about = named.or(self.left_out().first().copied()).map(About::of);
+                if let Some(About::Task(task)) = about {
+                    self.task = Some(task);
+                }
+                self.outcome = Outcome::CutOff(why);
             }
         }
         if is_whole && matches!(self.outcome, Outcome::Checks) {
@@ -275,7 +315,17 @@ impl Shown {
                 InHand::Waits(wait) if wait.chapter == self.chapter.number => Some(wait.task),
                 _ => None,
             };
+            let is_done = |about| self.verdict.tally(about).green == self.verdict.tally(about).of;
+            let tasks = self.verdict.checks.keys().filter(|about| is_done(**about));
+            self.done =
+                tasks.filter_map(|about| if let About::Task(task) = about { Some(*task) } else { None }).collect();
         }
+    }
+
+    /// The task in whose function the first error lies.
+    fn task_of(&self, errors: &Errors) -> Option<u32> {
+        let line = errors.shown.first().filter(|_| errors.in_file)?.line?;
+        course::task_at(line, self.exercise.as_ref().ok()?, self.handed_out.as_deref(), self.chapter.number)
     }
 
     /// Writes the verdict into the record.
@@ -444,6 +494,9 @@ impl App {
         let ran = self.record.chapters.get(&self.shown.chapter.name);
         self.hints = ran.map(|ran| ran.hints.clone()).unwrap_or_default();
         if self.shown.is_started() {
+            let tasks = ran.iter().flat_map(|ran| &ran.tasks);
+            let done = tasks.filter(|(_, tally)| tally.green == tally.of).map(|(task, _)| *task);
+            self.shown.done = done.collect();
             self.check(Instant::now());
         }
     }
@@ -503,6 +556,7 @@ impl App {
     fn forget_verdict(&mut self) {
         let shown = &mut self.shown;
         (shown.outcome, shown.verdict, shown.is_whole, shown.task) = (Outcome::NotRun, Verdict::default(), false, None);
+        shown.done.clear();
     }
 
     /// Begins to check: first the task in hand, then the others. An older run ends, and tells nothing.
@@ -511,6 +565,7 @@ impl App {
         let filter: Vec<String> = task.iter().map(|task| format!("task_{task}_")).collect();
         self.rest = task.map(|task| vec!["--skip".into(), format!("task_{task}_")]);
         self.shown.task = task;
+        self.shown.fresh = Verdict::default();
         self.shown.is_whole = false;
         self.shown.bought = Vec::new();
         self.took = None;

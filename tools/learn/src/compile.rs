@@ -14,6 +14,9 @@ pub struct Diagnostic {
     pub rendered: String,
     /// Whether it points into the reader's file.
     pub is_in_file: bool,
+    /// Where it points to, by its first place.
+    pub file: Option<String>,
+    pub line: Option<usize>,
 }
 
 /// What a build said.
@@ -68,6 +71,8 @@ struct Text {
 struct Span {
     file_name: String,
     is_primary: bool,
+    #[serde(default)]
+    line_start: Option<usize>,
     expansion: Option<Box<Expansion>>,
 }
 
@@ -79,9 +84,17 @@ struct Expansion {
 impl Span {
     /// Whether it points into the file: by itself, or by the macro that is used there.
     fn is_in(&self, file: &str) -> bool {
+        self.place_in(file).is_some()
+    }
+
+    /// The span in the file that it points to, by itself or by the macro that is used there.
+    fn place_in(&self, file: &str) -> Option<&Span> {
         let name = self.file_name.replace('\\', "/");
         let is_here = name == file || name.strip_suffix(file).is_some_and(|folder| folder.ends_with('/'));
-        is_here || self.expansion.as_ref().is_some_and(|expansion| expansion.span.is_in(file))
+        match is_here {
+            true => Some(self),
+            false => self.expansion.as_ref()?.span.place_in(file),
+        }
     }
 }
 
@@ -119,7 +132,14 @@ impl Build {
             _ => return,
         };
         let is_in_file = text.spans.iter().any(|span| span.is_primary && span.is_in(file));
-        let diagnostic = Diagnostic { rendered: text.rendered.unwrap_or(text.message), is_in_file };
+        let mut primary = text.spans.iter().filter(|span| span.is_primary);
+        let place = primary.clone().find_map(|span| span.place_in(file)).or(primary.next());
+        let diagnostic = Diagnostic {
+            file: place.map(|span| span.file_name.replace('\\', "/").replace("src/../", "")),
+            line: place.and_then(|span| span.line_start),
+            rendered: text.rendered.unwrap_or(text.message),
+            is_in_file,
+        };
         // The same file is compiled for the library and for its own tests.
         if !list.contains(&diagnostic) {
             list.push(diagnostic);
@@ -193,7 +213,8 @@ mod tests {
     fn errors_in_the_readers_file_come_alone_and_once() {
         let here = message("error", "here", "src/../exercises/ch02_flat.rs", "null");
         let there = message("error", "there", "tests/ch02_flat.rs", "null");
-        let inside = r#"{"span":{"file_name":"exercises\\ch02_flat.rs","is_primary":false,"expansion":null}}"#;
+        let inside =
+            r#"{"span":{"file_name":"exercises\\ch02_flat.rs","is_primary":false,"line_start":7,"expansion":null}}"#;
         let by_macro = message("error", "by macro", "/rustc/library/vec.rs", inside);
         let warning = message("warning", "warning", "exercises/ch02_flat.rs", "null");
         let other = message("warning", "other", "other_exercises/ch02_flat.rs", "null");
@@ -202,6 +223,8 @@ mod tests {
         let all = [&there, &here, &here, &by_macro, &warning, &other, summary, end].map(String::from);
         let build = build(&all);
         let errors = build.errors().unwrap();
+        let places: Vec<_> = errors.shown.iter().map(|error| (error.file.as_deref(), error.line)).collect();
+        assert_eq!(places, [(Some(FILE), Some(1)), (Some(FILE), Some(7))]);
         let shown: Vec<&str> = errors.shown.iter().map(|error| error.rendered.as_str()).collect();
         assert_eq!((shown, errors.elsewhere, errors.in_file), (vec!["here", "by macro"], 1, true));
         assert_eq!((build.n_warnings(), build.finished), (1, Some(false)));

@@ -153,6 +153,14 @@ pub fn place_of(task: u32, exercise: &Exercise, handed_out: Option<&str>, chapte
         .map(|found| found.1)
 }
 
+/// The task in whose function a line of the reader's file is.
+pub fn task_at(line: usize, exercise: &Exercise, handed_out: Option<&str>, chapter: usize) -> Option<u32> {
+    let name = function_around(&exercise.text, line)?;
+    let stub = handed_out?;
+    let is_here = |todo: &Todo| function_around(stub, todo.line).as_ref() == Some(&name);
+    todos(stub, chapter).into_iter().find(is_here).map(|todo| todo.task)
+}
+
 /// All chapters of the repository at `root`, in order.
 ///
 /// # Errors
@@ -252,6 +260,9 @@ mod tests {
         assert_eq!(place_of(3, &exercise, Some(TEXT), 2), Some(7));
         assert_eq!(place_of(2, &exercise, Some(TEXT), 2), None);
         assert_eq!(place_of(1, &exercise, None, 2), None);
+        let at = |line| task_at(line, &exercise, Some(TEXT), 2);
+        assert_eq!([1, 2, 3, 5, 7, 8].map(at), [None, None, Some(1), Some(1), Some(3), Some(3)]);
+        assert_eq!(task_at(4, &exercise, None, 2), None);
     }
 
     /// This repository.

@@ -80,6 +80,7 @@ fn head(app: &App, columns: usize) -> Line {
         }
         None => match (&app.shown.outcome, app.took) {
             (Outcome::NotRun, _) | (_, None) => Line::default(),
+            (Outcome::CutOff(_), Some(took)) => Line::new("stopped", RED).and(format!(" · {}", seconds(took)), DIM),
             (Outcome::Errors(_), Some(took)) => {
                 Line::new("does not compile", RED).and(format!(" · {}", seconds(took)), DIM)
             }
@@ -102,20 +103,26 @@ fn head(app: &App, columns: usize) -> Line {
 /// The tasks of the chapter, as much of each as there is room for.
 fn strip(shown: &Shown, columns: usize) -> Line {
     let in_hand = shown.task_in_hand();
+    // Of a run that was cut off, what has not come to its end tells nothing.
+    let is_cut_off = matches!(shown.outcome, Outcome::CutOff(_));
+    let left_out: Vec<About> = match is_cut_off {
+        true => shown.all_checks().into_iter().filter(|name| !is_told(shown, name)).map(About::of).collect(),
+        false => Vec::new(),
+    };
     let build = |titles: bool| {
         let mut line = Line::default();
         for (about, name, title) in parts(shown) {
-            let tally = shown.verdict.tally(about);
+            let mut tally = shown.verdict.tally(about);
+            if is_cut_off && (shown.all_checks().is_empty() || left_out.contains(&about)) {
+                tally = Tally::default();
+            }
             let is_in_hand = match about {
                 About::Task(task) => in_hand == Some(task),
                 _ => shown.is_whole && shown.verdict.in_hand() == InHand::Whole,
             };
             let (sign, style) = match () {
                 () if is_in_hand => ("▸", YELLOW),
-                // Of a run that was cut off, nobody knows what was missing.
-                () if tally.of > 0 && tally.green == tally.of && !matches!(shown.outcome, Outcome::CutOff(_)) => {
-                    ("✓", GREEN)
-                }
+                () if tally.of > 0 && tally.green == tally.of => ("✓", GREEN),
                 () => ("·", DIM),
             };
             line.push(if line.pieces.is_empty() { "" } else { "  " }, PLAIN);
@@ -132,6 +139,11 @@ fn strip(shown: &Shown, columns: usize) -> Line {
     };
     let long = build(true);
     if long.width() <= columns { long } else { build(false).cut(columns) }
+}
+
+/// Whether the runs since the last save have said how a check ended.
+fn is_told(shown: &Shown, name: &str) -> bool {
+    shown.fresh.checks.values().flatten().any(|check| check.short() == name)
 }
 
 /// What the checks are about, each with a short name and its title.
@@ -487,8 +499,20 @@ fn cut_off(shown: &Shown, why: &str, most: usize) -> Vec<Line> {
                 words.push_str(line);
             }
             _ if line.trim().is_empty() => {}
-            _ => lines.push(words_of(line.strip_prefix("error: ").unwrap_or(line))),
+            _ => {
+                let line = line.strip_prefix("error: ").unwrap_or(line);
+                lines.push(words_of(line.strip_prefix("checks::").unwrap_or(line)));
+            }
         }
+    }
+    let left_out = shown.left_out();
+    if !left_out.is_empty() {
+        lines.push(Line::default());
+        let named = left_out[..left_out.len().min(if most == 1 { 3 } else { most })].join(", ");
+        let more = left_out.len().saturating_sub(3);
+        let more = if most == 1 && more > 0 { format!(" and {more} more (a shows them)") } else { String::new() };
+        let these = if left_out.len() == 1 { "This one" } else { "These" };
+        lines.push(Line::new(format!("{these} did not finish: {named}{more}"), DIM));
     }
     failed.sort_by_key(|check| (About::of(&check.name), shown.place_in_grader(check)));
     for check in failed.iter_mut().take(most) {

@@ -43,7 +43,7 @@ esac
 echo '   Compiling sample v0.1.0' >&2
 if grep -q SLOW $file; then echo $$ > building; sleep 1000; fi
 if grep -q BROKEN $file; then
-    printf '%s\n' '{"reason":"compiler-message","message":{"level":"error","message":"m","rendered":"\u001b[91merror\u001b[0m: expected `;`\n","spans":[{"file_name":"src/../exercises/ch01_sum.rs","is_primary":true,"expansion":null}]}}'
+    printf '%s\n' '{"reason":"compiler-message","message":{"level":"error","message":"m","rendered":"\u001b[91merror\u001b[0m: expected `;`\n","spans":[{"file_name":"src/../exercises/ch01_sum.rs","is_primary":true,"line_start":'$(grep -n BROKEN $file | cut -d: -f1)',"expansion":null}]}}'
     echo '{"reason":"build-finished","success":false}'
     exit 101
 fi
@@ -96,6 +96,7 @@ impl Sample {
             ("exercises/untouched.txt", untouched.as_str()),
             ("exercises/ch01_sum.rs", STUB),
             ("exercises/ch02_more.rs", STUB),
+            ("tests/ch01_sum.rs", "#[test]\nfn task_1_adds() {}\n\n#[test]\nfn task_2_divides() {}\n"),
             ("solutions/ch01_sum.rs", "/// Adds.\npub fn sum(numbers: &[u32]) -> u32 {\n    numbers.iter().sum()\n}\n"),
             ("book/src/ch01_sum.md", PAGE),
             ("book/src/ch02_more.md", "# 2. More\n\n### Task 1: more\n"),
@@ -404,7 +405,7 @@ fn a_newer_save_ends_an_older_build() {
     fs::remove_file(sample.at("exercises/ch01_sum.rs")).unwrap();
     terminal.until("exercises/ch01_sum.rs is missing: restore it with `git checkout exercises/ch01_sum.rs`");
     sample.save(&format!("{STUB}// ABORTS\n"));
-    terminal.until("did not come to their end. checks::task_1_adds asks for 9 bytes more");
+    terminal.until("did not come to their end. task_1_adds asks for 9 bytes more");
     terminal.press("q");
     assert_eq!(terminal.ended(), Some(0));
 }
@@ -418,6 +419,61 @@ fn checks_that_hang_are_ended() {
     is_gone(&sample.wait_for("hanging"));
     terminal.press("q");
     assert_eq!(terminal.ended(), Some(0));
+}
+
+#[test]
+fn what_a_hang_cuts_off_is_not_the_verdict_before() {
+    let sample = Sample::new();
+    let mut terminal = Terminal::start(&sample, &["--time-limit", "2"], 90, 24);
+    terminal.until("Not started.");
+    let wrong = without(STUB, "task 1").replace("-> u32 {\n}", "-> u32 {\n    WRONG\n}");
+    sample.save(&wrong);
+    terminal.until("0 of 2 green");
+    terminal.until("yours: 0");
+    sample.save(&format!("{wrong}// HANGS\n"));
+    let seen = terminal.until("This one did not finish: task_1_adds");
+    assert!(seen.contains("stopped ·") && !seen.contains("of 2 green") && !seen.contains("yours: 0"), "{seen}");
+    terminal.press("a");
+    terminal.until("esc back");
+    let seen = terminal.until("This one did not finish: task_1_adds");
+    assert!(!seen.contains("yours: 0") && !seen.contains("0/1"), "{seen}");
+    // A task that was green before this save has not been checked since.
+    sample.save(&without(STUB, "task 1"));
+    terminal.until("✓ 1 add ▸ 2 divide 0/1");
+    sample.save(&format!("{}// HANGS\n", without(STUB, "task 1")));
+    terminal.until("· 1 add ▸ 2 divide · whole");
+    terminal.until("This one did not finish: task_2_divides");
+    terminal.press("q");
+    assert_eq!(terminal.ended(), Some(0));
+}
+
+#[test]
+fn a_task_stays_in_hand_until_its_checks_are_green() {
+    let sample = Sample::new();
+    let mut terminal = Terminal::start(&sample, &[], 90, 24);
+    terminal.until("Not started.");
+    sample.save(&without(STUB, "task 1").replace("-> u32 {\n}", "-> u32 {\n    BROKEN\n}"));
+    terminal.until("does not compile");
+    terminal.until("▸ 1 add · 2 divide");
+    terminal.press("h");
+    terminal.until("Task 1: add 1 of 2 hints");
+    // One error in a chapter that was done.
+    let done = without(STUB, "todo!");
+    sample.save(&done);
+    terminal.until("Chapter 1 is done");
+    sample.save(&done.replace("mean(numbers: &[u32]) -> u32 {", "mean(numbers: &[u32]) -> u32 {\n    BROKEN"));
+    terminal.until("does not compile");
+    terminal.until("▸ 2 divide");
+    terminal.press("q");
+    assert_eq!(terminal.ended(), Some(0));
+    // What was green when it was left is not begun anew.
+    sample.save(&without(STUB, "task 1"));
+    let mut again = Terminal::start(&sample, &["--time-limit", "2"], 90, 24);
+    again.until("▸ 2 divide 0/1");
+    sample.save(&format!("{}// BROKEN\n", without(STUB, "task 1").replace("mean", "middle")));
+    again.until("▸ 2 divide");
+    again.press("q");
+    assert_eq!(again.ended(), Some(0));
 }
 
 #[test]

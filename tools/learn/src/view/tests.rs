@@ -4,7 +4,7 @@ use std::time::Duration;
 use crossterm::event::KeyCode;
 
 use super::*;
-use crate::checks;
+use crate::checks::{self, Verdict};
 use crate::compile::Diagnostic;
 use crate::course::{State, Todo};
 use crate::record::Record;
@@ -222,7 +222,7 @@ fn a_page_that_cannot_be_read_hides_nothing() {
 
 #[test]
 fn errors_are_the_compilers_and_the_first_comes_first() {
-    let error = |rendered: &str| Diagnostic { rendered: rendered.into(), is_in_file: true };
+    let error = |rendered: &str| Diagnostic { rendered: rendered.into(), is_in_file: true, file: None, line: None };
     let errors =
         Errors { shown: vec![error("\x1b[91merror\x1b[0m: one"), error("error: two")], elsewhere: 3, in_file: true };
     for size in SIZES {
@@ -244,7 +244,7 @@ fn a_run_that_was_cut_off_says_why() {
         let mut app = app("task 1");
         let printed = checks::read("running 2 tests\ntest checks::task_1_a ... ok\n", 2);
         app.shown.take(Report::CutOff { printed, why: "the checks were still running after 9 seconds".into() }, true);
-        holds(&mut app, size, &["did not come to their end", "still running after 9 seconds", "· 1"]);
+        holds(&mut app, size, &["did not come to their end", "still running after 9 seconds", "▸ 1", "· 2"]);
         assert!(!app.shown.is_green());
     }
 }
@@ -256,11 +256,65 @@ fn of_a_run_that_was_cut_off_the_first_failure_is_shown() {
     let mut app = app("task 1");
     let printed = checks::read("running 2 tests\n", 2);
     app.shown.take(Report::CutOff { printed, why: why.into() }, true);
-    let words = "The checks did not come to their end. checks::task_2_c asks for 9 bytes more, and more ✗ task_1_a does the loop \
+    let words = "The checks did not come to their end. task_2_c asks for 9 bytes more, and more ✗ task_1_a does the loop \
                  end? yours: 2 1 more red check not shown: a";
     holds(&mut app, (80, 24), &[words]);
     app.pressed(KeyCode::Char('a'));
     holds(&mut app, (80, 24), &["yours: 2 ✗ task_2_b later expected: 1"]);
+}
+
+#[test]
+fn what_was_said_before_a_run_was_cut_off_counts_no_more() {
+    let cut_off = |printed: &str| Report::CutOff {
+        printed: checks::read(printed, 2),
+        why: "error: checks::task_2_gather_lends has given no sign of life for a minute".into(),
+    };
+    for is_whole in [false, true] {
+        let mut app = red_app();
+        app.shown.grader =
+            "#[test]\nfn task_1_a() {}\n#[test]\n#[ignore]\nfn task_2_gather_lends() {}\n#[test]\nfn whole_story() {}"
+                .into();
+        app.shown.task = Some(2);
+        app.shown.fresh = Verdict::default();
+        app.took = Some(Duration::from_secs(61));
+        app.shown.take(cut_off("running 3 tests\ntest checks::task_1_a ... ok\n"), is_whole);
+        let (first, names) = match is_whole {
+            true => ("✓ 1 make room ▸ 2 gather", "These did not finish: task_2_gather_lends, whole_story"),
+            false => ("✓ 1 make room ▸ 2 gather", "This one did not finish: task_2_gather_lends"),
+        };
+        let why = "come to their end. task_2_gather_lends has given no sign of life for a minute";
+        for key in [KeyCode::Esc, KeyCode::Char('a')] {
+            app.pressed(key);
+            holds(&mut app, (80, 24), &[first, names, why, "stopped · 1 min 1 s"]);
+            let seen = seen(&mut app, 80, 24);
+            assert!(!seen.contains("yours:") && !seen.contains("green") && !seen.contains("/2"), "{seen}");
+        }
+    }
+}
+
+#[test]
+fn the_task_in_hand_stays_until_its_checks_are_green() {
+    // The first save of a file whose first `todo!` is gone.
+    let mut app = app("fn grown() {}");
+    let Ok(exercise) = &mut app.shown.exercise else { panic!() };
+    exercise.todos = vec![Todo { task: 2, line: 9, what: "lend".into() }];
+    assert_eq!(app.shown.task_in_hand(), Some(1));
+    app.shown.done = [1, 3].into();
+    assert_eq!(app.shown.task_in_hand(), Some(2));
+    app.shown.done = [1, 2].into();
+    assert_eq!(app.shown.task_in_hand(), Some(2), "its todo is there again");
+    // In a chapter that is done, the task of the function with the error.
+    let mut app = green_app();
+    assert_eq!((app.shown.task_in_hand(), app.shown.done.len()), (None, 3));
+    app.shown.handed_out = Some("fn a() {\n    todo!(\"ch02 task 2: lend\")\n}\n".into());
+    let Ok(exercise) = &mut app.shown.exercise else { panic!() };
+    exercise.text = "use x;\nfn a() {\n    1\n}\n".into();
+    let error = |line| Diagnostic { rendered: "error: x".into(), is_in_file: true, file: None, line: Some(line) };
+    let errors = |line| Report::Errors(Errors { shown: vec![error(line)], elsewhere: 0, in_file: true });
+    app.shown.take(errors(1), false);
+    assert_eq!(app.shown.task_in_hand(), None);
+    app.shown.take(errors(3), false);
+    holds(&mut app, (80, 24), &["▸ 2 gather", "h hint"]);
 }
 
 #[test]
