@@ -31,6 +31,9 @@ use crate::watch::{self, Files};
 const BLINK: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Checks that run so long are said to do so.
+const SLOW: Duration = Duration::from_secs(5);
+
 /// What the last run of the chapter came to.
 #[derive(Clone, Debug, Default)]
 pub enum Outcome {
@@ -133,6 +136,9 @@ pub struct App {
     /// Counts what the chapter bought.
     asking: Option<Ended>,
     n_stories: usize,
+    /// Since when the checks run, and which have come to their end.
+    checking: Option<Instant>,
+    through: BTreeSet<String>,
     served: Option<book::Served>,
     sender: Option<Sender<Event>>,
     is_over: bool,
@@ -383,6 +389,8 @@ impl App {
             telling: None,
             asking: None,
             n_stories: 0,
+            checking: None,
+            through: BTreeSet::new(),
             served: None,
             sender: None,
             is_over: false,
@@ -475,6 +483,16 @@ impl App {
     /// Whether what is shown is about the file as it was before it was saved.
     pub fn is_stale(&self) -> bool {
         self.running.is_some() && self.took.is_none()
+    }
+
+    /// The checks that are not through yet, once they take longer than any should.
+    pub fn still_running(&self) -> Vec<&str> {
+        let is_slow = self.checking.is_some_and(|since| since.elapsed() > SLOW);
+        if !is_slow || !matches!(self.running, Some((Stage::Checking, _))) {
+            return Vec::new();
+        }
+        let before = self.shown.fresh.checks.values().flatten().map(Check::short);
+        self.shown.unfinished(self.rest.is_none(), before.chain(self.through.iter().map(String::as_str)))
     }
 
     fn send(&self) -> Option<Sender<Event>> {
@@ -575,6 +593,7 @@ impl App {
     fn start(&mut self, filter: Vec<String>, since: Instant) {
         (self.run, self.asking) = (None, None);
         self.compiling.clear();
+        (self.checking, self.through) = (None, BTreeSet::new());
         self.n_runs += 1;
         let (number, Some(sender)) = (self.n_runs, self.send()) else { return };
         let order = Order {
@@ -593,7 +612,11 @@ impl App {
     fn heard(&mut self, news: News) {
         let since = self.running.map_or_else(Instant::now, |(_, since)| since);
         match news {
-            News::Stage(stage) => self.running = Some((stage, since)),
+            News::Stage(stage) => {
+                self.running = Some((stage, since));
+                self.checking = (stage == Stage::Checking).then(Instant::now);
+            }
+            News::Through(name) => drop(self.through.insert(name)),
             News::Compiling(what) => {
                 self.running = Some((Stage::Compiling, since));
                 self.compiling = if what == "page-by-page" { String::new() } else { format!(" {what}") };

@@ -117,6 +117,11 @@ impl Check {
     pub fn is_red(&self) -> bool {
         matches!(self.outcome, Outcome::Red(_))
     }
+
+    /// Whether it is red because it came to a `todo!`, and said nothing else.
+    pub fn is_unwritten(&self) -> bool {
+        matches!(&self.outcome, Outcome::Red(words) if waits_for(words).is_some())
+    }
 }
 
 impl Verdict {
@@ -243,6 +248,13 @@ pub fn read(output: &str, chapter: usize) -> Printed {
     printed
 }
 
+/// The check that came to its end when this line was printed, without its module.
+pub fn has_ended(line: &str) -> Option<String> {
+    let (name, result) = result(line)?;
+    let is_end = result == "ok" || result == "FAILED" || result.starts_with("ignored");
+    is_end.then(|| name.rsplit("::").next().unwrap_or(name).to_string())
+}
+
 /// `test checks::task_1_adds ... ok` → the name and `ok`
 fn result(line: &str) -> Option<(&str, &str)> {
     // What a check prints past libtest, without an end of the line, stands before it.
@@ -271,12 +283,13 @@ fn waits_for(words: &str) -> Option<Wait> {
 
 /// The words of a failed check, without what libtest, insta and the panic machinery say around them.
 fn words(lines: &[&str]) -> String {
-    let mut kept: Vec<&str> = Vec::new();
+    let mut kept: Vec<String> = Vec::new();
+    // The first place in a chapter where it panicked, and which line says why.
     let mut place = None;
     let mut in_backtrace = false;
     for line in lines {
         if let Some(at) = panicked_at(line) {
-            place = place.or(at);
+            place = place.or(at.map(|at| (at, kept.len())));
             in_backtrace = false;
             continue;
         }
@@ -287,8 +300,13 @@ fn words(lines: &[&str]) -> String {
             || line.starts_with("note: Some details are omitted, run with `RUST_BACKTRACE=")
             || is_of_insta(line);
         if !is_noise {
-            kept.push(line);
+            kept.push(line.to_string());
         }
+    }
+    let is_said = kept.iter().any(|line| line.contains("panicked ("));
+    if let Some((place, why)) = place.filter(|(place, _)| !is_said && place.starts_with("exercises/")) {
+        kept.resize(kept.len().max(why + 1), String::new());
+        kept[why] = format!("your code panicked ({place}): {}", kept[why]).trim_end_matches([' ', ':']).to_string();
     }
     let text = kept.join("\n");
     let mut paragraphs: Vec<String> = Vec::new();
@@ -303,11 +321,7 @@ fn words(lines: &[&str]) -> String {
             paragraphs.push(line.to_string());
         }
     }
-    let mut text = paragraphs.join("\n").trim_end().to_string();
-    if let Some(place) = place.filter(|place| !text.contains("panicked (") && place.starts_with("exercises/")) {
-        text.push_str(&format!("\n  your code panicked ({place})"));
-    }
-    text
+    paragraphs.join("\n").trim_end().to_string()
 }
 
 /// `thread 'checks::task_1' (123) panicked at src/../exercises/ch02_flat.rs:91:9:` → the place, if it is in a chapter

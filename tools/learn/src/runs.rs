@@ -41,6 +41,8 @@ pub enum News {
     Stage(Stage),
     /// What is being compiled: `tokenizers`.
     Compiling(String),
+    /// A check has come to its end: `task_1_adds`.
+    Through(String),
     Ended(Report),
 }
 
@@ -209,6 +211,9 @@ fn follow(order: &Order, lines: &Receiver<Said>, child: &Mutex<Option<Child>>, t
                         tell(News::Stage(Stage::Checking));
                     }
                 } else {
+                    if let Some(name) = checks::has_ended(&line) {
+                        tell(News::Through(name));
+                    }
                     printed.push_str(&line);
                     printed.push('\n');
                 }

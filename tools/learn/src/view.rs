@@ -6,7 +6,7 @@ use crate::app::{App, Jump, Outcome, Shown, View};
 use crate::beside;
 use crate::book;
 use crate::checks::{self, About, Check, InHand, Tally};
-use crate::compile::Errors;
+use crate::compile::{Diagnostic, Errors};
 use crate::course;
 use crate::lesson::Task;
 use crate::markdown;
@@ -292,7 +292,7 @@ fn keys(app: &App, columns: usize) -> Line {
 /// What there is to read, and the row of it where something differs.
 fn body(app: &App, columns: usize) -> (Vec<Line>, usize) {
     let shown = &app.shown;
-    let lines = match &app.view {
+    let mut lines = match &app.view {
         // What is there is about the file before it was saved.
         View::Main if app.is_stale() => verdict(shown).into_iter().map(|line| line.all(DIM)).collect(),
         View::Main => verdict(shown),
@@ -333,6 +333,16 @@ fn body(app: &App, columns: usize) -> (Vec<Line>, usize) {
             return (lines, before);
         }
     };
+    if app.view == View::Main
+        && let Some((first, others)) = app.still_running().split_first()
+    {
+        let (names, are) = match others.len() {
+            0 => (first.to_string(), "is"),
+            n => (format!("{first} and {}", count(n, "other")), "are"),
+        };
+        let words = format!("{names} {are} still running: a loop that never ends?");
+        lines.splice(0..0, [Line::new(words, YELLOW), Line::default()]);
+    }
     (lines, 0)
 }
 
@@ -457,10 +467,18 @@ fn red(shown: &Shown) -> Vec<Line> {
     if about != About::Code {
         lines.push(Line::new(told(shown, tally), DIM));
     }
+    if let About::Task(task) = about
+        && shown.is_whole
+    {
+        lines.extend(left_behind(shown, task));
+    }
     lines.push(Line::default());
-    let of_it = shown.red(about);
-    let first = of_it.first().copied();
+    // What is written comes before what is not.
+    let (unwritten, of_it): (Vec<&Check>, Vec<&Check>) =
+        shown.red(about).into_iter().partition(|check| check.is_unwritten());
+    let first = of_it.first().or(unwritten.first()).copied();
     match first {
+        Some(check) if check.is_unwritten() => lines.extend(unwritten_yet(shown, about, check)),
         Some(check) => lines.extend(failure(check)),
         None if !shown.is_whole && tally.of > 0 => {
             let all = if tally.waits == 0 {
@@ -478,6 +496,40 @@ fn red(shown: &Shown) -> Vec<Line> {
         lines.push(Line::default());
         lines.push(Line::new(format!("{} not shown: a", count(others, "more red check")), DIM));
     }
+    lines
+}
+
+/// What is missing in the tasks before this one: their checks that wait.
+fn left_behind(shown: &Shown, task: u32) -> Vec<Line> {
+    let before = (1..task).filter_map(|number| {
+        let tally = shown.verdict.tally(About::Task(number));
+        let wait = tally.waits_for.filter(|wait| wait.chapter == shown.chapter.number)?;
+        let verb = if tally.waits == 1 { "waits" } else { "wait" };
+        let words = format!("{} of task {number} {verb} for task {}.", count(tally.waits, "check"), wait.task);
+        Some(Line::new(words, DIM))
+    });
+    before.collect()
+}
+
+/// A task of which nothing is red but what is not written yet.
+fn unwritten_yet(shown: &Shown, about: About, check: &Check) -> Vec<Line> {
+    let checks::Outcome::Red(words) = &check.outcome else { return Vec::new() };
+    let what = words.split_once("not yet implemented: ").map_or("", |(_, what)| what);
+    let what = what.lines().next().and_then(|what| what.split_once(": ")).map_or("", |(_, what)| what);
+    let mut lines = Vec::new();
+    if let About::Task(task) = about {
+        let is_before = |number: &u32| shown.verdict.tally(About::Task(*number)).of > 0;
+        if let Some(before) = (1..task).rev().find(is_before) {
+            let tally = shown.verdict.tally(About::Task(before));
+            if tally.red > 0 {
+                return vec![Line::plain(format!("Not written yet: {what}"))];
+            }
+            let all = if tally.green == tally.of { "is green" } else { "is green as far as it can be checked" };
+            lines.push(Line::new(format!("Task {before} {all}."), GREEN).and(format!(" Next: task {task}."), BOLD));
+        }
+    }
+    lines.push(Line::plain(format!("Not written yet: {what}")));
+    lines.push(Line::new("The page says what it must do (t shows it here).", DIM));
     lines
 }
 
@@ -554,10 +606,38 @@ fn words_of(line: &str) -> Line {
     Line { wrap, ..Line::new(line, Style { colour, ..PLAIN }) }
 }
 
+/// The other chapter of the reader's in which an error lies, and where: 1, `exercises/ch01_recompute.rs:61`.
+fn other_chapter(shown: &Shown, error: &Diagnostic) -> Option<(usize, String)> {
+    let file = error.file.as_deref()?;
+    let file = &file[file.find("exercises/ch")?..];
+    let number = file.strip_prefix("exercises/ch")?.split('_').next()?.parse().ok()?;
+    let line = error.line.map_or(String::new(), |line| format!(":{line}"));
+    (number != shown.chapter.number).then(|| (number, format!("{file}{line}")))
+}
+
 /// The compiler's words, the first `most` errors.
 fn compile_errors(shown: &Shown, errors: &Errors, most: usize) -> Vec<Line> {
     let mut lines = Vec::new();
-    if !errors.in_file {
+    let mut all: Vec<&Diagnostic> = errors.shown.iter().collect();
+    let is_of_a_chapter = |error: &&Diagnostic| other_chapter(shown, error).is_some();
+    all.sort_by_key(|error| !is_of_a_chapter(error));
+    if !errors.in_file && shown.exercise.as_ref().is_ok_and(|exercise| exercise.text.trim().is_empty()) {
+        lines.push(Line::new(format!("{} is empty.", shown.chapter.exercise()), BOLD));
+        lines.push(Line::new("x makes it the stub again. Or bring your text back in the editor.", DIM));
+        if most == 1 {
+            return lines;
+        }
+        lines.push(Line::default());
+    } else if let Some((number, place)) = all.first().and_then(|error| other_chapter(shown, error)) {
+        let key = match () {
+            () if number + 1 == shown.chapter.number => "p goes there".into(),
+            () if number == shown.chapter.number + 1 => "n goes there".into(),
+            () => format!("`cargo learn {number}` goes there"),
+        };
+        lines.push(Line::new(format!("Chapter {number} does not compile: "), BOLD).and(place, CYAN));
+        lines.push(Line::new(format!("It is compiled together with this one. {key}."), DIM));
+        lines.push(Line::default());
+    } else if !errors.in_file {
         lines.push(Line::new(
             format!("Nothing in {} is marked, and yet something does not compile.", shown.chapter.exercise()),
             BOLD,
@@ -568,7 +648,7 @@ fn compile_errors(shown: &Shown, errors: &Errors, most: usize) -> Vec<Line> {
         ));
         lines.push(Line::default());
     }
-    for error in errors.shown.iter().take(most) {
+    for error in all.into_iter().take(most) {
         // The reader's file, by the name that it has for the reader.
         let rendered = error.rendered.replace("src/../", "").replace("src\\..\\", "");
         lines.extend(text::from_ansi(rendered.trim_end()));
@@ -626,8 +706,15 @@ fn failures(shown: &Shown) -> Vec<Line> {
         }
         lines.push(Line::new(name, BOLD).and(format!("   {}", told(shown, tally)), DIM));
         lines.push(Line::default());
+        let (unwritten, red): (Vec<&Check>, Vec<&Check>) = red.into_iter().partition(|check| check.is_unwritten());
         for check in red {
             lines.extend(failure(check));
+            lines.push(Line::default());
+        }
+        if !unwritten.is_empty() {
+            let come = if unwritten.len() == 1 { "check comes" } else { "checks come" };
+            let words = format!("{} {come} to what is not written yet.", unwritten.len());
+            lines.push(Line::new(words, DIM));
             lines.push(Line::default());
         }
     }

@@ -47,6 +47,12 @@ if grep -q BROKEN $file; then
     echo '{"reason":"build-finished","success":false}'
     exit 101
 fi
+if grep -q ELSEWHERE $file || ! grep -q '[^ ]' $file; then
+    printf '%s\n' '{"reason":"compiler-message","message":{"level":"error","message":"m","rendered":"error: in a solution","spans":[{"file_name":"solutions/ch02_more.rs","is_primary":true,"line_start":5,"expansion":null}]}}'
+    [ -s $file ] && grep -q ELSEWHERE $file && printf '%s\n' '{"reason":"compiler-message","message":{"level":"error","message":"m","rendered":"error: in chapter 2","spans":[{"file_name":"src/../exercises/ch02_more.rs","is_primary":true,"line_start":61,"expansion":null}]}}'
+    echo '{"reason":"build-finished","success":false}'
+    exit 101
+fi
 if grep -q REFUSED $file; then echo 'error: sample@0.1.0: not this' >&2; echo 'error: page-by-page@0.1.0: exercises/ch02_x.rs is missing' >&2; exit 101; fi
 echo '{"reason":"build-finished","success":true}'
 if grep -q HANGS $file; then echo $$ > hanging; echo 'running 1 test'; sleep 1000; fi
@@ -299,7 +305,9 @@ fn from_the_stub_to_a_chapter_that_is_done() {
     assert_eq!(sample.read("asked"), "", "an untouched chapter is not checked");
 
     sample.save(&format!("{STUB}\n"));
-    terminal.until("✗ task_1_adds sum of [1, 2] your code panicked (exercises/ch01_sum.rs:3): not yet implemented");
+    terminal.until(
+        "Task 1: add todo in exercises/ch01_sum.rs:3 0 of 1 check green Not written yet: add the numbers The page says",
+    );
     terminal.until("1 more red check not shown: a");
     let seen = terminal.until("0 of 2 green");
     assert!(!seen.contains("RUST_BACKTRACE") && !seen.contains("thread '") && !seen.contains("mean of"), "{seen}");
@@ -320,10 +328,14 @@ fn from_the_stub_to_a_chapter_that_is_done() {
     sample.save(&wrong);
     terminal.until("sum of [1, 2] expected: 3 yours: 0");
     terminal.press("a");
-    terminal.until("✗ task_2_divides mean of [2]");
+    terminal.until("✗ task_1_adds sum of [1, 2] expected: 3 yours: 0");
+    terminal.until("Task 2: divide 0 of 1 check green 1 check comes to what is not written yet.");
     sample.save(&without(STUB, "task 1"));
     terminal.until("▸ 2 divide 0/1");
     terminal.until("Task 2: divide todo in exercises/ch01_sum.rs:6");
+    terminal.until(
+        "Task 1 is green. Next: task 2. Not written yet: divide The page says what it must do (t shows it here).",
+    );
     terminal.press("v");
     terminal.until("the reference is shown once all is green; 1 of 2 checks are");
 
@@ -477,6 +489,37 @@ fn a_task_stays_in_hand_until_its_checks_are_green() {
 }
 
 #[test]
+fn checks_that_do_not_end_are_named_while_they_run() {
+    let sample = Sample::new();
+    sample.save(&format!("{STUB}// HANGS\n"));
+    let mut terminal = Terminal::start(&sample, &[], 90, 24);
+    terminal.until("task_1_adds is still running: a loop that never ends?");
+    sample.save(&format!("{STUB}\n"));
+    let seen = terminal.until("0 of 2 green");
+    assert!(!seen.contains("still running"), "{seen}");
+    terminal.press("q");
+    assert_eq!(terminal.ended(), Some(0));
+}
+
+#[test]
+fn an_error_in_another_chapter_says_where_to_go() {
+    let sample = Sample::new();
+    let mut terminal = Terminal::start(&sample, &[], 90, 24);
+    terminal.until("Not started.");
+    sample.save(&format!("{STUB}// ELSEWHERE\n"));
+    terminal.until("Chapter 2 does not compile: exercises/ch02_more.rs:61");
+    terminal.until("n goes there. error: in chapter 2");
+    sample.save(" \n");
+    terminal.until("exercises/ch01_sum.rs is empty. x makes it the stub again.");
+    terminal.press("x");
+    terminal.press("y");
+    terminal.until("Not started.");
+    assert_eq!(sample.read("exercises/ch01_sum.rs"), STUB);
+    terminal.press("q");
+    assert_eq!(terminal.ended(), Some(0));
+}
+
+#[test]
 fn a_story_can_be_stopped() {
     let sample = Sample::new();
     sample.save(&format!("{}// ENDLESS\n", without(STUB, "todo!")));
@@ -516,7 +559,7 @@ fn a_reset_asks_and_keeps_what_was_there() {
     terminal.press("x");
     terminal.until("2 lines of yours would be gone");
     terminal.press("n");
-    terminal.until("✗ task_1_adds");
+    terminal.until("Not written yet");
     assert_eq!(sample.read("exercises/ch01_sum.rs"), mine);
     terminal.press("x");
     terminal.until("2 lines of yours would be gone");
@@ -537,7 +580,7 @@ fn small_terminals_and_those_that_change() {
     let sample = Sample::new();
     sample.save(&format!("{STUB}\n"));
     let mut terminal = Terminal::start(&sample, &[], 40, 12);
-    terminal.until("✗ task_1_adds");
+    terminal.until("Not written yet");
     terminal.resize(30, 8);
     terminal.until("cargo learn needs 40×12");
     terminal.resize(120, 30);
@@ -587,8 +630,8 @@ fn without_a_terminal_it_is_one_verdict_in_plain_lines() {
     sample.save(&without(STUB, "task 1"));
     let (code, told, says) = run(&[]);
     let expected = "Chapter 1, Sums: exercises/ch01_sum.rs\n  task 1, add: 1 of 1 check green\n  task 2, divide: 0 of 1 check green\n\n\
-        Task 2: divide   todo in exercises/ch01_sum.rs:6\n0 of 1 check green\n\n✗ task_2_divides\nmean of [2]\n  your code panicked \
-        (exercises/ch01_sum.rs:7): not yet implemented: ch01 task 2: divide\n";
+        Task 2: divide   todo in exercises/ch01_sum.rs:6\n0 of 1 check green\n\nTask 1 is green. Next: task 2.\nNot written yet: \
+        divide\nThe page says what it must do (t shows it here).\n";
     assert_eq!((code, told.as_str(), says.as_str()), (Some(1), expected, ""));
     sample.save(&without(STUB, "todo!"));
     let (code, told, _) = run(&["--once", "1"]);

@@ -199,9 +199,18 @@ fn a_panic_without_a_question_says_where() {
     let output = "running 1 test\ntest checks::task_1_a ... FAILED\n\nfailures:\n\n---- checks::task_1_a stdout ----\n\n\
         thread 'checks::task_1_a' (1) panicked at src/../exercises/ch02_flat.rs:50:7:\nindex out of bounds\n\n\n\
         failures:\n    checks::task_1_a\n\ntest result: FAILED.\n";
-    let expected = "index out of bounds\n  your code panicked (exercises/ch02_flat.rs:50)";
+    let expected = "your code panicked (exercises/ch02_flat.rs:50): index out of bounds";
     assert_eq!(red(&read(output, 2), "checks::task_1_a"), expected);
     assert_eq!(red(&read(&output.replace('\n', "\r\n"), 2), "checks::task_1_a"), expected);
+}
+
+#[test]
+fn the_end_of_a_check_is_seen_when_it_comes() {
+    let ended = |line| has_ended(line);
+    assert_eq!(ended("test checks::task_1_adds ... ok"), Some("task_1_adds".into()));
+    assert_eq!(ended("test checks::whole_story ... FAILED"), Some("whole_story".into()));
+    assert_eq!(ended("test checks::task_1_adds ... "), None);
+    assert_eq!(ended("test checks::task_1_adds has been running for over 60 seconds"), None);
 }
 
 #[test]
