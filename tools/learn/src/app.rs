@@ -1,7 +1,7 @@
 //! What is going on: the chapter in hand, the run under way, what is shown, and what the keys do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::checks::{About, Check, InHand, Verdict};
 use crate::compile::Errors;
 use crate::course::{self, Chapter, Exercise, State};
 use crate::lesson::Lesson;
-use crate::record::{Record, Tally};
+use crate::record::{Record, Standing, Tally};
 use crate::reset;
 use crate::runs::{self, News, Order, Report, Run, Stage};
 use crate::terminal::Terminal;
@@ -72,6 +72,12 @@ pub struct Shown {
     pub program: Option<PathBuf>,
     /// What the chapter bought, once it is green.
     pub bought: Vec<String>,
+    /// Whether that is being counted.
+    pub is_counting: bool,
+    /// Whether there is a keyboard: without one, no key is named.
+    pub has_keys: bool,
+    /// Whether no checks have ever run here, as far as the record knows.
+    pub is_first: bool,
 }
 
 /// What fills the screen.
@@ -104,7 +110,28 @@ pub struct Story {
     pub command: String,
     pub told: String,
     pub says: String,
+    /// What cargo is compiling for it.
+    pub compiling: String,
+    pub since: Option<Instant>,
     pub has_ended: bool,
+}
+
+impl Story {
+    /// Takes a line of standard error: what cargo says of its own work is no part of the story.
+    fn said(&mut self, line: &str) {
+        let work = line.trim_start();
+        if let Some(what) = work.strip_prefix("Compiling ") {
+            self.compiling = what.split(' ').next().unwrap_or(what).to_string();
+        }
+        let is_of_cargo = line.starts_with(' ')
+            && ["Compiling ", "Finished ", "Running ", "Blocking "].iter().any(|verb| work.starts_with(verb))
+            || line.starts_with("error: process didn't exit successfully");
+        if !is_of_cargo {
+            // The reader's file, by the name that it has for the reader.
+            self.says.push_str(&line.replace("src/../", "").replace("src\\..\\", ""));
+            self.says.push('\n');
+        }
+    }
 }
 
 pub struct App {
@@ -124,6 +151,8 @@ pub struct App {
     pub hints: BTreeMap<u32, usize>,
     pub story: Option<Story>,
     pub opening: Option<String>,
+    /// The page that is to be opened then, wherever the reader is by that time: its name, an anchor, a line.
+    wanted: Option<(String, String, usize)>,
     chapters: Vec<Chapter>,
     at: usize,
     record: Record,
@@ -154,7 +183,7 @@ enum Event {
     Port(Option<u16>),
     Book(book::News),
     /// What a chapter bought, by its name.
-    Bought(String, Vec<String>),
+    Bought(String, bought::Bought),
     /// The terminal is gone.
     Gone,
 }
@@ -209,6 +238,9 @@ impl Shown {
             port: None,
             program: None,
             bought: Vec::new(),
+            is_counting: false,
+            has_keys: true,
+            is_first: false,
         }
     }
 
@@ -279,7 +311,7 @@ impl Shown {
             Some(program) => runs::command(program.as_os_str(), &self.root),
             None => {
                 let mut cargo = runs::cargo(&self.root);
-                cargo.args(["run", "--quiet", "--features", "solution", "--"]);
+                cargo.args(["run", "--features", "solution", "--"]);
                 cargo
             }
         };
@@ -379,6 +411,7 @@ impl App {
             hints,
             story: None,
             opening: None,
+            wanted: None,
             chapters,
             at,
             record,
@@ -455,6 +488,10 @@ impl App {
         }
         self.stop_story();
         drop(terminal);
+        let task = self.shown.task_in_hand().map_or(String::new(), |task| format!(", task {task}"));
+        // The terminal may be gone.
+        let number = self.shown.chapter.number;
+        let _ = writeln!(std::io::stdout(), "Chapter {number}{task}: `cargo learn` goes on there.");
         // As a shell says it of a program that a signal has ended.
         let code = match asked.load(Ordering::Relaxed) {
             0 => 0,
@@ -473,7 +510,7 @@ impl App {
             Event::Story(number, news) => self.told(number, news),
             Event::Port(port) => self.shown.port = self.shown.port.or(port),
             Event::Book(news) => self.of_the_book(news),
-            Event::Bought(name, lines) if name == self.shown.chapter.name => self.shown.bought = lines,
+            Event::Bought(name, bought) if name == self.shown.chapter.name => self.has_bought(bought),
             Event::Bought(..) => {}
             Event::Gone => self.is_over = true,
         }
@@ -505,7 +542,8 @@ impl App {
         (self.running, self.rest, self.took) = (None, None, None);
         let port = self.shown.port;
         self.at = at;
-        self.shown = Shown { port, ..Shown::new(&self.shown.root, &self.chapters[at]) };
+        let is_first = self.record.chapters.values().all(|ran| ran.fingerprint.is_empty());
+        self.shown = Shown { port, is_first, ..Shown::new(&self.shown.root, &self.chapters[at]) };
         self.turn_to(View::Main);
         let name = self.shown.chapter.name.clone();
         self.keep(|record| record.at = Some(name));
@@ -585,7 +623,7 @@ impl App {
         self.shown.task = task;
         self.shown.fresh = Verdict::default();
         self.shown.is_whole = false;
-        self.shown.bought = Vec::new();
+        (self.shown.bought, self.shown.is_counting) = (Vec::new(), false);
         self.took = None;
         self.start(filter, since);
     }
@@ -644,6 +682,7 @@ impl App {
         self.shown.write(&mut fresh);
         let name = self.shown.chapter.name.clone();
         if let Some(ran) = fresh.chapters.remove(&name) {
+            self.shown.is_first = false;
             self.keep(|record| {
                 let hints = std::mem::take(&mut record.chapter_mut(&name).hints);
                 record.chapters.insert(name, crate::record::Ran { hints, ..ran });
@@ -664,10 +703,34 @@ impl App {
         thread::spawn(move || {
             let mut json = String::new();
             if out.is_some_and(|mut out| out.read_to_string(&mut json).is_ok()) {
-                let _ = sender.send(Event::Bought(name, bought::lines(&json)));
+                let _ = sender.send(Event::Bought(name, bought::read(&json)));
             }
         });
         self.asking = Some(Ended(child));
+        self.shown.is_counting = true;
+    }
+
+    /// What the chapter bought, and which of its numbers are not to be trusted: those of chapters that are not green.
+    fn has_bought(&mut self, bought: bought::Bought) {
+        self.shown.is_counting = false;
+        self.shown.bought = bought.lines;
+        let own = self.shown.chapter.number;
+        for chapter in
+            self.chapters.iter().filter(|chapter| chapter.number != own && bought.yours.contains(&chapter.number))
+        {
+            let Ok(exercise) = chapter.read(&self.shown.root) else { continue };
+            let ran = self.record.chapters.get(&chapter.name);
+            let doubt = match self.record.standing(&chapter.name, &exercise.fingerprint) {
+                Standing::Current if ran.is_some_and(|ran| ran.checks().all_green()) => continue,
+                Standing::Current => "is red now",
+                Standing::Changed => "has changed since its checks ran",
+                Standing::NoRun => "has not been checked",
+            };
+            let number = chapter.number;
+            let way = if number + 1 == own { "p".into() } else { format!("cargo learn {number}") };
+            let line = format!("chapter {number} {doubt} ({way} goes there): its part in these numbers may be wrong");
+            self.shown.bought.push(line);
+        }
     }
 
     fn of_the_book(&mut self, news: book::News) {
@@ -692,14 +755,20 @@ impl App {
 
     /// Opens the page where it speaks of what is in hand; serves the book first, if nobody does.
     fn open(&mut self) {
-        let address = view::link(&self.shown);
+        let (anchor, line) = view::place_in_page(&self.shown);
+        let here = (self.shown.chapter.name.clone(), anchor, line);
         if self.shown.port.is_some() {
+            let (name, anchor, line) = self.wanted.take().unwrap_or(here);
+            let address = book::link(&self.shown.root, self.shown.port, &name, &anchor, line);
             self.note = Some(match book::open_browser(&address) {
                 true => format!("opened: {address}"),
-                false => format!("no browser could be opened: open {address} yourself"),
+                false => format!(
+                    "no browser could be opened. Read it here (t, then t once more), in book/src/{name}.md:{line}, or open {address}"
+                ),
             });
             return;
         }
+        self.wanted = Some(here);
         if self.served.is_some() {
             return;
         }
@@ -757,6 +826,9 @@ impl App {
         match code {
             KeyCode::Char('h') => self.hint(),
             KeyCode::Char('a') => match self.view {
+                _ if !self.shown.is_started() => {
+                    self.note = Some(format!("nothing is red yet: edit {} to begin", self.shown.chapter.exercise()));
+                }
                 View::Failures => self.turn_to(View::Main),
                 _ => self.turn_to(View::Failures),
             },
@@ -771,7 +843,12 @@ impl App {
             KeyCode::Char('p') if self.at > 0 => self.go_to(self.at - 1),
             KeyCode::Char('p') => self.note = Some("this is the first chapter".into()),
             KeyCode::Char('r') => match self.shown.is_started() {
-                true => self.check(Instant::now()),
+                true => {
+                    // The same file once more: a chapter that is done stays so until the checks say something else.
+                    let is_green = self.shown.is_green();
+                    self.check(Instant::now());
+                    self.shown.is_whole = is_green;
+                }
                 false => self.note = Some(format!("nothing to check: edit {} to begin", self.shown.chapter.exercise())),
             },
             KeyCode::Char('?') => match self.view {
@@ -864,6 +941,10 @@ impl App {
                 self.note = Some(format!("{} is untouched: there is nothing to reset", self.shown.chapter.exercise()));
             }
             (_, Err(problem)) => self.note = Some(format!("{problem:#}")),
+            (Err(_), Ok(stub)) if !self.shown.root.join(self.shown.chapter.exercise()).exists() => {
+                self.shown.handed_out = Some(stub);
+                self.reset();
+            }
             (mine, Ok(stub)) => {
                 let lost = mine.as_ref().map_or(0, |mine| beside::lost(&mine.text.replace("\r\n", "\n"), &stub));
                 self.shown.handed_out = Some(stub);
@@ -930,7 +1011,7 @@ impl App {
             let _ = sender.send(Event::Story(number, StoryNews::Ended));
         });
         self.telling = Some(child);
-        self.story = Some(Story { command, ..Story::default() });
+        self.story = Some(Story { command, since: Some(Instant::now()), ..Story::default() });
         self.turn_to(View::Story);
     }
 
@@ -939,10 +1020,7 @@ impl App {
         let is_at_end = self.scroll + self.extent.1 >= self.extent.0;
         match news {
             StoryNews::Told(text) => story.told.push_str(&text),
-            StoryNews::Says(line) => {
-                story.says.push_str(&line);
-                story.says.push('\n');
-            }
+            StoryNews::Says(line) => story.said(&line),
             StoryNews::Ended => {
                 story.has_ended = true;
                 if let Some(mut child) = self.telling.take() {
@@ -980,4 +1058,47 @@ fn listen(sender: Sender<Event>) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cargo_says_of_its_work_is_no_part_of_a_story() {
+        let mut story = Story::default();
+        for line in ["   Compiling tokenizers v1.0.0", "    Finished `dev` profile", "     Running `target/x`"] {
+            story.said(line);
+        }
+        assert_eq!((story.compiling.as_str(), story.says.as_str()), ("tokenizers", ""));
+        story.said("read     5 tokens");
+        story.said("thread 'main' panicked at src/../exercises/ch02_flat.rs:9:5:");
+        assert_eq!(story.says, "read     5 tokens\nthread 'main' panicked at exercises/ch02_flat.rs:9:5:\n");
+    }
+
+    #[test]
+    fn numbers_of_a_chapter_that_is_not_green_are_doubted() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let chapters = course::chapters(&here).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("exercises")).unwrap();
+        for chapter in &chapters[..2] {
+            std::fs::write(root.path().join(chapter.exercise()), "// mine\n").unwrap();
+        }
+        let first = chapters[0].clone();
+        let mut app = App::new(root.path().into(), chapters, 1, Record::default(), None, Duration::from_secs(9));
+        let mut says = |fingerprint: &str, green| {
+            let ran = app.record.chapter_mut(&first.name);
+            ran.fingerprint = fingerprint.into();
+            ran.tasks.insert(1, Tally { green, of: 3 });
+            app.has_bought(bought::Bought { lines: vec!["rows".into()], yours: vec![1, 1, 2] });
+            app.shown.bought.clone()
+        };
+        let mine = crate::stub::fingerprint("// mine\n");
+        assert_eq!(says(&mine, 3), ["rows"]);
+        let red = "chapter 1 is red now (p goes there): its part in these numbers may be wrong";
+        assert_eq!(says(&mine, 2), ["rows", red]);
+        assert!(says("other", 3)[1].starts_with("chapter 1 has changed since its checks ran (p goes there)"));
+        assert!(says("", 3)[1].starts_with("chapter 1 has not been checked"));
+    }
 }

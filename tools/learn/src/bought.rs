@@ -40,27 +40,56 @@ struct Number {
     shown: String,
 }
 
-/// The lines to show; none if it is no such report.
-pub fn lines(json: &str) -> Vec<String> {
-    let Ok(Report { chapters }) = serde_json::from_str(json) else { return Vec::new() };
-    let mut lines = Vec::new();
+/// What there is to show.
+#[derive(Debug, Default)]
+pub struct Bought {
+    /// None if the report is none.
+    pub lines: Vec<String>,
+    /// The chapters of which the reader's code was counted.
+    pub yours: Vec<usize>,
+}
+
+/// Reads the report: which ways are compared, then what each came to.
+pub fn read(json: &str) -> Bought {
+    let Ok(Report { chapters }) = serde_json::from_str(json) else { return Bought::default() };
+    let mut bought = Bought::default();
     for Chapter { before, after, lines: measured, note } in chapters {
+        let code = before.code.iter().chain(&after.code);
+        bought.yours.extend(code.filter(|code| code.source == "yours").map(|code| code.chapter));
+        // The same code on both sides is named once.
+        let first = if before.names() == after.names() { before.way.clone() } else { before.told() };
+        bought.lines.push(format!("{first} → {}:", after.told()));
         for Measured { what, before, after } in measured {
             let before = before.map_or(String::new(), |before| format!("{} → ", before.shown));
-            lines.push(format!("{what}: {before}{}", after.shown));
+            bought.lines.push(format!("  {what}: {before}{}", after.shown));
         }
-        lines.extend(note);
-        lines.extend([("before", before), ("after", after)].map(|(name, side)| format!("{name}: {}", side.told())));
+        bought.lines.extend(note);
     }
-    lines
+    bought
 }
 
 impl Side {
+    /// `chapters 1, 2: yours; chapter 3: reference`
+    fn names(&self) -> String {
+        let mut sources: Vec<&str> = Vec::new();
+        for code in &self.code {
+            if !sources.contains(&code.source.as_str()) {
+                sources.push(&code.source);
+            }
+        }
+        let told = |source: &&str| {
+            let of_it = self.code.iter().filter(|code| code.source == **source);
+            let numbers: Vec<String> = of_it.map(|code| code.chapter.to_string()).collect();
+            let chapters = if numbers.len() == 1 { "chapter" } else { "chapters" };
+            format!("{chapters} {}: {source}", numbers.join(", "))
+        };
+        sources.iter().map(told).collect::<Vec<_>>().join("; ")
+    }
+
     /// `grown by copying (chapter 2: yours)`
     fn told(&self) -> String {
-        let code: Vec<String> =
-            self.code.iter().map(|code| format!("chapter {}: {}", code.chapter, code.source)).collect();
-        if code.is_empty() { self.way.clone() } else { format!("{} ({})", self.way, code.join(", ")) }
+        let names = self.names();
+        if names.is_empty() { self.way.clone() } else { format!("{} ({names})", self.way) }
     }
 }
 
@@ -69,13 +98,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_before_and_after() {
+    fn numbers_stand_below_what_is_compared() {
         let json = r#"{"chapters":[{"number":2,"title":"x","before":{"way":"recompute","code":[{"chapter":1,"source":"reference"}]},
-            "after":{"way":"flat","code":[]},"lines":[{"what":"rows","before":{"value":1,"shown":"20,900"},"after":{"shown":"204"}},
+            "after":{"way":"flat","code":[{"chapter":1,"source":"reference"},{"chapter":2,"source":"yours"}]},
+            "lines":[{"what":"rows","before":{"value":1,"shown":"20,900"},"after":{"shown":"204"}},
             {"what":"bytes","before":null,"after":{"shown":"3"}}],"note":"of a story"}]}"#;
-        let expected =
-            ["rows: 20,900 → 204", "bytes: 3", "of a story", "before: recompute (chapter 1: reference)", "after: flat"];
-        assert_eq!(lines(json), expected);
-        assert!(lines("").is_empty() && lines("{}").is_empty());
+        let Bought { lines, yours } = read(json);
+        let ways = "recompute (chapter 1: reference) → flat (chapter 1: reference; chapter 2: yours):";
+        assert_eq!(lines, [ways, "  rows: 20,900 → 204", "  bytes: 3", "of a story"]);
+        assert_eq!(yours, [2]);
+        let same = json.replace(r#",{"chapter":2,"source":"yours"}"#, "").replace("reference", "yours");
+        let Bought { lines, yours } = read(&same);
+        assert_eq!(lines[0], "recompute → flat (chapter 1: yours):");
+        assert_eq!(yours, [1, 1]);
+        assert!(read("").lines.is_empty() && read("{}").lines.is_empty());
     }
 }

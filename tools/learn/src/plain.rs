@@ -15,7 +15,7 @@ use crate::text::Line;
 use crate::view;
 
 pub fn run(root: &Path, chapter: &Chapter, limit: Duration) -> Result<ExitCode> {
-    let mut shown = Shown::new(root, chapter);
+    let mut shown = Shown { has_keys: false, ..Shown::new(root, chapter) };
     if matches!(&shown.exercise, Ok(exercise) if exercise.state == State::Started) {
         let (sender, news) = channel();
         let order =

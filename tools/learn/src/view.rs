@@ -109,7 +109,8 @@ fn strip(shown: &Shown, columns: usize) -> Line {
         true => shown.all_checks().into_iter().filter(|name| !is_told(shown, name)).map(About::of).collect(),
         false => Vec::new(),
     };
-    let build = |titles: bool| {
+    // The titles: of all tasks, of the one in hand, of none.
+    let build = |titles: bool, in_hand_too: bool| {
         let mut line = Line::default();
         for (about, name, title) in parts(shown) {
             let mut tally = shown.verdict.tally(about);
@@ -128,7 +129,7 @@ fn strip(shown: &Shown, columns: usize) -> Line {
             line.push(if line.pieces.is_empty() { "" } else { "  " }, PLAIN);
             line.push(format!("{sign} {name}"), style);
             let text = if is_in_hand { BOLD } else { DIM };
-            if titles && !title.is_empty() {
+            if (titles || is_in_hand && in_hand_too) && !title.is_empty() {
                 line.push(format!(" {title}"), text);
             }
             if tally.of > 0 && tally.green < tally.of {
@@ -137,8 +138,9 @@ fn strip(shown: &Shown, columns: usize) -> Line {
         }
         line
     };
-    let long = build(true);
-    if long.width() <= columns { long } else { build(false).cut(columns) }
+    let fits = |line: &Line| line.width() <= columns;
+    let long = [build(true, true), build(false, true)].into_iter().find(fits);
+    long.unwrap_or_else(|| build(false, false).cut(columns))
 }
 
 /// Whether the runs since the last save have said how a check ended.
@@ -178,19 +180,29 @@ pub fn task(shown: &Shown, number: u32) -> Option<&Task> {
     shown.lesson.as_ref().ok()?.tasks.iter().find(|task| task.number == number)
 }
 
-/// Where the page speaks of what is in hand.
-pub fn link(shown: &Shown) -> String {
-    let section = |heading: &str| {
-        let page =
-            std::fs::read_to_string(shown.root.join(format!("book/src/{}.md", shown.chapter.name))).unwrap_or_default();
-        page.lines().position(|line| line == heading).map_or(1, |at| at + 1)
-    };
+/// The section of the page that speaks of what is in hand: its anchor, and its line in the source.
+pub fn place_in_page(shown: &Shown) -> (String, usize) {
+    let page =
+        std::fs::read_to_string(shown.root.join(format!("book/src/{}.md", shown.chapter.name))).unwrap_or_default();
+    let section = |heading: &str| page.lines().position(|line| line == heading).map_or(1, |at| at + 1);
     let (anchor, line) = match shown.task_in_hand().and_then(|number| task(shown, number)) {
         Some(task) => (task.anchor.as_str(), task.line),
+        None if shown.is_green() && page.contains("\n## Look at it\n") => ("look-at-it", section("## Look at it")),
         None if shown.is_green() => ("what-it-bought", section("## What it bought")),
         None => ("build", section("## Build")),
     };
-    book::link(&shown.root, shown.port, &shown.chapter.name, anchor, line)
+    (anchor.to_string(), line)
+}
+
+/// Where the page speaks of what is in hand.
+pub fn link(shown: &Shown) -> String {
+    let (anchor, line) = place_in_page(shown);
+    book::link(&shown.root, shown.port, &shown.chapter.name, &anchor, line)
+}
+
+/// The same in the source of the page: `book/src/ch02_flat.md:99`.
+pub fn source(shown: &Shown) -> String {
+    format!("book/src/{}.md:{}", shown.chapter.name, place_in_page(shown).1)
 }
 
 /// Where the page is, what there is to say, and the keys.
@@ -210,7 +222,12 @@ fn foot(app: &App, columns: usize) -> Vec<Line> {
         }
         (None, None) => {
             let address = link(&app.shown);
-            let mut line = Line::new("page  ", DIM).and(&address, CYAN).cut(columns);
+            let short = Line::new("page  ", DIM).and(&address, CYAN);
+            let short = match short.width() <= columns {
+                true => short,
+                false => Line::new("page  ", DIM).and(source(&app.shown), CYAN),
+            };
+            let mut line = short.cut(columns);
             line.link = Some(address).filter(|address| address.contains("://"));
             foot.push(line);
         }
@@ -242,7 +259,13 @@ fn keys(app: &App, columns: usize) -> Line {
             add("esc", if app.story.as_ref().is_some_and(|story| story.has_ended) { "back" } else { "stop" })
         }
         View::Hints => {
-            add("h", "next hint");
+            let is_last = shown.task_in_hand().is_some_and(|number| {
+                let n_hints = task(shown, number).map_or(0, |task| task.hints.len());
+                app.hints.get(&number).is_some_and(|seen| *seen >= n_hints)
+            });
+            if !is_last {
+                add("h", "next hint");
+            }
             add("t", "task");
             add("esc", "back");
         }
@@ -283,6 +306,17 @@ fn keys(app: &App, columns: usize) -> Line {
         }
         line
     };
+    // Shorter words before fewer keys.
+    if line(&keys).width() > columns {
+        for (_, word) in &mut keys {
+            match word.as_str() {
+                "all failures" => *word = "all".into(),
+                "open page" => *word = "page".into(),
+                "the reference beside yours" => *word = "the reference".into(),
+                _ => {}
+            }
+        }
+    }
     while line(&keys).width() > columns && keys.len() > 3 {
         keys.remove(keys.len() - 3);
     }
@@ -349,7 +383,12 @@ fn body(app: &App, columns: usize) -> (Vec<Line>, usize) {
 /// One thing: what to look at next.
 pub fn verdict(shown: &Shown) -> Vec<Line> {
     if let Err(problem) = &shown.exercise {
-        return vec![Line::new(problem, RED)];
+        let is_gone = !shown.root.join(shown.chapter.exercise()).exists();
+        let mut lines = vec![Line::new(problem, RED)];
+        if is_gone && shown.has_keys {
+            lines.push(Line::plain("x puts it back as it was handed out."));
+        }
+        return lines;
     }
     if !shown.is_started() {
         return begin(shown);
@@ -359,7 +398,11 @@ pub fn verdict(shown: &Shown) -> Vec<Line> {
         Outcome::NotRun => {
             lines.extend(title(shown));
             lines.push(Line::default());
-            lines.push(Line::new("The first build takes a minute or two; after that, a verdict takes seconds.", DIM));
+            let wait = match shown.is_first {
+                true => "The first build takes a minute or two; after that, a verdict takes seconds.",
+                false => "Your file is being checked.",
+            };
+            lines.push(Line::new(wait, DIM));
         }
         Outcome::Refused(words) => {
             lines.push(Line::new("Nothing could be compiled.", RED));
@@ -402,6 +445,17 @@ fn place(shown: &Shown, task: u32) -> Option<String> {
     Some(format!("{}:{line}", shown.chapter.exercise()))
 }
 
+/// Words that name a key, where there are keys.
+fn key<'w>(shown: &Shown, words: &'w str) -> &'w str {
+    if shown.has_keys { words } else { "" }
+}
+
+/// `19 more red checks not shown (a shows them)`
+fn not_shown(shown: &Shown, n: usize, what: &str) -> Line {
+    let way = if n == 1 { " (a shows it)" } else { " (a shows them)" };
+    Line::new(format!("{} not shown{}", count(n, what), key(shown, way)), DIM)
+}
+
 /// What to do in a chapter that nobody has begun.
 fn begin(shown: &Shown) -> Vec<Line> {
     let file = shown.chapter.exercise();
@@ -413,8 +467,11 @@ fn begin(shown: &Shown) -> Vec<Line> {
         lines.push(Line::plain(format!("  {}", todo.what)));
     }
     lines.push(Line::default());
-    let read = "Read the page as far as its first task (o opens it), or the task alone (t). Until you change the file, the \
-                reference stands in for it.";
+    let (open, alone) = (key(shown, " (o opens it)"), key(shown, " (t)"));
+    let read = format!(
+        "Read the page as far as its first task{open}, or the task alone{alone}. Until you change the file, the finished one \
+         in solutions/ is used in its place."
+    );
     lines.push(Line::new(read, DIM));
     lines
 }
@@ -494,7 +551,7 @@ fn red(shown: &Shown) -> Vec<Line> {
     let others = shown.verdict.red().count().saturating_sub(usize::from(first.is_some()));
     if others > 0 && shown.is_whole {
         lines.push(Line::default());
-        lines.push(Line::new(format!("{} not shown: a", count(others, "more red check")), DIM));
+        lines.push(not_shown(shown, others, "more red check"));
     }
     lines
 }
@@ -577,7 +634,7 @@ fn cut_off(shown: &Shown, why: &str, most: usize) -> Vec<Line> {
     let others = failed.len().saturating_sub(most);
     if others > 0 {
         lines.push(Line::default());
-        lines.push(Line::new(format!("{} not shown: a", count(others, "more red check")), DIM));
+        lines.push(not_shown(shown, others, "more red check"));
     }
     lines
 }
@@ -656,7 +713,7 @@ fn compile_errors(shown: &Shown, errors: &Errors, most: usize) -> Vec<Line> {
     }
     let others = errors.shown.len().saturating_sub(most);
     if others > 0 {
-        lines.push(Line::new(format!("{} not shown: a", count(others, "more error")), DIM));
+        lines.push(not_shown(shown, others, "more error"));
     }
     if errors.elsewhere > 0 && others == 0 {
         lines.push(Line::new(format!("{} elsewhere, perhaps because of this", count(errors.elsewhere, "error")), DIM));
@@ -672,12 +729,19 @@ fn done(shown: &Shown) -> Vec<Line> {
         Line::new(format!("Chapter {number} is done: all {} are green.", count(total.of, "check")), GREEN),
         Line::default(),
     ];
-    if !shown.bought.is_empty() {
+    if !shown.bought.is_empty() || shown.is_counting {
         lines.push(Line::new("What it bought", BOLD));
+        if shown.is_counting {
+            lines.push(Line::new("  it is being counted on your code …", DIM));
+        }
         lines.extend(shown.bought.iter().map(|line| Line::plain(format!("  {line}"))));
         lines.push(Line::default());
     }
-    lines.push(Line::plain("Now the page from Look at it on (o), and its questions (c). Then the next chapter (n)."));
+    let [o, c, n] = [" (o)", " (c)", " (n)"].map(|name| key(shown, name));
+    let section = if place_in_page(shown).0 == "look-at-it" { "Look at it" } else { "What it bought" };
+    lines.push(Line::plain(format!(
+        "Now the page from {section} on{o}, and its questions{c}. Then the next chapter{n}."
+    )));
     lines
 }
 
@@ -802,10 +866,18 @@ fn story(app: &App) -> Vec<Line> {
     lines.extend(story.told.lines().map(told));
     if !story.says.is_empty() {
         lines.push(Line::default());
-        lines.extend(story.says.lines().map(|line| Line::code(line, DIM)));
+        lines.extend(story.says.lines().map(|line| Line::new(line, DIM)));
     }
     if !story.has_ended && story.told.is_empty() {
-        lines.push(Line::new("… (it is compiled first, if your file has changed)", DIM));
+        let what = match story.compiling.as_str() {
+            "" => "on its way".to_string(),
+            name => format!("compiling {name}"),
+        };
+        let seconds = story.since.map_or(0, |since| since.elapsed().as_secs());
+        lines.push(Line::new(format!("{what} … {seconds} s"), YELLOW));
+        if !story.compiling.is_empty() {
+            lines.push(Line::new("The first time, compiling takes a minute or two.", DIM));
+        }
     }
     lines
 }

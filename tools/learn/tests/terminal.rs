@@ -300,7 +300,7 @@ fn from_the_stub_to_a_chapter_that_is_done() {
     let mut terminal = Terminal::start(&sample, &[], 80, 24);
     terminal.until("1 · Sums");
     terminal.until("Not started. Edit exercises/ch01_sum.rs to begin: each time you save it, the checks run here.");
-    terminal.until("Until you change the file, the reference stands in for it.");
+    terminal.until("Until you change the file, the finished one in solutions/ is used in its place.");
     terminal.until("Task 1: add todo in exercises/ch01_sum.rs:3");
     assert_eq!(sample.read("asked"), "", "an untouched chapter is not checked");
 
@@ -308,7 +308,7 @@ fn from_the_stub_to_a_chapter_that_is_done() {
     terminal.until(
         "Task 1: add todo in exercises/ch01_sum.rs:3 0 of 1 check green Not written yet: add the numbers The page says",
     );
-    terminal.until("1 more red check not shown: a");
+    terminal.until("1 more red check not shown (a shows it)");
     let seen = terminal.until("0 of 2 green");
     assert!(!seen.contains("RUST_BACKTRACE") && !seen.contains("thread '") && !seen.contains("mean of"), "{seen}");
     let asked = sample.read("asked");
@@ -341,7 +341,7 @@ fn from_the_stub_to_a_chapter_that_is_done() {
 
     sample.save(&without(&without(STUB, "task 1"), "task 2"));
     terminal.until("Chapter 1 is done: all 2 checks are green.");
-    terminal.until("What it bought sums made: 9 → 1 before: by hand after: in a loop");
+    terminal.until("What it bought by hand → in a loop: sums made: 9 → 1");
     terminal.press("c");
     terminal.until("Why? Think first");
     terminal.press("\r");
@@ -358,6 +358,7 @@ fn from_the_stub_to_a_chapter_that_is_done() {
     terminal.until("2 · More");
     terminal.until("Not started.");
     terminal.press("q");
+    terminal.until("Chapter 2, task 1: `cargo learn` goes on there.");
     assert_eq!(terminal.ended(), Some(0));
 
     let record: serde_json::Value = serde_json::from_str(&sample.read(".page-by-page/record.json")).unwrap();
@@ -416,6 +417,10 @@ fn a_newer_save_ends_an_older_build() {
     terminal.until("Nothing could be compiled. exercises/ch02_x.rs is missing");
     fs::remove_file(sample.at("exercises/ch01_sum.rs")).unwrap();
     terminal.until("exercises/ch01_sum.rs is missing: restore it with `git checkout exercises/ch01_sum.rs`");
+    terminal.until("x puts it back as it was handed out.");
+    terminal.press("x");
+    terminal.until("exercises/ch01_sum.rs is back");
+    terminal.until("Not started.");
     sample.save(&format!("{STUB}// ABORTS\n"));
     terminal.until("did not come to their end. task_1_adds asks for 9 bytes more");
     terminal.press("q");
@@ -584,7 +589,7 @@ fn small_terminals_and_those_that_change() {
     terminal.resize(30, 8);
     terminal.until("cargo learn needs 40×12");
     terminal.resize(120, 30);
-    terminal.until("1 more red check not shown: a");
+    terminal.until("1 more red check not shown (a shows it)");
     terminal.press("?");
     terminal.until("the hints of the task in hand");
     terminal.press("\x03");

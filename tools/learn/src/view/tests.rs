@@ -119,7 +119,7 @@ fn a_red_chapter_shows_its_first_failure_and_no_other() {
         assert!(!seen(&mut app, size.0, size.1).contains("your code panicked"), "only the first failure");
         // What does not fit can be reached.
         app.pressed(KeyCode::End);
-        holds(&mut app, size, &["1 more red check not shown: a", "1 warning about"]);
+        holds(&mut app, size, &["1 more red check not shown (a shows it)", "1 warning about"]);
     }
     let screen = seen(&mut red_app(), 80, 24);
     let expected = "\
@@ -135,7 +135,7 @@ its rows are copied in every layer of the model
   expected: 0
   yours:    3
 
-1 more red check not shown: a
+1 more red check not shown (a shows it)
 
 1 warning about exercises/ch02_flat.rs: cargo check shows them
 ";
@@ -215,6 +215,67 @@ fn a_chapter_that_is_done_says_what_it_bought() {
 }
 
 #[test]
+fn what_it_bought_has_its_place_before_it_is_there() {
+    let mut app = green_app();
+    app.shown.bought.clear();
+    app.shown.is_counting = true;
+    holds(&mut app, (80, 24), &["What it bought it is being counted on your code …"]);
+    app.shown.has_keys = false;
+    let told: Vec<String> = verdict(&app.shown).iter().map(Line::text).collect();
+    assert!(
+        told.contains(&"Now the page from What it bought on, and its questions. Then the next chapter.".into()),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn the_page_goes_on_where_the_link_leads() {
+    let mut app = green_app();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = app.shown.root.join("book/src/ch02_flat.md");
+    std::fs::create_dir_all(page.parent().unwrap()).unwrap();
+    std::fs::copy(here.join("book/src/ch02_flat.md"), &page).unwrap();
+    let text = std::fs::read_to_string(&page).unwrap();
+    let line = text.lines().position(|line| line == "## Look at it").unwrap() + 1;
+    holds(&mut app, (80, 24), &["Now the page from Look at it on (o)", &format!("book/src/ch02_flat.md:{line}")]);
+    app.shown.port = Some(3000);
+    holds(&mut app, (80, 24), &["page http://127.0.0.1:3000/ch02_flat.html#look-at-it"]);
+    // Half an address leads nowhere.
+    holds(&mut app, (45, 24), &[&format!("page book/src/ch02_flat.md:{line}")]);
+}
+
+#[test]
+fn without_keys_none_is_named() {
+    for mut app in [app(""), red_app(), green_app()] {
+        app.shown.has_keys = false;
+        let told: String = verdict(&app.shown).iter().map(|line| line.text() + "\n").collect();
+        for key in ["(a shows", "(o", "(t)", "(c)", "(n)"] {
+            assert!(!told.contains(key), "{key}:\n{told}");
+        }
+    }
+}
+
+#[test]
+fn the_last_hint_has_no_next_and_a_narrow_terminal_has_the_task() {
+    let mut app = red_app();
+    holds(&mut app, (45, 14), &["h hint a all t task"]);
+    app.pressed(KeyCode::Char('h'));
+    holds(&mut app, (80, 24), &["h next hint"]);
+    app.pressed(KeyCode::Char('h'));
+    assert!(!seen(&mut app, 80, 24).contains("next hint"));
+    // Without room for all titles, that of the task in hand stays.
+    assert!(seen(&mut red_app(), 60, 24).contains("▸ 1 make room 1/2  · 2 0/2"));
+}
+
+#[test]
+fn nothing_is_red_before_it_is_begun() {
+    let mut app = app("");
+    app.pressed(KeyCode::Char('a'));
+    assert_eq!(app.view, View::Main);
+    holds(&mut app, (80, 24), &["nothing is red yet: edit exercises/ch02_flat.rs to begin"]);
+}
+
+#[test]
 fn a_page_that_cannot_be_read_hides_nothing() {
     let mut app = red_app();
     app.shown.lesson = Err("book/src/ch02_flat.md cannot be read".into());
@@ -233,7 +294,7 @@ fn errors_are_the_compilers_and_the_first_comes_first() {
     for size in SIZES {
         let mut app = app("task 1");
         app.shown.take(Report::Errors(errors.clone()), false);
-        holds(&mut app, size, &["error: one", "1 more error not shown: a"]);
+        holds(&mut app, size, &["error: one", "1 more error not shown (a shows it)"]);
         assert!(!seen(&mut app, size.0, size.1).contains("two"));
         app.pressed(KeyCode::Char('a'));
         holds(&mut app, size, &["error: one", "error: two", "3 errors elsewhere"]);
@@ -262,7 +323,7 @@ fn of_a_run_that_was_cut_off_the_first_failure_is_shown() {
     let printed = checks::read("running 2 tests\n", 2);
     app.shown.take(Report::CutOff { printed, why: why.into() }, true);
     let words = "The checks did not come to their end. task_2_c asks for 9 bytes more, and more ✗ task_1_a does the loop \
-                 end? yours: 2 1 more red check not shown: a";
+                 end? yours: 2 1 more red check not shown (a shows it)";
     holds(&mut app, (80, 24), &[words]);
     app.pressed(KeyCode::Char('a'));
     holds(&mut app, (80, 24), &["yours: 2 ✗ task_2_b later expected: 1"]);
@@ -337,7 +398,7 @@ fn what_is_written_comes_before_what_is_not() {
     let mut app = app("task 1");
     let todo = "x\n  your code panicked (x): not yet implemented: ch02 task 1: copy";
     app.shown.take(report(&[("task_1_a", todo), ("task_1_b", "wrong\n  yours:    2"), ("task_1_c", todo)]), true);
-    holds(&mut app, (80, 24), &["✗ task_1_b wrong yours: 2 2 more red checks not shown: a"]);
+    holds(&mut app, (80, 24), &["✗ task_1_b wrong yours: 2 2 more red checks not shown (a shows them)"]);
     app.pressed(KeyCode::Char('a'));
     holds(&mut app, (80, 24), &["✗ task_1_b wrong yours: 2 2 checks come to what is not written yet."]);
 }
