@@ -105,6 +105,8 @@ fn strip(shown: &Shown, columns: usize) -> Line {
     let in_hand = shown.task_in_hand();
     // Of a run that was cut off, what has not come to its end tells nothing.
     let is_cut_off = matches!(shown.outcome, Outcome::CutOff(_));
+    // Where the reader's file is not what is wrong, nothing of it can be checked.
+    let is_blocked = matches!(&shown.outcome, Outcome::Errors(errors) if !errors.in_file);
     let left_out: Vec<About> = match is_cut_off {
         true => shown.all_checks().into_iter().filter(|name| !is_told(shown, name)).map(About::of).collect(),
         false => Vec::new(),
@@ -123,7 +125,7 @@ fn strip(shown: &Shown, columns: usize) -> Line {
             };
             let (sign, style) = match () {
                 () if is_in_hand => ("▸", YELLOW),
-                () if tally.of > 0 && tally.green == tally.of => ("✓", GREEN),
+                () if tally.of > 0 && tally.green == tally.of && !is_blocked => ("✓", GREEN),
                 () => ("·", DIM),
             };
             line.push(if line.pieces.is_empty() { "" } else { "  " }, PLAIN);

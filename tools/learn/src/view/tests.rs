@@ -394,6 +394,37 @@ fn a_task_that_is_left_with_checks_that_wait_says_so() {
 }
 
 #[test]
+fn an_error_elsewhere_leaves_nothing_green() {
+    let mut app = green_app();
+    let error = |file: &str| Diagnostic {
+        rendered: format!("error: in {file}"),
+        is_in_file: false,
+        file: Some(file.into()),
+        line: Some(61),
+    };
+    let shown = vec![error("solutions/ch07_rewind.rs"), error("exercises/ch01_recompute.rs")];
+    app.shown.take(Report::Errors(Errors { shown, elsewhere: 0, in_file: false }), false);
+    let words = "Chapter 1 does not compile: exercises/ch01_recompute.rs:61 It is compiled together with this one. p goes there. \
+                 error: in exercises/ch01_recompute.rs 1 more error not shown: a";
+    holds(&mut app, (80, 24), &[words]);
+    assert!(!seen(&mut app, 80, 24).contains('✓'));
+}
+
+#[test]
+fn the_checks_of_every_grader_are_found() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut app = app("task 1");
+    for chapter in course::chapters(&here).unwrap() {
+        app.shown.grader = std::fs::read_to_string(here.join(format!("tests/{}.rs", chapter.name))).unwrap();
+        app.shown.chapter = chapter.clone();
+        let n_of = |words: &str| app.shown.grader.matches(words).count();
+        // Beside them, one says whose code the chapter is.
+        assert_eq!(app.shown.all_checks().len(), n_of("#[test]") - 1, "{}", chapter.name);
+        assert!(app.shown.all_checks().len() > 5, "{}", chapter.name);
+    }
+}
+
+#[test]
 fn what_is_written_comes_before_what_is_not() {
     let mut app = app("task 1");
     let todo = "x\n  your code panicked (x): not yet implemented: ch02 task 1: copy";
