@@ -88,6 +88,8 @@ pub enum View {
     Failures,
     Hints,
     Task,
+    /// The whole page, from the task on, and what stands before it.
+    Page,
     Help,
     /// Asks whether to reset; so many lines would be lost.
     Reset(usize),
@@ -834,6 +836,10 @@ impl App {
                 View::Failures => self.turn_to(View::Main),
                 _ => self.turn_to(View::Failures),
             },
+            KeyCode::Char('t') if self.view == View::Task => {
+                self.turn_to(View::Page);
+                self.jump = Some(Jump::FirstDifference);
+            }
             KeyCode::Char('t') => self.turn_to(View::Task),
             KeyCode::Char('s') => self.tell_story(),
             KeyCode::Char('o') => self.open(),

@@ -272,6 +272,7 @@ fn keys(app: &App, columns: usize) -> Line {
             add("esc", "back");
         }
         View::Task => {
+            add("t", "whole page");
             if let Some(hint) = hint {
                 add("h", &hint);
             }
@@ -335,6 +336,7 @@ fn body(app: &App, columns: usize) -> (Vec<Line>, usize) {
         View::Failures => failures(shown),
         View::Hints => hints(app),
         View::Task => section(shown),
+        View::Page => return page(shown, columns),
         View::Help => help(),
         View::Reset(lost) => {
             let file = shown.chapter.exercise();
@@ -845,6 +847,43 @@ fn section(shown: &Shown) -> Vec<Line> {
     lines
 }
 
+/// The whole page as text, and the row at which the task in hand begins. Hints and answers stay folded, figures are left out.
+fn page(shown: &Shown, columns: usize) -> (Vec<Line>, usize) {
+    let folder = shown.root.join("book/src");
+    let Ok(text) = std::fs::read_to_string(folder.join(format!("{}.md", shown.chapter.name))) else {
+        return (vec![Line::new(format!("{} cannot be read", source(shown)), RED)], 0);
+    };
+    let (mut kept, mut at) = (String::new(), 0);
+    let (_, wanted) = place_in_page(shown);
+    let mut is_folded = false;
+    for (line, number) in text.lines().zip(1..) {
+        if number == wanted {
+            at = kept.len();
+        }
+        is_folded |= line.starts_with("<details");
+        let include = line.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix("}}"));
+        match include {
+            _ if is_folded => {
+                let summary = line.strip_prefix("<summary>").map(|rest| rest.trim_end_matches("</summary>"));
+                if let Some(summary) = summary.filter(|summary| !summary.starts_with("Hint")) {
+                    kept.push_str(&format!("**{summary}** (folded)\n\n"));
+                }
+            }
+            Some(what) if what.starts_with("figures/") => {
+                kept.push_str("*(Here is a figure: the browser shows it.)*\n")
+            }
+            Some(what) => kept.push_str(&format!("({})\n", what.trim_start_matches("../"))),
+            None => {
+                kept.push_str(line);
+                kept.push('\n');
+            }
+        }
+        is_folded &= !line.starts_with("</details>");
+    }
+    let before = text::rows(&markdown::lines(&kept[..at]), columns).len();
+    (markdown::lines(&kept), before)
+}
+
 fn question(shown: &Shown, at: usize, is_open: bool) -> Vec<Line> {
     let Ok(lesson) = &shown.lesson else { return Vec::new() };
     let Some(question) = lesson.questions.get(at) else { return Vec::new() };
@@ -888,7 +927,7 @@ fn help() -> Vec<Line> {
     const KEYS: [(&str, &str); 14] = [
         ("h", "the hints of the task in hand, one by one; they are the page's"),
         ("a", "all that is red, not only the first"),
-        ("t", "what the page says of the task, here"),
+        ("t", "what the page says of the task, here; once more, the whole page"),
         ("o", "open the page in the browser, where it speaks of the task; the book is served if it is not yet"),
         ("s", "run the page's command on the code as it is: mostly a story"),
         ("r", "run the checks again"),

@@ -245,6 +245,25 @@ fn the_page_goes_on_where_the_link_leads() {
 }
 
 #[test]
+fn the_whole_page_can_be_read_here() {
+    let mut app = red_app();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = app.shown.root.join("book/src/ch02_flat.md");
+    std::fs::create_dir_all(page.parent().unwrap()).unwrap();
+    std::fs::copy(here.join("book/src/ch02_flat.md"), &page).unwrap();
+    app.pressed(KeyCode::Char('t'));
+    holds(&mut app, (80, 24), &["t whole page"]);
+    app.pressed(KeyCode::Char('t'));
+    holds(&mut app, (80, 24), &["Task 1: make room"]);
+    let all = seen(&mut app, 80, 900);
+    for words in ["The problem, measured", "The idea", "What must hold", "Here is a figure", "Why keep keys and values"]
+    {
+        assert!(all.contains(words), "{words}:\n{all}");
+    }
+    assert!(!all.contains("Hint 1") && !all.contains("{{#") && !all.contains("before you change len"));
+}
+
+#[test]
 fn without_keys_none_is_named() {
     for mut app in [app(""), red_app(), green_app()] {
         app.shown.has_keys = false;
