@@ -424,7 +424,7 @@ fn an_error_elsewhere_leaves_nothing_green() {
     let shown = vec![error("solutions/ch07_rewind.rs"), error("exercises/ch01_recompute.rs")];
     app.shown.take(Report::Errors(Errors { shown, elsewhere: 0, in_file: false }), false);
     let words = "Chapter 1 does not compile: exercises/ch01_recompute.rs:61 It is compiled together with this one. p goes there. \
-                 error: in exercises/ch01_recompute.rs 1 more error not shown: a";
+                 error: in exercises/ch01_recompute.rs 1 more error not shown (a shows it)";
     holds(&mut app, (80, 24), &[words]);
     assert!(!seen(&mut app, 80, 24).contains('✓'));
 }
