@@ -510,11 +510,12 @@ fn red(shown: &Shown) -> Vec<Line> {
             let verb = if tally.waits == 1 { "waits" } else { "wait" };
             lines.push(Line::plain(format!(
                 "{} {verb} for task {} of chapter {}, which you have begun: this chapter stands on it. Finish that one \
-                 first (cargo learn {}), or reset it there (x), and the reference stands in again.",
+                 first (cargo learn {}), or reset it there{}, and the reference stands in again.",
                 count(tally.waits, "check"),
                 wait.task,
                 wait.chapter,
-                wait.chapter
+                wait.chapter,
+                key(shown, " (x)")
             )));
             return lines;
         }
@@ -590,7 +591,7 @@ fn unwritten_yet(shown: &Shown, about: About, check: &Check) -> Vec<Line> {
         }
     }
     lines.push(Line::plain(format!("Not written yet: {what}")));
-    lines.push(Line::new("The page says what it must do (t shows it here).", DIM));
+    lines.push(Line::new(format!("The page says what it must do{}.", key(shown, " (t shows it here)")), DIM));
     lines
 }
 
@@ -684,15 +685,19 @@ fn compile_errors(shown: &Shown, errors: &Errors, most: usize) -> Vec<Line> {
     all.sort_by_key(|error| !is_of_a_chapter(error));
     if !errors.in_file && shown.exercise.as_ref().is_ok_and(|exercise| exercise.text.trim().is_empty()) {
         lines.push(Line::new(format!("{} is empty.", shown.chapter.exercise()), BOLD));
-        lines.push(Line::new("x makes it the stub again. Or bring your text back in the editor.", DIM));
+        let how = match shown.has_keys {
+            true => "x".into(),
+            false => format!("`git checkout {}`", shown.chapter.exercise()),
+        };
+        lines.push(Line::new(format!("{how} makes it the stub again. Or bring your text back in the editor."), DIM));
         if most == 1 {
             return lines;
         }
         lines.push(Line::default());
     } else if let Some((number, place)) = all.first().and_then(|error| other_chapter(shown, error)) {
         let key = match () {
-            () if number + 1 == shown.chapter.number => "p goes there".into(),
-            () if number == shown.chapter.number + 1 => "n goes there".into(),
+            () if shown.has_keys && number + 1 == shown.chapter.number => "p goes there".into(),
+            () if shown.has_keys && number == shown.chapter.number + 1 => "n goes there".into(),
             () => format!("`cargo learn {number}` goes there"),
         };
         lines.push(Line::new(format!("Chapter {number} does not compile: "), BOLD).and(place, CYAN));

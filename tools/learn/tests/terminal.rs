@@ -636,7 +636,7 @@ fn without_a_terminal_it_is_one_verdict_in_plain_lines() {
     let (code, told, says) = run(&[]);
     let expected = "Chapter 1, Sums: exercises/ch01_sum.rs\n  task 1, add: 1 of 1 check green\n  task 2, divide: 0 of 1 check green\n\n\
         Task 2: divide   todo in exercises/ch01_sum.rs:6\n0 of 1 check green\n\nTask 1 is green. Next: task 2.\nNot written yet: \
-        divide\nThe page says what it must do (t shows it here).\n";
+        divide\nThe page says what it must do.\n";
     assert_eq!((code, told.as_str(), says.as_str()), (Some(1), expected, ""));
     sample.save(&without(STUB, "todo!"));
     let (code, told, _) = run(&["--once", "1"]);

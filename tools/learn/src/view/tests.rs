@@ -427,6 +427,9 @@ fn an_error_elsewhere_leaves_nothing_green() {
                  error: in exercises/ch01_recompute.rs 1 more error not shown (a shows it)";
     holds(&mut app, (80, 24), &[words]);
     assert!(!seen(&mut app, 80, 24).contains('✓'));
+    app.shown.has_keys = false;
+    let told: String = verdict(&app.shown).iter().map(|line| line.text() + "\n").collect();
+    assert!(told.contains("together with this one. `cargo learn 1` goes there.\n"), "{told}");
 }
 
 #[test]
