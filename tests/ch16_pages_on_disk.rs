@@ -697,7 +697,7 @@ mod checks {
         let file = open(&MemoryDisk::of(file_of(&SHAPE, &records)), SHAPE, room(&SHAPE, 9));
         same!(file.find(&other), vec![0, 3], "find, where records 1 and 3 hold the same page and 4 follows 3");
         same!(file.find(&text), vec![0], "find of the page that follows record 1, which 3 has replaced");
-        same!(file.n_records(), 2, "records: 3 and 4");
+        same!(file.n_records(), 2, "records that can be found, where 3 has replaced 1, and 2 followed 1: 3 and 4");
     }
 
     #[test]
@@ -917,11 +917,13 @@ mod checks {
         );
         let other = counting(100, 4);
         desk.keep(&other);
-        let number =
-            heads(&SHAPE, &desk.disk.bytes()).into_iter().find(|head| head.tokens == other).map(|head| head.number);
+        let Some(head) = heads(&SHAPE, &desk.disk.bytes()).into_iter().find(|head| head.tokens == other) else {
+            panic!("after keep, no record in the file has a whole head and the tokens {other:?}")
+        };
+        let number = head.number;
         assert!(
-            number > Some(8),
-            "the record of {other:?} has the number {number:?}, and records 6 to 8 are in the file: they cannot be found, and \
+            number > 8,
+            "the record of {other:?} has the number {number}, and records 6 to 8 are in the file: they cannot be found, and \
              follow whoever has their parent's number"
         );
         desk.restart();
@@ -1879,15 +1881,16 @@ mod checks {
                     }
                 }
                 let found: BTreeSet<_> = kept.iter().cloned().collect();
+                let prefixes = if found.is_empty() { "none".into() } else { format!("{found:?}") };
+                let now = history.last().map_or("", String::as_str);
                 same!(
                     desk.file.n_records(),
                     found.len(),
-                    "records that can be found: {found:?}\n{story}; {:?}",
-                    history.last()
+                    "records that can be found, of the prefixes {prefixes}\n{story}; now {now}"
                 );
                 for prefix in &kept {
                     let n = prefix.len() / SIZE;
-                    same!(desk.find(prefix).len(), n, "pages found of {prefix:?}\n{story}; {:?}", history.last());
+                    same!(desk.find(prefix).len(), n, "pages found of {prefix:?}\n{story}; now {now}");
                 }
                 let len = desk.disk.bytes().len() as u64;
                 same!(len <= desk.most, true, "whether a file of {len} bytes has at most {}\n{story}", desk.most);
