@@ -810,8 +810,11 @@ mod checks {
         for many in more_and_more() {
             let mut desk = Desk::new(1, many);
             let text = vec![7; many];
-            once(&format!("insert of a text of {many} pages"), || desk.keep(&text));
+            let mut kept = desk.table(many);
             let (trie, pool) = (&mut desk.trie, &mut desk.pool);
+            let outcome = once(&format!("insert of a text of {many} pages"), || trie.insert(&text, &mut kept, pool));
+            same!(outcome, Ok(()), "insert of a text of {many} pages");
+            same!(kept.release(pool), Ok(()), "release of a table with {many} pages, after its insert");
             let table =
                 once(&format!("lookup of a text of {many} pages"), || granted("lookup", || trie.lookup(&text, pool)));
             same!(table.len(), many - 1, "tokens found of a text of {many} pages of one token, all kept");
