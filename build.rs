@@ -11,12 +11,10 @@
 //!
 //! A file that cannot be compiled fairly stops the build, with a line that says what to do.
 
-#[path = "tools/course/src/stub.rs"]
-mod stub;
-
 use std::path::Path;
 
-const RECORD: &str = "exercises/untouched.txt";
+use page_by_page_course::chapters::{self, Chapter, State};
+use page_by_page_course::stub;
 
 fn main() {
     println!("cargo::rerun-if-changed=exercises");
@@ -26,55 +24,36 @@ fn main() {
 
     let root = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     let root = Path::new(&root);
-    let record = stub::read(root, RECORD).unwrap_or_else(|problem| {
+    let chapters = chapters::all(root).unwrap_or_else(|problem| {
         println!("cargo::error={problem}");
-        String::new()
+        Vec::new()
     });
     let with_solutions = std::env::var_os("CARGO_FEATURE_SOLUTION").is_some();
-    for line in record.lines().filter(|line| !line.starts_with('#')) {
-        let (chapter, state) = match read(root, line) {
-            Ok(found) => found,
+    for chapter in chapters {
+        let state = match state(root, &chapter) {
+            Ok(state) => state,
             Err(problem) => {
                 println!("cargo::error={problem}");
                 continue;
             }
         };
+        let name = &chapter.name;
         match state {
-            State::Untouched if with_solutions => println!("cargo::rustc-cfg=reference=\"{chapter}\""),
-            State::Untouched => println!("cargo::rustc-cfg=unstarted=\"{chapter}\""),
+            State::Untouched if with_solutions => println!("cargo::rustc-cfg=reference=\"{name}\""),
+            State::Untouched => println!("cargo::rustc-cfg=unstarted=\"{name}\""),
             State::Begun | State::Written => {}
         }
         if state == State::Written || state == State::Untouched && with_solutions {
-            println!("cargo::rustc-cfg=written=\"{chapter}\"");
+            println!("cargo::rustc-cfg=written=\"{name}\"");
         }
     }
 }
 
-/// How far a reader's file has come.
-#[derive(PartialEq)]
-enum State {
-    /// The stub as it was handed out.
-    Untouched,
-    /// Changed, with a `todo!` left.
-    Begun,
-    /// No `todo!` left.
-    Written,
-}
-
-/// The chapter of a line of the record, and how far the reader's file has come.
-fn read<'a>(root: &Path, line: &'a str) -> Result<(&'a str, State), String> {
-    let (hash, chapter) = line.split_once("  ").ok_or_else(|| {
-        format!("{RECORD}: `{line}` is not `hash  chapter`: restore the file with `git checkout {RECORD}`")
-    })?;
-    let file = format!("exercises/{chapter}.rs");
-    let text = stub::read(root, &file)?;
-    if let Some((line, problem)) = stub::refused(&text) {
-        return Err(format!("{file}:{line}: {problem}"));
+/// How far the reader's file has come, if it may be compiled.
+fn state(root: &Path, chapter: &Chapter) -> Result<State, String> {
+    let exercise = chapter.read(root)?;
+    match stub::refused(&exercise.text) {
+        Some((line, problem)) => Err(format!("{}:{line}: {problem}", chapter.exercise())),
+        None => Ok(exercise.state),
     }
-    let state = match stub::fingerprint(&text) == hash {
-        true => State::Untouched,
-        false if stub::code(&text).contains("todo!") => State::Begun,
-        false => State::Written,
-    };
-    Ok((chapter, state))
 }

@@ -30,10 +30,6 @@ mod serve;
 mod sharing;
 mod simulate;
 mod status;
-// What build.rs and the course tool use, too.
-#[allow(dead_code)]
-#[path = "../../tools/course/src/stub.rs"]
-mod stub;
 mod synth;
 mod talking;
 mod tell;

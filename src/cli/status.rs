@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use page_by_page::chapters::{Chapter, Source, all};
+use page_by_page_course::stub;
 use serde::Serialize;
 
 use super::record::{Ran, Record, Standing, Tally};
 use super::report::{Table, count};
-use super::{print, say, stub};
+use super::{print, say};
 
 /// Show the chapters: whose code runs, what the last run of the checks said, and what is left to write
 ///

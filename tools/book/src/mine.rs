@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
+use page_by_page_course::stub;
 use regex::Regex;
 use serde_json::Value;
 use walkdir::WalkDir;
@@ -23,9 +24,6 @@ use crate::process::{self, Ended};
 mod note;
 #[path = "../../figures/src/standing.rs"]
 mod standing;
-#[allow(dead_code)]
-#[path = "../../course/src/stub.rs"]
-mod stub;
 
 use standing::STANDS_ON;
 

@@ -9,14 +9,12 @@ mod course;
 mod finding;
 mod grade;
 mod leak;
-mod lesson;
 mod listing;
 mod mutation;
 mod pages;
 mod protection;
 mod record;
 mod standing;
-mod stub;
 mod surface;
 mod tasks;
 mod trial;
@@ -31,6 +29,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use page_by_page_course::{lesson, stub};
 
 use crate::course::Course;
 use crate::grade::{Order, Verdict};

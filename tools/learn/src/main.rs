@@ -11,9 +11,6 @@ mod bought;
 mod checks;
 mod compile;
 mod course;
-#[path = "../../course/src/lesson.rs"]
-#[allow(dead_code)]
-mod lesson;
 mod markdown;
 mod plain;
 #[path = "../../../src/cli/record.rs"]
@@ -21,9 +18,6 @@ mod plain;
 mod record;
 mod reset;
 mod runs;
-#[path = "../../course/src/stub.rs"]
-#[allow(dead_code)]
-mod stub;
 mod terminal;
 mod text;
 mod view;
@@ -34,6 +28,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Parser;
+use page_by_page_course::{lesson, stub};
 
 use crate::app::App;
 use crate::course::{Chapter, State};

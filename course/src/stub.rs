@@ -1,6 +1,6 @@
 //! A reader's file: read, told from the stub that was handed out, and refused where it would make red look green.
 //!
-//! `build.rs` and the course tool both use this file, so that they agree. Hence nothing but the standard library.
+//! The build script decides by it whose code is compiled; the tools show the same.
 
 use std::fs;
 use std::io::ErrorKind;
