@@ -19,7 +19,7 @@
 
 use crate::chapters::ch06_paged::PagedCache;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::in_place::{BatchError, InPlace, Rows, Run, TextRows};
+use crate::in_place::{BatchError, InPlace, Rows, Run, SequenceRows};
 use crate::kernels::{Heads, add_scaled, dot, softmax_scaled};
 
 impl PagedCache {
@@ -82,7 +82,7 @@ impl Iterator for Places<'_> {
 /// A score is `dot(query, key)`, a weight is what `softmax_scaled` makes of all scores with
 /// the scale `1 / sqrt(head_dim)`, and the output is the sum of the values by their weights,
 /// added from the oldest position to the newest. What was in `out` before is forgotten.
-pub fn attend_row(heads: Heads, text: &TextRows<'_>, seen: usize, q: &[f32], out: &mut [f32]) {
+pub fn attend_row(heads: Heads, text: &SequenceRows<'_>, seen: usize, q: &[f32], out: &mut [f32]) {
     todo!("ch13 task 2: scores, softmax, the sum of the values")
 }
 
@@ -90,7 +90,7 @@ pub fn attend_row(heads: Heads, text: &TextRows<'_>, seen: usize, q: &[f32], out
 ///
 /// `q` and `out`: `[text.queries, n_heads * head_dim]`, oldest token first. With 6 tokens of
 /// which 2 have queries, the first sees 5 positions, the second 6.
-pub fn attend_chunk(heads: Heads, text: &TextRows<'_>, q: &[f32], out: &mut [f32]) {
+pub fn attend_chunk(heads: Heads, text: &SequenceRows<'_>, q: &[f32], out: &mut [f32]) {
     todo!("ch13 task 3: each row sees the positions up to its own")
 }
 
@@ -113,7 +113,7 @@ pub fn attend_chunk(heads: Heads, text: &TextRows<'_>, q: &[f32], out: &mut [f32
 pub fn check_batch(
     heads: Heads,
     words: usize,
-    texts: &[TextRows<'_>],
+    texts: &[SequenceRows<'_>],
     q: &[f32],
     out: &[f32],
 ) -> Result<(), BatchError> {
@@ -128,6 +128,6 @@ pub fn check_batch(
 /// # Errors
 /// [`BatchError`], as [`check_batch`] finds it, with rows of 32-bit floats. Nothing is
 /// written then.
-pub fn attend_batch(heads: Heads, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) -> Result<(), BatchError> {
+pub fn attend_batch(heads: Heads, texts: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) -> Result<(), BatchError> {
     todo!("ch13 task 4: check, then text by text")
 }

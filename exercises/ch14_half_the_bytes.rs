@@ -22,7 +22,7 @@ use half::{bf16, f16};
 
 use crate::cache::KvLayout;
 use crate::chapters::ch13_paged_attention::{check_batch, places};
-use crate::in_place::{BatchError, TextRows};
+use crate::in_place::{BatchError, SequenceRows};
 use crate::kernels::{Heads, RowFormat, add_scaled, dot, softmax_scaled};
 
 /// 32-bit words that a head takes. `head_dim`: its numbers.
@@ -122,7 +122,7 @@ pub fn encode_rows(format: RowFormat, layout: KvLayout, rows: &[f32]) -> Vec<f32
 pub fn attend_packed_row(
     heads: Heads,
     format: RowFormat,
-    text: &TextRows<'_>,
+    text: &SequenceRows<'_>,
     seen: usize,
     q: &[f32],
     out: &mut [f32],
@@ -140,7 +140,7 @@ pub fn attend_packed_row(
 pub fn attend_packed_batch(
     heads: Heads,
     format: RowFormat,
-    texts: &[TextRows<'_>],
+    texts: &[SequenceRows<'_>],
     q: &[f32],
     out: &mut [f32],
 ) -> Result<(), BatchError> {

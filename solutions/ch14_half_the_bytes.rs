@@ -20,7 +20,7 @@ use half::{bf16, f16};
 
 use crate::cache::KvLayout;
 use crate::chapters::ch13_paged_attention::{check_batch, places};
-use crate::in_place::{BatchError, TextRows};
+use crate::in_place::{BatchError, SequenceRows};
 use crate::kernels::{Heads, RowFormat, add_scaled, dot, softmax_scaled};
 
 // ANCHOR: words
@@ -183,7 +183,7 @@ pub fn encode_rows(format: RowFormat, layout: KvLayout, rows: &[f32]) -> Vec<f32
 pub fn attend_packed_row(
     heads: Heads,
     format: RowFormat,
-    text: &TextRows<'_>,
+    text: &SequenceRows<'_>,
     seen: usize,
     q: &[f32],
     out: &mut [f32],
@@ -226,7 +226,7 @@ pub fn attend_packed_row(
 pub fn attend_packed_batch(
     heads: Heads,
     format: RowFormat,
-    texts: &[TextRows<'_>],
+    texts: &[SequenceRows<'_>],
     q: &[f32],
     out: &mut [f32],
 ) -> Result<(), BatchError> {

@@ -22,7 +22,7 @@ use crate::chapters::ch02_flat::FlatCache;
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch06_paged::PageSlab;
 
-pub use crate::kernels::{Run, TextRows};
+pub use crate::kernels::{Run, SequenceRows};
 
 /// How attention reads a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,8 +150,8 @@ impl<'a> Rows<'a> {
     }
 
     /// The same, for a kernel. `queries`: how many of the newest tokens have one.
-    pub fn of_text(&self, queries: usize) -> TextRows<'_> {
-        TextRows { queries, keys: self.keys(), values: self.values(), runs: &self.runs }
+    pub fn of_sequence(&self, queries: usize) -> SequenceRows<'_> {
+        SequenceRows { queries, keys: self.keys(), values: self.values(), runs: &self.runs }
     }
 }
 

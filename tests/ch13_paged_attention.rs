@@ -22,7 +22,7 @@ whose_code! {
 /// Texts of random rows.
 #[cfg(not(unstarted = "ch13_paged_attention"))]
 mod texts {
-    use page_by_page::in_place::{Run, TextRows};
+    use page_by_page::in_place::{Run, SequenceRows};
     use page_by_page::kernels::Heads;
 
     use crate::support::attention::kv_width;
@@ -81,8 +81,8 @@ mod texts {
         }
 
         /// The rows in their pages.
-        pub fn rows(&self, queries: usize) -> TextRows<'_> {
-            TextRows { queries, keys: &self.memory[0], values: &self.memory[1], runs: &self.runs }
+        pub fn rows(&self, queries: usize) -> SequenceRows<'_> {
+            SequenceRows { queries, keys: &self.memory[0], values: &self.memory[1], runs: &self.runs }
         }
 
         /// Writes NaN over the rows from this position on: nobody is to read them.
@@ -104,7 +104,7 @@ mod checks {
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch13_paged_attention::{attend_batch, attend_chunk, attend_row, check_batch, places};
     use page_by_page::engine::{Cached, LanguageModel};
-    use page_by_page::in_place::{Attention, BatchError, CacheRef, InPlace, Run, TextRows};
+    use page_by_page::in_place::{Attention, BatchError, CacheRef, InPlace, Run, SequenceRows};
     use page_by_page::kernels::Heads;
     use page_by_page::model::{LogitRows, Model};
 
@@ -669,7 +669,7 @@ mod checks {
 
     /// Attention that must be refused, and write nothing.
     #[track_caller]
-    fn refused(texts: &[TextRows<'_>], q: usize, out: usize, expected: BatchError, what: &str) {
+    fn refused(texts: &[SequenceRows<'_>], q: usize, out: usize, expected: BatchError, what: &str) {
         let (q, mut out) = (numbers(q, 1), vec![BEFORE; out]);
         let question = asking(format!("check_batch: {what}"));
         let found = check_batch(HEADS, HEADS.head_dim, texts, &q, &out);
@@ -759,14 +759,14 @@ mod checks {
             (&[run(101, 0), run(0, 1)], 100, 100, 101, 100),
             (&[run(0, 1)], 0, 0, 10, 0),
         ] {
-            let rows = TextRows { queries: 1, keys: &memory[..keys], values: &memory[..values], runs };
+            let rows = SequenceRows { queries: 1, keys: &memory[..keys], values: &memory[..values], runs };
             let error = BatchError::RunBeyondMemory { text: 0, end, numbers };
             let what = format!("runs {} of rows of 10 numbers, {keys} numbers of keys, {values} of values", told(runs));
             refused(&[rows], width, width, error, &what);
         }
         // Up to the last number is right.
         let runs = [run(90, 1), run(0, 4), run(100, 0)];
-        let rows = TextRows { queries: 1, keys: &memory, values: &memory, runs: &runs };
+        let rows = SequenceRows { queries: 1, keys: &memory, values: &memory, runs: &runs };
         let q = numbers(width, 2);
         granted("attend_batch: a run that ends with the memory", || {
             attend_batch(HEADS, &[rows], &q, &mut vec![0.0; width])
@@ -790,7 +790,7 @@ mod checks {
             ((1 << 32) + 5, 1, (1 << 32) + 15),
         ] {
             let runs = [run(start, rows)];
-            let rows = TextRows { queries: 1, keys: &memory, values: &memory, runs: &runs };
+            let rows = SequenceRows { queries: 1, keys: &memory, values: &memory, runs: &runs };
             let error = BatchError::RunBeyondMemory { text: 0, end, numbers: 100 };
             refused(&[rows], width, width, error, &format!("run {} of rows of 10 numbers, 100 in memory", told(&runs)));
         }
@@ -808,7 +808,7 @@ mod checks {
     fn task_4_the_first_mistake_is_told() {
         let width = q_width(HEADS);
         let (a, b) = (Text::new(HEADS, 6, 4, 1), Text::new(HEADS, 3, 4, 2));
-        let short = |queries| TextRows { keys: &b.memory[0][..7], ..b.rows(queries) };
+        let short = |queries| SequenceRows { keys: &b.memory[0][..7], ..b.rows(queries) };
         let beyond = |text| BatchError::RunBeyondMemory { text, end: 33, numbers: 7 };
         let few = |text, queries, tokens| BatchError::TooFewTokens { text, queries, tokens };
         let (not, wrong) =
@@ -841,7 +841,7 @@ mod checks {
     fn task_4_texts_without_queries_are_checked_too() {
         let (a, width) = (Text::new(HEADS, 6, 4, 1), q_width(HEADS));
         let runs = [run(0, 1)];
-        let wrong = TextRows { queries: 0, keys: &[], values: &[], runs: &runs };
+        let wrong = SequenceRows { queries: 0, keys: &[], values: &[], runs: &runs };
         let error = BatchError::RunBeyondMemory { text: 1, end: 10, numbers: 0 };
         refused(&[a.rows(2), wrong], 2 * width, 2 * width, error, "text 1 has no query, and a run beyond the memory");
     }
@@ -850,7 +850,7 @@ mod checks {
     fn task_4_check_batch_counts_rows_in_words() {
         let memory = numbers(60, 1);
         let runs = [run(0, 10)];
-        let rows = TextRows { queries: 1, keys: &memory, values: &memory, runs: &runs };
+        let rows = SequenceRows { queries: 1, keys: &memory, values: &memory, runs: &runs };
         let (q, out) = (numbers(q_width(HEADS), 1), numbers(q_width(HEADS), 2));
         let error = |end| Err(BatchError::RunBeyondMemory { text: 0, end, numbers: 60 });
         for (words, expected) in
@@ -868,7 +868,7 @@ mod checks {
         let n: usize = texts.iter().map(|(_, queries)| queries).sum();
         let q = numbers(n * width, 77);
         let mut out = vec![BEFORE; q.len()];
-        let rows: Vec<TextRows<'_>> = texts.iter().map(|(text, queries)| text.rows(*queries)).collect();
+        let rows: Vec<SequenceRows<'_>> = texts.iter().map(|(text, queries)| text.rows(*queries)).collect();
         granted(format!("attend_batch: {what}"), || attend_batch(heads, &rows, &q, &mut out));
         let mut first = 0;
         for (number, (text, queries)) in texts.iter().enumerate() {
@@ -917,8 +917,8 @@ mod checks {
         let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 1 };
         let memory = numbers(MANY + 1, 1);
         let runs: Vec<[Run; 1]> = (0..MANY).map(|i| [run(i, 1)]).collect();
-        let mut texts: Vec<TextRows<'_>> =
-            runs.iter().map(|runs| TextRows { queries: 1, keys: &memory, values: &memory, runs }).collect();
+        let mut texts: Vec<SequenceRows<'_>> =
+            runs.iter().map(|runs| SequenceRows { queries: 1, keys: &memory, values: &memory, runs }).collect();
         let (q, mut out) = (numbers(MANY, 2), vec![BEFORE; MANY]);
         let what = format!("attend_batch of {MANY} texts of one token");
         once(&what, || granted(what.as_str(), || attend_batch(heads, &texts, &q, &mut out)));
@@ -932,7 +932,7 @@ mod checks {
     #[test]
     fn task_4_a_batch_copies_no_row() {
         let texts = [1, 2, 3, 4].map(|seed| Text::new(WIDE, 250, 16, seed));
-        let rows: Vec<TextRows<'_>> = texts.iter().map(|text| text.rows(2)).collect();
+        let rows: Vec<SequenceRows<'_>> = texts.iter().map(|text| text.rows(2)).collect();
         let q = numbers(8 * q_width(WIDE), 2);
         let mut out = vec![BEFORE; q.len()];
         let (result, taken) = allocated(|| attend_batch(WIDE, &rows, &q, &mut out));
@@ -996,7 +996,7 @@ mod checks {
                 (rows, queries)
             })
             .collect();
-        let rows: Vec<TextRows<'_>> = lent.iter().map(|(rows, queries)| rows.of_text(*queries)).collect();
+        let rows: Vec<SequenceRows<'_>> = lent.iter().map(|(rows, queries)| rows.of_sequence(*queries)).collect();
         let n: usize = lent.iter().map(|(_, queries)| queries).sum();
         let q = numbers(n * width, dice.roll(0, 1 << 20));
         let mut out = vec![BEFORE; q.len()];

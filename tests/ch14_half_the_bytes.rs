@@ -37,7 +37,7 @@ mod grader {
         attend_packed_batch, attend_packed_row, decode, encode, encode_rows, packed, token_bytes, words,
     };
     use page_by_page::in_place::{Attention, BatchError, CacheRef, InPlace};
-    use page_by_page::kernels::{Heads, RowFormat, Run, TextRows, attend};
+    use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, attend};
     use page_by_page::model::{LogitRows, Model};
     use page_by_page::sampler::{Sampler, Sampling};
     use page_by_page::schedule::StepLimits;
@@ -590,8 +590,8 @@ mod grader {
             check_rows(self.heads, self.dense(), queries, q, found, what);
         }
 
-        fn text(&self, queries: usize) -> TextRows<'_> {
-            TextRows { queries, keys: &self.keys, values: &self.values, runs: &self.runs }
+        fn text(&self, queries: usize) -> SequenceRows<'_> {
+            SequenceRows { queries, keys: &self.keys, values: &self.values, runs: &self.runs }
         }
     }
 
@@ -705,7 +705,7 @@ mod grader {
                     .iter()
                     .map(|(n, _, page_size)| Pages::new(heads, format, *n, *page_size, &mut dice))
                     .collect();
-                let texts: Vec<TextRows<'_>> =
+                let texts: Vec<SequenceRows<'_>> =
                     pages.iter().zip(batch).map(|(pages, (_, queries, _))| pages.text(*queries)).collect();
                 let queries: usize = batch.iter().map(|(_, queries, _)| queries).sum();
                 let q = numbers(queries * q_width(heads), &mut dice);
@@ -734,7 +734,7 @@ mod grader {
             for (start, expected) in
                 [(2, Ok(())), (3, Err(BatchError::RunBeyondMemory { text: 0, end: 9, numbers: 8 }))]
             {
-                let text = TextRows { queries: 1, keys: &memory, values: &memory, runs: &[Run { start, rows: 2 }] };
+                let text = SequenceRows { queries: 1, keys: &memory, values: &memory, runs: &[Run { start, rows: 2 }] };
                 let (q, mut out) = ([1.0; 12], [7.0; 12]);
                 let what = format!("attend_packed_batch({format:?}), 2 rows of 3 words from word {start} of 8 on");
                 let question = asking(&what);
@@ -1001,7 +1001,7 @@ mod grader {
                     let q = numbers(queries * heads.n_heads * heads.head_dim, &mut dice);
                     let (mut found, mut expected) = (vec![STALE; q.len()], vec![STALE; q.len()]);
                     let lent = cache.rows(layer);
-                    let texts = [lent.of_text(queries)];
+                    let texts = [lent.of_sequence(queries)];
                     let what = format!("{run}: attention of the newest {queries} of {} tokens", cache.len());
                     granted(&what, || attend_packed_batch(heads, format, &texts, &q, &mut found));
                     attend(heads, format, &texts, &q, &mut expected);

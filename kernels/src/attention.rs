@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::parallel::{Columns, for_each, threads};
 use crate::products::{prefetch, tile};
 use crate::registers::{Kernel, Registers};
-use crate::rows::{Bf16, F16, F32, Head, Int8, RowFormat, Stored, TextRows};
+use crate::rows::{Bf16, F16, F32, Head, Int8, RowFormat, SequenceRows, Stored};
 use crate::small::softmax_scaled;
 use crate::vector::{LANES, Lanes, Vector, lane_sums, padded};
 
@@ -37,7 +37,7 @@ pub struct Heads {
 /// # Panics
 /// If the texts do not have as many queries as `q` and `out` have rows, or one has more queries than tokens, or a run does not
 /// lie within its memory.
-pub fn attend(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) {
+pub fn attend(heads: Heads, format: RowFormat, texts: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
     let (row, q_width) = (heads.n_kv_heads * format.words(heads.head_dim), heads.n_heads * heads.head_dim);
     for text in texts {
         check(text, row);
@@ -57,7 +57,7 @@ pub fn attend(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32]
 ///
 /// # Panics
 /// If a run of the text does not lie within its memory, or the text has more queries than tokens.
-fn check(text: &TextRows<'_>, row: usize) {
+fn check(text: &SequenceRows<'_>, row: usize) {
     for run in text.runs {
         let end = run.start.saturating_add(run.rows.saturating_mul(row));
         assert!(end <= text.keys.len().min(text.values.len()), "a run ends at {end}, beyond the memory");
@@ -70,7 +70,7 @@ fn check(text: &TextRows<'_>, row: usize) {
 fn tasks<'a>(
     heads: Heads,
     format: RowFormat,
-    texts: &'a [TextRows<'a>],
+    texts: &'a [SequenceRows<'a>],
     q: &'a [f32],
     out: &'a Columns<'a>,
 ) -> Vec<Attention<'a>> {
@@ -90,7 +90,7 @@ fn tasks<'a>(
 struct Attention<'a> {
     heads: Heads,
     format: RowFormat,
-    text: &'a TextRows<'a>,
+    text: &'a SequenceRows<'a>,
     kv_heads: Range<usize>,
     /// Of the text's queries.
     rows: Range<usize>,
@@ -680,7 +680,7 @@ mod tests {
     use crate::vector::{Plain, dot};
 
     /// Attention by its definition: query by query, position by position.
-    fn by_definition(heads: Heads, format: RowFormat, texts: &[TextRows<'_>], q: &[f32]) -> Vec<f32> {
+    fn by_definition(heads: Heads, format: RowFormat, texts: &[SequenceRows<'_>], q: &[f32]) -> Vec<f32> {
         let Heads { n_heads, n_kv_heads, head_dim } = heads;
         let words = format.words(head_dim);
         let number = |memory: &[f32], place: usize, i: usize| number_of(format, &memory[place..][..words], head_dim, i);
@@ -805,9 +805,9 @@ mod tests {
                             (pages(heads, format, n, page_size, 100 * seed), queries)
                         })
                         .collect();
-                    let texts: Vec<TextRows<'_>> = texts
+                    let texts: Vec<SequenceRows<'_>> = texts
                         .iter()
-                        .map(|(p, queries)| TextRows {
+                        .map(|(p, queries)| SequenceRows {
                             queries: *queries,
                             keys: &p.keys,
                             values: &p.values,
@@ -839,7 +839,7 @@ mod tests {
         let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 16 };
         for (n, queries, page_size) in [(9000, 1, 16), (9000, 30, 16), (300, 300, 64)] {
             let pages = pages(heads, RowFormat::F32, n, page_size, 1);
-            let texts = [TextRows { queries, keys: &pages.keys, values: &pages.values, runs: &pages.runs }];
+            let texts = [SequenceRows { queries, keys: &pages.keys, values: &pages.values, runs: &pages.runs }];
             let q = numbers(queries * 32, 5);
             let mut out = vec![0.0; queries * 32];
             attend(heads, RowFormat::F32, &texts, &q, &mut out);
@@ -852,7 +852,7 @@ mod tests {
         let heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 6 };
         let (tokens, queries) = if cfg!(miri) { (9, 3) } else { (40, 20) };
         let pages = pages(heads, RowFormat::F32, tokens, 4, 1);
-        let text = |queries| TextRows { queries, keys: &pages.keys, values: &pages.values, runs: &pages.runs };
+        let text = |queries| SequenceRows { queries, keys: &pages.keys, values: &pages.values, runs: &pages.runs };
         let texts = &[text(1), text(queries), text(1)];
         let q = &numbers((queries + 2) * 24, 4)[..];
         // Every task in a thread of its own, or one after the other.
@@ -879,7 +879,7 @@ mod tests {
         let memory = [1.0; 8];
         // What the refusal says, nothing if there is none.
         let refusal = |queries, runs: &[Run], q: usize, out: usize| {
-            let texts = [TextRows { queries, keys: &memory, values: &memory, runs }];
+            let texts = [SequenceRows { queries, keys: &memory, values: &memory, runs }];
             let mut out = vec![0.0; out];
             let attended = std::panic::AssertUnwindSafe(|| {
                 attend(heads, RowFormat::F32, &texts, &vec![1.0; q], &mut out);

@@ -45,6 +45,6 @@ pub use attention::{Heads, attend};
 pub use limit::multiply_adds;
 pub use matrix::{Dtype, Matrix};
 pub use products::{matmul, matmuls};
-pub use rows::{RowFormat, Run, TextRows};
+pub use rows::{RowFormat, Run, SequenceRows};
 pub use small::{rms_norm, silu_times, softmax};
 pub use steps::{add_scaled, dot, softmax_scaled};

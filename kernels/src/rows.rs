@@ -88,7 +88,7 @@ impl RowFormat {
 
 /// The rows of one text in one layer, where they lie, and how many of its tokens have queries.
 #[derive(Clone, Copy, Debug)]
-pub struct TextRows<'a> {
+pub struct SequenceRows<'a> {
     /// Queries: one row for each of so many of the newest tokens.
     pub queries: usize,
     /// The memory that the keys lie in, with whatever else lies there.
@@ -99,7 +99,7 @@ pub struct TextRows<'a> {
     pub runs: &'a [Run],
 }
 
-impl TextRows<'_> {
+impl SequenceRows<'_> {
     /// Rows in all runs; `usize::MAX` if they are too many to be counted.
     pub fn len(&self) -> usize {
         self.runs.iter().fold(0, |sum: usize, run| sum.saturating_add(run.rows))

@@ -25,7 +25,7 @@ use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch13_paged_attention::attend_batch;
 use crate::chapters::ch14_half_the_bytes::{attend_packed_batch, encode_rows, packed};
 use crate::checkpoint::{Checkpoint, CheckpointError, Weight};
-use crate::in_place::{Attention, CacheRef, Rows, TextRows};
+use crate::in_place::{Attention, CacheRef, Rows, SequenceRows};
 use crate::kernels::{RowFormat, attend, matmul, matmuls, rms_norm, silu_times};
 
 pub use config::{ModelConfig, SamplingDefaults};
@@ -539,7 +539,7 @@ impl Model {
             }
         }
         let texts =
-            batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.of_text(chunk.tokens.len())));
+            batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.of_sequence(chunk.tokens.len())));
         self.attend(&texts.collect::<Vec<_>>(), q, out);
     }
     // ANCHOR_END: attend_chunks
@@ -552,7 +552,7 @@ impl Model {
         }
     }
 
-    fn attend(&self, texts: &[TextRows<'_>], q: &[f32], out: &mut [f32]) {
+    fn attend(&self, texts: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
         let heads = self.config.heads();
         let attended = match (self.attention, self.row_format) {
             (Attention::Gather | Attention::Paged, format) => {

@@ -1,6 +1,6 @@
 //! Attention of queries over dense rows: what it gives, and what it gives if something goes wrong, in words.
 
-use page_by_page::in_place::{Run, TextRows};
+use page_by_page::in_place::{Run, SequenceRows};
 use page_by_page::kernels::{Heads, RowFormat, add_scaled, attend, dot, softmax_scaled};
 
 use super::packed::{self, PACKED};
@@ -21,7 +21,7 @@ pub fn kv_width(heads: Heads) -> usize {
 /// What a gather and the engine's kernel give: the newest `queries` tokens of some dense rows.
 pub fn of_dense(heads: Heads, dense: [&[f32]; 2], queries: usize, q: &[f32]) -> Vec<f32> {
     let runs = [Run { start: 0, rows: dense[0].len() / kv_width(heads) }];
-    let rows = TextRows { queries, keys: dense[0], values: dense[1], runs: &runs };
+    let rows = SequenceRows { queries, keys: dense[0], values: dense[1], runs: &runs };
     let mut out = vec![0.0; q.len()];
     attend(heads, RowFormat::F32, &[rows], q, &mut out);
     out

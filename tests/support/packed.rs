@@ -1,7 +1,7 @@
 //! Packed rows, worked out number by number from what chapter 14 says of them.
 
 use half::{bf16, f16};
-use page_by_page::kernels::{Heads, RowFormat, Run, TextRows, attend};
+use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, attend};
 
 use super::oracle::Dice;
 
@@ -89,7 +89,7 @@ pub fn decode_all(format: RowFormat, head_dim: usize, rows: &[f32]) -> Vec<f32> 
 pub fn kernel_reads(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
     let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim };
     let (keys, q) = (vec![0.0; words.len()], vec![0.0; head_dim]);
-    let text = TextRows { queries: 1, keys: &keys, values: words, runs: &[Run { start: 0, rows: 1 }] };
+    let text = SequenceRows { queries: 1, keys: &keys, values: words, runs: &[Run { start: 0, rows: 1 }] };
     let mut out = vec![0.0; head_dim];
     attend(heads, format, &[text], &q, &mut out);
     out

@@ -1,6 +1,6 @@
 //! An online softmax, to see by how much its results differ from those of two passes.
 
-use page_by_page::kernels::{Heads, RowFormat, Run, TextRows, add_scaled, attend, dot};
+use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, add_scaled, attend, dot};
 use serde::Serialize;
 
 /// How the results of two ways differ.
@@ -71,7 +71,7 @@ pub fn differences(heads: Heads, tokens: usize) -> Vec<Difference> {
     let rows = n_heads * head_dim;
     let (q, dense) = (numbers.take(rows), [numbers.take(tokens * rows), numbers.take(tokens * rows)]);
     let runs = [Run { start: 0, rows: tokens }];
-    let text = TextRows { queries: 1, keys: &dense[0], values: &dense[1], runs: &runs };
+    let text = SequenceRows { queries: 1, keys: &dense[0], values: &dense[1], runs: &runs };
     let mut two_passes = vec![0.0; rows];
     attend(heads, RowFormat::F32, &[text], &q, &mut two_passes);
     let [by_16, by_256] = [16, 256].map(|block| {

@@ -91,7 +91,7 @@ pub fn record() -> Result<Trace> {
 fn walk(cache: &PagedCache, slab: &SharedSlab, table: &[u32]) -> Result<(Vec<Frame>, usize)> {
     let rows = cache.rows(0);
     let copied = if std::ptr::eq(rows.keys(), slab.borrow().keys()) { 0 } else { cache.len() };
-    let text = rows.of_text(1);
+    let text = rows.of_sequence(1);
     let runs = || text.runs.iter().zip(table.iter().copied());
     let told = text.runs.iter().map(|run| (run.start, run.rows)).collect();
     let mut frames = vec![Frame::Runs { runs: told }];
