@@ -21,7 +21,7 @@
 //! - [`workload`]: texts that come and go in a pool of pages, counted without a model.
 //! - [`scoring`]: how likely tokens were, those of a prompt, too.
 //! - [`serving`]: the loop around the scheduler: many texts in the pages of one slab, each with a sampler of its own.
-//! - `server`, with the feature `serve`: the same for clients that speak OpenAI's protocol.
+
 //! - [`view`]: what there is to see of these texts: who has each page, and how far each text has come.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
@@ -52,8 +52,6 @@ pub mod regions;
 pub mod sampler;
 pub mod schedule;
 pub mod scoring;
-#[cfg(feature = "serve")]
-pub mod server;
 pub mod serving;
 pub mod shown;
 pub mod simulation;

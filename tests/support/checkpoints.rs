@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -24,7 +24,7 @@ pub struct Tensor {
 impl Folder {
     /// A copy of `tests/golden/NAME` or `assets/NAME`.
     pub fn copy_of(name: &str) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = crate::support::root();
         let source = ["tests/golden", "assets"].map(|parent| root.join(parent).join(name));
         let source = source.iter().find(|dir| dir.join("config.json").exists()).expect("a golden or bundled model");
         let dir = tempfile::tempdir().unwrap();

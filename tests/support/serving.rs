@@ -14,11 +14,11 @@ use page_by_page::model::Model;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::schedule::StepLimits;
-use page_by_page::server::connections::Patience;
-use page_by_page::server::guard::Guard;
-use page_by_page::server::template::ChatTemplate;
-use page_by_page::server::{self, Memory, ServerError, Settings, Stop};
 use page_by_page::tokenizer::Tokenizer;
+use page_by_page_serve::connections::Patience;
+use page_by_page_serve::guard::Guard;
+use page_by_page_serve::template::ChatTemplate;
+use page_by_page_serve::{self as server, Memory, ServerError, Settings, Stop};
 use serde_json::Value;
 
 use super::http::{Response, ask};
@@ -56,7 +56,7 @@ impl Default for Options {
 }
 
 pub fn bundled(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(name)
+    crate::support::root().join("assets").join(name)
 }
 
 /// A server that runs until it is dropped.

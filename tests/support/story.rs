@@ -1,7 +1,7 @@
 //! The bundled story teller, and the story that it writes without any cache.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
 use page_by_page::model::Model;
@@ -68,7 +68,7 @@ impl Storyteller {
 }
 
 pub fn assets() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets")
+    super::root().join("assets")
 }
 
 /// A cache whose `gather` is looked at before the model sees it: it must give rows for just the tokens that are held.

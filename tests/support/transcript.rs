@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::path::Path;
 
 use page_by_page::cache::{CacheError, KvCache, PageId};
 use page_by_page::chapters::{self, Chapter, Source};
@@ -100,7 +99,7 @@ pub fn assert_transcript(name: &str, transcript: &Transcript) {
 /// Where a transcript departs from the file of its snapshot: the line's number, from 1. `None` if nowhere, or if there is
 /// no such file.
 fn first_difference(file: &str, text: &str) -> Option<usize> {
-    let snapshot = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).ok()?;
+    let snapshot = std::fs::read_to_string(super::root().join(file)).ok()?;
     let snapshot = snapshot.replace("\r\n", "\n");
     let expected = snapshot.splitn(3, "---\n").nth(2)?.trim_end();
     let (mut expected, mut found) = (expected.lines(), text.trim_end().lines());

@@ -1,7 +1,6 @@
 //! Whose code the checks ran on, said by the names in the list of green checks; and that it is the code on disk.
 
 use std::fs;
-use std::path::Path;
 
 use page_by_page::chapters::{self, Chapter, Source};
 
@@ -13,6 +12,9 @@ use page_by_page::chapters::{self, Chapter, Source};
 macro_rules! whose_code {
     ($($chapter:ident = $name:literal),+ $(,)?) => {
         mod whose_code {
+            /// The chapters that these checks stand on, their own last.
+            pub const STANDS_ON: &[&str] = &[$($name),+];
+
             $(mod $chapter {
                 #[cfg(not(any(reference = $name, unstarted = $name)))]
                 #[test]
@@ -42,7 +44,7 @@ macro_rules! whose_code {
 pub fn assert_as_on_disk(name: &str) {
     let chapter = chapters::all().iter().find(|chapter| chapter.name == name).expect("a chapter of the book");
     let file = format!("exercises/{name}.rs");
-    let on_disk = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file));
+    let on_disk = fs::read(super::root().join(&file));
     match on_disk {
         Ok(text) if text == chapter.exercise.as_bytes() => {}
         Ok(_) => panic!(
@@ -54,18 +56,15 @@ pub fn assert_as_on_disk(name: &str) {
     }
 }
 
-/// The text of the grader that this is part of.
-const GRADER: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/", env!("CARGO_CRATE_NAME"), ".rs"));
-
 /// A note for the end of a failure: which of the chapters that the grader stands on are the reader's own. A mistake in one
 /// of them may show here first. `None` if all are the reference's.
 pub fn yours_too() -> Option<String> {
-    note_on(GRADER, env!("CARGO_CRATE_NAME"), chapters::all())
+    note_on(crate::whose_code::STANDS_ON, env!("CARGO_CRATE_NAME"), chapters::all())
 }
 
-/// The same for a grader of this text and name.
-pub fn note_on(grader: &str, name: &str, chapters: &[Chapter]) -> Option<String> {
-    let is_listed = |chapter: &&Chapter| grader.contains(&format!("{0} = \"{0}\"", chapter.name));
+/// The same for a grader of this name that stands on these chapters.
+pub fn note_on(stands_on: &[&str], name: &str, chapters: &[Chapter]) -> Option<String> {
+    let is_listed = |chapter: &&Chapter| stands_on.contains(&chapter.name);
     let is_yours = |chapter: &&Chapter| chapter.source == Source::Yours && chapter.name != name;
     let numbers: Vec<String> =
         chapters.iter().filter(is_listed).filter(is_yours).map(|chapter| chapter.number.to_string()).collect();

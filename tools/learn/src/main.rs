@@ -13,7 +13,7 @@ mod compile;
 mod course;
 mod markdown;
 mod plain;
-#[path = "../../../src/cli/record.rs"]
+#[path = "../../../cli/src/record.rs"]
 #[allow(dead_code)]
 mod record;
 mod reset;

@@ -1,0 +1,184 @@
+//! The results, in the order of the lines, each as soon as all before it are there.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::print;
+
+/// What became of a line.
+#[derive(Serialize)]
+pub struct Outcome {
+    /// Its number in the file, from 1.
+    pub line: usize,
+    /// How the text begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The new part of the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Prompt and new tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Tokens>,
+    /// Why it ended: `end of text`, `limit`, `cancelled`, `refused`, `failed`.
+    pub end: &'static str,
+    /// Why the line was refused, or what failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What drew the tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
+    /// What it has cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Counters>,
+    /// How long it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+}
+
+/// Token ids.
+#[derive(Serialize)]
+pub struct Tokens {
+    /// The prompt's.
+    pub prompt: Vec<u32>,
+    /// Those that followed.
+    pub new: Vec<u32>,
+}
+
+/// As it was used: what the line says, or else the model's folder, or else the defaults.
+#[derive(Serialize)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 0 is no limit.
+    pub top_k: usize,
+    /// 1 is no limit.
+    pub top_p: f32,
+    /// Same seed, same text.
+    pub seed: u64,
+}
+
+/// What a text has cost.
+#[derive(Serialize)]
+pub struct Counters {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// New tokens.
+    pub new_tokens: usize,
+    /// Tokens of the prompt that the prefix cache held when the text first ran.
+    pub found: usize,
+    /// Tokens that it held when the text ran again after a preemption.
+    pub found_again: usize,
+    /// Tokens that went through the model.
+    pub computed: u64,
+    /// Of these, tokens whose rows it had had before, and lost when it was preempted.
+    pub computed_again: u64,
+    /// How often it was preempted.
+    pub preemptions: u64,
+    /// Steps from when its line was read to its first token.
+    pub steps_to_first_token: Option<u64>,
+}
+
+/// How long a text took.
+#[derive(Serialize)]
+pub struct Timings {
+    /// From when its line was read to its first token.
+    pub first_token_ms: Option<f64>,
+    /// From one token to the next, on average.
+    pub ms_per_token: Option<f64>,
+}
+
+/// Whether a text that ended so is told to its end.
+pub fn is_told(end: &str) -> bool {
+    matches!(end, "end of text" | "limit")
+}
+
+/// How a text has ended, in a sentence.
+pub fn in_words(end: &'static str) -> &'static str {
+    match end {
+        "end of text" => "ended by themselves",
+        "limit" => "reached their limit",
+        other => other,
+    }
+}
+
+impl Outcome {
+    /// A line that was not taken in.
+    pub fn refused(line: usize, prompt: Option<String>, error: String) -> Self {
+        let (text, tokens, sampling, counters, timings) = (None, None, None, None, None);
+        Outcome { line, prompt, text, tokens, end: "refused", error: Some(error), sampling, counters, timings }
+    }
+}
+
+/// Where the results go.
+pub struct Results {
+    out: Out,
+    /// Those that came before their turn, by their place among all.
+    ahead: BTreeMap<usize, Outcome>,
+    /// The place whose turn it is.
+    next: usize,
+    /// How many ended in each way.
+    pub ends: BTreeMap<&'static str, usize>,
+}
+
+enum Out {
+    Stdout,
+    File(PathBuf, File),
+    /// Kept, to be part of one JSON object.
+    Kept(Vec<Outcome>),
+}
+
+impl Results {
+    /// Results for standard output, a line each.
+    pub fn to_stdout() -> Self {
+        Results { out: Out::Stdout, ahead: BTreeMap::new(), next: 0, ends: BTreeMap::new() }
+    }
+
+    /// Results that are kept, and not written.
+    pub fn kept() -> Self {
+        Results { out: Out::Kept(Vec::new()), ..Self::to_stdout() }
+    }
+
+    /// Results for a file, a line each, in place of what was in it. Refuses the file that the lines are read from.
+    pub fn to_file(file: &Path, input: &Path) -> Result<Self> {
+        let name = file.display();
+        let (same, there) = (|path: &Path| path.canonicalize().ok(), file.exists());
+        ensure!(
+            !there || same(file) != same(input),
+            "{name}: the lines are read from it; name another file with --out"
+        );
+        let out = File::create(file)
+            .with_context(|| format!("{name}: name a file in a folder that exists and may be written to"))?;
+        Ok(Results { out: Out::File(file.into(), out), ..Self::to_stdout() })
+    }
+
+    /// Takes the result of a place; writes it and those that waited for it, if its turn has come.
+    pub fn put(&mut self, place: usize, outcome: Outcome) -> Result<()> {
+        *self.ends.entry(outcome.end).or_default() += 1;
+        self.ahead.insert(place, outcome);
+        while let Some(outcome) = self.ahead.remove(&self.next) {
+            self.next += 1;
+            if let Out::Kept(kept) = &mut self.out {
+                kept.push(outcome);
+                continue;
+            }
+            let line = serde_json::to_string(&outcome)? + "\n";
+            match &mut self.out {
+                Out::File(path, file) => {
+                    file.write_all(line.as_bytes()).with_context(|| path.display().to_string())?;
+                }
+                _ => print(&line)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Those that were kept.
+    pub fn into_kept(self) -> Vec<Outcome> {
+        if let Out::Kept(kept) = self.out { kept } else { Vec::new() }
+    }
+}

@@ -1,0 +1,114 @@
+//! How far a run is: a line that changes on a terminal, a line now and then anywhere else.
+
+use std::time::{Duration, Instant};
+
+use console::user_attended_stderr;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::report::{count, per_second, rate, thousands};
+use crate::say;
+
+/// What is done sooner needs no progress.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two lines where nobody watches.
+const BETWEEN: Duration = Duration::from_secs(10);
+
+/// Says how far a run is.
+pub struct Telling {
+    start: Instant,
+    /// `None`: nobody watches.
+    bar: Option<ProgressBar>,
+    is_shown: bool,
+    next_line: Duration,
+}
+
+impl Telling {
+    /// The run begins now.
+    pub fn new() -> Self {
+        let bar = user_attended_stderr().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+            bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
+            bar
+        });
+        Telling { start: Instant::now(), bar, is_shown: false, next_line: BETWEEN }
+    }
+
+    /// How long the run has taken so far.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Texts that have ended, texts that wait or run, and new tokens, so far.
+    pub fn tell(&mut self, ended: usize, open: usize, new_tokens: u64) {
+        let elapsed = self.elapsed();
+        let Some(bar) = &self.bar else {
+            if let Some(next) = next_line(elapsed, self.next_line) {
+                self.next_line = next;
+                say(&message(ended, open, new_tokens, elapsed));
+            }
+            return;
+        };
+        if elapsed > PATIENCE && !self.is_shown {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.is_shown = true;
+        }
+        if self.is_shown {
+            bar.set_message(message(ended, open, new_tokens, elapsed));
+            bar.tick();
+        }
+    }
+
+    /// Says a line that is not overwritten.
+    pub fn say(&self, line: &str) {
+        self.beside(|| say(line));
+    }
+
+    /// Does what writes to the same terminal, perhaps.
+    pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) if self.is_shown => bar.suspend(write),
+            _ => write(),
+        }
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// When the next line is due, if one is due now.
+fn next_line(elapsed: Duration, due: Duration) -> Option<Duration> {
+    (elapsed >= due).then(|| elapsed + BETWEEN)
+}
+
+fn message(ended: usize, open: usize, new_tokens: u64, elapsed: Duration) -> String {
+    let new_tokens = new_tokens as usize;
+    let (texts, speed) = (count(ended, "text"), rate(per_second(new_tokens, elapsed)));
+    let open = thousands(open as u64);
+    format!("{texts} done, {open} under way, {}, {speed} tokens/s", count(new_tokens, "new token"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_now_and_then_and_none_in_a_short_run() {
+        let second = Duration::from_secs(1);
+        let mut due = BETWEEN;
+        let mut lines = Vec::new();
+        for elapsed in (0..35).map(|seconds| seconds * second) {
+            if let Some(next) = next_line(elapsed, due) {
+                due = next;
+                lines.push(elapsed.as_secs());
+            }
+        }
+        assert_eq!(lines, [10, 20, 30]);
+        let says = message(1, 2_000, 1_234, 2 * second);
+        assert_eq!(says, "1 text done, 2,000 under way, 1,234 new tokens, 617 tokens/s");
+    }
+}

@@ -1,0 +1,99 @@
+//! `chat`: messages and answers, in the words of the model's own template.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use page_by_page::tokenizer::Tokenizer;
+use page_by_page_serve::template::ChatTemplate;
+use serde_json::{Map, Value, json};
+
+use super::model_dir;
+use super::talking::{Script, Talking, Turn};
+
+/// Chat with a model that was trained to
+///
+/// Each line is a message, and the model answers. It reads the whole chat in each turn, in the words of the template that
+/// came with it, and the prefix cache has the pages of all but what is new. A model without a template, such as the bundled
+/// one, goes on with texts: see `tell`.
+///
+/// The answers go to standard output as they are made. After each one standard error says what was found and what was
+/// computed. Ctrl-C stops an answer, and what was said stays part of the chat. /help lists a few words for the rest.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page chat --model path/to/Qwen3-0.6B
+  page-by-page chat --model path/to/Qwen3-0.6B --system \"Be brief.\" --chat-template-kwargs '{\"enable_thinking\": false}'
+  echo 'Who are you?' | page-by-page chat --model path/to/Qwen3-0.6B")]
+pub struct Chat {
+    /// The first message
+    #[arg(value_name = "MESSAGE")]
+    message: Option<String>,
+    /// What the model is told before the first message
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// What the template is to know: a JSON object, such as {"enable_thinking": false}
+    #[arg(long, value_name = "TEXT")]
+    chat_template_kwargs: Option<String>,
+    /// Tokens of an answer, at most [default: as many as fit]
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<usize>,
+    #[command(flatten)]
+    talking: Talking,
+}
+
+/// The turns of a chat are messages of a user and of an assistant.
+struct Messages {
+    template: ChatTemplate,
+    system: Option<String>,
+    for_template: Map<String, Value>,
+}
+
+impl Chat {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        let model = &self.talking.model;
+        let Some(template) = ChatTemplate::open(&model_dir(model))? else {
+            bail!(
+                "{0} has no chat template: it was trained to go on with a text; use `tell --model {0}`",
+                model.display()
+            );
+        };
+        let for_template = match &self.chat_template_kwargs {
+            Some(text) => serde_json::from_str(text)
+                .context("--chat-template-kwargs: expected a JSON object, such as {\"enable_thinking\": false}")?,
+            None => Map::new(),
+        };
+        let script = Messages { template, system: self.system, for_template };
+        self.talking.run(&script, self.max_new_tokens, self.message)
+    }
+}
+
+impl Script for Messages {
+    fn what(&self) -> &'static str {
+        "chat"
+    }
+
+    fn hint(&self) -> &'static str {
+        "Type a message."
+    }
+
+    fn shows_typed(&self) -> bool {
+        false
+    }
+
+    fn text(&self, turns: &[Turn]) -> Result<String> {
+        let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+        let mut messages: Vec<Value> = self.system.iter().map(|system| message("system", system)).collect();
+        for Turn { typed, told, .. } in turns {
+            if typed.is_empty() {
+                bail!("the message is empty; type one");
+            }
+            messages.push(message("user", typed));
+            messages.extend(told.iter().map(|told| message("assistant", told)));
+        }
+        Ok(self.template.render(&messages, &self.for_template)?)
+    }
+
+    fn tokens(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        Ok(tokenizer.encode_as_it_is(text)?)
+    }
+}

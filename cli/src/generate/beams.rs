@@ -1,0 +1,303 @@
+//! `--beams`: the likeliest text, and those that came close.
+
+use anyhow::{Context, Result, bail, ensure};
+use page_by_page::beams::{Found, LENGTH_PENALTY, Work, search};
+use page_by_page::cache::CacheError;
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::engine::Limits;
+use page_by_page::model::{Model, StepError};
+use page_by_page::tokenizer::Tokenizer;
+use serde::Serialize;
+
+use super::{Generate, Timings, Tokens, whose_chapters};
+use crate::kv::{Kv, require_chapters};
+use crate::progress::Progress;
+use crate::report::{Table, count, mib, per_second, rate, thousands, time};
+use crate::{memory, model_dir, print, say};
+
+/// The pages, forks and beams.
+const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
+/// Texts that the report lists, at most.
+const MOST_LINES: usize = 20;
+/// Characters of a text that the report shows.
+const SHOWN: usize = 40;
+
+/// The pages that all beams share.
+#[derive(Clone, Copy)]
+struct Room {
+    page_size: usize,
+    n_pages: usize,
+    /// With so many no beam is ever refused one.
+    always_enough: usize,
+}
+
+/// A search that is over.
+struct Searched {
+    prompt: Vec<u32>,
+    max_new_tokens: usize,
+    width: usize,
+    room: Room,
+    found: Vec<Found>,
+    /// In words.
+    texts: Vec<String>,
+    work: Work,
+}
+
+impl Generate {
+    /// Looks for the likeliest text with so many beams.
+    pub(super) fn search(&self, width: usize) -> Result<()> {
+        self.refuse_what_no_beam_needs()?;
+        let beginning = self.only_prompt("--beams")?;
+        require_chapters(&CHAPTERS)?;
+        let dir = model_dir(&self.model);
+        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        self.reading.apply(&mut model, Kv::Paged)?;
+        let prompt = tokenizer.encode(beginning)?;
+        model.check(&prompt, 0)?;
+        let max_new_tokens = self.new_tokens_that_fit("", prompt.len(), model.config())?;
+        require_memory(&model, prompt.len(), width)?;
+        let room = self.room_for_beams(prompt.len(), max_new_tokens, width)?;
+        let layout = model.kv_layout();
+        memory::require_pages(layout, room.page_size, room.n_pages)?;
+        let slab = PageSlab::new(layout, room.page_size, room.n_pages)?;
+        room.require_for(prompt.len(), max_new_tokens)?;
+
+        let progress = Progress::new("searching", max_new_tokens as u64);
+        let limits = Limits { max_new_tokens, end_of_text: &model.config().eos_token_ids };
+        let searched = search(&model, &slab, &prompt, width, limits, &mut || progress.advance(1));
+        drop(progress);
+        let (found, work) = searched.map_err(|error| room.why(error))?;
+        let texts = found.iter().map(|found| words(&tokenizer, &found.tokens)).collect::<Result<_>>()?;
+        let searched = Searched { prompt, max_new_tokens, width, room, found, texts, work };
+        if self.json {
+            return print(&(serde_json::to_string(&self.likeliest(beginning, &searched)?)? + "\n"));
+        }
+        let best = searched.texts.first().context("the search has found no text")?;
+        print(&format!("{beginning}{best}\n"))?;
+        self.report_beams(&model, &searched)
+    }
+
+    fn refuse_what_no_beam_needs(&self) -> Result<()> {
+        ensure!(
+            self.samples.is_none(),
+            "--beams looks for the likeliest text, --samples draws several by chance: use one or the other"
+        );
+        ensure!(!self.prefix_cache, "--prefix-cache is for several prompts, --beams for one: use one or the other");
+        self.refuse_what_serves_one_text("--beams follows several: use one or the other")?;
+        ensure!(
+            self.choosing.temperature.is_none_or(|temperature| temperature == 0.0)
+                && self.choosing.top_k.is_none()
+                && self.choosing.top_p.is_none(),
+            "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k \
+             and --top-p"
+        );
+        ensure!(
+            self.kv.is_none_or(|kv| kv == Kv::Paged),
+            "--beams follows texts that share their pages, and --kv {} has none; leave out --kv, or give --kv paged",
+            self.kv()
+        );
+        Ok(())
+    }
+
+    fn room_for_beams(&self, n_prompt: usize, max_new_tokens: usize, width: usize) -> Result<Room> {
+        let page_size = self.page_size;
+        ensure!(page_size > 0, CacheError::NoSlots);
+        // No page of the prompt is taken twice but the last, if it is filled in part.
+        let full = n_prompt / page_size;
+        let each = (n_prompt + max_new_tokens).div_ceil(page_size);
+        let always_enough = full.saturating_add((each - full).saturating_mul(width));
+        Ok(Room { page_size, n_pages: self.pages.unwrap_or(always_enough), always_enough })
+    }
+
+    fn report_beams(&self, model: &Model, searched: &Searched) -> Result<()> {
+        let Searched { prompt, room, width, work, .. } = searched;
+        let config = model.config();
+        let weights = model.weights().map(|weight| weight.bytes().len()).sum();
+        let (pages, size) = (thousands(room.n_pages as u64), count(room.page_size, "slot"));
+        let peak_bytes = memory::slot_bytes(model.kv_layout(), work.peak_pages * room.page_size)?;
+        let decoded = (work.rows_projected as usize).saturating_sub(prompt.len());
+        say("");
+        for line in searched.table().render().lines() {
+            say(line);
+        }
+        say("");
+        for (name, text) in [
+            ("model", format!("{}, {} layers, {} of weights", self.model.display(), config.n_layers, mib(weights))),
+            ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
+            ("prefill", format!("{} in {}", count(prompt.len(), "token"), time(work.prefill))),
+            ("decode", {
+                let steps = count(work.steps.saturating_sub(1) as usize, "step");
+                let speed = rate(per_second(decoded, work.decode));
+                format!("{} in {steps}, {}, {speed} tokens/s", count(decoded, "token"), time(work.decode))
+            }),
+            ("projected", count(work.rows_projected as usize, "row")),
+            (
+                "cache",
+                format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied as usize, "row")),
+            ),
+            ("pages", format!("{} of {pages} at the peak, {size} each", thousands(work.peak_pages as u64))),
+            ("chapters", whose_chapters(&[&CHAPTERS[..], &self.reading.chapters(Kv::Paged)].concat())),
+        ] {
+            say(&format!("{name:<9}  {text}"));
+        }
+        Ok(())
+    }
+
+    fn likeliest<'a>(&'a self, beginning: &'a str, searched: &'a Searched) -> Result<Likeliest<'a>> {
+        let Searched { prompt, width, room, found, texts, work, .. } = searched;
+        let best = found.first().context("the search has found no text")?;
+        let texts = found.iter().zip(texts).map(|(found, text)| Text {
+            text,
+            new: &found.tokens,
+            end: if found.has_ended { "end of text" } else { "limit" },
+            log_probability: found.log_probability,
+            score: found.score,
+        });
+        let texts: Vec<Text<'_>> = texts.collect();
+        let decoded = (work.rows_projected as usize).saturating_sub(prompt.len());
+        let prefilled = (work.rows_projected as usize).min(prompt.len());
+        Ok(Likeliest {
+            prompt: beginning,
+            text: texts[0].text,
+            tokens: Tokens { prompt, new: &best.tokens },
+            texts,
+            kv: Kv::Paged.to_string(),
+            model: self.model.display().to_string(),
+            beams: *width,
+            length_penalty: LENGTH_PENALTY,
+            counters: Counters {
+                steps: work.steps,
+                rows_projected: work.rows_projected,
+                rows_copied: work.rows_copied,
+            },
+            pages: PagesUsed { page_size: room.page_size, pages: room.n_pages, peak: work.peak_pages },
+            timings: Timings {
+                prefill_seconds: work.prefill.as_secs_f64(),
+                prefill_tokens_per_second: per_second(prefilled, work.prefill),
+                decode_seconds: work.decode.as_secs_f64(),
+                decode_tokens_per_second: per_second(decoded, work.decode),
+            },
+        })
+    }
+}
+
+/// Refuses a search that there is no memory for; what the pages take is not in it.
+fn require_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
+    let vocab_size = model.config().vocab_size;
+    let advice = "give fewer beams, or a shorter prompt";
+    let what = format!("reading {}", count(n_prompt.max(width), "token"));
+    memory::require(&what, model.step_bytes(n_prompt.max(width), width), advice)?;
+    // Each token of each beam: its log-probability, and a candidate.
+    let bytes = width.saturating_mul(vocab_size).saturating_mul(size_of::<f32>() + 24);
+    let what = format!("choosing among {} of {}", count(vocab_size, "token"), count(width, "beam"));
+    memory::require(&what, bytes, advice)
+}
+
+impl Room {
+    /// Refuses a pool that cannot even hold the prompt and a new token.
+    fn require_for(self, n_prompt: usize, max_new_tokens: usize) -> Result<()> {
+        let needed = (n_prompt + max_new_tokens.saturating_sub(1).min(1)).div_ceil(self.page_size);
+        if needed > self.n_pages && max_new_tokens > 0 {
+            bail!(
+                "the prompt of {} needs {} of {}, and the pool has {}; give it more (--pages), or shorten the prompt",
+                count(n_prompt, "token"),
+                count(needed, "page"),
+                count(self.page_size, "slot"),
+                thousands(self.n_pages as u64)
+            );
+        }
+        Ok(())
+    }
+
+    fn why(self, error: StepError) -> anyhow::Error {
+        match error {
+            StepError::Cache(CacheError::OutOfPages { needed, free }) => anyhow::anyhow!(
+                "the beams need more pages than the pool has: pages needed: {needed}, free: {free} of {}; give it more, {} are \
+                 always enough (--pages), or follow fewer beams",
+                thousands(self.n_pages as u64),
+                thousands(self.always_enough as u64)
+            ),
+            error => error.into(),
+        }
+    }
+}
+
+impl Searched {
+    fn table(&self) -> Table {
+        let mut table = Table::new(3, &["text", "", "ended", "tokens", "log-probability", "score"]);
+        for ((found, text), number) in self.found.iter().zip(&self.texts).zip(1..=MOST_LINES) {
+            let end = match found.has_ended {
+                true => "by itself".into(),
+                false => format!("after {} new", thousands(self.max_new_tokens as u64)),
+            };
+            table.line([
+                number.to_string(),
+                beginning(text),
+                end,
+                thousands(found.tokens.len() as u64),
+                format!("{:.3}", found.log_probability),
+                format!("{:.4}", found.score),
+            ]);
+        }
+        table
+    }
+}
+
+/// The first words of a text, in a line.
+fn beginning(text: &str) -> String {
+    let line = text.trim_start().chars().map(|c| if c.is_control() { ' ' } else { c });
+    let line: Vec<char> = line.take(SHOWN + 1).collect();
+    if line.len() <= SHOWN { line.into_iter().collect() } else { line[..SHOWN - 1].iter().chain(&['…']).collect() }
+}
+
+fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Result<String> {
+    let mut stream = tokenizer.stream();
+    for token in tokens {
+        stream.push(*token)?;
+    }
+    stream.finish()?;
+    Ok(stream.text().to_string())
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Likeliest<'a> {
+    prompt: &'a str,
+    /// The best text.
+    text: &'a str,
+    tokens: Tokens<'a>,
+    /// All that were found, best first.
+    texts: Vec<Text<'a>>,
+    kv: String,
+    model: String,
+    beams: usize,
+    length_penalty: f64,
+    counters: Counters,
+    pages: PagesUsed,
+    timings: Timings,
+}
+
+#[derive(Serialize)]
+struct Text<'a> {
+    text: &'a str,
+    /// Its tokens, without the prompt.
+    new: &'a [u32],
+    /// Why it ended: `end of text`, `limit`.
+    end: &'static str,
+    log_probability: f64,
+    score: f64,
+}
+
+#[derive(Serialize)]
+struct Counters {
+    steps: u64,
+    rows_projected: u64,
+    rows_copied: u64,
+}
+
+#[derive(Serialize)]
+struct PagesUsed {
+    page_size: usize,
+    pages: usize,
+    peak: usize,
+}

@@ -1,0 +1,202 @@
+//! `serve`: a server that speaks OpenAI's protocol, with one memory for all its clients.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use page_by_page::model::Model;
+use page_by_page::schedule::ScheduleError;
+use page_by_page::serving::SCORED_AT_ONCE;
+use page_by_page::tokenizer::Tokenizer;
+use page_by_page_serve::connections::Patience;
+use page_by_page_serve::guard::Guard;
+use page_by_page_serve::template::ChatTemplate;
+use page_by_page_serve::{Memory, Settings, Stop};
+
+use super::generate::whose_chapters;
+use super::interrupt::Interrupt;
+use super::kv::{Kv, require_chapters};
+use super::memory;
+use super::page_file::PageFileOptions;
+use super::reading::Reading;
+use super::report::{count, mib, thousands};
+use super::sharing::Sharing;
+use super::{model_dir, print, say};
+
+/// What it runs: greedy choice, the pool, its tables and slab, forks, the prefix cache, the scheduler.
+const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
+/// Holds the key, where it should not be among the arguments, which others on the computer can see.
+const KEY_VARIABLE: &str = "PAGE_BY_PAGE_API_KEY";
+/// Windows that may watch, where nobody says how many.
+const WATCHERS: usize = 8;
+/// How long Ctrl-C may go unnoticed.
+const BLINK: Duration = Duration::from_millis(20);
+
+/// Serve the model to programs that speak OpenAI's protocol
+///
+/// Clients ask /v1/completions, /v1/chat/completions and /v1/models; /health says whether the server is well, /metrics what it
+/// has done. All texts share one pool of pages, one prefix cache and one scheduler, and each is the one that `generate` tells.
+///
+/// In a browser, the address itself shows the pages while the texts grow: whose each is, and what becomes of it.
+///
+/// Only this computer can reach it, unless --host says otherwise, and then only those with the key. The address goes to
+/// standard output. Ctrl-C ends the server when the texts under way are told, at the latest when --grace is over; a second one
+/// ends it at once.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  page-by-page serve
+  page-by-page serve --model path/to/Qwen3-0.6B --kv-dtype bf16 --pages 2048
+  page-by-page serve --host 0.0.0.0 --api-key sesame
+
+And then, from another terminal:
+  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' -d '{\"prompt\": \"Once upon a time\"}'")]
+pub struct Serve {
+    /// Model folder, or a bundled model: storyteller, storyteller-draft
+    #[arg(long, value_name = "DIR", default_value = "storyteller")]
+    model: PathBuf,
+    /// What clients call the model [default: the name of its folder]
+    #[arg(long, value_name = "TEXT")]
+    name: Option<String>,
+    /// Port to listen on, 0 for any that is free
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// Address to listen on; one that others can reach asks for a key
+    #[arg(long, value_name = "TEXT", default_value = "127.0.0.1")]
+    host: String,
+    /// Answer only to those who send this key [default: PAGE_BY_PAGE_API_KEY, or none]
+    #[arg(long, value_name = "TEXT")]
+    api_key: Option<String>,
+    #[command(flatten)]
+    sharing: Sharing,
+    #[command(flatten)]
+    page_file: PageFileOptions,
+    /// Texts that wait behind those that run, at most; what comes then is refused for the moment
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    queue: usize,
+    #[command(flatten)]
+    reading: Reading,
+    /// Windows that may watch the pages, and every text, at the same time [default: 8, or 0 where others can reach the server]
+    #[arg(long, value_name = "N")]
+    watchers: Option<usize>,
+    /// Seconds that a request may take, from its first byte to its last token
+    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
+    /// Seconds that the texts under way may go on when the server is to end
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    grace: u32,
+}
+
+impl Serve {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        require_chapters(&[&CHAPTERS[..], self.page_file.chapters()].concat())?;
+        let limits = self.sharing.limits();
+        if limits.tokens == 0 || limits.texts == 0 {
+            return Err(ScheduleError::NoStep(limits).into());
+        }
+        let dir = model_dir(&self.model);
+        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        self.reading.apply(&mut model, Kv::Paged)?;
+        let template = ChatTemplate::open(&dir).transpose();
+        if let Some(Err(problem)) = &template {
+            say(&format!("note: no chats: {problem}"));
+        }
+        let slab = self.sharing.slab(&model)?;
+        // Of prompts that are scored every row has logits, so many at a time.
+        let tokens = limits.tokens.min(self.sharing.pool.n_slots()?);
+        let rows = limits.texts.max(SCORED_AT_ONCE).min(tokens);
+        let what = format!("scoring prompts, {} in a step,", count(tokens, "token"));
+        memory::require(&what, model.step_bytes(tokens, rows), "let a step read fewer with --budget")?;
+        let (prefixes, tier) =
+            self.page_file.open(self.sharing.pool.prefixes()?, &model, self.sharing.pool.page_size, &slab)?;
+        let slots = self.sharing.pool.n_slots()?;
+        let bytes = memory::slot_bytes(model.kv_layout(), slots)?;
+        let key = self.key()?;
+        let (addresses, is_here) = self.addresses()?;
+        ensure!(
+            is_here || key.is_some(),
+            "others could reach {}: give --api-key, or set {KEY_VARIABLE}, so that not everybody is served",
+            self.host
+        );
+        let name = self.model_name(&dir);
+        let settings = Settings {
+            model: name.clone(),
+            limits,
+            queue: self.queue,
+            guard: key.map_or(Guard::ThisComputer, Guard::Key),
+            patience: Patience { request: Duration::from_secs(self.timeout.into()), ..Patience::default() },
+            grace: Duration::from_secs(self.grace.into()),
+            // Whoever watches sees what others have asked for.
+            watchers: self.watchers.unwrap_or(if is_here { WATCHERS } else { 0 }),
+        };
+        let listener = TcpListener::bind(&addresses[..]).with_context(|| {
+            format!("cannot listen at {} port {}; choose another with --port N, or 0 for any", self.host, self.port)
+        })?;
+        let stop = Stop::default();
+        self.watch_for_the_end(&stop)?;
+        let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
+        say(&format!("{name}: {chats}; {} slots of memory, {}; Ctrl-C stops", thousands(slots), mib(bytes)));
+        let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged), self.page_file.chapters()].concat();
+        say(&format!("chapters  {}", whose_chapters(&chapters)));
+        if settings.watchers > 0 {
+            say("the pages: open this address in a browser");
+        }
+        print(&format!("http://{}\n", listener.local_addr()?))?;
+        page_by_page_serve::serve(
+            settings,
+            &model,
+            Memory { slab, prefixes, tier, slots },
+            tokenizer,
+            template,
+            listener,
+            &stop,
+        )?;
+        Ok(())
+    }
+
+    fn key(&self) -> Result<Option<String>> {
+        let (name, key) = match (&self.api_key, std::env::var_os(KEY_VARIABLE)) {
+            (Some(key), _) => ("--api-key", key.clone()),
+            (None, Some(key)) => (KEY_VARIABLE, key.to_string_lossy().into_owned()),
+            (None, None) => return Ok(None),
+        };
+        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            bail!("{name} is empty, or has other characters than letters, digits and signs; choose another key");
+        }
+        Ok(Some(key))
+    }
+
+    /// Where to listen, and whether only this computer can reach it.
+    fn addresses(&self) -> Result<(Vec<SocketAddr>, bool)> {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        let addresses: Vec<SocketAddr> =
+            found.with_context(|| format!("--host {}: name an address of this computer", self.host))?.collect();
+        let is_here = addresses.iter().all(|address| address.ip().is_loopback());
+        Ok((addresses, is_here))
+    }
+
+    fn model_name(&self, dir: &Path) -> String {
+        let folder = || dir.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
+        self.name.clone().or_else(folder).unwrap_or_else(|| "model".into())
+    }
+
+    /// Ctrl-C, and what a system sends to programs that are to end, end the server.
+    fn watch_for_the_end(&self, stop: &Stop) -> Result<()> {
+        let interrupt = Interrupt::watch_for_the_end().context("Ctrl-C cannot be watched for")?;
+        let (stop, grace) = (stop.clone(), self.grace);
+        let watch = move || {
+            while !interrupt.is_asked() {
+                thread::sleep(BLINK);
+            }
+            let seconds = count(grace as usize, "second");
+            say(&format!("stopping: texts under way have {seconds} more; Ctrl-C again ends at once"));
+            stop.ask();
+        };
+        thread::Builder::new().name("interrupt".into()).spawn(watch)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! `workload serving`: the scheduler under requests that come by chance, in time that is counted.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::prefixes::Prefixes;
+use page_by_page::prefixes::none::NoPrefixes;
+use page_by_page::schedule::StepLimits;
+use page_by_page::workload::serving::{
+    Arrival, Cost, Counters, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
+};
+use serde::Serialize;
+
+use super::{MOST_PAGES, MOST_SLOTS, percent, require_in};
+use crate::kv::require_chapters;
+use crate::memory;
+use crate::print;
+use crate::progress::Progress;
+use crate::report::{Table, count, thousands};
+
+/// The pool, its tables and slab, forks, the prefix cache, the scheduler.
+const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
+/// More requests than this repeat what a hundred thousand show.
+const MOST_REQUESTS: usize = 100_000;
+/// Microseconds in a millisecond.
+const MS: f64 = 1e3;
+
+/// Requests that come by chance, served by the scheduler: who waits, and for how long
+///
+/// Requests arrive at random, R a second on average. Half of them begin with one of 4 beginnings of 64 tokens; then come 16 to
+/// 256 tokens of their own, and 16 to 128 are written. All of that is drawn from the seed.
+///
+/// There is no model and no clock. A step costs 10 ms, and 0.2 ms for each token that it reads: time is counted so, and the
+/// numbers are the same on every machine. A request is served in time if its first token comes within 1,000 ms and the others
+/// every 50 ms on average, unless you say otherwise.
+///
+/// The trace b is the one with which the course tiny-llm tries its batches: 16 requests, all there at the start.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  page-by-page workload serving --rate 6
+  page-by-page workload serving --rate 6 --pages 64 --no-prefix-cache
+  page-by-page workload serving --trace b")]
+pub struct Serving {
+    /// Which requests come
+    #[arg(long, value_name = "TRACE", value_enum, default_value_t = Which::Random)]
+    trace: Which,
+    /// Requests a second, on average [default: 8]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    rate: Option<f64>,
+    /// Same seed, same requests at the same times [default: 23]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Requests in all, at most 100,000 [default: 300]
+    #[arg(long, value_name = "N")]
+    requests: Option<usize>,
+    /// Pages of the pool [default: 128; 32 for trace b]
+    #[arg(long, value_name = "N")]
+    pages: Option<usize>,
+    /// Slots in a page [default: 16; 128 for trace b]
+    #[arg(long, value_name = "P")]
+    page_size: Option<usize>,
+    /// Tokens that the texts read together in a step, at most [default: 256; 128 for trace b]
+    #[arg(long, value_name = "B")]
+    budget: Option<usize>,
+    /// Texts that run at the same time, at most [default: 16; 4 for trace b]
+    #[arg(long, value_name = "K")]
+    running: Option<usize>,
+    /// Compute every prompt, whatever others have computed before
+    #[arg(long)]
+    no_prefix_cache: bool,
+    /// Microseconds that a step costs, however little it reads
+    #[arg(long, value_name = "US", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(..=MOST_MICROSECONDS))]
+    step_cost: u64,
+    /// Microseconds that each token of a step costs
+    #[arg(long, value_name = "US", default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=MOST_MICROSECONDS))]
+    token_cost: u64,
+    /// In time is a first token within so many milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=MOST_MICROSECONDS))]
+    first_token_limit: u64,
+    /// In time are the other tokens if they come every so many milliseconds on average
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(..=MOST_MICROSECONDS))]
+    per_token_limit: u64,
+    /// Print the counters as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A quarter of an hour, in microseconds.
+const MOST_MICROSECONDS: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Which {
+    /// Drawn from the seed
+    Random,
+    /// 16 requests of tiny-llm
+    B,
+}
+
+/// What runs.
+#[derive(Serialize)]
+struct Setting {
+    trace: Which,
+    /// `None` for trace b.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    requests: usize,
+    pages: usize,
+    page_size: usize,
+    budget: usize,
+    running: usize,
+    prefix_cache: bool,
+    step_cost_us: u64,
+    token_cost_us: u64,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    setting: Setting,
+    #[serde(flatten)]
+    counters: Counters,
+    /// From the first arrival to the last token.
+    elapsed_ms: f64,
+    /// Of that, the time of all steps together.
+    busy_ms: f64,
+    /// From a request's arrival to its first token.
+    first_token_ms: Spread,
+    /// From one token to the next, on average over a request.
+    per_token_ms: Spread,
+    goodput: Goodput,
+}
+
+#[derive(Serialize)]
+struct Spread {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+}
+
+/// Requests that were served in time.
+#[derive(Serialize)]
+struct Goodput {
+    first_token_limit_ms: u64,
+    per_token_limit_ms: u64,
+    requests: usize,
+    /// 0 to 1.
+    share: f64,
+}
+
+impl Serving {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        require_chapters(&CHAPTERS)?;
+        let setting = self.setting()?;
+        let arrivals: Vec<Arrival> = match (setting.rate, setting.seed) {
+            (Some(rate), Some(seed)) => poisson(rate, seed, setting.requests),
+            _ => tiny_llm(),
+        };
+        let Setting { pages, page_size, budget, running, .. } = setting;
+        memory::require_pages(LAYOUT, page_size, pages)?;
+        let slab = PageSlab::new(LAYOUT, page_size, pages)?;
+        let prefixes: Box<dyn Prefixes> = match self.no_prefix_cache {
+            true => Box::new(NoPrefixes::new(page_size)?),
+            false => Box::new(PrefixCache::new(page_size)?),
+        };
+        let limits = StepLimits { tokens: budget, texts: running };
+        let cost = Cost { step: self.step_cost, token: self.token_cost };
+        let progress = Progress::new("counting", arrivals.len() as u64);
+        let served = serve(&arrivals, &slab, prefixes, limits, cost, || progress.advance(1))?;
+        drop(progress);
+        let report = self.report(setting, &served);
+        match self.json {
+            true => print(&(serde_json::to_string_pretty(&report)? + "\n")),
+            false => print(&report.shown()),
+        }
+    }
+
+    fn setting(&self) -> Result<Setting> {
+        let is_b = self.trace == Which::B;
+        ensure!(
+            !is_b || (self.rate, self.seed, self.requests) == (None, None, None),
+            "trace b has its own 16 requests, all there at the start; leave out --rate, --seed and --requests"
+        );
+        let or = |option: Option<usize>, random: usize, b: usize| option.unwrap_or(if is_b { b } else { random });
+        let rate = self.rate.unwrap_or(8.0);
+        ensure!(
+            (0.001..=1e6).contains(&rate),
+            "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
+        );
+        let setting = Setting {
+            trace: self.trace,
+            rate: (!is_b).then_some(rate),
+            seed: (!is_b).then(|| self.seed.unwrap_or(23)),
+            requests: or(self.requests, 300, TINY_LLM.len()),
+            pages: or(self.pages, 128, 32),
+            page_size: or(self.page_size, 16, 128),
+            budget: or(self.budget, 256, 128),
+            running: or(self.running, 16, 4),
+            prefix_cache: !self.no_prefix_cache,
+            step_cost_us: self.step_cost,
+            token_cost_us: self.token_cost,
+        };
+        require_in(setting.requests, MOST_REQUESTS, "--requests", "a workload")?;
+        require_in(setting.page_size, MOST_SLOTS, "--page-size", "a page")?;
+        require_in(setting.pages, MOST_PAGES, "--pages", "a pool")?;
+        Ok(setting)
+    }
+
+    fn report(&self, setting: Setting, served: &Served) -> Report {
+        let limits =
+            InTime { first_token: self.first_token_limit * MS as u64, per_token: self.per_token_limit * MS as u64 };
+        let requests = served.requests.iter().filter(|times| times.is_in_time(limits)).count();
+        Report {
+            setting,
+            counters: served.counters,
+            elapsed_ms: served.elapsed as f64 / MS,
+            busy_ms: served.busy as f64 / MS,
+            first_token_ms: Spread::of(served.requests.iter().map(|times| times.first_token as f64)),
+            per_token_ms: Spread::of(served.requests.iter().filter_map(Times::per_token)),
+            goodput: Goodput {
+                first_token_limit_ms: self.first_token_limit,
+                per_token_limit_ms: self.per_token_limit,
+                requests,
+                share: requests as f64 / served.requests.len().max(1) as f64,
+            },
+        }
+    }
+}
+
+impl Spread {
+    /// Of microseconds, in milliseconds. 0 of nothing.
+    fn of(numbers: impl Iterator<Item = f64>) -> Self {
+        let mut numbers: Vec<f64> = numbers.map(|number| number / MS).collect();
+        numbers.sort_by(f64::total_cmp);
+        let n = numbers.len();
+        // The least number that so many percent of all do not exceed.
+        let at = |percent: usize| numbers.get((n * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
+        Spread { mean: numbers.iter().sum::<f64>() / n.max(1) as f64, p50: at(50), p99: at(99) }
+    }
+
+    fn cells(&self) -> [String; 3] {
+        [self.mean, self.p50, self.p99].map(ms)
+    }
+}
+
+/// Milliseconds with a digit behind the point, where there are few.
+fn ms(ms: f64) -> String {
+    if ms < 1000.0 { format!("{ms:.1}") } else { thousands(ms.round() as u64) }
+}
+
+impl Report {
+    /// Lines for people.
+    fn shown(&self) -> String {
+        let Report { setting, counters, goodput, .. } = self;
+        let who = match (setting.rate, setting.seed) {
+            (Some(rate), Some(seed)) => format!("{rate} a second by chance (seed {seed})"),
+            _ => "all there at the start (trace b)".into(),
+        };
+        let about = format!(
+            "serving: {}, {who}, at most {} at a time and {} a step\na step costs {} ms and {} ms a token; time is \
+             counted, not measured\n",
+            count(setting.requests, "request"),
+            thousands(setting.running),
+            count(setting.budget, "token"),
+            setting.step_cost_us as f64 / MS,
+            setting.token_cost_us as f64 / MS,
+        );
+        let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
+        for (name, spread) in [("to the first token", &self.first_token_ms), ("per token", &self.per_token_ms)] {
+            table.line([name.to_string()].into_iter().chain(spread.cells()));
+        }
+        let share = |part: u64, of: u64| percent(part as f64 / of.max(1) as f64);
+        let seconds = |ms: f64| Duration::from_micros((ms * MS) as u64).as_secs_f64();
+        let lines = [
+            (
+                "in time",
+                format!(
+                    "{} of {}, {}: first token within {} ms, then one every {} ms",
+                    thousands(goodput.requests),
+                    thousands(setting.requests),
+                    percent(goodput.share),
+                    thousands(goodput.first_token_limit_ms),
+                    thousands(goodput.per_token_limit_ms)
+                ),
+            ),
+            (
+                "time",
+                format!(
+                    "{:.1} s, {:.1} s of them busy; {:.1} tokens/s",
+                    seconds(self.elapsed_ms),
+                    seconds(self.busy_ms),
+                    counters.new_tokens as f64 / seconds(self.elapsed_ms).max(1e-6)
+                ),
+            ),
+            ("steps", format!("{}, at most {} in one", thousands(counters.steps), count(counters.most_texts, "text"))),
+            (
+                "prefixes",
+                format!(
+                    "{} of {} prompt tokens found, {}; {} more after a preemption",
+                    thousands(counters.found),
+                    thousands(counters.prompt_tokens),
+                    share(counters.found, counters.prompt_tokens),
+                    thousands(counters.found_again)
+                ),
+            ),
+            (
+                "computed",
+                format!(
+                    "{} tokens, {} of them again after a preemption: waste {}",
+                    thousands(counters.computed),
+                    thousands(counters.computed_again),
+                    percent(counters.waste)
+                ),
+            ),
+            ("preempted", count(counters.preemptions as usize, "time")),
+            (
+                "pages",
+                format!(
+                    "{} of {} with texts at the peak, {} on average; {} each",
+                    thousands(counters.peak_pages),
+                    thousands(setting.pages),
+                    percent(counters.utilisation),
+                    count(setting.page_size, "slot")
+                ),
+            ),
+        ];
+        let lines: String = lines.iter().map(|(name, text)| format!("{name:<9}  {text}\n")).collect();
+        about + "\n" + &table.render() + "\n" + &lines
+    }
+}

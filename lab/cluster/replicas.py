@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Puts a router before two of this project's servers, and prints what their prefix caches find under each of its policies.
+
+`replicas` builds the server and calls this. The router is SGLang's, as its package is: it speaks OpenAI's protocol to both
+sides, and needs no change.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import signal
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from client import Server
+from compare import HOME, LOGS, PAGE_SIZE, PAGES, ROOT, Failed, Running
+from compare import asked_of, free_port, only_one, our_server, say, serving, version
+
+POLICIES = ("round_robin", "random", "power_of_two", "cache_aware")
+# Seven documents do not fit into one pool, and do into two.
+DOCUMENTS, WORDS, ROUNDS, NEW_TOKENS = 7, 440, 4, 4
+VERSION = "from importlib.metadata import version as v; print(v('sglang-router'))"
+ANSWER_LIMIT = 300  # seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="lab/cluster/replicas", description="Two servers behind a router.")
+    parser.add_argument("--model", type=Path, default=ROOT / "assets/storyteller", metavar="DIR",
+                        help="a Qwen3 folder (default: the bundled story teller)")
+    parser.add_argument("--times", type=int, default=3, metavar="N",
+                        help="how often to try each policy: what runs beside what is not the same each time (default: 3)")
+    parser.add_argument("--start-limit", type=float, default=60, metavar="S", help="for a server to start (default: 60)")
+    parser.add_argument("--binary", type=Path, default=Path("target/release/page-by-page"), metavar="FILE",
+                        help="this project's program, built with the features solution and serve")
+    args = parser.parse_args()
+    args.model, args.binary = args.model.resolve(), args.binary.resolve()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(f"replicas: stopped by signal {number}; no server is left"))
+    try:
+        python = HOME / "router/bin/python"
+        if not python.exists():
+            raise Failed(f"the router is not installed below {HOME}: run lab/cluster/setup router")
+        router = asked_of(python, VERSION)
+        with only_one():
+            found = {policy: [routed(args, python, policy) for _ in range(args.times)] for policy in POLICIES}
+        report(args, router, found)
+    except (Failed, OSError, RuntimeError) as error:
+        sys.exit(f"replicas: {error}")
+    except KeyboardInterrupt:
+        sys.exit("replicas: stopped; no server is left")
+
+
+def rounds() -> list[list[str]]:
+    """Each document with another question, round after round."""
+    draw = random.Random(11)
+    words = "king queen miller fox bread golden river old little said went home never three once forest door".split()
+    documents = [" ".join(draw.choice(words) for _ in range(WORDS)) for _ in range(DOCUMENTS)]
+    questions = [" ".join(draw.choice(words) for _ in range(8)) for _ in range(ROUNDS)]
+    return [[f"{document}\n{question}" for document in documents] for question in questions]
+
+
+def routed(args, python: Path, policy: str) -> list[tuple[int, int]]:
+    """Tokens asked for and found at each server, when all of a round ask at the same time."""
+    say(policy)
+    with contextlib.ExitStack() as running:
+        addresses = [running.enter_context(our_server(args, args.model, f"replica-{one}")) for one in (1, 2)]
+        port = free_port()
+        command = [python, "-m", "sglang_router.launch_router", "--worker-urls", *addresses, "--policy", policy,
+                   "--host", "127.0.0.1", "--port", port, "--prometheus-port", free_port()]
+        router = running.enter_context(serving(Running("router", command, {"NO_COLOR": "1"})))
+        address = f"http://127.0.0.1:{port}"
+        router.wait_for(address, args.start_limit)
+        wait_for_workers(address, len(addresses), args.start_limit)
+        servers = [Server(one, ANSWER_LIMIT) for one in addresses]
+        # The router asks for no model by name; its workers know theirs.
+        front = Server(addresses[0], ANSWER_LIMIT)
+        front.address = address
+        with ThreadPoolExecutor(DOCUMENTS) as pool:
+            for prompts in rounds():
+                list(pool.map(lambda prompt: front.complete(prompt, NEW_TOKENS), prompts))
+        return [server.counters() for server in servers]
+
+
+def wait_for_workers(address: str, workers: int, limit: float):
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/workers", timeout=5) as answer:
+            if sum(worker["is_healthy"] for worker in json.load(answer)["workers"]) == workers:
+                return
+        time.sleep(0.1)
+    raise Failed(f"the router did not find {workers} servers within {limit:.0f} s: {LOGS / 'router.log'} says why")
+
+
+def report(args, router: str, found: dict):
+    print(f"two servers of {version(args)}, {args.model.name}, behind sglang-router {router};")
+    print(f"{PAGES} pages of {PAGE_SIZE} tokens each;")
+    print(f"{DOCUMENTS} documents, {ROUNDS} questions about each; the {DOCUMENTS} of a round are asked at the same time")
+    print(f"\n  {'policy':<16}{'prompts':>10}   tokens found, time after time")
+    for policy, times in found.items():
+        asked = {sum(queries for queries, _ in servers) for servers in times}
+        hits = "".join(f"{sum(hits for _, hits in servers):>8,}" for servers in times)
+        print(f"  {policy:<16}{'/'.join(f'{tokens:,}' for tokens in sorted(asked)):>10}{hits}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Measures this project's engine and others, in turns, on one model; prints a Markdown table.
+
+    python3 lab/peers/compare.py --model assets/storyteller
+    python3 lab/peers/compare.py --model /tmp/qwen3-0.6b --engines ours,llama.cpp --rounds 3
+
+setup.sh installs the others. README.md says what is measured, and how.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from worker import tokens_of
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+HOME = Path(os.environ.get("PEERS_HOME", ROOT / "target/peers")).resolve()
+PAUSE = 1.0  # seconds before each turn: the threads of the one before go on spinning for a moment
+ALONE, TOGETHER = "side by side", "pages, in place"  # one text in one piece, eight as they are served
+WORKERS = {"llama.cpp": "llama_cpp", "transformers": "transformers_sdpa", "vllm": "vllm_cpu"}
+
+
+def tasks_for(positions: int) -> dict:
+    """What is asked in each turn, with the heading of its column."""
+    deep = 4096 if positions >= 4096 + 64 else positions - 64
+    return {
+        "decode": ("decode, 64 to 192", {"kind": "decode", "context": 64, "steps": 128}),
+        "prefill": ("prefill of 512", {"kind": "prefill", "tokens": 512}),
+        "batch": ("eight texts at once", {"kind": "decode", "context": 64, "steps": 128, "texts": 8}),
+        "deep": (f"decode at {deep:,}", {"kind": "decode", "context": deep, "steps": 16, "keep": True}),
+    }
+
+
+class Peer:
+    """Another engine in its own process, which opens the model once and waits between its turns."""
+
+    def __init__(self, name: str, model: Path, threads: int, log):
+        python = HOME / name / "bin/python"
+        environment = os.environ | {
+            "PEERS_HOME": str(HOME),
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONPATH": str(HERE),
+            "HF_HUB_OFFLINE": "1",
+        }
+        self.name = name
+        self.process = subprocess.Popen(
+            [python, HERE / "worker.py", WORKERS[name], str(model), str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
+        )
+        about = self.answer()
+        self.version, self.arithmetic = about["version"], about["arithmetic"]
+
+    def answer(self) -> dict:
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended: {HOME / f'{self.name}.log'} says why")
+        return json.loads(line)
+
+    def ask(self, task: dict) -> dict:
+        self.process.stdin.write(json.dumps(task) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def choices(self, texts: list) -> list:
+        """The likeliest token after each text."""
+        return self.ask({"kind": "choices", "texts": texts})["choices"]
+
+    def turn(self, tasks: dict, round: int) -> dict:
+        """Tokens a second of each task."""
+        rates = {}
+        for task, (_, how) in tasks.items():
+            done = self.ask(how | {"round": round})
+            rates[task] = done["tokens"] / done["seconds"]
+        return rates
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Ours:
+    """This project's engine, asked through its command line, as its reader asks it."""
+
+    arithmetic = "f32"
+
+    def __init__(self, model: Path, threads: int, binary: Path, seconds: int):
+        self.name, self.model, self.threads, self.binary, self.seconds = "ours", model, threads, binary, seconds
+        commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+        self.version = f"Page by Page {commit.stdout.strip()}".strip()
+
+    def choices(self, texts: list) -> list:
+        return [self.choice(text) for text in texts]
+
+    def choice(self, text: list) -> int:
+        said = subprocess.run(
+            [self.binary, "logits", "--model", self.model, "--tokens", ",".join(map(str, text))],
+            check=True, capture_output=True, text=True,
+        )
+        logits = our_logits(json.loads(said.stdout))
+        return logits.index(max(logits))
+
+    def turn(self, tasks: dict, round: int) -> dict:
+        between, deep = tasks["batch"][1]["context"] + tasks["batch"][1]["steps"] // 2, tasks["deep"][1]["context"]
+        return our_rates(
+            engine=self.bench("engine"),
+            alone=self.bench("attention", "--contexts", f"{between},{deep}"),
+            together=self.bench("attention", "--contexts", str(between), "--texts", str(tasks["batch"][1]["texts"])),
+        )
+
+    def bench(self, *what: str) -> dict:
+        """What a `bench` command writes with --json."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "numbers.json"
+            command = [self.binary, "bench", *what, "--model", self.model, "--threads", str(self.threads),
+                       "--seconds", str(self.seconds), "--json", file]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+            return json.loads(file.read_text())
+
+    def close(self):
+        pass
+
+
+def our_logits(answer) -> list:
+    """What `logits` prints: the row of the last token."""
+    return answer["logits"]
+
+
+def our_rates(engine: dict, alone: dict, together: dict) -> dict:
+    """The one place where our fields are read: tokens a second of each task, at the median.
+
+    `bench attention` measures one step behind a text of so many tokens; for a decode from 64 to 192 it is asked at 128.
+    """
+    between, deep = [step for step in alone["steps"] if step["way"] == ALONE]
+    batch = next(step for step in together["steps"] if step["way"] == TOGETHER)
+    return {
+        "decode": 1 / between["seconds"],
+        "prefill": engine["prefill_tokens_per_second"]["median"],
+        "batch": together["texts"] / batch["seconds"],
+        "deep": 1 / deep["seconds"],
+    }
+
+
+def main():
+    args = parse_args()
+    config = json.loads((args.model / "config.json").read_text())
+    tasks = tasks_for(config["max_position_embeddings"])
+    engines = []
+    for name in args.engines:
+        try:
+            engines.append(open_engine(name, args))
+        except (RuntimeError, OSError) as error:
+            print(f"left out: {name}: {error}", file=sys.stderr)
+    check_choices(engines, config["vocab_size"])
+    rates = {engine.name: {task: [] for task in tasks} for engine in engines}
+    for round in range(args.rounds + 1):  # the first warms up and does not count
+        for engine in engines:
+            time.sleep(PAUSE)
+            for task, rate in engine.turn(tasks, round).items():
+                if round > 0:
+                    rates[engine.name][task].append(rate)
+        print(f"round {round} of {args.rounds}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    for engine in engines:
+        engine.close()
+    print(table(args, engines, tasks, rates))
+    if args.json:
+        args.json.write_text(json.dumps({"versions": {e.name: e.version for e in engines}, "rates": rates}, indent=1))
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description="Measure this engine and others, in turns, on one model.")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="a Qwen3 folder in bf16, in one file")
+    parser.add_argument("--engines", type=lambda text: text.split(","), default=["ours", *WORKERS], metavar="A,B",
+                        help="default: ours and all that setup.sh has installed")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="for each engine (default: 2)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that count (default: 5)")
+    parser.add_argument("--seconds", type=int, default=4, metavar="N",
+                        help="each of the three commands in a turn of ours (default: 4)")
+    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/page-by-page", metavar="FILE",
+                        help="this project's program (default: target/release/page-by-page)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every measurement here")
+    return parser.parse_args()
+
+
+def open_engine(name: str, args):
+    if name == "ours":
+        if not args.binary.exists():
+            raise RuntimeError(f"{args.binary} is missing: cargo build --release --features solution")
+        return Ours(args.model, args.threads, args.binary, args.seconds)
+    if name not in WORKERS:
+        raise RuntimeError(f"known are ours, {', '.join(WORKERS)}")
+    if not (HOME / name / "bin/python").exists():
+        raise RuntimeError(f"not installed: bash lab/peers/setup.sh {name}")
+    with open(HOME / f"{name}.log", "w", encoding="utf-8") as log:
+        return Peer(name, args.model.resolve(), args.threads, log)
+
+
+def check_choices(engines: list, vocabulary: int):
+    """Tells whether all compute alike: rounding to 16 bits may turn a choice, a wrong weight turns nearly all."""
+    texts = [tokens_of(24, vocabulary, 0, text) for text in range(8)]
+    said = {engine.name: engine.choices(texts) for engine in engines}
+    first = engines[0].name
+    for name, choices in said.items():
+        same = sum(a == b for a, b in zip(choices, said[first]))
+        print(f"{name}: {same} of {len(texts)} next tokens as {first}", file=sys.stderr)
+        if same < len(texts) / 2:
+            sys.exit(f"error: {name} does not compute what {first} computes")
+
+
+def table(args, engines, tasks, rates) -> str:
+    """Medians in tokens a second, and below them ours as a share of the best other."""
+    medians = {name: {task: statistics.median(of[task]) if of[task] else None for task in tasks}
+               for name, of in rates.items()}
+    lines = [
+        f"{args.model.name}, {args.threads} threads, tokens/s, median of {args.rounds} rounds; {processor()}",
+        "",
+        "| | arithmetic | " + " | ".join(heading for heading, _ in tasks.values()) + " |",
+        "|---|---|" + "--:|" * len(tasks),
+    ]
+    for engine in engines:
+        cells = [show(medians[engine.name][task]) for task in tasks]
+        lines.append(f"| {engine.version} | {engine.arithmetic} | " + " | ".join(cells) + " |")
+    if "ours" in medians:
+        ratios = []
+        for task in tasks:
+            others = [medians[e.name][task] for e in engines if e.name != "ours" and medians[e.name][task]]
+            own = medians["ours"][task]
+            ratios.append(f"{own / max(others):.2f}" if own and others else "–")
+        lines.append("| ours / the best other | | " + " | ".join(ratios) + " |")
+    return "\n".join(lines)
+
+
+def show(rate: float | None) -> str:
+    if rate is None:
+        return "–"
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()

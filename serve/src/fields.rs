@@ -1,0 +1,107 @@
+//! The fields of a request: a JSON object, of which each field is read by name and refused by name.
+//!
+//! A field that is `null` is as one that is missing, as in the protocol. One that nobody asks for is ignored: clients send many.
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+
+use super::refusal::Refusal;
+use page_by_page::shown;
+
+/// The fields of a request.
+pub struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// Reads the body of a request.
+    ///
+    /// # Errors
+    /// [`Refusal`], if it is not a JSON object.
+    pub fn read(body: &[u8]) -> Result<Self, Refusal> {
+        let refused = |problem: String| Err(Refusal::new(StatusCode::BAD_REQUEST, Some("invalid_json"), problem));
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(fields)) => Ok(Fields(fields)),
+            Ok(_) => refused("the body is JSON, but not an object; send one, such as {\"prompt\": \"…\"}".into()),
+            Err(error) => refused(format!("the body is not JSON: {}", shown::field(&error.to_string()))),
+        }
+    }
+
+    /// A field, unless it is missing or `null`.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A field that `read` makes something of. `expected`: what it should be.
+    ///
+    /// # Errors
+    /// [`Refusal`], with the value, what was expected, and the field's name.
+    pub fn take<T>(
+        &self,
+        name: &'static str,
+        expected: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>, Refusal> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| wrong(name, value, expected))
+    }
+
+    /// True or false; missing is false.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn flag(&self, name: &'static str) -> Result<bool, Refusal> {
+        Ok(self.take(name, "true or false", Value::as_bool)?.unwrap_or(false))
+    }
+
+    /// A whole number from `least` to `most`.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn whole(&self, name: &'static str, least: u64, most: u64) -> Result<Option<usize>, Refusal> {
+        let expected = match most {
+            u64::MAX => format!("a whole number, {least} or more"),
+            most => format!("a whole number from {least} to {most}"),
+        };
+        self.take(name, &expected, |value| {
+            let number = whole(value)?;
+            (least..=most).contains(&number).then(|| usize::try_from(number).unwrap_or(usize::MAX))
+        })
+    }
+
+    /// Any number.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn number(&self, name: &'static str) -> Result<Option<f32>, Refusal> {
+        self.take(name, "a number", |value| value.as_f64().map(|number| number as f32))
+    }
+
+    /// Refuses a field that asks for what is not there. `is_harmless`: values that ask for nothing.
+    ///
+    /// # Errors
+    /// [`Refusal`], with the field's name.
+    pub fn refuse(&self, name: &'static str, is_harmless: impl FnOnce(&Value) -> bool) -> Result<(), Refusal> {
+        match self.get(name) {
+            Some(value) if !is_harmless(value) => {
+                let value = short(value);
+                Err(Refusal::of_field(name, format!("{name} is {value}, which this server does not do; leave it out")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A number without a fraction, however it is written.
+fn whole(value: &Value) -> Option<u64> {
+    let written_as_float = || value.as_f64().filter(|x| x.fract() == 0.0 && (0.0..9e15).contains(x)).map(|x| x as u64);
+    value.as_u64().or_else(written_as_float)
+}
+
+/// A field that is not what it should be.
+pub fn wrong(name: &'static str, value: &Value, expected: &str) -> Refusal {
+    Refusal::of_field(name, format!("{name} is {}, expected {expected}", short(value)))
+}
+
+/// A value as a message shows it.
+fn short(value: &Value) -> String {
+    shown::field(&value.to_string())
+}

@@ -1,0 +1,444 @@
+//! What a request asks for, in OpenAI's protocol: `/v1/completions` and `/v1/chat/completions`.
+//!
+//! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that asks for
+//! what this server does not do: a text that looks right and is not would be worse.
+
+use serde_json::{Map, Value};
+
+use super::fields::{Fields, wrong};
+use super::refusal::Refusal;
+use page_by_page::model::SamplingDefaults;
+use page_by_page::sampler::{Sampling, SamplingError};
+
+/// Texts of one prompt, at most.
+pub const MOST_CHOICES: u64 = 128;
+/// Tokens beside the chosen one whose probability is told, at most.
+pub const MOST_LOGPROBS: u64 = 20;
+/// Stops of a text, at most, and bytes of each.
+const MOST_STOPS: usize = 16;
+const MOST_STOP_BYTES: usize = 256;
+/// New tokens of a completion that does not say how many.
+const COMPLETION_TOKENS: usize = 16;
+
+/// What both kinds of request have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    /// The model, if it is named.
+    pub model: Option<String>,
+    /// Texts of each prompt.
+    pub n: usize,
+    /// New tokens at most; `None`: as many as fit.
+    pub max_tokens: Option<usize>,
+    /// Whether the number of new tokens was asked for, and may not be cut to what fits.
+    pub is_max_asked: bool,
+    /// How to choose. The first text of a prompt has this seed, the next one the next number.
+    pub sampling: Sampling,
+    /// Strings that end a text.
+    pub stops: Vec<String>,
+    /// Whether the text is sent as it is made.
+    pub stream: bool,
+    /// Whether the costs are sent at the end of a stream.
+    pub include_usage: bool,
+    /// Tell how likely each token was, and so many of the likeliest.
+    pub logprobs: Option<usize>,
+    /// Tell the ids of the tokens, as vLLM does.
+    pub return_token_ids: bool,
+}
+
+/// How a text begins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// Characters.
+    Text(String),
+    /// Tokens.
+    Tokens(Vec<u32>),
+}
+
+/// A request for completions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    /// How the texts begin; at least one.
+    pub prompts: Vec<Prompt>,
+    /// Whether the beginning is part of what is sent. With logprobs, its tokens are scored.
+    pub echo: bool,
+    /// The rest.
+    pub wish: Wish,
+}
+
+/// A request for the next message of a chat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chat {
+    /// The messages so far, each with a role and its text.
+    pub messages: Vec<Value>,
+    /// What else the template of the model is to know.
+    pub for_template: Map<String, Value>,
+    /// The rest.
+    pub wish: Wish,
+}
+
+impl Completion {
+    /// Reads the body of a request. `defaults`: how the model is sampled where the request does not say.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
+        let fields = Fields::read(body)?;
+        let prompts = prompts(&fields)?;
+        let logprobs = fields.whole("logprobs", 0, MOST_LOGPROBS)?;
+        let echo = fields.flag("echo")?;
+        fields.refuse("suffix", |value| value == "")?;
+        fields.refuse("best_of", |value| value.as_u64() == Some(1) || Some(value) == fields.get("n"))?;
+        let max_tokens = fields.whole("max_tokens", 0, u64::MAX)?;
+        let is_max_asked = max_tokens.is_some();
+        let max_tokens = Some(max_tokens.unwrap_or(COMPLETION_TOKENS));
+        Ok(Completion { prompts, echo, wish: Wish { max_tokens, is_max_asked, ..wish(&fields, defaults, logprobs)? } })
+    }
+}
+
+impl Chat {
+    /// Reads the body of a request. `defaults`: how the model is sampled where the request does not say.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
+        let fields = Fields::read(body)?;
+        let messages = messages(&fields)?;
+        let top = fields.whole("top_logprobs", 0, MOST_LOGPROBS)?;
+        let logprobs = fields.flag("logprobs")?;
+        if top.is_some() && !logprobs {
+            return Err(Refusal::of_field("top_logprobs", "top_logprobs is for a request with logprobs: true; add it"));
+        }
+        for name in ["tools", "functions"] {
+            fields.refuse(name, |value| value.as_array().is_some_and(Vec::is_empty))?;
+        }
+        fields.refuse("audio", |_| false)?;
+        let expected = "an object with what the chat template is to know";
+        let for_template = fields.take("chat_template_kwargs", expected, |value| value.as_object().cloned())?;
+        // The newer name counts.
+        let newer = fields.whole("max_completion_tokens", 1, u64::MAX)?;
+        let max_tokens = newer.or(fields.whole("max_tokens", 1, u64::MAX)?);
+        let is_max_asked = max_tokens.is_some();
+        let wish = wish(&fields, defaults, logprobs.then(|| top.unwrap_or(0)))?;
+        let for_template = for_template.unwrap_or_default();
+        Ok(Chat { messages, for_template, wish: Wish { max_tokens, is_max_asked, ..wish } })
+    }
+}
+
+fn wish(fields: &Fields, defaults: SamplingDefaults, logprobs: Option<usize>) -> Result<Wish, Refusal> {
+    for name in ["presence_penalty", "frequency_penalty", "min_p"] {
+        fields.refuse(name, |value| value.as_f64() == Some(0.0))?;
+    }
+    fields.refuse("repetition_penalty", |value| value.as_f64() == Some(1.0))?;
+    fields.refuse("logit_bias", |value| value.as_object().is_some_and(Map::is_empty))?;
+    fields.refuse("response_format", |value| value["type"] == "text")?;
+    let stream = fields.flag("stream")?;
+    let options = fields.take("stream_options", "an object", |value| value.as_object().cloned())?;
+    if options.is_some() && !stream {
+        let message = "stream_options is for a request with stream: true; leave it out, or add that";
+        return Err(Refusal::of_field("stream_options", message));
+    }
+    let include_usage = match options.as_ref().and_then(|options| options.get("include_usage")) {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(include_usage)) => *include_usage,
+        Some(value) => return Err(wrong("stream_options", value, "true or false as its include_usage")),
+    };
+    Ok(Wish {
+        model: fields.take("model", "the name of a model", |value| value.as_str().map(String::from))?,
+        n: fields.whole("n", 1, MOST_CHOICES)?.unwrap_or(1),
+        max_tokens: None,
+        is_max_asked: false,
+        sampling: sampling(fields, defaults)?,
+        stops: stops(fields)?,
+        stream,
+        include_usage,
+        logprobs,
+        return_token_ids: fields.flag("return_token_ids")?,
+    })
+}
+
+/// What the request asks for; else what the model's folder says; else what the protocol says: any token, as likely as it is.
+fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<Sampling, Refusal> {
+    // -1 is how vLLM says: among all.
+    let top_k = fields.take("top_k", "a whole number, -1 or 0 for all tokens", |value| match value.as_i64() {
+        Some(-1) => Some(0),
+        Some(top_k) => usize::try_from(top_k).ok(),
+        None => None,
+    })?;
+    // Clients have 64 bits for it, and some have a sign among them.
+    let seed = fields.take("seed", "a whole number of 64 bits", |value| {
+        value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
+    })?;
+    let asked = SamplingDefaults { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
+    let plain = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_seed) };
+    asked.over(defaults.over(plain)).check().map_err(|error| match error {
+        SamplingError::Temperature(_) => Refusal::of_field("temperature", error.to_string()),
+        SamplingError::TopP(_) => Refusal::of_field("top_p", error.to_string()),
+    })
+}
+
+/// Another one each time.
+fn any_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::time::SystemTime::now())
+}
+
+fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
+    let expected = format!("a string, or at most {MOST_STOPS} of them, each of 1 to {MOST_STOP_BYTES} bytes");
+    let stops = fields.take("stop", &expected, |value| {
+        let stops = match value {
+            Value::String(stop) => vec![stop.clone()],
+            Value::Array(stops) => stops.iter().map(|stop| stop.as_str().map(String::from)).collect::<Option<_>>()?,
+            _ => return None,
+        };
+        let fit = stops.len() <= MOST_STOPS && stops.iter().all(|stop| (1..=MOST_STOP_BYTES).contains(&stop.len()));
+        fit.then_some(stops)
+    })?;
+    Ok(stops.unwrap_or_default())
+}
+
+fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
+    let tokens = |tokens: &[Value]| -> Option<Prompt> {
+        let ids = tokens.iter().map(|id| u32::try_from(id.as_u64()?).ok());
+        Some(Prompt::Tokens(ids.collect::<Option<_>>()?))
+    };
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(Prompt::Text(text.clone())),
+        Value::Array(ids) => tokens(ids),
+        _ => None,
+    };
+    let expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
+    let prompts = fields.take("prompt", expected, |value| match value {
+        Value::Array(list) if list.is_empty() => Some(Vec::new()),
+        Value::Array(list) if list[0].is_number() => Some(vec![tokens(list)?]),
+        Value::Array(list) => list.iter().map(one).collect(),
+        one_text => Some(vec![one(one_text)?]),
+    })?;
+    let prompts = prompts.unwrap_or_default();
+    let is_empty = |prompt: &Prompt| match prompt {
+        Prompt::Text(text) => text.is_empty(),
+        Prompt::Tokens(tokens) => tokens.is_empty(),
+    };
+    if prompts.is_empty() || prompts.iter().any(is_empty) {
+        let message = "the prompt is missing or empty; give the text a beginning, such as \"Once upon a time\"";
+        return Err(Refusal::of_field("prompt", message));
+    }
+    Ok(prompts)
+}
+
+/// The messages, each as the template reads it: what else clients send with one stays.
+fn messages(fields: &Fields) -> Result<Vec<Value>, Refusal> {
+    let expected = "a list of messages, such as [{\"role\": \"user\", \"content\": \"…\"}]";
+    let messages = fields.take("messages", expected, |value| value.as_array().cloned())?.unwrap_or_default();
+    if messages.is_empty() {
+        return Err(Refusal::of_field("messages", format!("messages is missing or empty, expected {expected}")));
+    }
+    messages.into_iter().enumerate().map(|(place, message)| read_message(place, message)).collect()
+}
+
+fn read_message(place: usize, mut message: Value) -> Result<Value, Refusal> {
+    let refused = |problem: &str| Err(Refusal::of_field("messages", format!("messages[{place}]: {problem}")));
+    if !message["role"].is_string() {
+        return refused("it has no role; give one, such as \"user\"");
+    }
+    let text = match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let texts = parts.iter().map(|part| part["text"].as_str().filter(|_| part["type"] == "text"));
+            match texts.collect::<Option<Vec<_>>>() {
+                Some(texts) => texts.concat(),
+                None => return refused("only parts of type \"text\" are read"),
+            }
+        }
+        // An answer that only calls tools.
+        Value::Null if message["role"] == "assistant" => String::new(),
+        _ => return refused("its content is not a string, nor a list of parts"),
+    };
+    message["content"] = text.into();
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const MODEL: SamplingDefaults = SamplingDefaults { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
+
+    fn completion(body: Value) -> Result<Completion, Refusal> {
+        Completion::read(body.to_string().as_bytes(), MODEL)
+    }
+
+    fn chat(mut body: Value) -> Result<Chat, Refusal> {
+        if body["messages"].is_null() {
+            body["messages"] = json!([{ "role": "user", "content": "hello" }]);
+        }
+        Chat::read(body.to_string().as_bytes(), MODEL)
+    }
+
+    fn with(mut field: Value) -> Value {
+        field["prompt"] = "a".into();
+        field
+    }
+
+    #[test]
+    fn a_prompt_comes_in_four_forms() {
+        let text = |text: &str| Prompt::Text(text.into());
+        let tokens = |ids: &[u32]| Prompt::Tokens(ids.into());
+        for (prompt, expected) in [
+            (json!("a"), vec![text("a")]),
+            (json!(["a", "b"]), vec![text("a"), text("b")]),
+            (json!([1, 4294967295_u32]), vec![tokens(&[1, u32::MAX])]),
+            (json!([[1, 2], [3]]), vec![tokens(&[1, 2]), tokens(&[3])]),
+        ] {
+            assert_eq!(completion(json!({ "prompt": prompt })).unwrap().prompts, expected, "{prompt}");
+        }
+        for (prompt, says) in [
+            (json!(null), "the prompt is missing or empty"),
+            (json!(""), "the prompt is missing or empty"),
+            (json!([]), "the prompt is missing or empty"),
+            (json!(["a", ""]), "the prompt is missing or empty"),
+            (json!([[]]), "the prompt is missing or empty"),
+            (json!(3), "prompt is 3, expected a string"),
+            (json!([1, "a"]), "prompt is [1,\"a\"], expected"),
+            (json!([1, -1]), "prompt is [1,-1], expected"),
+            (json!([4294967296_u64]), "prompt is [4294967296], expected"),
+            (json!({ "a": 1 }), "prompt is {\"a\":1}, expected"),
+        ] {
+            let refusal = completion(json!({ "prompt": prompt })).unwrap_err();
+            assert!(refusal.message.starts_with(says), "{prompt}: {}", refusal.message);
+            assert_eq!((refusal.param, refusal.status.as_u16()), (Some("prompt"), 400));
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_the_model_and_the_protocol_say() {
+        let wish = completion(with(json!({ "seed": 7 }))).unwrap().wish;
+        assert_eq!((wish.n, wish.max_tokens, wish.is_max_asked), (1, Some(16), false));
+        assert_eq!(wish.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
+        assert_eq!((wish.stream, wish.logprobs, wish.stops.len()), (false, None, 0));
+        let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
+        assert_eq!(completion(with(nulls)).unwrap().wish, wish, "null is as nothing, and so is what nobody knows");
+        assert_eq!(chat(json!({})).unwrap().wish.max_tokens, None);
+        let seeds: Vec<u64> = (0..4).map(|_| chat(json!({})).unwrap().wish.sampling.seed).collect();
+        assert!(seeds.windows(2).any(|pair| pair[0] != pair[1]), "{seeds:?}");
+    }
+
+    #[test]
+    fn every_field_is_read() {
+        let all = json!({
+            "model": "m", "n": 3, "max_tokens": 0, "temperature": 0, "top_p": 0.5, "top_k": 4, "seed": -1,
+            "stop": ["x", "yz"], "stream": true, "stream_options": { "include_usage": true }, "logprobs": 5,
+            "return_token_ids": true, "best_of": 3,
+        });
+        let wish = completion(with(all)).unwrap().wish;
+        let expected = Wish {
+            model: Some("m".into()),
+            n: 3,
+            max_tokens: Some(0),
+            is_max_asked: true,
+            sampling: Sampling { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
+            stops: vec!["x".into(), "yz".into()],
+            stream: true,
+            include_usage: true,
+            logprobs: Some(5),
+            return_token_ids: true,
+        };
+        assert_eq!(wish, expected);
+        assert_eq!(completion(with(json!({ "stop": "x", "top_k": -1 }))).unwrap().wish.stops, ["x"]);
+        let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2 });
+        let wish = chat(asked).unwrap().wish;
+        assert_eq!((wish.max_tokens, wish.logprobs), (Some(7), Some(2)));
+        assert_eq!(chat(json!({ "logprobs": true, "max_tokens": 5.0 })).unwrap().wish.logprobs, Some(0));
+    }
+
+    #[test]
+    fn a_message_is_a_role_and_its_text() {
+        let content = |content: Value| chat(json!({ "messages": [{ "role": "assistant", "content": content }] }));
+        let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+        assert_eq!(content(parts).unwrap().messages[0]["content"], "ab");
+        assert_eq!(content(json!(null)).unwrap().messages[0]["content"], "");
+        let image = json!([{ "type": "image_url", "image_url": { "url": "x" } }]);
+        for (messages, says) in [
+            (json!([{ "role": "user", "content": image }]), "messages[0]: only parts of type \"text\""),
+            (json!([{ "role": "user", "content": "a" }, { "content": "b" }]), "messages[1]: it has no role"),
+            (json!([{ "role": "user" }]), "messages[0]: its content is not a string"),
+            (json!([7]), "messages[0]: it has no role"),
+            (json!([]), "messages is missing or empty"),
+            (json!("hello"), "messages is \"hello\", expected a list"),
+        ] {
+            let refusal = chat(json!({ "messages": messages })).unwrap_err();
+            assert!(refusal.message.starts_with(says), "{messages}: {}", refusal.message);
+            assert_eq!(refusal.param, Some("messages"));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for (field, says) in [
+            (json!({ "n": 0 }), "n is 0, expected a whole number from 1 to 128"),
+            (json!({ "n": 129 }), "n is 129, expected a whole number from 1 to 128"),
+            (json!({ "n": "2" }), "n is \"2\", expected a whole number"),
+            (json!({ "n": 1.5 }), "n is 1.5, expected a whole number"),
+            (json!({ "max_tokens": -1 }), "max_tokens is -1, expected a whole number"),
+            (json!({ "temperature": "hot" }), "temperature is \"hot\", expected a number"),
+            (json!({ "temperature": -1 }), "the temperature is -1, expected 0"),
+            (json!({ "top_p": 1.5 }), "top-p is 1.5, expected a probability"),
+            (json!({ "top_k": -2 }), "top_k is -2, expected a whole number"),
+            (json!({ "seed": 1.5 }), "seed is 1.5, expected a whole number"),
+            (json!({ "stop": "" }), "stop is \"\", expected a string"),
+            (json!({ "stop": vec!["x"; 17] }), "stop is [\"x\""),
+            (json!({ "stop": ["x", 1] }), "stop is [\"x\",1], expected"),
+            (json!({ "stop": "x".repeat(257) }), "stop is \"xxx"),
+            (json!({ "stream": 1 }), "stream is 1, expected true or false"),
+            (json!({ "stream_options": {} }), "stream_options is for a request with stream: true"),
+            (json!({ "stream": true, "stream_options": [] }), "stream_options is [], expected an object"),
+            (json!({ "stream": true, "stream_options": { "include_usage": 1 } }), "stream_options is 1, expected"),
+            (json!({ "model": 3 }), "model is 3, expected the name"),
+            (json!({ "return_token_ids": "yes" }), "return_token_ids is \"yes\", expected"),
+            (json!({ "presence_penalty": 0.5 }), "presence_penalty is 0.5, which this server does not do"),
+            (json!({ "frequency_penalty": -1 }), "frequency_penalty is -1, which"),
+            (json!({ "repetition_penalty": 1.1 }), "repetition_penalty is 1.1, which"),
+            (json!({ "logit_bias": { "3": 1 } }), "logit_bias is {\"3\":1}, which"),
+            (json!({ "response_format": { "type": "json_object" } }), "response_format is {\"type\""),
+        ] {
+            let name: &str = field.as_object().unwrap().keys().next_back().unwrap();
+            let of_completion = completion(with(field.clone())).unwrap_err();
+            assert!(of_completion.message.starts_with(says), "{field}: {}", of_completion.message);
+            assert_eq!((of_completion.param, of_completion.status.as_u16()), (Some(name), 400));
+            assert!(of_completion.message.len() < 600, "{}", of_completion.message.len());
+            let of_chat = chat(field).unwrap_err();
+            assert_eq!((of_chat.param, of_chat.status), (of_completion.param, of_completion.status));
+        }
+        let harmless = json!({
+            "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1, "min_p": 0, "logit_bias": {},
+            "response_format": { "type": "text" }, "best_of": 1, "suffix": "", "tools": [], "user": "me",
+        });
+        assert!(completion(with(harmless)).is_ok());
+        for (field, says) in [
+            (json!({ "suffix": "b" }), "suffix is \"b\", which"),
+            (json!({ "best_of": 2 }), "best_of is 2, which"),
+            (json!({ "logprobs": 21 }), "logprobs is 21, expected a whole number from 0 to 20"),
+            (json!({ "logprobs": true }), "logprobs is true, expected a whole number"),
+        ] {
+            assert!(completion(with(field)).unwrap_err().message.starts_with(says));
+        }
+        for (field, says) in [
+            (json!({ "tools": [{}] }), "tools is [{}], which"),
+            (json!({ "logprobs": 1 }), "logprobs is 1, expected true or false"),
+            (json!({ "top_logprobs": 1 }), "top_logprobs is for a request with logprobs: true"),
+            (json!({ "max_tokens": 0 }), "max_tokens is 0, expected a whole number, 1 or more"),
+            (json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs is 1, expected an object"),
+        ] {
+            assert!(chat(field).unwrap_err().message.starts_with(says));
+        }
+        for (body, says) in
+            [("{\"prompt\": ", "the body is not JSON: EOF"), ("[1]", "the body is JSON, but not an object")]
+        {
+            let refusal = Completion::read(body.as_bytes(), MODEL).unwrap_err();
+            assert!(refusal.message.starts_with(says) && refusal.code == Some("invalid_json"), "{refusal:?}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(Completion::read(deep.as_bytes(), MODEL).is_err(), "and not by a stack that overflows");
+    }
+}

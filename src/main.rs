@@ -1,7 +1,0 @@
-//! Page by Page on the command line.
-
-mod cli;
-
-fn main() -> std::process::ExitCode {
-    cli::main()
-}

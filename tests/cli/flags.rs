@@ -1,0 +1,240 @@
+//! No flag makes it panic: every option of every command, with every number that was ever trouble.
+//!
+//! The options are read from `--help`, so that a new one takes part by itself. A new command asks for a line in
+//! [`quick`].
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::checkpoints::Folder;
+use serde_json::json;
+
+const PROGRAM: &str = crate::program::PROGRAM;
+
+const VALUES: [&str; 14] = [
+    "0",
+    "1",
+    "-1",
+    // 2^32, 2^40, 2^63 - 1 and 2^64 - 1; a third of 2^64, which wraps to little when it is multiplied; and too much.
+    "4294967296",
+    "1099511627776",
+    "9223372036854775807",
+    "18446744073709551615",
+    "6148914691236517206",
+    "99999999999999999999999999999999999999999",
+    "nan",
+    "inf",
+    "1e-40",
+    "",
+    "many",
+];
+
+/// What is named by these is no number: a file, a word.
+const NO_NUMBERS: [&str; 8] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE", "TEXT", "TRACE"];
+
+/// For how long a run may go on before it counts as hanging. Runs take a fraction of a second on a machine that is idle.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few positions.
+fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
+    match command.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["generate"] => &[
+            &["--model=SMALL", "--max-new-tokens=3"],
+            &["--model=SMALL", "--max-new-tokens=3", "One day", "The king had"],
+            &["a", "The king", "--model=SMALL", "--max-new-tokens=3"],
+            &["a", "The king", "--model=SMALL", "--max-new-tokens=3", "--kv=contiguous"],
+            &["a", "The king", "--model=SMALL", "--max-new-tokens=3", "--prefix-cache"],
+            &["a", "--model=SMALL", "--max-new-tokens=3", "--samples=3"],
+            &["a", "--model=SMALL", "--max-new-tokens=3", "--samples=2", "--kv=contiguous"],
+            &["a", "--model=SMALL", "--max-new-tokens=3", "--beams=2"],
+            &["--model=SMALL", "--max-new-tokens=3", "--kv=paged", "--draft=SMALL", "--accept=sample", "--draft-len=2"],
+        ],
+        ["tell"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
+        // Without the feature `serve` it says how to get it.
+        ["chat"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
+        ["batch"] => &[
+            &["SMALL/prompts.jsonl", "--model=SMALL"],
+            &["SMALL/prompts.jsonl", "--model=SMALL", "--json"],
+            &["SMALL/prompts.jsonl", "--model=SMALL", "--page-file=pages"],
+        ],
+        // Each line has two reasons to be refused before it listens, so that one is left when the other is changed.
+        ["serve"] => &[
+            &["--model=SMALL", "--host=192.0.2.1", "--api-key=two words"],
+            &["--model=SMALL", "--host=192.0.2.1", "--api-key=two words", "--page-file=pages"],
+        ],
+        ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],
+        ["synth"] => &[&["--shape=tiny", "--out=model"]],
+        ["bought"] => &[&["4"], &["10", "--json"]],
+        ["status"] => &[&[], &["--json"]],
+        ["bench", "engine"] => &[&["--model=SMALL", "--seconds=0"]],
+        ["bench", "caches"] => &[&["--tokens=1"]],
+        ["bench", "disk"] => &[&["--model=SMALL", "--tokens=9", "--page-size=4", "--turns=1"]],
+        ["bench", "waste"] => &[&["--capacity=8", "--lengths=8,3"], &["--page-size=4", "--lengths=8,3"]],
+        ["bench", "fragmentation"] => &[&["--capacity=64"], &["--page-size=4"]],
+        ["bench", "append"] => &[&["--model=SMALL", "--tokens=8"]],
+        ["bench", "attention"] => &[&["--model=SMALL", "--contexts=3", "--texts=2", "--seconds=0"]],
+        ["bench", "batch"] => &[&["--model=SMALL", "--context=3", "--texts=1,2", "--seconds=0"]],
+        ["bench", "rewind"] => &[&["--model=SMALL", "--tokens=8"]],
+        ["bench", "samples"] => {
+            &[&["--model=SMALL", "--samples=2", "--prompt-tokens=5", "--new-tokens=3", "--page-size=4"]]
+        }
+        ["bench", "formats"] => {
+            &[&["--model=SMALL", "--text=SMALL/prompts.jsonl", "--prompts=a", "--max-new-tokens=2", "--text-tokens=9"]]
+        }
+        ["bench", "speculation"] => &[
+            &["--model=SMALL", "--draft=prompt-lookup", "--max-new-tokens=2", "--draft-lens=1", "--prompts=a"],
+            &[
+                "--model=SMALL",
+                "--draft=prompt-lookup",
+                "--max-new-tokens=2",
+                "--draft-lens=1",
+                "--prompts=a",
+                "--accept=sample",
+            ],
+        ],
+        ["bench", "workload"] => &[&["--requests=100", "--pages=100"]],
+        ["workload", "shared" | "unique"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"]],
+        ["workload", "serving"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"], &["--trace=b"]],
+        ["workload", "chats" | "documents"] => &[&["--pages=200"]],
+        ["simulate"] => &[
+            &["--seeds=3", "--steps=5"],
+            &["--seed=3", "--steps=5"],
+            &["--planted=never-fits", "--steps=30"],
+            &["--planted=cancel-leaks", "--blind", "--steps=20"],
+        ],
+        _ => panic!("the command {command:?} is new: say in `quick` how it runs in no time"),
+    }
+}
+
+/// The lines of a part of the help, such as `Options:`, without the space before them.
+fn part<'h>(help: &'h str, name: &str) -> Vec<&'h str> {
+    let lines = help.lines().skip_while(|line| *line != name).skip(1);
+    lines
+        .take_while(|line| line.starts_with(' ') || line.is_empty())
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+/// An option that takes a value, with the value's name: `--seed`, `S`.
+type Flag = (String, String);
+
+/// All commands that do something, and the options of each that take a value.
+fn commands(command: Vec<String>) -> Vec<(Vec<String>, Vec<Flag>)> {
+    let output = Command::new(PROGRAM).args(&command).arg("-h").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let names = part(&help, "Commands:").into_iter().filter_map(|line| line.split_whitespace().next());
+    let deeper: Vec<_> = names
+        .filter(|name| *name != "help")
+        .flat_map(|name| commands([&command[..], &[name.to_string()]].concat()))
+        .collect();
+    if !deeper.is_empty() {
+        return deeper;
+    }
+    let option = |line: &str| {
+        let (name, rest) = line.split_at(line.find("--")?).1.split_once(' ')?;
+        let value = rest.strip_prefix('<')?.split_once('>')?.0;
+        Some((name.to_string(), value.to_string()))
+    };
+    let options = part(&help, "Options:").into_iter().filter_map(option).collect();
+    vec![(command, options)]
+}
+
+/// All runs, rather than every fifth: asked for by `PAGE_BY_PAGE_GRID=whole`.
+fn whole_grid() -> bool {
+    std::env::var_os("PAGE_BY_PAGE_GRID").is_some_and(|grid| grid == "whole")
+}
+
+/// What is wrong with a run, if anything is.
+fn trouble(arguments: &[String]) -> Option<String> {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = if cfg!(target_os = "linux") {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -v 2097152; exec \"$0\" \"$@\"", PROGRAM]);
+        shell
+    } else {
+        Command::new(PROGRAM)
+    };
+    let mut stderr = tempfile::tempfile().unwrap();
+    let streams: [File; 2] = [tempfile::tempfile().unwrap(), stderr.try_clone().unwrap()];
+    let [out, err] = streams.map(Stdio::from);
+    command.args(arguments).current_dir(place.path()).env("RAYON_NUM_THREADS", "1");
+    let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return Some(format!("still running after {PATIENCE:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let mut says = String::new();
+    stderr.rewind().unwrap();
+    stderr.read_to_string(&mut says).unwrap();
+    let fine = matches!(status.code(), Some(0..=2)) && !says.contains("panicked") && !says.contains("overflow");
+    let explained = status.success() || says.starts_with("error: ") || says.contains("\nerror: ");
+    (!fine || !explained).then(|| format!("{status}\n{says}"))
+}
+
+#[test]
+fn no_number_in_any_option_makes_it_panic_or_hang() {
+    let small = Folder::copy_of("storyteller-draft");
+    // A pass over so many tokens is the longest that a benchmark takes.
+    small.set("config.json", "max_position_embeddings", json!(80));
+    small.write("chat_template.jinja", "{{ messages[0].content }}");
+    small.write("prompts.jsonl", "{\"prompt\": \"a\", \"max_new_tokens\": 2}\nno\n{\"prompt\": \"The king\"}\n");
+    let mut runs = Vec::new();
+    for (command, options) in commands(Vec::new()) {
+        for line in quick(&command) {
+            let line: Vec<String> = line.iter().map(|argument| argument.replace("SMALL", small.path())).collect();
+            runs.push([&command[..], &line].concat());
+            for (option, value_name) in &options {
+                let others = line.iter().filter(|argument| argument.split('=').next() != Some(option));
+                let others: Vec<String> = others.cloned().collect();
+                let no_number = NO_NUMBERS.contains(&value_name.as_str());
+                for value in VALUES.iter().filter(|value| !no_number || ["0", ""].contains(value)) {
+                    runs.push([&command[..], &others, &[format!("{option}={value}")]].concat());
+                }
+            }
+        }
+    }
+    assert!(runs.len() > 500, "only {} runs: are the options still found in --help?", runs.len());
+    for option in [
+        "--threads=",
+        "--page-size=",
+        "--temperature=",
+        "--lengths=",
+        "--draft-lens=",
+        "--tokens=",
+        "--samples=",
+        "--beams=",
+    ] {
+        assert!(runs.iter().flatten().any(|argument| argument.starts_with(option)), "{option}");
+    }
+    // 5 shares no factor with the number of values: each option meets some of them.
+    let runs: Vec<&Vec<String>> = runs.iter().step_by(if whole_grid() { 1 } else { 5 }).collect();
+    let (left, found) = (Mutex::new(runs.iter()), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let next = left.lock().unwrap().next();
+            let Some(arguments) = next else { break };
+            if let Some(trouble) = trouble(arguments) {
+                found.lock().unwrap().push(format!("page-by-page {}\n{trouble}", arguments.join(" ")));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, std::num::NonZero::get) {
+            scope.spawn(work);
+        }
+    });
+    let found = found.into_inner().unwrap();
+    assert!(found.is_empty(), "{} of {} runs:\n\n{}", found.len(), runs.len(), found.join("\n"));
+}

@@ -1,0 +1,492 @@
+//! Files that nobody should trust, made by thousands from good ones: whatever is in them, there is an answer or an error that
+//! names the file. Never a panic, never much more memory than the file is long.
+//!
+//! Each seed changes one file of each kind. `PAGE_BY_PAGE_SEEDS=100000 cargo test --test hostile_files` looks longer.
+
+use std::fs;
+use std::path::Path;
+
+use crate::checkpoints::Folder;
+use crate::support::dense::DenseCache;
+use crate::support::limits::allocated;
+use crate::support::oracle::{Dice, seeds};
+use page_by_page::model::{LogitRows, Model};
+use page_by_page::snapshot::Snapshot;
+use page_by_page::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+/// Files of each kind, unless `PAGE_BY_PAGE_SEEDS` says otherwise.
+const FEW: u64 = 400;
+
+/// Tells which file it was, should the test fail.
+struct Case<'a> {
+    seed: u64,
+    file: &'a Path,
+}
+
+impl Drop for Case<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let bytes = fs::read(self.file).unwrap_or_default();
+            let start = String::from_utf8_lossy(&bytes[..bytes.len().min(600)]).escape_debug().to_string();
+            eprintln!("seed {}, {} of {} bytes: {start}", self.seed, self.file.display(), bytes.len());
+        }
+    }
+}
+
+/// Opens a hostile file for every seed: `change` writes it, `open` opens and uses it. The errors must name it, or one of the
+/// folder's other files where the two do not belong together.
+fn endure<T, E: std::fmt::Display>(
+    folder: &Folder,
+    file: &str,
+    memory: usize,
+    change: impl Fn(&mut Dice) -> Vec<u8>,
+    open: impl Fn() -> Result<T, E>,
+) {
+    let (mut refused, mut most) = (0, 0);
+    let seeds = seeds(FEW);
+    for seed in seeds.clone() {
+        let bytes = change(&mut Dice::new(seed));
+        // A new file, as another may be mapped still.
+        let _ = fs::remove_file(folder.file(file));
+        folder.write(file, &bytes);
+        let _case = Case { seed, file: &folder.file(file) };
+        let (opened, memory_used) = allocated(&open);
+        most = most.max(memory_used.bytes);
+        assert!(memory_used.bytes <= memory, "{} bytes of at most {memory} were asked for", memory_used.bytes);
+        if let Err(error) = opened {
+            refused += 1;
+            let error = error.to_string();
+            assert!(error.starts_with(folder.path()), "names no file: {error:?}");
+            assert!(!error.contains(char::is_control) && error.chars().count() < 1_000, "{error:?}");
+        }
+    }
+    println!("{file}: {refused} of {} refused, at most {most} bytes", seeds.end);
+    assert!(refused > 0 && refused < seeds.end || seeds.end < 100, "{refused} of {} were refused", seeds.end);
+}
+
+// How files are changed
+
+/// Changes some bytes, or how many there are.
+fn change_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    for _ in 0..dice.roll(1, 4) {
+        let place = dice.roll(0, bytes.len());
+        let end = (place + dice.roll(0, 40)).min(bytes.len());
+        match dice.roll(0, 6) {
+            0 => bytes.truncate(place),
+            1 => drop(bytes.drain(place..end)),
+            2 => {
+                let again = bytes[place..end].to_vec();
+                bytes.splice(place..place, again);
+            }
+            3 => drop(bytes.splice(place..end, (0..dice.roll(0, 12)).map(|_| dice.roll(0, 255) as u8))),
+            4 if bytes.len() >= 8 => {
+                let len = [u64::MAX, 1 << 62, 1 << 40, 1 << 24, 7, 0][dice.roll(0, 5)];
+                bytes[..8].copy_from_slice(&len.to_le_bytes());
+            }
+            _ => bytes[place..end].iter_mut().take(3).for_each(|byte| *byte ^= 1 << dice.roll(0, 7)),
+        }
+    }
+}
+
+/// Changes some parts of a JSON value: to another value, away, or there twice.
+fn change_json(json: &mut Value, dice: &mut Dice) {
+    for _ in 0..dice.roll(1, 3) {
+        let other = any_part(json, dice).clone();
+        let part = any_part(json, dice);
+        match (dice.roll(0, 7), part) {
+            (0, Value::Object(fields)) if !fields.is_empty() => {
+                let name = fields.keys().nth(dice.roll(0, fields.len() - 1)).unwrap().clone();
+                let value = fields.remove(&name).unwrap();
+                if dice.roll(0, 1) == 0 {
+                    fields.insert(strange_text(dice), value);
+                }
+            }
+            (0, Value::Array(items)) if !items.is_empty() => drop(items.remove(dice.roll(0, items.len() - 1))),
+            (1, Value::Object(fields)) => drop(fields.insert(strange_text(dice), other)),
+            (1, Value::Array(items)) => items.push(other),
+            (2, part) => *part = other,
+            // Of the same type, to come further than the parser.
+            (3..=5, part @ Value::Number(_)) => *part = json!([0, 1, 2, 3, 8, 1000, u32::MAX][dice.roll(0, 6)]),
+            (3..=5, Value::String(text)) => *text = strange_text(dice),
+            (3..=5, Value::Bool(yes)) => *yes = !*yes,
+            (_, part) => *part = strange_value(dice),
+        }
+    }
+}
+
+/// Any part, near the top as likely as deep down.
+fn any_part<'v>(json: &'v mut Value, dice: &mut Dice) -> &'v mut Value {
+    let parts = match json {
+        Value::Object(fields) => fields.len(),
+        Value::Array(items) => items.len(),
+        _ => 0,
+    };
+    if parts == 0 || dice.roll(0, 3) == 0 {
+        return json;
+    }
+    let chosen = dice.roll(0, parts - 1);
+    let part = match json {
+        Value::Object(fields) => fields.values_mut().nth(chosen),
+        Value::Array(items) => items.get_mut(chosen),
+        _ => None,
+    };
+    any_part(part.expect("one of the parts"), dice)
+}
+
+fn strange_value(dice: &mut Dice) -> Value {
+    let numbers = [0, 1, 2, 3, 7, 64, 255, 1 << 16, 1 << 24, 1 << 31, 1 << 32, 1 << 53, i64::MAX, -1, i64::MIN];
+    match dice.roll(0, 9) {
+        0 => Value::Null,
+        1 => json!(dice.roll(0, 1) == 0),
+        2 => json!(u64::MAX),
+        3 => json!([1e308, 1e-300, -0.5, 1e39][dice.roll(0, 3)]),
+        4 => json!(strange_text(dice)),
+        5 => json!([]),
+        6 => json!({}),
+        7 => (0..dice.roll(1, 200)).fold(Value::Null, |inside, _| json!([inside])),
+        _ => json!(numbers[dice.roll(0, numbers.len() - 1)]),
+    }
+}
+
+fn strange_text(dice: &mut Dice) -> String {
+    let texts = ["", "\0", "\u{1b}[2J", "🐉", "../..", "B", "$A", "default", "nan", "a\nb", "(((((", "\u{202e}x"];
+    match dice.roll(0, texts.len()) {
+        0 => "long ".repeat(10_000),
+        text => texts[text - 1].into(),
+    }
+}
+
+/// A changed text of a JSON file: as bytes, or as JSON that is still JSON.
+fn hostile_json(text: &[u8], dice: &mut Dice) -> Vec<u8> {
+    if dice.roll(0, 3) == 0 {
+        let mut bytes = text.to_vec();
+        change_bytes(&mut bytes, dice);
+        return bytes;
+    }
+    let mut json = serde_json::from_slice(text).unwrap();
+    change_json(&mut json, dice);
+    json.to_string().into_bytes()
+}
+
+/// A changed safetensors file: any of its bytes, or its header alone, with the right length.
+fn hostile_tensors(file: &[u8], dice: &mut Dice) -> Vec<u8> {
+    if dice.roll(0, 2) == 0 {
+        let mut bytes = file.to_vec();
+        change_bytes(&mut bytes, dice);
+        return bytes;
+    }
+    let header_end = 8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+    let header = hostile_json(&file[8..header_end], dice);
+    [&(header.len() as u64).to_le_bytes(), &header[..], &file[header_end..]].concat()
+}
+
+// The kinds of files
+
+/// Opens a model and lets it answer.
+fn answer(folder: &Folder) -> Result<(), String> {
+    let model = Model::open(folder.path().as_ref()).map_err(|error| error.to_string())?;
+    // The config may have fewer ids, or positions, than these ask for.
+    if let Ok(chunk) = model.chunk(&[1, 2], None, LogitRows::All) {
+        // Changed weights may give logits that are not finite: that is refused, and in order.
+        let _ = model.forward(vec![chunk]);
+    }
+    Ok(())
+}
+
+#[test]
+fn any_config() {
+    let folder = Folder::copy_of("bf16-gqa3");
+    let config = folder.read("config.json");
+    endure(&folder, "config.json", 4 << 20, |dice| hostile_json(&config, dice), || answer(&folder));
+}
+
+/// The most memory for the fewest bytes: a value takes 32 bytes, and two in the file.
+#[test]
+fn a_config_full_of_values_takes_little_memory() {
+    let folder = Folder::copy_of("bf16-gqa3");
+    let config = String::from_utf8(folder.read("config.json")).unwrap();
+    let values = format!("{{\"quantization_config\": [{}0],", "0,".repeat(500_000));
+    folder.write("config.json", config.replacen('{', &values, 1));
+    let (opened, memory) = allocated(|| answer(&folder));
+    assert!(opened.unwrap_err().contains("quantized weights are not supported"));
+    assert!(memory.bytes < 128 << 20, "{} bytes were asked for", memory.bytes);
+}
+
+/// A third of what a header may hold at most.
+#[test]
+fn a_header_full_of_tensors_takes_some_memory() {
+    let folder = Folder::copy_of("bf16-gqa3");
+    let tensors: Vec<String> = (0..100_000)
+        .map(|number| format!("\"{number:x}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}"))
+        .collect();
+    let header = format!("{{{}}}", tensors.join(","));
+    folder.write("model.safetensors", [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat());
+    let (opened, memory) = allocated(|| answer(&folder));
+    assert!(opened.unwrap_err().contains("tensor model.embed_tokens.weight [97, 24] is missing"));
+    assert!(memory.bytes < 192 << 20, "{} bytes were asked for", memory.bytes);
+}
+
+#[test]
+fn any_generation_config() {
+    let folder = Folder::copy_of("long-eos-list");
+    let config = folder.read("generation_config.json");
+    endure(&folder, "generation_config.json", 4 << 20, |dice| hostile_json(&config, dice), || answer(&folder));
+}
+
+#[test]
+fn any_index() {
+    let folder = Folder::copy_of("sharded");
+    let index = folder.read("model.safetensors.index.json");
+    let file = "model.safetensors.index.json";
+    endure(&folder, file, 4 << 20, |dice| hostile_json(&index, dice), || answer(&folder));
+}
+
+#[test]
+fn any_weights() {
+    let folder = Folder::copy_of("bf16-gqa3");
+    let weights = folder.read("model.safetensors");
+    endure(&folder, "model.safetensors", 4 << 20, |dice| hostile_tensors(&weights, dice), || answer(&folder));
+}
+
+#[test]
+fn any_shard() {
+    let folder = Folder::copy_of("sharded");
+    let file = "model-00002-of-00003.safetensors";
+    let weights = folder.read(file);
+    endure(&folder, file, 4 << 20, |dice| hostile_tensors(&weights, dice), || answer(&folder));
+}
+
+#[test]
+fn any_saved_cache() {
+    let folder = Folder::copy_of("bf16-gqa3");
+    let model = Model::open(folder.path().as_ref()).unwrap();
+    let tokens = [5, 96, 0];
+    let mut cache = DenseCache::new(model.config().kv_layout());
+    model.step(&tokens, Some(&mut cache)).unwrap();
+    Snapshot::freeze(&cache, &tokens).save(&folder.file("some.cache"), &model).unwrap();
+    let saved = folder.read("some.cache");
+    let change = |dice: &mut Dice| {
+        let bytes = hostile_tensors(&saved, dice);
+        // With its checksum made right, there is more that it can lie about.
+        if dice.roll(0, 2) == 0 { bytes } else { sealed(bytes) }
+    };
+    endure(&folder, "some.cache", 2 << 20, change, || {
+        let snapshot = Snapshot::load(&folder.file("some.cache"), &model)?;
+        let mut cache = DenseCache::new(snapshot.layout());
+        snapshot.restore(&mut cache).expect("room for it");
+        Ok::<_, page_by_page::snapshot::SnapshotError>(())
+    });
+}
+
+#[test]
+fn any_saved_prefix_cache() {
+    use page_by_page::chapters::ch06_paged::PageSlab;
+    use page_by_page::chapters::ch10_fork::ForkCache;
+    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+    use page_by_page::prefixes::saved::SavedPrefixes;
+    use page_by_page::snapshot::SnapshotError;
+    let folder = Folder::copy_of("bf16-gqa3");
+    let model = Model::open(folder.path().as_ref()).unwrap();
+    let layout = model.config().kv_layout();
+    let (slab, mut prefixes) = (PageSlab::new(layout, 2, 9).unwrap(), PrefixCache::new(2).unwrap());
+    for text in [&[5, 96, 0, 1, 7][..], &[5, 96, 3, 3]] {
+        let mut cache = ForkCache::new(&slab).unwrap();
+        model.step(text, Some(&mut cache)).unwrap();
+        cache.insert_into(&mut prefixes, text).unwrap();
+    }
+    let saved = SavedPrefixes::freeze(&prefixes, &slab.borrow(), &model, 2).unwrap();
+    assert_eq!(saved.n_pages(), 3);
+    saved.save(&folder.file("some.cache"), &model).unwrap();
+    let saved = folder.read("some.cache");
+    let change = |dice: &mut Dice| {
+        let bytes = hostile_tensors(&saved, dice);
+        if dice.roll(0, 2) == 0 { bytes } else { sealed(bytes) }
+    };
+    endure(&folder, "some.cache", 2 << 20, change, || {
+        let saved = SavedPrefixes::load(&folder.file("some.cache"), &model, 2)?;
+        let (slab, mut prefixes) = (PageSlab::new(layout, 2, 2).unwrap(), PrefixCache::new(2).unwrap());
+        let restored = saved.restore(&mut prefixes, &slab).expect("room for some of it");
+        assert!(restored <= 2);
+        Ok::<_, SnapshotError>(())
+    });
+}
+
+/// The file with its checksum made right, if it has one.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let name = b"\"checksum\":\"";
+    let place = bytes.windows(name.len()).position(|part| part == name).map(|place| place + name.len());
+    if let Some(place) = place.filter(|place| place + 8 <= bytes.len()) {
+        bytes[place..place + 8].copy_from_slice(b"00000000");
+        let checksum = crc32fast::hash(&bytes);
+        bytes[place..place + 8].copy_from_slice(format!("{checksum:08x}").as_bytes());
+    }
+    bytes
+}
+
+/// The bundled tokenizer with its first 400 ids only: the same in all its parts, and quick to read.
+fn small_tokenizer(folder: &Folder) -> Value {
+    let mut json: Value = serde_json::from_slice(&folder.read("tokenizer.json")).unwrap();
+    let model = &mut json["model"];
+    let vocab = model["vocab"].as_object_mut().unwrap();
+    vocab.retain(|_, id| id.as_u64().unwrap() < 400);
+    let known = vocab.clone();
+    let is_known = |merge: &Value| {
+        let parts: Vec<&str> = match merge {
+            Value::String(parts) => parts.split(' ').collect(),
+            parts => parts.as_array().unwrap().iter().map(|part| part.as_str().unwrap()).collect(),
+        };
+        known.contains_key(&parts.concat()) && parts.iter().all(|part| known.contains_key(*part))
+    };
+    model["merges"].as_array_mut().unwrap().retain(is_known);
+    json
+}
+
+/// Parts that a tokenizer.json may have, and that the bundled one has not.
+fn other_parts() -> Vec<(&'static str, Value)> {
+    let vocab = json!({ "<unk>": 0, "a": 1, "##b": 2, "the": 3 });
+    let all = json!({ "String": "" });
+    let pieces = json!([["<unk>", 0.0], ["▁the", -1.5], ["a", -2.0], ["<0xF0>", -3.0]]);
+    let affixes = json!({ "type": "BPE", "vocab": { "a": 0, "b": 1, "ab": 2 }, "merges": ["a b"],
+        "continuing_subword_prefix": "é", "end_of_word_suffix": "</w>", "unk_token": "b", "dropout": 0.5,
+        "byte_fallback": true, "fuse_unk": true });
+    vec![
+        (
+            "model",
+            json!({ "type": "WordPiece", "vocab": vocab, "unk_token": "<unk>",
+            "continuing_subword_prefix": "##", "max_input_chars_per_word": 3 }),
+        ),
+        ("model", json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "no" })),
+        ("model", json!({ "type": "Unigram", "unk_id": 9, "vocab": pieces, "byte_fallback": true })),
+        ("model", affixes),
+        (
+            "normalizer",
+            json!({ "type": "Sequence", "normalizers": [
+            { "type": "Replace", "pattern": all, "content": "aa" }, { "type": "Strip", "strip_left": true,
+            "strip_right": true }, { "type": "Prepend", "prepend": "▁" }, { "type": "NFKC" }, { "type": "Lowercase" },
+            { "type": "StripAccents" }, { "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            "strip_accents": null, "lowercase": true }, { "type": "Nmt" }, { "type": "ByteLevel" }] }),
+        ),
+        ("normalizer", json!({ "type": "Precompiled", "precompiled_charsmap": "AAAA" })),
+        (
+            "pre_tokenizer",
+            json!({ "type": "Split", "pattern": { "Regex": "(a*)*b|(?=x)" }, "behavior": "MergedWithNext",
+            "invert": true }),
+        ),
+        (
+            "pre_tokenizer",
+            json!({ "type": "Sequence", "pretokenizers": [{ "type": "Metaspace", "replacement": "▁",
+            "prepend_scheme": "always", "split": true }, { "type": "Digits", "individual_digits": true },
+            { "type": "Punctuation", "behavior": "Isolated" }, { "type": "UnicodeScripts" }, { "type": "BertPreTokenizer" },
+            { "type": "CharDelimiterSplit", "delimiter": " " }, { "type": "WhitespaceSplit" }] }),
+        ),
+        ("pre_tokenizer", json!({ "type": "FixedLength", "length": 0 })),
+        (
+            "decoder",
+            json!({ "type": "Sequence", "decoders": [{ "type": "Strip", "content": "a", "start": 9, "stop": 9 },
+            { "type": "ByteFallback" }, { "type": "Fuse" }, { "type": "CTC", "pad_token": "", "word_delimiter_token": "",
+            "cleanup": true }, { "type": "WordPiece", "prefix": "", "cleanup": true }, { "type": "BPEDecoder",
+            "suffix": "" }, { "type": "Replace", "pattern": all, "content": "b" }, { "type": "Metaspace",
+            "replacement": "▁", "prepend_scheme": "first", "split": false }] }),
+        ),
+        (
+            "post_processor",
+            json!({ "type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", u32::MAX],
+            "trim_offsets": true, "add_prefix_space": true }),
+        ),
+        (
+            "post_processor",
+            json!({ "type": "Sequence", "processors": [{ "type": "BertProcessing", "sep": ["b", 1],
+            "cls": ["a", 0] }, { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+            "use_regex": true }] }),
+        ),
+        (
+            "padding",
+            json!({ "strategy": { "Fixed": 1u64 << 40 }, "direction": "Left", "pad_to_multiple_of": 0, "pad_id": 0,
+            "pad_type_id": 0, "pad_token": "" }),
+        ),
+        ("truncation", json!({ "max_length": 0, "strategy": "OnlySecond", "stride": 7, "direction": "Left" })),
+        (
+            "added_tokens",
+            json!([{ "id": u32::MAX, "content": " ", "single_word": true, "lstrip": true, "rstrip": true,
+            "normalized": true, "special": false }, { "id": 0, "content": "the", "single_word": true, "lstrip": true,
+            "rstrip": true, "normalized": false, "special": true }]),
+        ),
+    ]
+}
+
+#[test]
+fn any_tokenizer() {
+    let folder = Folder::copy_of("storyteller-draft");
+    let (ours, parts) = (small_tokenizer(&folder), other_parts());
+    let change = |dice: &mut Dice| {
+        let mut json = ours.clone();
+        for _ in 0..dice.roll(0, 2) {
+            let (name, part) = &parts[dice.roll(0, parts.len() - 1)];
+            json[*name] = part.clone();
+        }
+        if dice.roll(0, 2) == 0 {
+            json.to_string().into_bytes()
+        } else {
+            hostile_json(json.to_string().as_bytes(), dice)
+        }
+    };
+    endure(&folder, "tokenizer.json", 64 << 20, change, || {
+        let tokenizer = Tokenizer::open(folder.path().as_ref())?;
+        let mut tokens = tokenizer.encode("The king's 3 dragons 🐉 said:\n<|endoftext|> naïve, 你好  the ab")?;
+        tokens.extend([0, 1, 3, 96, 399, u32::MAX]);
+        let mut stream = tokenizer.stream();
+        for token in tokens {
+            stream.push(token)?;
+        }
+        stream.finish()
+    });
+}
+
+/// Lines for `batch`: each has its result, in order, and none stops the others.
+#[test]
+fn any_line_of_a_batch() {
+    let folder = Folder::copy_of("storyteller-draft");
+    // A line may ask for as many tokens as there are positions.
+    folder.set("config.json", "max_position_embeddings", json!(24));
+    let line = json!({ "prompt": "The king had", "max_new_tokens": 3, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 1 });
+    let line = line.to_string().into_bytes();
+    let (mut told, mut refused) = (0, 0);
+    // Some of the lines hold line ends, and are several.
+    const LINES: u64 = 100;
+    let last = seeds(FEW).end.div_ceil(LINES);
+    for first in 0..last {
+        let mut lines = Vec::new();
+        for seed in first * LINES..(first + 1) * LINES {
+            let mut dice = Dice::new(seed);
+            // Most of what is not changed at all passes.
+            lines.extend(if dice.roll(0, 4) == 0 { line.clone() } else { hostile_json(&line, &mut dice) });
+            lines.push(b'\n');
+        }
+        folder.write("lines.jsonl", &lines);
+        let expected = lines
+            .split(|byte| *byte == b'\n')
+            .zip(1..)
+            .filter(|(line, _)| std::str::from_utf8(line).map_or(true, |line| !line.trim().is_empty()));
+        let expected: Vec<u64> = expected.map(|(_, number)| number).collect();
+        let file = folder.file("lines.jsonl");
+        let arguments = ["batch", file.to_str().unwrap(), "--model", folder.path(), "--pages=6", "--page-size=5"];
+        let run = std::process::Command::new(crate::program::PROGRAM).args(arguments).output().unwrap();
+        let (says, out) = (String::from_utf8_lossy(&run.stderr), String::from_utf8(run.stdout).unwrap());
+        assert!(matches!(run.status.code(), Some(0 | 1)) && !says.contains("panicked"), "{first}: {says}");
+        let results: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let numbers: Vec<u64> = results.iter().map(|result| result["line"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, expected, "lines {first}: {says}");
+        for result in &results {
+            let is_told = ["limit", "end of text"].contains(&result["end"].as_str().unwrap());
+            (told, refused) = (told + u32::from(is_told), refused + u32::from(!is_told));
+            assert_eq!(is_told, result.get("error").is_none(), "{result}");
+            if let Some(error) = result["error"].as_str() {
+                assert!(error.starts_with(&format!("line {}: ", result["line"])), "{error}");
+                assert!(!error.contains(char::is_control) && error.chars().count() < 1_000, "{error:?}");
+            }
+        }
+    }
+    println!("{told} told, {refused} refused");
+    assert!(told > 20 && refused > 20, "{told} told, {refused} refused");
+}

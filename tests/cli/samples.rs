@@ -1,0 +1,380 @@
+//! `generate --samples` and `--beams`, and `bench samples`: what they print, what they count, what they refuse.
+
+use crate::program::{ok, run};
+use page_by_page::beams::{Found, LENGTH_PENALTY, log_softmax, score, search};
+use page_by_page::cache::CacheError;
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::engine::Limits;
+use page_by_page::model::{Model, StepError};
+use page_by_page::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+#[track_caller]
+fn refused(arguments: &[&str], says: &str) {
+    let run = run(arguments);
+    assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{arguments:?}: {}", run.stderr);
+    assert_eq!(run.stderr, format!("error: {says}\n"), "{arguments:?}");
+}
+
+fn line(report: &str, name: &str) -> String {
+    let line = report.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {report}"));
+    line[name.len()..].trim_start().to_string()
+}
+
+const ASKED: [&str; 4] = ["generate", "The king had", "--max-new-tokens", "40"];
+
+fn asked<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&ASKED[..], more].concat()
+}
+
+/// What `--samples 4` should print: each text as it is told alone, with its seed.
+fn told_alone(first_seed: u64, more: &[&str]) -> String {
+    let mut texts = String::new();
+    for sample in 0..4 {
+        let seed = first_seed.wrapping_add(sample);
+        let alone = ok(&asked(&[&["--seed", &seed.to_string()], more].concat())).stdout;
+        let gap = if sample == 0 { "" } else { "\n" };
+        texts.push_str(&format!("{gap}text {}, seed {seed}\n{alone}", sample + 1));
+    }
+    texts
+}
+
+#[test]
+fn each_sample_is_the_text_that_its_seed_tells_alone() {
+    let memories: [&[&str]; 9] = [
+        &[],
+        &["--page-size", "1"],
+        &["--page-size", "3"],
+        &["--page-size", "256"],
+        // A sample waits for another: 4 tokens of the prompt and up to 39 of its own in pages of 3.
+        &["--page-size", "3", "--pages", "16"],
+        &["--page-size", "3", "--pages", "30"],
+        &["--kv", "flat"],
+        &["--kv", "contiguous"],
+        &["--kv", "recompute"],
+    ];
+    let expected = told_alone(23, &[]);
+    for memory in memories {
+        assert_eq!(ok(&asked(&[&["--samples", "4"], memory].concat())).stdout, expected, "{memory:?}");
+    }
+    assert_eq!(ok(&asked(&["-n", "4", "--seed", "7"])).stdout, told_alone(7, &[]));
+    assert_eq!(ok(&asked(&["-n4", "--top-k", "5"])).stdout, told_alone(23, &["--top-k", "5"]));
+    let last = u64::MAX.to_string();
+    assert_eq!(ok(&asked(&["-n4", "--seed", &last])).stdout, told_alone(u64::MAX, &[]), "behind the last seed is 0");
+}
+
+#[test]
+fn one_sample_is_the_text_alone() {
+    let one = ok(&asked(&["--samples", "1"]));
+    assert_eq!(one.stdout, format!("text 1, seed 23\n{}", ok(&ASKED).stdout));
+    assert!(!line(&one.stderr, "chapters").contains("10"), "nothing is forked: {}", one.stderr);
+    let nothing = ok(&["generate", "One day", "--samples", "2", "--max-new-tokens", "0"]).stdout;
+    assert_eq!(nothing, "text 1, seed 23\nOne day\n\ntext 2, seed 24\nOne day\n");
+    let default = ok(&["generate", "--samples", "2", "--max-new-tokens", "3"]).stdout;
+    assert!(default.starts_with("text 1, seed 23\nOnce upon a time"), "{default}");
+    let greedy = ok(&asked(&["-n", "2", "--temperature", "0"]));
+    assert!(greedy.stderr.starts_with("note: at temperature 0 nothing is drawn"), "{}", greedy.stderr);
+}
+
+#[test]
+fn the_report_compares_samples_with_caches_apart() {
+    let report = ok(&asked(&["--samples", "4"])).stderr;
+    // 4 tokens in the prompt, 39 of 40 new ones are read; 43 tokens are 3 pages of 16, the first of which is copied.
+    assert_eq!(line(&report, "samples"), "4, at most 4 in a step");
+    assert!(line(&report, "prefill").starts_with("4 tokens in 1 step, "), "{report}");
+    assert!(line(&report, "decode").starts_with("156 tokens in 39 steps, "), "{report}");
+    assert_eq!(line(&report, "projected"), "160 rows; 4 caches apart: 172 rows");
+    assert_eq!(
+        line(&report, "cache"),
+        "paged: 0.56 MiB at the peak, 12 rows copied; 4 caches apart: 0.56 MiB, nothing copied"
+    );
+    assert_eq!(line(&report, "pages"), "12 of 12 at the peak, 16 slots each; 4 caches apart: 12 pages");
+    let chapters = line(&report, "chapters");
+    assert_eq!(chapters, "4 reference, 5 reference, 6 reference, 10 reference, 13 reference");
+    assert!(!report.contains("\nroom for"), "{report}");
+    assert!(report.lines().any(|line| line.starts_with("3      seed 25   after 40 new")), "{report}");
+    let shared = ok(&asked(&["--samples", "4", "--page-size", "2"])).stderr;
+    assert_eq!(line(&shared, "pages"), "82 of 82 at the peak, 2 slots each; 4 caches apart: 88 pages");
+    // Caches that share nothing say nothing about it.
+    let flat = ok(&asked(&["--samples", "4", "--kv", "flat"])).stderr;
+    assert_eq!(line(&flat, "projected"), "172 rows");
+    assert!(!flat.contains("apart") && !line(&flat, "chapters").contains("10"), "{flat}");
+    let greedy = ok(&asked(&["--samples", "2", "--temperature", "0"])).stderr;
+    assert!(line(&greedy, "chapters").starts_with("1 reference"), "argmax is chapter 1's: {greedy}");
+}
+
+#[test]
+fn json_lists_the_samples() {
+    let all = ok(&asked(&["--samples", "4", "--json"])).json();
+    for (sample, text) in all["texts"].as_array().unwrap().iter().enumerate() {
+        let seed = (23 + sample).to_string();
+        let alone = ok(&asked(&["--seed", &seed, "--json"])).json();
+        for key in ["prompt", "text", "tokens", "seed"] {
+            assert_eq!(text[key], alone[key], "{key} of sample {sample}");
+        }
+    }
+    assert_eq!(all["texts"].as_array().unwrap().len(), 4);
+    let page = 16 * 2 * 6 * 64 * 4;
+    let counters = json!({
+        "steps": 40, "most_texts_in_a_step": 4, "rows_projected": 160, "rows_copied": 12, "peak_bytes": 12 * page
+    });
+    assert_eq!(all["counters"], counters);
+    assert_eq!(all["apart"], json!({ "rows_projected": 172, "rows_copied": 0, "pages": 12, "bytes": 12 * page }));
+    assert_eq!(all["pages"], json!({ "page_size": 16, "pages": 12, "peak": 12 }));
+    let flat = ok(&asked(&["--samples", "2", "--json", "--kv", "flat"])).json();
+    assert_eq!((&flat["apart"], &flat["counters"]["tokens"]), (&Value::Null, &json!(86)));
+}
+
+#[test]
+fn a_pool_that_is_too_small_for_a_sample_cuts_it_and_says_so() {
+    // 2 pages of 3 for the prompt, and 13 of its own for a sample: the last has the prompt to itself.
+    let expected = told_alone(23, &[]);
+    let cut = run(&asked(&["--samples", "4", "--page-size", "3", "--pages", "14"]));
+    assert_eq!(cut.code, Some(1));
+    let (whole, found): (Vec<&str>, Vec<&str>) =
+        (expected.split("\n\ntext ").collect(), cut.stdout.split("\n\ntext ").collect());
+    assert_eq!(found.len(), 4, "{}", cut.stdout);
+    for (found, whole) in found.iter().zip(&whole) {
+        assert!(whole.starts_with(found.trim_end()) && found.len() > 100, "{found}");
+    }
+    let errors: Vec<&str> = cut.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert!(!errors.is_empty(), "{}", cut.stderr);
+    assert!(
+        errors[0].starts_with("error: text 1 is cut after 36 of 40 new tokens: pages needed: 1, free: 0 of 14"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn what_samples_cannot_do_is_refused_in_words() {
+    refused(
+        &asked(&["--samples", "8", "--page-size", "4", "--pages", "1"]),
+        "8 samples of a prompt of 4 tokens need at least 2 pages of 4 slots: 1 for the prompt, which all share, and 1 for the \
+         new tokens of one; the pool has 1; give it more (--pages), or shorten the prompt",
+    );
+    refused(
+        &["generate", "One day", "The king had", "--samples", "2"],
+        "--samples is for one prompt, and several were given; give one prompt, or leave out --samples",
+    );
+    refused(
+        &["generate", "--prompts", "no/such/file", "--beams", "2"],
+        "--beams is for one prompt, and several were given; give one prompt, or leave out --beams",
+    );
+    for option in ["--samples", "--beams"] {
+        let why = if option == "--samples" { "--samples tells several" } else { "--beams follows several" };
+        refused(
+            &asked(&[option, "2", "--draft", "prompt-lookup"]),
+            &format!("--draft guesses ahead for one text, and {why}: use one or the other"),
+        );
+        for saved in ["--save-cache", "--load-cache"] {
+            let files = "--save-cache and --load-cache are for the cache of one text";
+            refused(
+                &asked(&[option, "2", saved, "no/such/file"]),
+                &format!("{files}, and {why}: use one or the other"),
+            );
+        }
+        refused(
+            &["generate", "", option, "2"],
+            "the prompt is empty; give the text a beginning, such as \"Once upon a time\"",
+        );
+        for wrong in ["0", "257", "-1", "many"] {
+            let run = run(&asked(&[&format!("{option}={wrong}")]));
+            assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{option} {wrong}");
+            assert!(run.stderr.starts_with(&format!("error: invalid value '{wrong}' for '{option}")), "{}", run.stderr);
+        }
+    }
+    refused(
+        &asked(&["--samples", "2", "--beams", "2"]),
+        "--beams looks for the likeliest text, --samples draws several by chance: use one or the other",
+    );
+    for (option, value) in [("--temperature", "0.8"), ("--top-k", "3"), ("--top-p", "0.5")] {
+        refused(
+            &asked(&["--beams", "2", option, value]),
+            "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k and \
+             --top-p",
+        );
+    }
+    for kv in ["recompute", "flat", "contiguous"] {
+        refused(
+            &asked(&["--beams", "2", "--kv", kv]),
+            &format!(
+                "--beams follows texts that share their pages, and --kv {kv} has none; leave out --kv, or give --kv paged"
+            ),
+        );
+    }
+    refused(
+        &asked(&["--beams", "2", "--page-size", "4", "--pages", "1"]),
+        "the prompt of 4 tokens needs 2 pages of 4 slots, and the pool has 1; give it more (--pages), or shorten the prompt",
+    );
+}
+
+// Beams
+
+fn bundled(model: &str) -> Model {
+    Model::open(&crate::support::root().join("assets").join(model)).unwrap()
+}
+
+/// The same search without a cache, without a batch, and without chapter 10: every beam is a list of tokens.
+fn recomputed(model: &Model, prompt: &[u32], width: usize, limits: Limits<'_>) -> Vec<Found> {
+    let found = |tokens: Vec<u32>, log_probability: f64, has_ended: bool| {
+        let score = log_probability / ((tokens.len() + usize::from(has_ended)) as f64).powf(LENGTH_PENALTY);
+        Found { tokens, log_probability, score, has_ended }
+    };
+    let mut beams = vec![(Vec::new(), 0.0)];
+    let mut ended: Vec<Found> = Vec::new();
+    for _ in 0..limits.max_new_tokens {
+        let mut candidates = Vec::new();
+        for (place, (tokens, score)) in beams.iter().enumerate() {
+            let row = log_softmax(&model.step(&[prompt, &tokens[..]].concat(), None).unwrap());
+            candidates.extend((0..).zip(row).map(|(token, log): (u32, f32)| (score + f64::from(log), place, token)));
+        }
+        candidates.sort_by(|a: &(f64, usize, u32), b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        let mut next: Vec<(Vec<u32>, f64)> = Vec::new();
+        for (score, place, token) in candidates {
+            if next.len() == width {
+                break;
+            }
+            let tokens = beams[place].0.clone();
+            if limits.end_of_text.contains(&token) {
+                ended.push(found(tokens, score, true));
+            } else {
+                next.push(([tokens, vec![token]].concat(), score));
+            }
+        }
+        beams = next;
+        if ended.len() >= width {
+            beams.clear();
+            break;
+        }
+    }
+    ended.extend(beams.into_iter().map(|(tokens, score)| found(tokens, score, false)));
+    ended.sort_by(|a, b| b.score.total_cmp(&a.score));
+    ended
+}
+
+#[test]
+fn beams_find_what_the_same_search_finds_without_a_cache() {
+    let model = bundled("storyteller-draft");
+    for prompt in
+        [&[0_u32, 435, 591, 12, 77] as &[u32], &[0, 9], &[0, 500, 37, 4095, 8, 8, 8, 301, 44, 5, 6, 7, 1000, 1, 2, 3]]
+    {
+        let greedy = recomputed(&model, prompt, 1, Limits { max_new_tokens: 20, end_of_text: &[] });
+        for (width, max_new_tokens) in [(1, 20), (2, 1), (3, 20), (7, 10)] {
+            for end_of_text in [&[] as &[u32], &[greedy[0].tokens[3], greedy[0].tokens[9]]] {
+                let limits = Limits { max_new_tokens, end_of_text };
+                let expected = recomputed(&model, prompt, width, limits);
+                for page_size in [1, 3, 16, 256] {
+                    let run = format!("{prompt:?}, width {width}, ends {end_of_text:?}, pages of {page_size}");
+                    let full = prompt.len() / page_size;
+                    let each = (prompt.len() + max_new_tokens).div_ceil(page_size);
+                    let n_pages = full + (each - full) * width;
+                    let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
+                    let mut steps = 0;
+                    let (found, work) = search(&model, &slab, prompt, width, limits, &mut || steps += 1).unwrap();
+                    assert_eq!(found, expected, "{run}");
+                    assert_eq!(work.steps, steps, "{run}: a pass for each token of the beams");
+                    let rows = prompt.len() as u64 + (steps - 1) * width as u64;
+                    assert_eq!(work.rows_projected, rows, "{run}");
+                    assert!(work.peak_pages <= n_pages && work.peak_pages >= prompt.len().div_ceil(page_size), "{run}");
+                    assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: pages given back");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_search_stops_when_as_many_texts_have_ended_as_there_are_beams() {
+    let model = bundled("storyteller-draft");
+    let prompt = [0, 435, 591, 12, 77];
+    // Every token ends a text but a few: all candidates that are better than those few end.
+    let ends: Vec<u32> = (0..4096).filter(|token| token % 64 != 0).collect();
+    let limits = Limits { max_new_tokens: 50, end_of_text: &ends };
+    let slab = PageSlab::new(model.config().kv_layout(), 4, 60).unwrap();
+    let (found, work) = search(&model, &slab, &prompt, 3, limits, &mut || ()).unwrap();
+    assert!(found.len() >= 3 && found.iter().all(|text| text.has_ended) && work.steps < 50, "{found:?} {work:?}");
+    assert_eq!(found, recomputed(&model, &prompt, 3, limits));
+    assert!(found.windows(2).all(|pair| pair[0].score >= pair[1].score));
+    let empty = search(&model, &slab, &prompt, 3, Limits { max_new_tokens: 0, ..limits }, &mut || ()).unwrap();
+    assert_eq!(empty.0, [Found { tokens: vec![], log_probability: 0.0, score: score(0.0, 0), has_ended: false }]);
+    assert_eq!(empty.1.rows_projected, 0);
+}
+
+#[test]
+fn beams_that_find_no_page_give_all_back() {
+    let model = bundled("storyteller-draft");
+    let slab = PageSlab::new(model.config().kv_layout(), 4, 4).unwrap();
+    let limits = Limits { max_new_tokens: 30, end_of_text: &[] };
+    let refused = search(&model, &slab, &[0, 435, 591, 12, 77], 3, limits, &mut || ());
+    assert!(matches!(refused, Err(StepError::Cache(CacheError::OutOfPages { free: 0, .. }))), "{:?}", refused.err());
+    assert_eq!(slab.borrow().pool().n_free(), 4);
+}
+
+#[test]
+fn the_command_prints_the_best_text_and_lists_the_others() {
+    let run = ok(&asked(&["--beams", "4"]));
+    let all = ok(&asked(&["--beams", "4", "--json"])).json();
+    assert_eq!(run.stdout, format!("The king had{}\n", all["text"].as_str().unwrap()));
+    let (model, dir) = (bundled("storyteller"), crate::support::root().join("assets/storyteller"));
+    let tokenizer = Tokenizer::open(&dir).unwrap();
+    let prompt = tokenizer.encode("The king had").unwrap();
+    let limits = Limits { max_new_tokens: 40, end_of_text: &model.config().eos_token_ids };
+    let expected = recomputed(&model, &prompt, 4, limits);
+    assert_eq!(all["tokens"], json!({ "prompt": prompt, "new": expected[0].tokens }));
+    let texts = all["texts"].as_array().unwrap();
+    assert_eq!(texts.len(), expected.len());
+    for (text, expected) in texts.iter().zip(&expected) {
+        assert_eq!(text["new"], json!(expected.tokens));
+        // Written in full and read again, a number may differ in its last bit.
+        for (key, expected) in [("score", expected.score), ("log_probability", expected.log_probability)] {
+            assert!((text[key].as_f64().unwrap() - expected).abs() < 1e-9, "{key}: {text} {expected}");
+        }
+        assert_eq!(text["end"], if expected.has_ended { "end of text" } else { "limit" });
+    }
+    assert_eq!((&all["beams"], &all["length_penalty"], &all["kv"]), (&json!(4), &json!(1.0), &json!("paged")));
+
+    let report = &run.stderr;
+    assert_eq!(line(report, "beams"), "4; score: log-probability / tokens^1.0");
+    assert_eq!(line(report, "projected"), format!("{} rows", all["counters"]["rows_projected"]));
+    let best = report.lines().find(|line| line.starts_with("1 ")).expect(report);
+    assert!(best.ends_with(&format!("{:.4}", expected[0].score)), "{report}");
+    let chapters = line(report, "chapters");
+    assert_eq!(chapters, "4 reference, 5 reference, 6 reference, 10 reference, 13 reference");
+    assert!(
+        ok(&asked(&["--beams", "4", "--temperature", "0", "--kv", "paged", "--page-size", "1"])).stdout == run.stdout
+    );
+    // One beam is the greedy text.
+    assert_eq!(ok(&asked(&["--beams", "1"])).stdout, ok(&asked(&["--temperature", "0"])).stdout);
+    assert_eq!(ok(&["generate", "One day", "--beams", "3", "--max-new-tokens", "0"]).stdout, "One day\n");
+
+    let few = crate::program::run(&asked(&["--beams", "4", "--page-size", "2", "--pages", "9"]));
+    assert_eq!((few.code, few.stdout.as_str()), (Some(1), ""));
+    let says = few.stderr.starts_with("error: the beams need more pages than the pool has: pages needed: ");
+    assert!(says && few.stderr.contains(" of 9; give it more, 82 are always enough (--pages)"), "{}", few.stderr);
+}
+
+// Bench
+
+#[test]
+fn the_benchmark_counts_the_three_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("numbers.json");
+    let file = file.to_str().unwrap();
+    let found = ok(&["bench", "samples", "--json", file]).stdout;
+    let expected = "\
+texts                      rows computed   pages held   rows copied
+caches apart                       7,992          504             0
+restored from a snapshot           1,692          504         6,300
+forked                             1,692          112            28
+";
+    assert_eq!(found, expected);
+    let numbers: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let last = json!({ "way": "forked", "rows_computed": 1692, "pages_held": 112, "rows_copied": 28 });
+    assert_eq!(numbers[2], last);
+    let other =
+        ok(&["bench", "samples", "--samples", "3", "--prompt-tokens", "10", "--new-tokens", "4", "--page-size", "4"]);
+    let counts = |line: &str| line.split_whitespace().rev().take(3).map(str::to_string).collect::<Vec<_>>();
+    let lines: Vec<_> = other.stdout.lines().skip(1).map(counts).collect();
+    // 13 tokens are 4 pages; the two full ones are shared, and two rows of the third are copied twice.
+    assert_eq!(lines, [["0", "12", "39"], ["20", "12", "19"], ["4", "8", "19"]]);
+}

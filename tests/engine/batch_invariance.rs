@@ -1,0 +1,95 @@
+//! A row has the same bits in whatever company it is computed: the property on which all other tests rest.
+
+use crate::support::dense::DenseCache;
+use crate::support::oracle::Dice;
+use crate::support::story::assets;
+use page_by_page::cache::KvCache;
+use page_by_page::model::{Chunk, LogitRows, Model};
+
+/// Logits after every token, all in one pass, without a cache.
+fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
+    model.forward(vec![model.chunk(tokens, None, LogitRows::All).unwrap()]).unwrap()
+}
+
+/// Cuts each text into pieces of its own sizes and computes them turn by turn: in each turn the next piece of every
+/// text that has one left, in one batch. Returns the logits of each text.
+fn in_turns(model: &Model, texts: &[(Vec<u32>, Vec<usize>)]) -> Vec<Vec<f32>> {
+    let vocab_size = model.config().vocab_size;
+    let mut caches: Vec<DenseCache> = texts.iter().map(|_| DenseCache::new(model.config().kv_layout())).collect();
+    let mut logits: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
+    for turn in 0.. {
+        let mut batch: Vec<Chunk<'_>> = Vec::new();
+        let mut rows = Vec::new();
+        for (index, ((tokens, sizes), cache)) in texts.iter().zip(&mut caches).enumerate() {
+            let start = cache.len();
+            if start < tokens.len() {
+                let end = (start + sizes[turn % sizes.len()]).min(tokens.len());
+                rows.push((index, end - start));
+                batch.push(model.chunk(&tokens[start..end], Some(cache), LogitRows::All).unwrap());
+            }
+        }
+        if batch.is_empty() {
+            break;
+        }
+        let all = model.forward(batch).unwrap();
+        let mut rest = all.as_slice();
+        for (index, rows) in rows {
+            let (own, others) = rest.split_at(rows * vocab_size);
+            logits[index].extend_from_slice(own);
+            rest = others;
+        }
+    }
+    logits
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// Up to three sequences, each with the sizes of the pieces it is cut into.
+fn sequences(dice: &mut Dice, vocab_size: usize) -> Vec<(Vec<u32>, Vec<usize>)> {
+    let many = |dice: &mut Dice, most: usize, low: usize, high: usize| -> Vec<usize> {
+        (0..dice.roll(1, most)).map(|_| dice.roll(low, high)).collect()
+    };
+    let tokens = |numbers: Vec<usize>| numbers.into_iter().map(|number| number as u32).collect();
+    (0..dice.roll(1, 3)).map(|_| (tokens(many(dice, 39, 0, vocab_size - 1)), many(dice, 5, 1, 11))).collect()
+}
+
+fn check(model: &Model) {
+    for seed in 0..24 {
+        let sequences = sequences(&mut Dice::new(seed), model.config().vocab_size);
+        for ((tokens, sizes), found) in sequences.iter().zip(in_turns(model, &sequences)) {
+            let expected = at_once(model, tokens);
+            assert!(bits(&found) == bits(&expected), "seed {seed}: {} tokens in pieces of {sizes:?}", tokens.len());
+        }
+    }
+}
+
+#[test]
+fn any_pieces_in_any_company_give_the_same_bits() {
+    check(&Model::open(&assets().join("storyteller-draft")).unwrap());
+}
+
+#[test]
+fn also_where_nothing_is_a_multiple_of_sixteen() {
+    check(&Model::open(&crate::support::root().join("tests/golden/one-layer-odd")).unwrap());
+}
+
+#[test]
+fn a_long_prompt_has_the_same_bits_token_by_token() {
+    let model = Model::open(&assets().join("storyteller")).unwrap();
+    let tokens: Vec<u32> = (0..300).map(|i| i * 37 % 4096).collect();
+    let one_by_one = in_turns(&model, &[(tokens.clone(), vec![1])]);
+    assert!(bits(&one_by_one[0]) == bits(&at_once(&model, &tokens)), "300 tokens, decoded one by one");
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let model = Model::open(&assets().join("storyteller")).unwrap();
+    let tokens: Vec<u32> = (0..120).map(|i| i * 31 % 4096).collect();
+    let expected = bits(&at_once(&model, &tokens));
+    for threads in [1, 2, 5] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        assert!(pool.install(|| bits(&at_once(&model, &tokens))) == expected, "{threads} threads");
+    }
+}

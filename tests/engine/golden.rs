@@ -1,0 +1,116 @@
+//! The engine computes what `transformers` computes, for ten checkpoints, at every position.
+
+use std::path::{Path, PathBuf};
+
+use page_by_page::model::{LogitRows, Model};
+use safetensors::SafeTensors;
+
+struct Golden {
+    tokens: Vec<u32>,
+    ids: Vec<usize>,
+    /// `[tokens, ids]`
+    logits: Vec<f32>,
+    scale: Vec<f32>,
+    argmax: Vec<usize>,
+}
+
+fn tests() -> PathBuf {
+    crate::support::root().join("tests/golden")
+}
+
+fn read(name: &str) -> Golden {
+    let bytes = std::fs::read(tests().join(name).join("golden.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let integers = |name| -> Vec<usize> {
+        let data = file.tensor(name).unwrap().data();
+        data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as usize).collect()
+    };
+    let floats = |name| -> Vec<f32> {
+        file.tensor(name).unwrap().data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    Golden {
+        tokens: integers("tokens").into_iter().map(|token| token as u32).collect(),
+        ids: integers("ids"),
+        logits: floats("logits"),
+        scale: floats("scale"),
+        argmax: integers("argmax"),
+    }
+}
+
+/// Compares all positions of one checkpoint; returns the largest difference, in parts of the position's scale.
+fn compare(name: &str, checkpoint: &Path) -> f32 {
+    let golden = read(name);
+    let model = Model::open(checkpoint).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let vocab_size = model.config().vocab_size;
+    let logits = model.forward(vec![model.chunk(&golden.tokens, None, LogitRows::All).unwrap()]).unwrap();
+    let mut worst = 0.0f32;
+    for (position, found) in logits.chunks_exact(vocab_size).enumerate() {
+        let expected = &golden.logits[position * golden.ids.len()..][..golden.ids.len()];
+        for (id, expected) in golden.ids.iter().zip(expected) {
+            worst = worst.max((found[*id] - expected).abs() / golden.scale[position]);
+        }
+        let best = (0..vocab_size).max_by(|a, b| found[*a].total_cmp(&found[*b])).unwrap();
+        assert_eq!(best, golden.argmax[position], "{name}: likeliest token after position {position}");
+    }
+    assert_eq!(logits.len(), golden.tokens.len() * vocab_size, "{name}: one row of logits for each token");
+    worst
+}
+
+#[test]
+fn logits_agree_with_transformers() {
+    let mut cases = 0;
+    for entry in std::fs::read_dir(tests()).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_dir() {
+            continue;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let checkpoint =
+            if path.join("config.json").exists() { path.clone() } else { tests().join("../../assets").join(name) };
+        let worst = compare(name, &checkpoint);
+        println!("{name}: {worst:e}");
+        assert!(worst < 2e-5, "{name}: a logit is off by {worst:e} of its position's scale");
+        cases += 1;
+    }
+    assert_eq!(cases, 10, "checkpoints compared");
+}
+
+#[test]
+fn ends_of_text_come_from_the_generation_config_first() {
+    let ends = |name: &str| Model::open(&tests().join(name)).unwrap().config().eos_token_ids.clone();
+    assert_eq!(ends("long-eos-list"), [7, 11], "generation_config.json has a list");
+    assert_eq!(ends("tied-with-head"), [2, 1], "a single id in config.json, a list in generation_config.json");
+}
+
+/// What the readers of Qwen3 configs in candle and mistral.rs insist on: without one of these they refuse a model.
+#[test]
+fn the_bundled_models_open_elsewhere() {
+    for (name, layers) in [("storyteller", 6), ("storyteller-draft", 2)] {
+        let path = tests().join("../../assets").join(name).join("config.json");
+        let config: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        for field in [
+            "attention_bias",
+            "head_dim",
+            "hidden_act",
+            "hidden_size",
+            "intermediate_size",
+            "max_position_embeddings",
+            "max_window_layers",
+            "num_attention_heads",
+            "num_hidden_layers",
+            "num_key_value_heads",
+            "rms_norm_eps",
+            "rope_theta",
+            "sliding_window",
+            "tie_word_embeddings",
+            "torch_dtype",
+            "use_sliding_window",
+            "vocab_size",
+        ] {
+            assert!(config.get(field).is_some(), "{name}: config.json says nothing of {field}");
+        }
+        for field in ["num_hidden_layers", "max_window_layers"] {
+            assert_eq!(config[field], layers, "{name}: {field}");
+        }
+    }
+}

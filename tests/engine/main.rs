@@ -1,0 +1,23 @@
+//! The engine's own tests: what the chapters stand on. Run by name, `cargo test --features solution --test engine`.
+
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/checkpoints.rs"]
+#[allow(dead_code)]
+mod checkpoints;
+
+mod another_way;
+mod batch_invariance;
+mod golden;
+mod graders;
+mod numbers;
+mod page_metadata;
+mod prefix_caches;
+mod rules;
+mod snapshot;
+
+/// These tests run on the reference: they stand on no chapter of a reader's.
+mod whose_code {
+    pub const STANDS_ON: &[&str] = &[];
+}
