@@ -23,6 +23,7 @@ use crate::model::{Model, StepError};
 /// `[0.5, 2.0, -1.0, 2.0]` → `1`
 // ANCHOR: argmax
 pub fn argmax(logits: &[f32]) -> u32 {
+    // ch01 task 1: find the id of the highest logit
     let mut best = 0;
     for (id, logit) in logits.iter().enumerate() {
         if *logit > logits[best] {
@@ -53,6 +54,7 @@ pub fn generate(
     pick: &mut dyn FnMut(&[f32]) -> u32,
     on_token: &mut dyn FnMut(u32),
 ) -> Result<Vec<u32>, StepError> {
+    // ch01 task 2: ask, pick, append, until the end of the text or the budget
     let mut text = prompt.to_vec();
     while text.len() - prompt.len() < limits.max_new_tokens {
         let logits = model.next_logits(&text)?;
@@ -90,7 +92,10 @@ impl<'m> Recompute<'m> {
 impl LanguageModel for Recompute<'_> {
     /// Computes all of `tokens`, once and without a cache, and counts their rows. A call that
     /// fails counts nothing.
+    ///
+    /// `self.model.step(tokens, None)` computes; `None` says that there is no cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+        // ch01 task 3: compute the whole text and count its rows
         let logits = self.model.step(tokens, None)?;
         self.rows_projected += tokens.len() as u64;
         Ok(logits)

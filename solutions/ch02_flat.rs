@@ -48,6 +48,7 @@ impl FlatCache {
 /// `grown(&[1.0, 2.0], 2)` → `[1.0, 2.0, 0.0, 0.0]`
 // ANCHOR: grown
 pub fn grown(old: &[f32], extra: usize) -> Vec<f32> {
+    // ch02 task 1: copy into a new tensor that is exactly as long as it must be
     let mut new = vec![0.0; old.len() + extra];
     new[..old.len()].copy_from_slice(old);
     new
@@ -71,6 +72,7 @@ impl KvCache for FlatCache {
     /// tokens copies 3 rows, and `len` is then 5. `extend(0)` makes new tensors too: on 3
     /// tokens it copies 3 rows.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        // ch02 task 1: make room for n tokens in every layer
         let extra = n * self.layout.kv_width();
         for layer in &mut self.layers {
             layer.k = grown(&layer.k, extra);
@@ -95,6 +97,7 @@ impl KvCache for FlatCache {
     /// rows.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
+        // ch02 task 3: store the new rows behind the older ones
         let first = (self.len - rows) * self.layout.kv_width();
         self.layers[layer].k[first..].copy_from_slice(k);
         self.layers[layer].v[first..].copy_from_slice(v);
@@ -104,6 +107,7 @@ impl KvCache for FlatCache {
     // ANCHOR: gather
     /// All rows of one layer: the tensors themselves, borrowed.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        // ch02 task 2: lend the keys and the values of the layer
         let layer = &self.layers[layer];
         (Cow::Borrowed(&layer.k), Cow::Borrowed(&layer.v))
     }

@@ -26,6 +26,7 @@ use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 /// `bytes_per_number`: 4 for `f32`, 2 for 16-bit floats.
 // ANCHOR: cache_bytes
 pub fn cache_bytes(layout: KvLayout, tokens: usize, bytes_per_number: usize) -> usize {
+    // ch03 task 1: how many bytes is that?
     let rows = 2 * layout.n_layers * tokens;
     rows * layout.kv_width() * bytes_per_number
 }
@@ -60,6 +61,7 @@ impl ContiguousCache {
     ///
     /// With `kv_width` 2 and `capacity` 8: layer 1, positions `3..5` → numbers `22..26`.
     fn range(&self, layer: usize, positions: Range<usize>) -> Range<usize> {
+        // ch03 task 3: find these rows in the tensor of all layers
         let width = self.layout.kv_width();
         let first_row = layer * self.capacity;
         (first_row + positions.start) * width..(first_row + positions.end) * width
@@ -83,6 +85,7 @@ impl KvCache for ContiguousCache {
     /// [`CacheError::OutOfSlots`] if fewer than `n` are free; the cache is then as it was.
     /// `n` may be any number, even `usize::MAX`.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        // ch03 task 2: take n slots, or refuse and change nothing
         let free = self.capacity - self.len;
         if n > free {
             return Err(CacheError::OutOfSlots { needed: n, free, capacity: self.capacity });
@@ -104,6 +107,7 @@ impl KvCache for ContiguousCache {
     /// rows.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
+        // ch03 task 3: store the new rows in the newest slots
         assert!(rows <= self.len, "{rows} rows to write, {} tokens held", self.len);
         let range = self.range(layer, self.len - rows..self.len);
         self.k[range.clone()].copy_from_slice(k);
@@ -115,6 +119,7 @@ impl KvCache for ContiguousCache {
     /// The rows of one layer, borrowed from the reservation: `[len, kv_width]`, the empty
     /// slots left out.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        // ch03 task 3: lend the filled part of the layer
         let range = self.range(layer, 0..self.len);
         (Cow::Borrowed(&self.k[range.clone()]), Cow::Borrowed(&self.v[range]))
     }
@@ -135,6 +140,7 @@ impl KvCache for ContiguousCache {
 /// No token in 10 slots and 30 tokens in 30: 10 of 40 slots are empty → `0.25`
 // ANCHOR: wasted_share
 pub fn wasted_share(usages: &[Usage]) -> f64 {
+    // ch03 task 4: what share of the slots is empty?
     let slots: usize = usages.iter().map(|usage| usage.slots).sum();
     let wasted: usize = usages.iter().map(|usage| usage.wasted()).sum();
     if slots == 0 { 0.0 } else { wasted as f64 / slots as f64 }

@@ -37,6 +37,7 @@ impl PagePool {
     /// If `n_pages` does not fit into a `u32`.
     pub fn new(n_pages: usize) -> Result<Self, CacheError> {
         let end = u32::try_from(n_pages).expect("a page's number is a u32");
+        // ch04 task 1: all pages free, page 0 handed out first
         if n_pages == 0 {
             return Err(CacheError::NoPages);
         }
@@ -61,6 +62,7 @@ impl PagePool {
     /// # Errors
     /// [`CacheError::OutOfPages`] if there is none.
     pub fn alloc(&mut self) -> Result<PageId, CacheError> {
+        // ch04 task 1: take the next free page, with one owner
         let page = self.free.pop().ok_or(CacheError::OutOfPages { needed: 1, free: 0 })?;
         self.owners[page.index()] = 1;
         Ok(page)
@@ -76,6 +78,7 @@ impl PagePool {
     /// # Errors
     /// [`CacheError::OutOfPages`] if fewer than `n` are free; the pool is then as it was.
     pub fn alloc_n(&mut self, n: usize) -> Result<Vec<PageId>, CacheError> {
+        // ch04 task 2: take n pages, or refuse and change nothing
         if n > self.free.len() {
             return Err(CacheError::OutOfPages { needed: n, free: self.free.len() });
         }
@@ -90,6 +93,7 @@ impl PagePool {
     /// [`CacheError::ForeignPage`] if the pool has no page of this number. A page of another
     /// pool whose number this pool has too cannot be told from its own.
     pub fn owners(&self, page: PageId) -> Result<u32, CacheError> {
+        // ch04 task 3: how many owners has this page, if the pool has it at all?
         let owners = self.owners.get(page.index()).copied();
         owners.ok_or(CacheError::ForeignPage { page, n_pages: self.n_pages() })
     }
@@ -102,6 +106,7 @@ impl PagePool {
     /// [`CacheError::ForeignPage`]; [`CacheError::FreePage`] if the page has no owner who
     /// could share it.
     pub fn share(&mut self, page: PageId) -> Result<(), CacheError> {
+        // ch04 task 3: one more owner, for a page that has one
         if self.owners(page)? == 0 {
             return Err(CacheError::FreePage(page));
         }
@@ -117,6 +122,7 @@ impl PagePool {
     /// # Errors
     /// [`CacheError::ForeignPage`]; [`CacheError::DoubleFree`] if the page has no owner.
     pub fn free(&mut self, page: PageId) -> Result<(), CacheError> {
+        // ch04 task 3: one owner less; the last one brings the page back
         if self.owners(page)? == 0 {
             return Err(CacheError::DoubleFree(page));
         }

@@ -77,6 +77,7 @@ impl PageTable {
     ///
     /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
     pub fn pages_needed(&self, n: usize) -> usize {
+        // ch05 task 1: what does not fit into the last page needs new ones
         let left_in_last_page = self.slots() - self.len;
         n.saturating_sub(left_in_last_page).div_ceil(self.page_size)
     }
@@ -90,6 +91,7 @@ impl PageTable {
     /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they
     /// were.
     pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
+        // ch05 task 1: take exactly the pages needed, or refuse and change nothing
         let new_pages = pool.alloc_n(self.pages_needed(n))?;
         self.pages.extend(new_pages);
         self.len += n;
@@ -104,6 +106,7 @@ impl PageTable {
     /// # Errors
     /// [`CacheError::PastTheEnd`] if no token is held there.
     pub fn locate(&self, position: usize) -> Result<Slot, CacheError> {
+        // ch05 task 2: from a position to its page and slot
         if position >= self.len {
             return Err(CacheError::PastTheEnd { position, len: self.len });
         }
@@ -121,6 +124,7 @@ impl PageTable {
     /// [`CacheError::DoubleFree`] if it has no owner there. Table and pool are then as they
     /// were. A pool in which all these pages have owners cannot tell.
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
+        // ch05 task 3: free every page once and forget the tokens, or change nothing
         all_owned(&self.pages, pool)?;
         for page in self.pages.drain(..).rev() {
             pool.free(page)?;
@@ -138,6 +142,7 @@ impl PageTable {
 /// [`CacheError::ForeignPage`] for a page that the pool does not have,
 /// [`CacheError::DoubleFree`] for one that has no owner there.
 pub(crate) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
+    // ch05 task 3: has each of these pages an owner in the pool?
     for page in pages {
         if pool.owners(*page)? == 0 {
             return Err(CacheError::DoubleFree(*page));

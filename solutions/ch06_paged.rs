@@ -69,6 +69,7 @@ impl PageSlab {
     /// With 2 layers, `page_size` 4 and `kv_width` 2: page 2, layer 1, slots `1..3` → numbers
     /// `42..46`.
     pub(super) fn range(&self, page: PageId, layer: usize, slots: Range<usize>) -> Range<usize> {
+        // ch06 task 2: where do these slots of the page lie?
         let width = self.layout.kv_width();
         let first_row = (page.index() * self.layout.n_layers + layer) * self.page_size;
         (first_row + slots.start) * width..(first_row + slots.end) * width
@@ -106,6 +107,7 @@ impl PagedCache {
     /// # Panics
     /// If the slab is lent to somebody at the moment: no page may be lost in silence.
     pub fn release(&mut self) {
+        // ch06 task 1: give every page back
         let released = self.table.release(&mut self.slab.borrow_mut().pool);
         debug_assert_eq!(released, Ok(()), "a cache frees each of its pages once");
     }
@@ -136,6 +138,7 @@ impl KvCache for PagedCache {
     /// # Panics
     /// If the slab is lent to somebody at the moment.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        // ch06 task 1: grow the table from the slab's pool
         self.table.grow(n, &mut self.slab.borrow_mut().pool)
     }
     // ANCHOR_END: extend
@@ -148,9 +151,10 @@ impl KvCache for PagedCache {
     /// If there are more rows than tokens are held, or `k` and `v` are not the same whole
     /// rows. Nothing is written then.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
+        let rows = self.layout().rows(k, v);
+        // ch06 task 2: scatter the new rows to their slots
         let slab = &mut *self.slab.borrow_mut();
         let width = slab.layout.kv_width();
-        let rows = slab.layout.rows(k, v);
         let first = self.table.len() - rows;
         for row in 0..rows {
             let place = self.table.locate(first + row).expect("extend has made the room");
@@ -166,6 +170,7 @@ impl KvCache for PagedCache {
     /// Copies the filled slots of one layer together, page by page in table order:
     /// `[len, kv_width]`. The room for all is taken at once, and each row is copied once.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
+        // ch06 task 3: copy the filled slots together, in table order
         let slab = self.slab.borrow();
         let mut left = self.table.len();
         let numbers = left * slab.layout.kv_width();

@@ -27,6 +27,7 @@ use crate::chapters::ch06_paged::PagedCache;
 /// # Errors
 /// [`CacheError::PastTheStart`] if `n` is more than `len`; both may be any number.
 fn tokens_left(len: usize, n: usize) -> Result<usize, CacheError> {
+    // ch07 task 1: how many are left, if there are so many?
     len.checked_sub(n).ok_or(CacheError::PastTheStart { n, len })
 }
 // ANCHOR_END: tokens_left
@@ -36,6 +37,7 @@ impl Rewind for FlatCache {
     /// Cuts both tensors of every layer to the rows that stay. Nothing is copied: the tensors
     /// stay where they are.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        // ch07 task 1: forget the newest rows of every tensor
         let left = tokens_left(self.len, n)?;
         let numbers = left * self.layout().kv_width();
         for layer in &mut self.layers {
@@ -52,6 +54,7 @@ impl Rewind for ContiguousCache {
     // ANCHOR: contiguous
     /// Moves the end of the text back; the slots behind it are free again. No row is touched.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        // ch07 task 2: forget the newest tokens of the reservation
         self.len = tokens_left(self.len, n)?;
         Ok(())
     }
@@ -73,6 +76,7 @@ impl PageTable {
     /// the table's to free, as in [`release`](PageTable::release). Table and pool are then as
     /// they were.
     pub fn rewind(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
+        // ch07 task 3: forget the newest tokens, let go of the pages without any
         let left = tokens_left(self.len, n)?;
         let pages_kept = left.div_ceil(self.page_size());
         all_owned(&self.pages[pages_kept..], pool)?;
@@ -93,6 +97,7 @@ impl Rewind for PagedCache {
     /// # Panics
     /// If the slab is lent to somebody at the moment.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        // ch07 task 4: rewind the table over the slab
         self.table.rewind(n, &mut self.slab.borrow_mut().pool)
     }
     // ANCHOR_END: paged

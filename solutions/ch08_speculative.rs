@@ -43,6 +43,7 @@ impl Drafter for DraftModel<'_> {
     /// # Errors
     /// [`StepError`] of the model, after some guesses too: there is no half draft.
     fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
+        // ch08 task 1: guess k tokens, one after the other
         let mut guess = text.to_vec();
         let mut draft = Draft::default();
         for _ in 0..k {
@@ -67,6 +68,7 @@ impl Drafter for DraftModel<'_> {
 /// # Errors
 /// [`StepError`] of the target, which then remembers what it did before.
 pub fn verify(target: &mut dyn RewindableModel, text: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
+    // ch08 task 1: one pass of the target over the text and the draft
     let guess = [text, drafted].concat();
     target.last_logits(&guess, drafted.len() + 1)
 }
@@ -83,6 +85,7 @@ pub fn verify(target: &mut dyn RewindableModel, text: &[u32], drafted: &[u32]) -
 ///
 /// Drafted `[5, 9, 2]`; `pick` would choose 5, 9, 4, 7 from the rows → `[5, 9, 4]`
 pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(&[f32]) -> u32) -> Vec<u32> {
+    // ch08 task 2: the choices of the target, as far as they are the draft's, and one more
     let mut new_tokens = Vec::new();
     for (index, row) in rows.iter().enumerate() {
         let token = pick(row);
@@ -105,6 +108,7 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 /// # Errors
 /// [`StepError`] of the model, which then remembers what it did before.
 pub fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), StepError> {
+    // ch08 task 3: rewind what is too much, or read what is missing
     let remembered = model.remembered();
     if remembered > text.len() {
         model.rewind(remembered - text.len())?;
@@ -188,6 +192,7 @@ impl Speculation<'_> {
     /// behind the first that ends the text; settles what both remember. Each is asked once,
     /// also where `k` is 0, and what one of them refuses the step refuses.
     fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
+        // ch08 task 4: a draft, the target's rows, the new tokens, and what both remember
         let draft = self.drafter.draft(text, k)?;
         let rows = verify(self.target, text, &draft.tokens)?;
         let mut new_tokens = (self.accept)(&draft, &rows);

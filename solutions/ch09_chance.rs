@@ -44,6 +44,7 @@ impl Drafter for SamplingDraftModel<'_> {
     /// # Errors
     /// [`StepError`] of the model, after some guesses too: there is no half draft.
     fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
+        // ch09 task 1: draw k tokens, one after the other, and keep what each was drawn from
         let mut guess = text.to_vec();
         let mut draft = Draft::default();
         for _ in 0..k {
@@ -70,6 +71,7 @@ impl Drafter for SamplingDraftModel<'_> {
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `[0.25, 0.0, 0.0]`
 pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
+    // ch09 task 2: what the target has left for each token
     let left: Vec<f32> = p.iter().zip(q).map(|(p, q)| (p - q).max(0.0)).collect();
     if left.iter().any(|weight| *weight > 0.0) { left } else { p.to_vec() }
 }
@@ -95,6 +97,7 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
 /// `p` = `[0.25, 0.75]`, `q` = `[0.5, 0.5]`; token 0 is drafted. Random number 0.3 → it is
 /// accepted; 0.6 → it is rejected, and token 1 comes in its place.
 pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut() -> f64) -> Vec<u32> {
+    // ch09 task 3: keep each drafted token with probability min(1, p / q)
     let mut new_tokens = Vec::new();
     for (index, token) in draft.tokens.iter().enumerate() {
         let (p, q) = (&rows[index], &draft.probabilities[index]);
@@ -117,6 +120,7 @@ pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut(
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `0.25 + 0.25 + 0.25` = `0.75`
 pub fn share_to_expect(p: &[f32], q: &[f32]) -> f64 {
+    // ch09 task 4: the sum of the smaller of p and q
     p.iter().zip(q).map(|(p, q)| f64::from(p.min(*q))).sum()
 }
 // ANCHOR_END: share_to_expect

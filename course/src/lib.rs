@@ -3,6 +3,7 @@
 //! | Module | Answers |
 //! |---|---|
 //! | [`chapters`] | Which chapters are there, where do their files lie, and how far has the reader come? |
+//! | [`marks`] | Which stub does a solution give? |
 //! | [`stub`] | Is this file the stub that was handed out, and may it be compiled? |
 //! | [`lesson`] | Which tasks, hints and questions does a chapter's page have? (feature `lesson`) |
 //!
@@ -11,4 +12,5 @@
 pub mod chapters;
 #[cfg(feature = "lesson")]
 pub mod lesson;
+pub mod marks;
 pub mod stub;

@@ -5,14 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
 use crate::serve::Server;
+use page_by_page_course::stub;
+
 use crate::support::Book;
 
 #[allow(dead_code)]
 #[path = "../../../figures/src/standing.rs"]
 mod standing;
-#[allow(dead_code)]
-#[path = "../../../course/src/stub.rs"]
-mod stub;
 
 const EXERCISE: &str = "exercises/ch02_flat.rs";
 const PAGE: &str = "book/src/ch02_flat.md";

@@ -5,22 +5,22 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::course::Course;
+use crate::files::{names, read};
 use crate::finding::Report;
 
 const INSTA: &str = ".config/insta.yaml";
 const CARGO: &str = ".cargo/config.toml";
 pub const SNAPSHOTS: &str = "tests/snapshots";
 
-pub fn check(course: &Course, report: &mut Report) -> Result<()> {
-    check_insta(course, report)?;
-    check_cargo(course, report)?;
-    check_snapshots(course, report)
+pub fn check(root: &Path, report: &mut Report) -> Result<()> {
+    check_insta(root, report)?;
+    check_cargo(root, report)?;
+    check_snapshots(root, report)
 }
 
 /// `behavior:` with `update: no` below it.
-fn check_insta(course: &Course, report: &mut Report) -> Result<()> {
-    let text = if course.has(INSTA) { course.read(INSTA)? } else { String::new() };
+fn check_insta(root: &Path, report: &mut Report) -> Result<()> {
+    let text = if root.join(INSTA).is_file() { read(root, INSTA)? } else { String::new() };
     let mut section = "";
     let mut holds = false;
     for line in text.lines() {
@@ -50,8 +50,8 @@ pub const FORCED: [(&str, &str, &str); 6] = [
 const ACCEPTED: &str = "the environment makes wrong work pass";
 
 /// All variables, forced.
-fn check_cargo(course: &Course, report: &mut Report) -> Result<()> {
-    let text = if course.has(CARGO) { course.read(CARGO)? } else { String::new() };
+fn check_cargo(root: &Path, report: &mut Report) -> Result<()> {
+    let text = if root.join(CARGO).is_file() { read(root, CARGO)? } else { String::new() };
     let config: toml::Table = text.parse().with_context(|| format!("{CARGO} is not TOML"))?;
     for (name, value, otherwise) in FORCED {
         let set = config.get("env").and_then(|env| env.get(name));
@@ -66,17 +66,17 @@ fn check_cargo(course: &Course, report: &mut Report) -> Result<()> {
 }
 
 /// No snapshot that waits to be accepted, and none that no test reads.
-fn check_snapshots(course: &Course, report: &mut Report) -> Result<()> {
-    for file in files(course)? {
+fn check_snapshots(root: &Path, report: &mut Report) -> Result<()> {
+    for file in files(root)? {
         if file.ends_with(".snap.new") || file.ends_with(".pending-snap") {
             report.add(file, 0, "a snapshot that waits to be accepted does not belong here: delete it");
         }
     }
     let mut tests = String::new();
-    for test in course.names("tests", ".rs")? {
-        tests.push_str(&course.read(&format!("tests/{test}.rs"))?);
+    for test in names(root, "tests", ".rs")? {
+        tests.push_str(&read(root, &format!("tests/{test}.rs"))?);
     }
-    for name in course.names(SNAPSHOTS, ".snap")? {
+    for name in names(root, SNAPSHOTS, ".snap")? {
         if !tests.contains(&format!("\"{name}\"")) {
             report.add(format!("{SNAPSHOTS}/{name}.snap"), 0, format!("no test in tests/ names \"{name}\""));
         }
@@ -86,10 +86,10 @@ fn check_snapshots(course: &Course, report: &mut Report) -> Result<()> {
 
 /// What git keeps, or would: tracked files, and new ones that are not ignored, from the root. Without git, what lies
 /// in tests/snapshots.
-fn files(course: &Course) -> Result<Vec<String>> {
-    match listed_by_git(&course.root) {
+fn files(root: &Path) -> Result<Vec<String>> {
+    match listed_by_git(root) {
         Some(files) => Ok(files),
-        None => Ok(course.names(SNAPSHOTS, "")?.into_iter().map(|file| format!("{SNAPSHOTS}/{file}")).collect()),
+        None => Ok(names(root, SNAPSHOTS, "")?.into_iter().map(|file| format!("{SNAPSHOTS}/{file}")).collect()),
     }
 }
 
@@ -103,44 +103,4 @@ pub fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     files.sort();
     files.dedup();
     Some(files)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::sample::Sample;
-
-    #[test]
-    fn unprotected_snapshots_are_found() {
-        let sample = Sample::new();
-        sample.replace(".config/insta.yaml", "update: no", "update: always");
-        sample.expect(".config/insta.yaml: must hold");
-
-        let sample = Sample::new();
-        sample.replace(
-            ".cargo/config.toml",
-            "INSTA_UPDATE = { value = \"no\", force = true }",
-            "INSTA_UPDATE = \"no\"",
-        );
-        sample.expect(".cargo/config.toml: must hold `INSTA_UPDATE = { value = \"no\", force = true }`");
-
-        let sample = Sample::new();
-        sample.remove(".cargo/config.toml");
-        for (name, value, _) in super::FORCED {
-            sample.expect(&format!(".cargo/config.toml: must hold `{name} = {{ value = \"{value}\", force = true }}`"));
-        }
-    }
-
-    #[test]
-    fn a_snapshot_that_nobody_reads_is_found() {
-        let sample = Sample::new();
-        sample.write("tests/snapshots/ch01_old.snap", "");
-        sample.expect("tests/snapshots/ch01_old.snap: no test in tests/ names \"ch01_old\"");
-    }
-
-    #[test]
-    fn a_snapshot_that_waits_is_found() {
-        let sample = Sample::new();
-        sample.write("tests/snapshots/ch01_sums.snap.new", "");
-        sample.expect("tests/snapshots/ch01_sums.snap.new: a snapshot that waits");
-    }
 }

@@ -1,0 +1,93 @@
+//! `cargo course stubs`: writes what the solutions' marks give, and the list of stubs as they are handed out.
+//!
+//! `build.rs` tells a chapter that the reader has started by that list. A file in `exercises/` that is neither the stub of the
+//! list nor the new one is a reader's work, and is never overwritten.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Error, Result, bail};
+use page_by_page_course::chapters::{self, Chapter, UNTOUCHED};
+use page_by_page_course::{marks, stub};
+
+use crate::files::{names, read};
+use crate::finding::Report;
+
+const HEADER: &str =
+    "# The chapters, each with the hash of its stub as it is handed out. `cargo course stubs` writes this file.\n";
+
+/// Writes `exercises/` and the list; returns what has changed, in a line.
+///
+/// # Errors
+/// If a mark makes no sense, or a file in `exercises/` is a reader's work. Nothing is written then.
+pub fn write(root: &Path) -> Result<String> {
+    let before = chapters::all(root).unwrap_or_default();
+    let mut list = HEADER.to_string();
+    let mut files = Vec::new();
+    for name in names(root, "solutions", ".rs")? {
+        let Some(chapter) = Chapter::named(&name, "") else { bail!("solutions/{name}.rs is not called ch01_name.rs") };
+        let (now, made) = (read(root, &chapter.exercise()).ok(), made(root, &chapter)?);
+        if let Some(now) = now.filter(|now| *now != made) {
+            let known = before.iter().find(|known| known.name == name);
+            if known.is_none_or(|known| known.handed_out != stub::fingerprint(&now)) {
+                bail!(
+                    "{} is neither the stub that was handed out nor the new one: it would be lost; keep a copy, then \
+                     `git checkout {0}`",
+                    chapter.exercise()
+                );
+            }
+        }
+        list.push_str(&format!("{}  {name}\n", stub::fingerprint(&made)));
+        files.push((chapter.exercise(), made));
+    }
+    files.push((UNTOUCHED.to_string(), list));
+    files.retain(|(file, text)| read(root, file).ok().as_ref() != Some(text));
+    for (file, text) in &files {
+        fs::write(root.join(file), text).with_context(|| format!("cannot write {file}"))?;
+    }
+    let changed: Vec<&str> = files.iter().map(|(file, _)| file.as_str()).collect();
+    Ok(if changed.is_empty() { "all stubs are current".into() } else { format!("written: {}", changed.join(", ")) })
+}
+
+/// The stub that a chapter's solution gives.
+fn made(root: &Path, chapter: &Chapter) -> Result<String> {
+    let solution = read(root, &chapter.solution())?;
+    if !marks::has_marks(&chapter.name, &solution) {
+        // A chapter whose solution isn't marked yet keeps its stub.
+        return read(root, &chapter.exercise());
+    }
+    marks::stub_of(&chapter.name, &solution)
+        .map_err(|(line, problem)| Error::msg(format!("{}:{line}: {problem}", chapter.solution())))
+}
+
+/// Reports stubs that are not what their solutions give. Returns the current stub of a chapter.
+pub fn check(root: &Path, chapter: &Chapter, report: &mut Report) -> Option<String> {
+    let made = match made(root, chapter) {
+        Ok(made) => made,
+        Err(error) => {
+            report.add(chapter.solution(), 0, format!("{error:#}"));
+            return None;
+        }
+    };
+    if stub::fingerprint(&made) != chapter.handed_out {
+        let problem =
+            format!("{} gives a stub that is not the recorded one: run `cargo course stubs`", chapter.solution());
+        report.add(UNTOUCHED, 0, problem);
+    } else if read(root, &chapter.exercise()).ok().as_ref() != Some(&made) {
+        let problem = format!("is not the stub that {} gives: a reader has started it", chapter.solution());
+        if is_committed(root, &chapter.exercise()) {
+            report.add(chapter.exercise(), 0, problem);
+        } else {
+            report.note(chapter.exercise(), 0, problem);
+        }
+    }
+    Some(made)
+}
+
+/// Whether the last commit has the file as it is now.
+fn is_committed(root: &Path, file: &str) -> bool {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(root).args(["diff", "--quiet", "HEAD", "--", file]);
+    git.status().is_ok_and(|status| status.success())
+}

@@ -1,0 +1,79 @@
+//! The tasks of a chapter, which its stub, its grader and its page all number: `todo!("ch06 task 2: …")`, `fn task_2_…`,
+//! `### Task 2: …`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use page_by_page_course::chapters::{Chapter, todos};
+use page_by_page_course::lesson::Lesson;
+
+use crate::finding::Report;
+
+/// The task that a test is named after: `checks::task_2_rows_stay` → 2.
+pub fn of_test(test: &str) -> Option<u32> {
+    test.rsplit("::").next()?.strip_prefix("task_")?.split('_').next()?.parse().ok()
+}
+
+/// The tasks that a text has a `todo!` for.
+pub fn of_stub(chapter: &Chapter, stub: &str) -> BTreeSet<u32> {
+    todos(stub, chapter.number).iter().map(|todo| todo.task).collect()
+}
+
+/// Compares a chapter's stub, grader and page.
+pub fn check(root: &Path, chapter: &Chapter, stub: &str, grader: &str, report: &mut Report) {
+    let tasks = of_stub(chapter, stub);
+    let exercise = chapter.exercise();
+    if !tasks.iter().copied().eq(1..=tasks.len() as u32) || tasks.is_empty() {
+        report.add(&exercise, 0, format!("has the tasks {tasks:?}, which are not 1, 2, 3 …"));
+    }
+    // `status` looks for tasks in the text.
+    let in_text = stub.matches("todo!(").count();
+    let found = todos(stub, chapter.number).len();
+    if in_text != found {
+        let problem = format!("writes todo!( {in_text} times, and {found} of them name chapter and task");
+        report.add(&exercise, 0, problem);
+    }
+    let test = |line: &str| of_test(line.trim_start().strip_prefix("fn ")?.split('(').next()?);
+    let tests: BTreeSet<u32> = grader.lines().filter_map(test).collect();
+    for task in tasks.symmetric_difference(&tests) {
+        let problem = match tests.contains(task) {
+            true => format!("has a test of task {task}, and {exercise} has no such task"),
+            false => format!("has no test named task_{task}_…: nothing says that task {task} is done"),
+        };
+        report.add(chapter.grader(), 0, problem);
+    }
+    check_page(root, chapter, &tasks, report);
+}
+
+/// Each task has its section in the page, with hints; each question has an answer.
+fn check_page(root: &Path, chapter: &Chapter, tasks: &BTreeSet<u32>, report: &mut Report) {
+    let lesson = match Lesson::read(root, &chapter.name) {
+        Ok(lesson) => lesson,
+        Err(problem) => return report.add(chapter.page(), 0, problem),
+    };
+    let sections: Vec<u32> = lesson.tasks.iter().map(|task| task.number).collect();
+    if !sections.iter().eq(tasks) {
+        let problem = format!("has sections of the tasks {sections:?}, and {} has {tasks:?}", chapter.exercise());
+        report.add(&lesson.file, 0, problem);
+    }
+    for task in &lesson.tasks {
+        if task.hints.is_empty() {
+            let problem = "has no hint: fold one, `<details class=\"hint\">`, under its text";
+            report.add(&lesson.file, task.line, format!("task {} {problem}", task.number));
+        }
+        for hint in task.hints.iter().filter(|hint| hint.summary.is_empty() || hint.body.is_empty()) {
+            report.add(&lesson.file, hint.line, format!("a hint of task {} lacks summary or text", task.number));
+        }
+    }
+    for question in
+        lesson.questions.iter().filter(|question| question.question.is_empty() || question.answer.is_empty())
+    {
+        report.add(&lesson.file, question.line, "a question lacks its `<summary>` or its answer");
+    }
+    if lesson.questions.is_empty() {
+        report.add(&lesson.file, 0, "has no question: *Check yourself* folds each answer under its own");
+    }
+    if lesson.bought.as_deref().unwrap_or_default().is_empty() {
+        report.add(&lesson.file, 0, "has no section `## What it bought`, or nothing in it");
+    }
+}
