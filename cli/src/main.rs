@@ -22,7 +22,6 @@ mod progress;
 mod reading;
 // Its writer is `cargo learn`, in tools/learn.
 #[allow(dead_code)]
-mod record;
 mod report;
 mod saved;
 #[cfg(feature = "serve")]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use page_by_page::chapters::{Chapter, Source, all};
+use page_by_page_course::record::{LastRun, Record, Standing, Tally};
 use page_by_page_course::stub;
 use serde::Serialize;
 
-use super::record::{Ran, Record, Standing, Tally};
 use super::report::{Table, count};
 use super::{print, say};
 
@@ -18,8 +18,8 @@ use super::{print, say};
 /// A chapter is yours as soon as its file in exercises/ has changed. Until then the reference from solutions/ stands
 /// in, if the program was built with --features solution.
 ///
-/// `cargo learn` keeps a record of its runs, in .page-by-page/record.json. Under each chapter that you have started this says
-/// what the last one found, and whether the file has changed since.
+/// `cargo learn` keeps a record of its runs, in .page-by-page/record.json; `cargo test` keeps none. Under each chapter that you
+/// have started this says what the last recorded run found, and whether the file has changed since.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -138,8 +138,8 @@ fn how_far(chapter: &Chapter, record: &Record) -> Vec<String> {
     }
     let last_run = match (standing(chapter, record), record.chapters.get(chapter.name)) {
         (Standing::Current, Some(ran)) => in_words(ran),
-        (Standing::Changed, Some(ran)) => format!("{}; changed since the last run", in_words(ran)),
-        _ => "no run on record: `cargo learn`".into(),
+        (Standing::Changed, Some(ran)) => format!("{}; changed since that run", in_words(ran)),
+        _ => format!("no recorded run; `cargo learn --once {}` makes one", chapter.number),
     };
     let left = match left.is_empty() {
         true => vec!["nothing left to write".to_string()],
@@ -148,7 +148,7 @@ fn how_far(chapter: &Chapter, record: &Record) -> Vec<String> {
     [vec![last_run], left].concat()
 }
 
-fn in_words(ran: &Ran) -> String {
+fn in_words(ran: &LastRun) -> String {
     let (tasks, checks) = (ran.tasks_green(), ran.checks());
     if checks.all_green() {
         return format!("all {} green", count(checks.of, "check"));
@@ -168,7 +168,8 @@ fn next_step(record: &Record) -> Next {
         let task = chapter.tasks_left()[0];
         return next(chapter, number(task), format!("Next: {task} in exercises/{}.rs", chapter.name));
     }
-    // Nothing is left to write, but the last run was not all green, or is not about this file.
+    // Nothing is left to write, but the recorded run wasn't all green, or is about an earlier text. The command must be one
+    // that records: `cargo test` would leave this answer as it is.
     let red = |chapter: &&Chapter| match (standing(chapter, record), record.chapters.get(chapter.name)) {
         (Standing::Current, Some(ran)) => !ran.checks().all_green(),
         (Standing::Changed, _) => true,
@@ -176,10 +177,10 @@ fn next_step(record: &Record) -> Next {
     };
     if let Some(chapter) = started().find(red) {
         let why = match standing(chapter, record) {
-            Standing::Changed => "it has changed since the last run",
+            Standing::Changed => "the file has changed since the recorded run",
             _ => "not all of its checks are green",
         };
-        let text = format!("Next: cargo test --features solution --test {}; {why}", chapter.name);
+        let text = format!("Next: cargo learn --once {}; {why}", chapter.number);
         return next(chapter, None, text);
     }
     match all().iter().find(|chapter| chapter.source != Source::Yours) {
@@ -264,9 +265,9 @@ mod tests {
         let yours = || chapter(Source::Yours, STUB);
         assert_eq!(lines(yours(), &red), [&["1 of 3 tasks green, 10 of 16 checks"], &left[..]].concat());
         let older = record("other", &[(1, 1, 1)], (0, 1));
-        let says = "1 of 1 task green, 1 of 2 checks; changed since the last run";
+        let says = "1 of 1 task green, 1 of 2 checks; changed since that run";
         assert_eq!(lines(yours(), &older), [&[says], &left[..]].concat());
-        assert_eq!(lines(yours(), &Record::default())[0], "no run on record: `cargo learn`");
+        assert_eq!(lines(yours(), &Record::default())[0], "no recorded run; `cargo learn --once 2` makes one");
         let done = record("fn f() {}", &[(1, 9, 9)], (3, 3));
         let solved = chapter(Source::Yours, "fn f() {}");
         assert_eq!(lines(solved, &done), ["all 12 checks green", "nothing left to write"]);

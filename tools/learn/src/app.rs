@@ -689,7 +689,7 @@ impl App {
             self.shown.is_first = false;
             self.keep(|record| {
                 let hints = std::mem::take(&mut record.chapter_mut(&name).hints);
-                record.chapters.insert(name, crate::record::Ran { hints, ..ran });
+                record.chapters.insert(name, crate::record::LastRun { hints, ..ran });
             });
         }
         if self.shown.is_green() {

@@ -13,9 +13,12 @@ mod compile;
 mod course;
 mod markdown;
 mod plain;
+<<<<<<< HEAD
 #[path = "../../../cli/src/record.rs"]
 #[allow(dead_code)]
 mod record;
+=======
+>>>>>>> 383f78d (One record, one runner of cargo and one reader of libtest's output)
 mod reset;
 mod runs;
 mod terminal;
@@ -28,7 +31,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use page_by_page_course::{lesson, stub};
+use page_by_page_course::{lesson, record, stub};
 
 use crate::app::App;
 use crate::course::{Chapter, State};

@@ -1,7 +1,7 @@
 //! The reader's own record: what the last run of each chapter's checks said, and how many hints were shown.
 //!
-//! `cargo learn` writes it, `status` reads it. It lies in `.page-by-page/record.json` at the root of the repository, where git
-//! does not see it:
+//! `cargo learn` writes it after each run, `status` reads it. It is `.page-by-page/record.json` at the root of the repository,
+//! which git ignores:
 //!
 //! ```json
 //! {
@@ -19,8 +19,7 @@
 //! }
 //! ```
 //!
-//! Nothing depends on it. A record that is missing, damaged or from a newer program is as good as none: that is said, and the
-//! next run makes another. `tools/learn` compiles this file too, so it uses nothing else of this crate.
+//! Nothing depends on it. A record that is damaged or from a newer version is ignored with a note, and the next run replaces it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -32,28 +31,28 @@ use serde::{Deserialize, Serialize};
 /// Where the record lies, from the root of the repository.
 pub const FILE: &str = ".page-by-page/record.json";
 
-/// The form of the record. A program that changes its meaning counts this up.
+/// The version of the format, to be counted up when its meaning changes.
 const VERSION: u64 = 1;
 
-/// No record is longer, in bytes: sixteen chapters take three thousand.
-const MOST: u64 = 1 << 20;
+/// The longest record that is read, in bytes. Sixteen chapters take three thousand.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// What is known of the reader's runs.
+/// The reader's runs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Record {
     version: u64,
-    /// The chapter in hand, by the name of its file: `ch02_flat`.
+    /// The chapter that `cargo learn` was last in, by the name of its file: `ch02_flat`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// By the name of the chapter's file.
     #[serde(default)]
-    pub chapters: BTreeMap<String, Ran>,
+    pub chapters: BTreeMap<String, LastRun>,
 }
 
-/// What is known of a chapter.
+/// The last run of a chapter's checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Ran {
-    /// That of the exercise's text when the checks ran (`tools/course/src/stub.rs`); empty if they never did.
+pub struct LastRun {
+    /// The fingerprint of the exercise's text when its checks ran; empty if they never did.
     #[serde(default)]
     pub fingerprint: String,
     /// When they ran, in seconds since 1970; 0 if they never did.
@@ -73,18 +72,20 @@ pub struct Ran {
 /// Some checks, and how many of them were green.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Tally {
+    /// The green ones.
     pub green: usize,
+    /// All of them.
     pub of: usize,
 }
 
-/// What a record says about an exercise as it is now.
+/// How the last run relates to the exercise as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Its checks have not run.
     NoRun,
-    /// They have, but the file has changed since.
+    /// They ran, but the file has changed since.
     Changed,
-    /// They have, on this very text.
+    /// They ran on this text.
     Current,
 }
 
@@ -95,22 +96,22 @@ impl Default for Record {
 }
 
 impl Record {
-    /// Reads the record of the repository at `root`. Where it cannot be used, this is an empty one, and a line that says why
-    /// and what that means; a record that nobody has written yet is no reason for one.
+    /// Reads the record of the repository at `root`. If it can't be used, the result is an empty record and a note that says
+    /// why. A record that doesn't exist yet is empty, without a note.
     pub fn read(root: &Path) -> (Record, Option<String>) {
         let damaged = |what: String| {
-            let note = format!("{FILE} {what}: it counts as none; the next run of `cargo learn` writes another");
+            let note = format!("{FILE} {what}, so it is ignored; the next run of `cargo learn` replaces it");
             (Record::default(), Some(note))
         };
         let mut bytes = Vec::new();
-        let read = File::open(root.join(FILE)).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes));
+        let read = File::open(root.join(FILE)).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
         match read {
             Err(error) if error.kind() == ErrorKind::NotFound => return (Record::default(), None),
             Err(error) => return damaged(format!("cannot be read ({error})")),
-            Ok(_) if bytes.len() as u64 > MOST => return damaged(format!("has more than {MOST} bytes")),
+            Ok(_) if bytes.len() as u64 > MAX_BYTES => return damaged(format!("has more than {MAX_BYTES} bytes")),
             Ok(_) => {}
         }
-        /// What every version has.
+        /// The part that every version has.
         #[derive(Deserialize)]
         struct Version {
             version: u64,
@@ -122,26 +123,25 @@ impl Record {
         }
         match serde_json::from_slice::<Record>(&bytes) {
             Err(error) => damaged(format!("is damaged ({error})")),
-            Ok(record) => match record.impossible() {
+            Ok(record) => match record.contradiction() {
                 Some(what) => damaged(format!("is damaged ({what})")),
                 None => (record, None),
             },
         }
     }
 
-    /// What cannot be in it, if anything is.
-    fn impossible(&self) -> Option<String> {
+    /// Numbers that no run can produce.
+    fn contradiction(&self) -> Option<String> {
         self.chapters.iter().find_map(|(name, ran)| {
             let Tally { green, of } = ran.tallies().find(|tally| tally.green > tally.of)?;
             Some(format!("{name} has {green} of {of} checks green"))
         })
     }
 
-    /// Writes the record of the repository at `root`: the file is the old one or the new one, never half of each, whatever
-    /// happens in between.
+    /// Writes the record of the repository at `root`, atomically.
     ///
     /// # Errors
-    /// What the system says. The old record is still there then.
+    /// The error of the file system. The old record is unchanged then.
     pub fn write(&self, root: &Path) -> io::Result<()> {
         let file = root.join(FILE);
         fs::create_dir_all(folder(&file))?;
@@ -154,18 +154,31 @@ impl Record {
         });
         let replaced = written.and_then(|()| fs::rename(&beside, &file));
         if replaced.is_err() {
-            // It may not even be there.
             let _ = fs::remove_file(&beside);
         }
         replaced
     }
 
-    /// What is known of a chapter, to be added to.
-    pub fn chapter_mut(&mut self, name: &str) -> &mut Ran {
+    /// Changes the record on disk. It is read first, because a second `cargo learn` may have changed it.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn update(root: &Path, change: impl FnOnce(&mut Record)) -> io::Result<Record> {
+        let (mut record, _) = Record::read(root);
+        let before = record.clone();
+        change(&mut record);
+        if record != before {
+            record.write(root)?;
+        }
+        Ok(record)
+    }
+
+    /// The entry of a chapter.
+    pub fn chapter_mut(&mut self, name: &str) -> &mut LastRun {
         self.chapters.entry(name.into()).or_default()
     }
 
-    /// What the record says about the chapter `name`, whose exercise has this fingerprint now.
+    /// Whether the last run of the chapter `name` is about the text with this fingerprint.
     pub fn standing(&self, name: &str, fingerprint: &str) -> Standing {
         match self.chapters.get(name) {
             Some(ran) if ran.fingerprint.is_empty() => Standing::NoRun,
@@ -176,7 +189,7 @@ impl Record {
     }
 }
 
-impl Ran {
+impl LastRun {
     fn tallies(&self) -> impl Iterator<Item = Tally> {
         self.tasks.values().copied().chain([self.whole])
     }
@@ -187,7 +200,7 @@ impl Ran {
         Tally { green: checked().filter(|tally| tally.all_green()).count(), of: checked().count() }
     }
 
-    /// All checks together, those of the chapter as a whole among them.
+    /// All checks, including those of the chapter as a whole.
     pub fn checks(&self) -> Tally {
         let add = |sum: Tally, next: Tally| Tally { green: sum.green + next.green, of: sum.of + next.of };
         self.tallies().fold(Tally::default(), add)
@@ -195,7 +208,7 @@ impl Ran {
 }
 
 impl Tally {
-    /// True if there is something to be green, and all of it is.
+    /// Whether there are checks and all of them are green.
     pub fn all_green(&self) -> bool {
         self.of > 0 && self.green == self.of
     }
@@ -210,14 +223,14 @@ fn folder(file: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// The record of the module's own example.
+    /// The example at the head of this file.
     fn example() -> &'static str {
         r#"{"version":1,"at":"ch02_flat","chapters":{"ch02_flat":{"fingerprint":"85944171f73967e8","ran":1795335000,
            "tasks":{"1":{"green":9,"of":9},"2":{"green":2,"of":3}},"whole":{"green":0,"of":3},"hints":{"1":2}}}}"#
     }
 
-    /// Puts a record in place, whatever it holds.
-    fn place(text: &[u8]) -> tempfile::TempDir {
+    /// A repository with this text as its record.
+    fn root_with(text: &[u8]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join(".page-by-page")).unwrap();
         fs::write(root.path().join(FILE), text).unwrap();
@@ -226,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_example_is_read_as_it_is_documented() {
-        let root = place(example().as_bytes());
+        let root = root_with(example().as_bytes());
         let (record, note) = Record::read(root.path());
         assert_eq!((record.at.as_deref(), note), (Some("ch02_flat"), None));
         let ran = &record.chapters["ch02_flat"];
@@ -247,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_record_is_read_back() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(Record::read(root.path()), (Record::default(), None));
         let mut record = Record::default();
@@ -266,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_used_counts_as_none_and_says_so() {
+    fn an_unusable_record_is_ignored_with_a_note() {
         let half = &example()[..example().len() / 2];
         for (text, says) in [
             ("", "record.json is damaged (EOF"),
@@ -282,16 +295,16 @@ mod tests {
                 "record.json is damaged (ch01_x has 4 of 3 checks green)",
             ),
         ] {
-            let root = place(text.as_bytes());
+            let root = root_with(text.as_bytes());
             let (record, note) = Record::read(root.path());
             let note = note.unwrap_or_default();
             assert_eq!(record, Record::default(), "{text}");
-            assert!(note.contains(says) && note.contains("it counts as none"), "{text}: {note}");
-            // The next run writes over it.
+            assert!(note.contains(says) && note.contains("so it is ignored"), "{text}: {note}");
+            // The next run replaces it.
             record.write(root.path()).unwrap();
             assert_eq!(Record::read(root.path()), (record, None));
         }
-        let endless = place(&vec![b' '; MOST as usize + 1]);
+        let endless = root_with(&vec![b' '; MAX_BYTES as usize + 1]);
         assert!(Record::read(endless.path()).1.unwrap().contains("has more than 1048576 bytes"));
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join(FILE)).unwrap();
@@ -300,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_failed_write_leaves_the_old_record() {
-        let root = place(example().as_bytes());
+        let root = root_with(example().as_bytes());
         // A folder cannot be replaced by a file.
         fs::remove_file(root.path().join(FILE)).unwrap();
         fs::create_dir_all(root.path().join(FILE).join("kept")).unwrap();
@@ -312,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn another_text_has_changed_since_the_run() {
-        let root = place(example().as_bytes());
+    fn a_different_text_has_changed_since_the_run() {
+        let root = root_with(example().as_bytes());
         let (mut record, _) = Record::read(root.path());
         assert_eq!(record.standing("ch02_flat", "85944171f73967e8"), Standing::Current);
         assert_eq!(record.standing("ch02_flat", "85944171f73967e9"), Standing::Changed);
@@ -324,8 +337,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_green() {
-        let mut ran = Ran::default();
+    fn no_checks_are_not_all_green() {
+        let mut ran = LastRun::default();
         assert!(!ran.checks().all_green());
         ran.tasks.insert(1, Tally { green: 0, of: 0 });
         assert_eq!(ran.tasks_green(), Tally::default());

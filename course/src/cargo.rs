@@ -1,0 +1,288 @@
+//! Runs cargo, and other programs, for the course: one list of environment variables, one way to follow the output and to end
+//! a process together with everything it has started.
+
+use std::ffi::OsStr;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Variables that an outer cargo sets for the program it runs, and which would mislead an inner one.
+const SET_BY_CARGO: [&str; 5] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"];
+
+/// Variables that change what the checks do: insta's, this crate's, and those of CI services, which insta heeds.
+const CHANGES_CHECKS: [&str; 5] = ["INSTA_", "PAGE_BY_PAGE_", "CARGO_PROFILE_", "CI", "GITHUB_ACTIONS"];
+
+/// Whose environment cargo runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Environment {
+    /// The shell's, so that the result is the one of `cargo test` typed there.
+    Shell,
+    /// The same on every machine: without the variables that change what the checks do.
+    Neutral,
+}
+
+/// cargo in `folder`.
+pub fn cargo(folder: &Path, environment: Environment) -> Command {
+    let mut cargo = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), folder);
+    let is_removed = |name: &str| {
+        let changes_checks = CHANGES_CHECKS.iter().any(|prefix| match prefix.ends_with('_') {
+            true => name.starts_with(prefix),
+            false => name == *prefix,
+        });
+        SET_BY_CARGO.iter().any(|prefix| name.starts_with(prefix))
+            || environment == Environment::Neutral && changes_checks
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_removed(&name.to_string_lossy())) {
+        cargo.env_remove(name);
+    }
+    cargo
+}
+
+/// A program in `folder`, without input, and the leader of a process group of its own.
+pub fn program(name: impl AsRef<OsStr>, folder: &Path) -> Command {
+    let mut command = Command::new(name);
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command
+}
+
+/// A piece of a program's output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Without its end.
+    pub text: String,
+    /// Whether it came from standard error. False for all if both streams are read together.
+    pub is_error: bool,
+}
+
+/// How the two output streams are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// Each line says where it came from. The order of lines from different streams isn't kept.
+    Apart,
+    /// As on a terminal, in the order in which they were written.
+    Together,
+}
+
+/// A running program. It and everything it has started end when this is dropped.
+pub struct Running {
+    child: Arc<Mutex<Child>>,
+    lines: Option<Receiver<Line>>,
+}
+
+/// Ends a running program from another thread.
+#[derive(Clone)]
+pub struct Handle(Arc<Mutex<Child>>);
+
+impl Running {
+    /// Starts a command made by [`cargo`] or [`program`].
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn start(mut command: Command, streams: Streams) -> io::Result<Self> {
+        let (sender, lines) = channel();
+        let child = match streams {
+            Streams::Together => {
+                let (reader, writer) = io::pipe()?;
+                let child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+                // The command holds the writing end open.
+                drop(command);
+                read(reader, false, sender);
+                child
+            }
+            Streams::Apart => {
+                let mut child = command.spawn()?;
+                if let Some(out) = child.stdout.take() {
+                    read(out, false, sender.clone());
+                }
+                if let Some(err) = child.stderr.take() {
+                    read(err, true, sender);
+                }
+                child
+            }
+        };
+        Ok(Running { child: Arc::new(Mutex::new(child)), lines: Some(lines) })
+    }
+
+    /// A way to end it from elsewhere.
+    pub fn handle(&self) -> Handle {
+        Handle(self.child.clone())
+    }
+
+    /// The next line: `None` after the last one, an error if none comes within `patience`.
+    ///
+    /// # Errors
+    /// If no line came in time.
+    pub fn line(&self, patience: Duration) -> Result<Option<Line>, TimedOut> {
+        let Some(lines) = &self.lines else { return Ok(None) };
+        match lines.recv_timeout(patience) {
+            Ok(line) => Ok(Some(line)),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Err(RecvTimeoutError::Timeout) => Err(TimedOut),
+        }
+    }
+
+    /// The lines that are left.
+    pub fn lines(&mut self) -> impl Iterator<Item = Line> + use<> {
+        self.lines.take().into_iter().flatten()
+    }
+
+    /// Waits for the end.
+    pub fn wait(&self) -> Option<ExitStatus> {
+        // Not while the lock is held: another thread may want to end it.
+        loop {
+            match lock(&self.child).try_wait() {
+                Ok(None) => {}
+                Ok(status) => return status,
+                Err(_) => return None,
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// No output within the time allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedOut;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle().end();
+    }
+}
+
+impl Handle {
+    /// Ends the program and everything it has started.
+    pub fn end(&self) {
+        let mut child = lock(&self.0);
+        if matches!(child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        end_group(&child);
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+fn lock(child: &Mutex<Child>) -> std::sync::MutexGuard<'_, Child> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(unix)]
+fn end_group(child: &Child) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+}
+
+#[cfg(not(unix))]
+fn end_group(child: &Child) {
+    let mut kill = Command::new("taskkill");
+    let _ =
+        kill.args(["/F", "/T", "/PID", &child.id().to_string()]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+/// Sends lines as they come. A carriage return ends one too: cargo's progress is written over itself.
+fn read(from: impl Read + Send + 'static, is_error: bool, sender: Sender<Line>) {
+    thread::spawn(move || {
+        let (mut from, mut line, mut bytes) = (BufReader::new(from), Vec::new(), [0; 4096]);
+        let send = |line: &mut Vec<u8>| {
+            let text = String::from_utf8_lossy(line).into_owned();
+            line.clear();
+            sender.send(Line { text, is_error }).is_ok()
+        };
+        let mut after_return = false;
+        while let Ok(n @ 1..) = from.read(&mut bytes) {
+            for byte in &bytes[..n] {
+                let is_end = matches!(byte, b'\n' | b'\r');
+                // `\r\n` ends one line, not two.
+                if is_end && !(*byte == b'\n' && after_return) && !send(&mut line) {
+                    return;
+                }
+                if !is_end {
+                    line.push(*byte);
+                }
+                after_return = *byte == b'\r';
+            }
+        }
+        if !line.is_empty() {
+            send(&mut line);
+        }
+    });
+}
+
+/// cargo's own progress, such as `    Building [====>     ] 34/145: serde, syn`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Crates that are built, and how many there are.
+    pub done: usize,
+    /// All crates of this build.
+    pub of: usize,
+    /// What is being compiled.
+    pub crates: String,
+}
+
+/// Asks cargo for lines that [`progress`] reads. By itself it only shows them at a terminal.
+pub fn with_progress(cargo: &mut Command) {
+    cargo.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "120");
+}
+
+/// Reads a line of cargo's progress.
+pub fn progress(line: &str) -> Option<Progress> {
+    let (_, rest) = line.split_once("Building ")?.1.split_once("] ")?;
+    let (count, crates) = rest.split_once(':').unwrap_or((rest, ""));
+    let (done, of) = count.trim().split_once('/')?;
+    Some(Progress { done: done.parse().ok()?, of: of.parse().ok()?, crates: crates.trim().to_string() })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut shell = program("sh", Path::new("/"));
+        shell.args(["-c", script]);
+        shell
+    }
+
+    #[test]
+    fn lines_come_with_their_stream_or_in_their_order() {
+        let text = |line: Line| (line.text, line.is_error);
+        let script = "printf 'a\\r\\nb\\n'; echo c >&2; printf d";
+        let mut apart: Vec<_> = Running::start(shell(script), Streams::Apart).unwrap().lines().map(text).collect();
+        apart.sort();
+        let of = |text: &str, is_error| (text.to_string(), is_error);
+        assert_eq!(apart, [of("a", false), of("b", false), of("c", true), of("d", false)]);
+        let together: Vec<_> = Running::start(shell(script), Streams::Together).unwrap().lines().map(text).collect();
+        assert_eq!(together, ["a", "b", "c", "d"].map(|text| of(text, false)));
+    }
+
+    #[test]
+    fn what_a_program_has_started_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = shell("echo begun; (sleep 1; echo > late) & wait");
+        command.current_dir(folder.path());
+        let running = Running::start(command, Streams::Apart).unwrap();
+        assert_eq!(running.line(Duration::from_secs(60)).unwrap().unwrap().text, "begun");
+        assert_eq!(running.line(Duration::from_millis(1)), Err(TimedOut));
+        running.handle().end();
+        assert_eq!(running.line(Duration::from_secs(60)), Ok(None));
+        assert!(!running.wait().unwrap().success());
+        thread::sleep(Duration::from_millis(1500));
+        assert!(!folder.path().join("late").exists());
+    }
+
+    #[test]
+    fn progress_is_read() {
+        let of = |done, of, crates: &str| Some(Progress { done, of, crates: crates.into() });
+        assert_eq!(progress("    Building [==>   ] 34/145: serde, syn(build)"), of(34, 145, "serde, syn(build)"));
+        assert_eq!(progress("    Building [      ] 0/7"), of(0, 7, ""));
+        for other in ["   Compiling serde v1.0", "    Building [==", "Building ] x/y: z", ""] {
+            assert_eq!(progress(other), None, "{other}");
+        }
+    }
+}
