@@ -24,6 +24,10 @@ const MORE_PORTS: u16 = 20;
 
 /// Where an open page asks whether there is a newer book.
 const EDITION: &str = "/.edition";
+
+/// Which clone of the repository this book belongs to: `cargo learn` asks.
+const CLONE: &str = "/.clone";
+
 /// Goes into each page as it is served, never into the rendered book.
 const RELOAD: &str = r#"<script>
 (() => {
@@ -123,6 +127,9 @@ fn start(listener: TcpListener, root: &Path, site: &Path) -> Arc<AtomicU64> {
 fn answer(root: &Path, site: &Path, address: &str, edition: u64) -> Answer {
     if address == EDITION {
         return Answer::text(200, edition.to_string());
+    }
+    if address == CLONE {
+        return Answer::text(200, page_by_page_course::chapters::clone_id(root));
     }
     let found = file_for(root, site, address).and_then(|file| Some((fs::read(&file).ok()?, file)));
     let (status, body, content_type) = match found {

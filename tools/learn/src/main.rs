@@ -13,12 +13,6 @@ mod compile;
 mod course;
 mod markdown;
 mod plain;
-<<<<<<< HEAD
-#[path = "../../../cli/src/record.rs"]
-#[allow(dead_code)]
-mod record;
-=======
->>>>>>> 383f78d (One record, one runner of cargo and one reader of libtest's output)
 mod reset;
 mod runs;
 mod terminal;
