@@ -78,7 +78,7 @@ impl Served {
     /// If cargo cannot be started.
     pub fn start(root: &Path, tell: impl Fn(News) + Clone + Send + 'static) -> Result<Self, String> {
         let mut cargo = runs::cargo(root);
-        cargo.args(["run", "--profile", "book", "--package", "book-tool", "--", "--no-open"]);
+        cargo.args(["run", "--package", "book-tool", "--", "--no-open"]);
         let mut child = cargo.spawn().map_err(|error| format!("cargo cannot be started: {error}"))?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         if let Some(out) = out {
