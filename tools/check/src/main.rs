@@ -7,11 +7,14 @@
 mod check;
 mod files;
 mod finding;
+mod grade;
 mod graders;
 mod mistakes;
 mod protection;
+mod run;
 mod stubs;
 mod tasks;
+mod workshop;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +22,8 @@ use std::process::ExitCode;
 use anyhow::{Error, Result};
 use clap::{Parser, Subcommand};
 use page_by_page_course::chapters;
+
+use crate::grade::Order;
 
 /// Make the course's stubs, and check the course as a course.
 #[derive(Parser)]
@@ -47,6 +52,24 @@ enum Task {
     Stubs,
     /// Read stubs, solutions, graders, snapshots, mistakes and the tasks of the pages, and say what doesn't fit together; if anything, exit with 1
     Check,
+    /// Do what readers do, in copies of the repository: right work must be green, mistakes red with the expected first message; if not, exit with 1
+    ///
+    /// Takes minutes: each step compiles the crate with one more stub, solution or mistake in it. The copies and their
+    /// builds stay in the target folder, so that the next run begins warm.
+    Grade {
+        /// Only these chapters, such as 4,5,6; what is tried with all chapters is left out
+        #[arg(long = "chapter", value_name = "N", value_delimiter = ',')]
+        chapters: Vec<usize>,
+        /// Only every third mistake, beginning with the first, the second or the third; otherwise all
+        #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=3))]
+        third: Option<u8>,
+        /// Copies to grade at the same time
+        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+        copies: u8,
+        /// Where the copies and their builds go; otherwise target/course
+        #[arg(long, value_name = "DIR")]
+        target_dir: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -70,6 +93,10 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             let report = check::check(&root)?;
             println!("{report}");
             Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Task::Grade { chapters, third, copies, target_dir } => {
+            let order = Order { chapters, third: third.map(usize::from), copies: copies.into(), target: target_dir };
+            Ok(if grade::grade(&root, &order)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
     }
 }

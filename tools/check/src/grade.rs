@@ -1,0 +1,385 @@
+//! `cargo course grade`: plays what readers do, and sees what the graders say. Right work must be green; wrong work must be red,
+//! and the first failure must say what the list of mistakes expects.
+//!
+//! Several copies of the repository are graded at once, because a step spends half its time on one core. A chapter is one
+//! job: what follows in the same file builds little more than that file.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result, bail};
+use page_by_page_course::chapters::{self, Chapter};
+
+use crate::files::read;
+use crate::mistakes::{self, Mistake};
+use crate::run::Run;
+use crate::tasks;
+use crate::workshop::Workshop;
+
+/// What to grade.
+pub struct Order {
+    /// Only these chapters; all if there are none.
+    pub chapters: Vec<usize>,
+    /// Only every third mistake, beginning with this one.
+    pub third: Option<usize>,
+    /// Copies that are graded at the same time.
+    pub copies: usize,
+    /// Where the copies and their builds go.
+    pub target: Option<PathBuf>,
+}
+
+/// The share of mistakes that must first be reported by a line which says what the reader's code did, in percent.
+const EXPLAINED: usize = 95;
+
+/// Appended to a stub or a solution, so that it is not the untouched stub.
+const STARTED: &str = "\n// Started.\n";
+
+const REFERENCE: [&str; 3] = ["test", "--features", "solution"];
+
+enum Job {
+    Chapter(Chapter),
+    /// What holds for every chapter, tried on one.
+    House(Chapter),
+    /// All chapters at once, without the reference.
+    All,
+}
+
+/// Grades; whether all of it is sound.
+///
+/// # Errors
+/// If the copies can't be made, or cargo can't be run.
+pub fn grade(root: &Path, order: &Order) -> Result<bool> {
+    let target = order
+        .target
+        .clone()
+        .or(std::env::var_os("CARGO_TARGET_DIR").map(|target| PathBuf::from(target).join("course")));
+    let target = target.unwrap_or_else(|| root.join("target/course"));
+    std::fs::create_dir_all(&target).with_context(|| format!("cannot make the folder {}", target.display()))?;
+    let lock = File::create(target.join("lock"))?;
+    if lock.try_lock().is_err() {
+        bail!("another run grades in {}: wait for it, or name another folder with --target-dir", target.display());
+    }
+    let chapters = chapters::all(root).map_err(Error::msg)?;
+    let jobs = jobs(&chapters, &order.chapters)?;
+    let grading = Grading {
+        chapters,
+        third: order.third,
+        started: Instant::now(),
+        jobs: Mutex::new(jobs),
+        log: Mutex::default(),
+    };
+    thread::scope(|scope| {
+        let copies = (1..=order.copies).map(|copy| {
+            let folder = target.join(copy.to_string());
+            let grading = &grading;
+            scope.spawn(move || grading.work(root, &folder))
+        });
+        let copies: Vec<_> = copies.collect();
+        copies.into_iter().try_for_each(|copy| copy.join().expect("a copy is graded without a panic"))
+    })?;
+    Ok(grading.summary())
+}
+
+/// What there is to do, the longest first.
+fn jobs(chapters: &[Chapter], only: &[usize]) -> Result<VecDeque<Job>> {
+    if !only.is_empty() {
+        let chapters = only.iter().map(|number| {
+            let chapter = chapters.iter().find(|chapter| chapter.number == *number);
+            let chapter =
+                chapter.with_context(|| format!("there is no chapter {number} (there are 1 to {})", chapters.len()))?;
+            Ok(Job::Chapter(chapter.clone()))
+        });
+        return chapters.collect();
+    }
+    let of_chapters = chapters.iter().rev().cloned().map(Job::Chapter);
+    // Chapter 2 is the first with a transcript, an oracle and a cache.
+    Ok([Job::All, Job::House(chapters[1].clone())].into_iter().chain(of_chapters).collect())
+}
+
+struct Grading {
+    chapters: Vec<Chapter>,
+    third: Option<usize>,
+    started: Instant,
+    jobs: Mutex<VecDeque<Job>>,
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    problems: Vec<String>,
+    mistakes: usize,
+    explained: usize,
+}
+
+/// What a step saw, or what is wrong.
+type Outcome = std::result::Result<String, Vec<String>>;
+
+fn outcome(seen: impl Into<String>, problems: Vec<String>) -> Outcome {
+    if problems.is_empty() { Ok(seen.into()) } else { Err(problems) }
+}
+
+impl Grading {
+    /// Does one job after the other in a copy of its own.
+    fn work(&self, root: &Path, folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder.join("copy"))?;
+        let copy = Workshop::open(root, folder)?;
+        loop {
+            let job = self.jobs.lock().expect("held without a panic").pop_front();
+            match job {
+                None => return Ok(()),
+                Some(Job::Chapter(chapter)) => self.chapter(&copy, &chapter)?,
+                Some(Job::House(chapter)) => {
+                    self.refusals(&copy, &chapter)?;
+                    self.old_date(&copy, &chapter)?;
+                    self.no_runs(&copy, &chapter)?;
+                    self.snapshots_stay(&copy, &chapter)?;
+                }
+                Some(Job::All) => self.without_reference(&copy)?,
+            }
+        }
+    }
+
+    /// Does a step and prints what came of it.
+    fn step(&self, label: &str, step: impl FnOnce() -> Result<Outcome>) -> Result<bool> {
+        let began = Instant::now();
+        let outcome = step()?;
+        let seconds = began.elapsed().as_secs_f64();
+        match &outcome {
+            Ok(seen) => println!("{seconds:7.1} s  {label}: {seen}"),
+            Err(problems) => {
+                println!("{seconds:7.1} s  {label}: PROBLEM\n             {}", problems.join("\n             "));
+                let problems = problems.iter().map(|problem| format!("{label}: {problem}"));
+                self.log.lock().expect("held without a panic").problems.extend(problems);
+            }
+        }
+        Ok(outcome.is_ok())
+    }
+
+    /// One chapter started, all others as they are handed out: the stub, the solution, the mistakes.
+    fn chapter(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+        let (file, name) = (chapter.exercise(), &chapter.name);
+        let (stub, solution) = (read(&copy.root, &file)?, read(&copy.root, &chapter.solution())?);
+        self.step(&format!("{name}, the stub started"), || {
+            copy.put(&file, format!("{stub}{STARTED}"))?;
+            Ok(stub_is_red(&graded(copy, chapter, &[])?, chapter, &stub))
+        })?;
+        self.step(&format!("{name}, the solution over its stub"), || {
+            copy.put(&file, format!("{solution}{STARTED}"))?;
+            let run = graded(copy, chapter, &[])?;
+            let mut problems = run.not_green(std::slice::from_ref(chapter));
+            problems.extend(run.warning(chapter));
+            Ok(outcome("green", problems))
+        })?;
+        let third = |index: usize| self.third.is_none_or(|first| index % 3 == first - 1);
+        let mistakes = mistakes::of(&copy.root, chapter)?;
+        for (_, mistake) in mistakes.iter().enumerate().filter(|(index, _)| third(*index)) {
+            self.step(&format!("{name}, {}", mistake.name), || {
+                match mistake.apply(&solution) {
+                    Ok(wrong) => copy.put(&file, format!("{wrong}{STARTED}"))?,
+                    Err(problem) => return Ok(Err(vec![problem])),
+                }
+                let run = graded(copy, chapter, &[])?;
+                let mut log = self.log.lock().expect("held without a panic");
+                log.mistakes += 1;
+                log.explained += usize::from(run.red().first().is_some_and(|first| first.is_explained()));
+                Ok(noticed(&run, mistake))
+            })?;
+        }
+        copy.put(&file, stub)
+    }
+
+    /// Files that can't be graded fairly stop the build, each with the advice that helps.
+    fn refusals(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+        let file = chapter.exercise();
+        let stub = read(&copy.root, &file)?;
+        let bad_byte = [stub.as_bytes(), b"// caf\xe9\n"].concat();
+        let exit = format!("{stub}\nfn end() {{ std::process::exit(0) }}\n").into_bytes();
+        for (name, content, says) in [
+            ("a byte that is not UTF-8", Some(bad_byte), "not text in UTF-8: the byte 0xE9"),
+            ("std::process::exit(0)", Some(exit), "a chapter may not use std::process"),
+            ("no file", None, "is missing: restore it with `git checkout"),
+        ] {
+            self.step(name, || {
+                match &content {
+                    Some(content) => copy.put(&file, content)?,
+                    None => std::fs::remove_file(copy.root.join(&file))?,
+                }
+                let run = graded(copy, chapter, &[])?;
+                let mut problems = Vec::new();
+                if !run.suites.is_empty() || !run.output.contains(says) {
+                    problems.push(format!("should stop the build with `{says}`"));
+                }
+                if content.is_some() && run.output.contains("git checkout") {
+                    problems.push("advises to throw the file away".into());
+                }
+                Ok(outcome("stops the build", problems))
+            })?;
+            copy.put(&file, &stub)?;
+        }
+        Ok(())
+    }
+
+    /// A different file over the reader's, with an older date: cargo builds nothing, and the checks say so.
+    fn old_date(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+        let file = chapter.exercise();
+        let (stub, solution) = (read(&copy.root, &file)?, read(&copy.root, &chapter.solution())?);
+        copy.put(&file, solution + STARTED)?;
+        graded(copy, chapter, &[])?;
+        self.step("a different file with an old date", || {
+            copy.put_older(&file, &format!("{stub}{STARTED}"), Duration::from_secs(24 * 3600))?;
+            let run = graded(copy, chapter, &[])?;
+            let (check, advice) = (format!("whose_code::{}::is_yours", chapter.name), format!("`touch {file}`"));
+            let says = run.red().iter().any(|red| red.test == check && red.words.contains(&advice));
+            let problem = (!says).then(|| format!("{check} should be red and say {advice}"));
+            Ok(outcome("red, with the next step", problem.into_iter().collect()))
+        })?;
+        copy.put(&file, stub)
+    }
+
+    /// An oracle that is told to run no seed is not green.
+    fn no_runs(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+        for runs in ["0", "many"] {
+            self.step(&format!("PAGE_BY_PAGE_SEEDS={runs}"), || {
+                let run = graded(copy, chapter, &[("PAGE_BY_PAGE_SEEDS", runs)])?;
+                let says = format!("PAGE_BY_PAGE_SEEDS is \"{runs}\": ");
+                let problem =
+                    (!run.red().iter().any(|red| red.words.contains(&says))).then(|| format!("no check says `{says}`"));
+                Ok(outcome("red", problem.into_iter().collect()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A wrong transcript stays red by all usual ways to accept a snapshot, and nothing is written.
+    fn snapshots_stay(&self, copy: &Workshop, chapter: &Chapter) -> Result<()> {
+        let file = chapter.exercise();
+        let (stub, solution) = (read(&copy.root, &file)?, read(&copy.root, &chapter.solution())?);
+        let mistake = mistakes::of(&copy.root, chapter)?.into_iter().find(|mistake| mistake.transcript);
+        let wrong = mistake.context("a mistake with `transcript = true`")?.apply(&solution).map_err(Error::msg)?;
+        copy.put(&file, wrong + STARTED)?;
+        let manifest = copy.root.join("Cargo.toml");
+        let manifest = manifest.to_str().context("the path of the copy is not UTF-8")?;
+        let (inside, outside) = (copy.root.clone(), std::env::temp_dir());
+        let from_outside = vec!["test", "--manifest-path", manifest];
+        let has_insta = copy.cargo(&inside, &["insta", "--version"], &[])?.success;
+        let ways = [
+            (vec!["test"], vec![("INSTA_UPDATE", "always")], &inside),
+            (vec!["test"], vec![("INSTA_FORCE_PASS", "1")], &inside),
+            (vec!["test"], vec![("INSTA_FORCE_UPDATE", "1")], &inside),
+            (from_outside.clone(), vec![("INSTA_UPDATE", "always")], &outside),
+            (from_outside, vec![("INSTA_FORCE_PASS", "1")], &outside),
+            (vec!["insta", "test", "--accept"], vec![], &inside),
+        ];
+        for (command, variables, folder) in ways {
+            if command[0] == "insta" && !has_insta {
+                continue;
+            }
+            let label = format!("a wrong transcript, cargo {} {variables:?}", command[0]);
+            self.step(&label, || {
+                let before = copy.snapshots()?;
+                let arguments = [&command[..], &["--features", "solution", "--test", &chapter.name]].concat();
+                let run = copy.cargo(folder, &arguments, &variables)?;
+                let mut problems: Vec<String> = run.obstacle().into_iter().collect();
+                let refused = "tells insta to accept a wrong transcript";
+                if run.success || !run.red().iter().any(|red| red.is_snapshot() || red.words.contains(refused)) {
+                    problems.push("turns green".into());
+                }
+                if copy.snapshots()? != before {
+                    problems.push("writes a snapshot".into());
+                }
+                Ok(outcome("stays red, nothing written", problems))
+            })?;
+        }
+        copy.put(&file, stub)
+    }
+
+    /// Without the feature: nothing of an untouched clone is graded, and every solution over its stub is green by itself.
+    fn without_reference(&self, copy: &Workshop) -> Result<()> {
+        self.step("untouched, without the reference", || {
+            let run = copy.cargo(&copy.root, &["test", "--no-fail-fast"], &[])?;
+            let mut problems: Vec<String> = run.obstacle().into_iter().collect();
+            let suites =
+                run.suites.iter().filter(|suite| self.chapters.iter().any(|chapter| chapter.name == suite.name));
+            let reason = "Ignored(\"not started: ";
+            let wrong = suites.filter(|suite| {
+                let mut outcomes = suite.tests.values().map(|outcome| format!("{outcome:?}"));
+                suite.tests.len() != 1 || !outcomes.all(|outcome| outcome.starts_with(reason))
+            });
+            problems.extend(wrong.map(|suite| format!("{} should have one check, ignored: not started", suite.name)));
+            Ok(outcome("each ignored: not started", problems))
+        })?;
+        self.step("all solutions over their stubs, without the reference", || {
+            let mut arguments = vec!["test", "--no-fail-fast"];
+            for chapter in &self.chapters {
+                copy.put(&chapter.exercise(), read(&copy.root, &chapter.solution())? + STARTED)?;
+                arguments.extend(["--test", chapter.name.as_str()]);
+            }
+            Ok(outcome("green", copy.cargo(&copy.root, &arguments, &[])?.not_green(&self.chapters)))
+        })?;
+        for chapter in &self.chapters {
+            let stub = page_by_page_course::marks::stub_of(&chapter.name, &read(&copy.root, &chapter.solution())?);
+            copy.put(&chapter.exercise(), stub.map_err(|(line, problem)| Error::msg(format!("{line}: {problem}")))?)?;
+        }
+        Ok(())
+    }
+
+    fn summary(&self) -> bool {
+        let Log { problems, mistakes, explained } = &mut *self.log.lock().expect("held without a panic");
+        println!(
+            "\n{mistakes} mistakes, {explained} of them first reported by a line that says what the reader's code did"
+        );
+        if 100 * *explained < EXPLAINED * *mistakes {
+            problems.push(format!("fewer than {EXPLAINED} % of the mistakes are explained by the first message"));
+        }
+        println!("{:.1} minutes", self.started.elapsed().as_secs_f64() / 60.0);
+        match &problems[..] {
+            [] => println!("sound"),
+            problems => println!("{} problems:\n  {}", problems.len(), problems.join("\n  ")),
+        }
+        problems.is_empty()
+    }
+}
+
+/// Runs the grader of one chapter.
+fn graded(copy: &Workshop, chapter: &Chapter, variables: &[(&str, &str)]) -> Result<Run> {
+    copy.cargo(&copy.root, &[&REFERENCE[..], &["--test", &chapter.name]].concat(), variables)
+}
+
+/// A started stub compiles without a warning, is red, and each of its tasks is asked for by name.
+fn stub_is_red(run: &Run, chapter: &Chapter, stub: &str) -> Outcome {
+    let mut problems: Vec<String> = run.obstacle().into_iter().collect();
+    problems.extend(run.warning(chapter));
+    let (tasks, red) = (tasks::of_stub(chapter, stub), run.red());
+    for task in &tasks {
+        let words = format!("not yet implemented: ch{:02} task {task}:", chapter.number);
+        if !red.iter().any(|red| tasks::of_test(red.test) == Some(*task) || red.words.contains(&words)) {
+            problems.push(format!("no red check is about task {task}"));
+        }
+    }
+    if !red.iter().any(|red| red.words.contains("not yet implemented: ch")) {
+        problems.push("no red check shows the text of a todo!".into());
+    }
+    outcome(format!("{} red, for each of {} tasks", red.len(), tasks.len()), problems)
+}
+
+/// A mistake is red, and the first failure says what is expected.
+fn noticed(run: &Run, mistake: &Mistake) -> Outcome {
+    let red = run.red();
+    let mut problems: Vec<String> = run.obstacle().into_iter().collect();
+    let says = red.first().map(|first| first.says()).unwrap_or_default();
+    if red.is_empty() && problems.is_empty() {
+        problems.push("no check notices".into());
+    }
+    let expected = mistake.expect.as_ref().zip(red.first());
+    if let Some((expected, _)) = expected.filter(|(expected, first)| !first.words.contains(expected.as_str())) {
+        problems.push(format!("the first failure should say `{expected}`; it says `{says}`"));
+    }
+    if mistake.transcript && !red.iter().any(|red| red.is_snapshot()) {
+        problems.push("the transcript is green, and the list has `transcript = true`".into());
+    }
+    outcome(format!("{} red; {}", red.len(), says.chars().take(160).collect::<String>()), problems)
+}

@@ -1,0 +1,193 @@
+//! What a run of the graders came to: which checks were red, what the first of them says, and what is wrong with that.
+
+use page_by_page_course::chapters::Chapter;
+use page_by_page_course::libtest::{Outcome, Suite};
+
+use crate::tasks;
+
+/// A run of cargo.
+pub struct Run {
+    pub success: bool,
+    /// It was ended because nothing came for too long.
+    pub hung: bool,
+    pub suites: Vec<Suite>,
+    /// All that cargo and the checks printed.
+    pub output: String,
+}
+
+/// A red check.
+pub struct Red<'a> {
+    pub test: &'a str,
+    pub words: &'a str,
+}
+
+/// How panics of Rust's library begin. None of them says what the reader's code was asked.
+const RAW: [&str; 17] = [
+    "already borrowed",
+    "already mutably borrowed",
+    "assertion ",
+    "attempt to ",
+    "called `Option::",
+    "called `Result::",
+    "capacity overflow",
+    "chunk size must be ",
+    "copy_from_slice: ",
+    "explicit panic",
+    "index out of bounds: ",
+    "insertion index ",
+    "internal error: entered unreachable code",
+    "range ",
+    "removal index ",
+    "slice index ",
+    "source slice length ",
+];
+
+impl Run {
+    /// The red checks in the order in which a reader looks at them: by task, then those of the whole chapter.
+    pub fn red(&self) -> Vec<Red<'_>> {
+        let tests = self.suites.iter().flat_map(|suite| &suite.tests);
+        let mut red: Vec<Red<'_>> = tests
+            .filter_map(|(test, outcome)| match outcome {
+                Outcome::Failed(words) => Some(Red { test, words }),
+                _ => None,
+            })
+            .collect();
+        red.sort_by_key(|red| (tasks::of_test(red.test).unwrap_or(u32::MAX), red.test));
+        red
+    }
+
+    /// Why the checks did not run to their end, in a line.
+    pub fn obstacle(&self) -> Option<String> {
+        let error = self.output.lines().find(|line| line.starts_with("error")).or(self.output.lines().last());
+        let error = error.unwrap_or("no output");
+        if self.hung {
+            return Some("does not come to an end".into());
+        }
+        if self.suites.is_empty() {
+            return Some(format!("does not compile: {error}"));
+        }
+        let crashed = self.suites.iter().find(|suite| !suite.ended)?;
+        Some(format!("the checks of {} crash: {error}", crashed.name))
+    }
+
+    /// What isn't green: every grader of these chapters ran, nothing was red or ignored, and each says that its chapter
+    /// `is_yours`.
+    pub fn not_green(&self, chapters: &[Chapter]) -> Vec<String> {
+        let mut problems: Vec<String> = self.obstacle().into_iter().collect();
+        problems.extend(self.red().iter().map(|red| format!("{} is red: {}", red.test, red.says())));
+        for chapter in chapters {
+            let Some(suite) = self.suites.iter().find(|suite| suite.name == chapter.name) else {
+                problems.push(format!("{} did not run", chapter.name));
+                continue;
+            };
+            if suite.tests.get(&format!("whose_code::{}::is_yours", chapter.name)) != Some(&Outcome::Passed) {
+                problems.push(format!("{} does not say that it is the reader's", chapter.name));
+            }
+            let ignored = suite.tests.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Ignored(_)));
+            problems.extend(ignored.map(|(test, _)| format!("{test} is ignored")));
+        }
+        if problems.is_empty() && !self.success {
+            problems.push(format!("cargo fails: {}", self.output.lines().last().unwrap_or("no output")));
+        }
+        problems
+    }
+
+    /// A warning of the compiler about the reader's file.
+    pub fn warning(&self, chapter: &Chapter) -> Option<String> {
+        let lines: Vec<&str> = self.output.lines().collect();
+        let place = lines.iter().position(|line| line.contains("--> exercises/") && line.contains(&chapter.name))?;
+        let what = lines[..place].iter().rev().find(|line| line.starts_with("warning") || line.starts_with("error"))?;
+        what.starts_with("warning").then(|| format!("compiles with a {what}"))
+    }
+}
+
+impl Red<'_> {
+    /// A transcript that differs from its snapshot.
+    pub fn is_snapshot(&self) -> bool {
+        self.words.contains("snapshot assertion for '")
+    }
+
+    /// What it says, in a line: the beginning of the message, or of the difference from a snapshot.
+    pub fn says(&self) -> String {
+        if self.is_snapshot() {
+            let changed = self.words.lines().filter_map(|line| line.split_once('│').map(|(_, text)| text));
+            let changed: Vec<&str> = changed.filter(|text| text.starts_with(['-', '+'])).take(2).collect();
+            return format!("transcript: {}", changed.join("; "));
+        }
+        let lines =
+            self.words.lines().map(str::trim).filter(|line| !line.is_empty() && !line.contains(" panicked at "));
+        lines.take(3).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether its first line says what the reader's code did. Otherwise it is a panic as it came, of the code that was
+    /// called, of Rust's library, or of a check that stumbled over what it was given.
+    pub fn is_explained(&self) -> bool {
+        let mut lines = self.words.lines().filter(|line| !line.trim().is_empty());
+        let Some(first) = lines.next() else { return false };
+        let Some((_, place)) = first.split_once(" panicked at ") else { return true };
+        let words = lines.next().unwrap_or_default();
+        self.is_snapshot() || place.starts_with("tests") && !RAW.iter().any(|raw| words.starts_with(raw))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const WHOSE: &str = "whose_code::ch01_sum::is_yours";
+
+    fn run(passed: &[&str], failed: &[(&str, &str)]) -> Run {
+        let passed = passed.iter().map(|test| (test.to_string(), Outcome::Passed));
+        let failed = failed.iter().map(|(test, words)| (test.to_string(), Outcome::Failed(words.to_string())));
+        let tests: BTreeMap<String, Outcome> = passed.chain(failed).collect();
+        let suite = Suite { name: "ch01_sum".into(), announced: tests.len(), tests, ended: true };
+        Run { success: true, hung: false, output: String::new(), suites: vec![suite] }
+    }
+
+    #[test]
+    fn green_means_that_every_grader_ran_on_the_readers_code() {
+        let chapter = |name: &str| Chapter::named(name, "").unwrap();
+        let one = [chapter("ch01_sum")];
+        assert_eq!(run(&["a", WHOSE], &[]).not_green(&one), [""; 0]);
+        assert_eq!(run(&["a", WHOSE], &[("b", "no")]).not_green(&one), ["b is red: no"]);
+        assert_eq!(run(&["a"], &[]).not_green(&one), ["ch01_sum does not say that it is the reader's"]);
+        let two = [chapter("ch01_sum"), chapter("ch02_double")];
+        assert_eq!(run(&["a", WHOSE], &[]).not_green(&two), ["ch02_double did not run"]);
+        let mut ignored = run(&["a", WHOSE], &[]);
+        ignored.suites[0].tests.insert("b".into(), Outcome::Ignored("not started".into()));
+        assert_eq!(ignored.not_green(&one), ["b is ignored"]);
+        let mut crashed = run(&["a", WHOSE], &[]);
+        crashed.suites[0].ended = false;
+        assert!(crashed.not_green(&one)[0].starts_with("the checks of ch01_sum crash"));
+    }
+
+    #[test]
+    fn the_first_red_check_is_the_one_of_the_lowest_task() {
+        let run =
+            run(&[], &[("checks::whole_oracle", ""), ("checks::task_2_b", ""), ("checks::task_1_z", ""), (WHOSE, "")]);
+        let order: Vec<&str> = run.red().iter().map(|red| red.test).collect();
+        assert_eq!(order, ["checks::task_1_z", "checks::task_2_b", "checks::whole_oracle", WHOSE]);
+    }
+
+    #[test]
+    fn a_panic_as_it_came_explains_nothing() {
+        let red = |words: &'static str| Red { test: "a", words };
+        let own =
+            red("\nthread 'a' (7) panicked at tests/ch01_sum.rs:7:5:\nsum([1, 2])\n  expected: 3\n  yours:    2\n");
+        assert_eq!(own.says(), "sum([1, 2]); expected: 3; yours:    2");
+        assert!(own.is_explained());
+        let asked = "grow(2)\n  your code panicked\n\nthread 'a' (9) panicked at /rustc/raw_vec/mod.rs:28:5:\ncapacity overflow";
+        assert!(red(asked).is_explained());
+        assert!(!red("\nthread 'a' (9) panicked at exercises/ch01_sum.rs:7:5:\nindex out of bounds").is_explained());
+        assert!(
+            !red("\nthread 'a' (9) panicked at tests/ch01.rs:9:5:\ncalled `Result::unwrap()` on an `Err`")
+                .is_explained()
+        );
+        let snapshot = red(
+            "1 │-sum 3\n1 │+sum 2\nthread 'a' (8) panicked at /insta/src/runtime.rs:734:13:\nsnapshot assertion for 'x'",
+        );
+        assert!(snapshot.is_explained() && snapshot.says() == "transcript: -sum 3; +sum 2");
+    }
+}
