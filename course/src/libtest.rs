@@ -83,7 +83,7 @@ fn read(lines: &[&str]) -> Suite {
     };
     let mut suite = Suite { announced: n, ..Suite::default() };
     let is_last = |line: &&str| line.starts_with("test result: ");
-    let last_result = lines.iter().rposition(|line| is_last(&line));
+    let last_result = lines.iter().rposition(is_last);
     suite.ended = last_result.is_some();
     let lines = &lines[begin..last_result.unwrap_or(lines.len())];
     // Between the first `failures:` and the last stands what the tests printed; after the last, the names of all that failed.

@@ -89,5 +89,5 @@ pub fn check(root: &Path, chapter: &Chapter, report: &mut Report) -> Option<Stri
 fn is_committed(root: &Path, file: &str) -> bool {
     let mut git = Command::new("git");
     git.arg("-C").arg(root).args(["diff", "--quiet", "HEAD", "--", file]);
-    git.status().is_ok_and(|status| status.success())
+    git.output().is_ok_and(|output| output.status.success())
 }
