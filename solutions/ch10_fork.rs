@@ -1,9 +1,9 @@
-//! Chapter 10: fork and copy-on-write. One beginning, many texts.
+//! Chapter 10: fork and copy-on-write. One beginning, many sequences.
 //!
-//! A *fork* is a second text with the same tokens so far. It shares all pages of the first:
-//! each gets one more owner, and no row moves. Only one text may fill the rest of a page. So
-//! a text that grows into a page with several owners takes a page of its own first and copies
-//! the filled rows into it: *copy-on-write*.
+//! A *fork* is a second sequence with the same tokens so far. It shares every page of the
+//! first: each page gains an owner, and no row moves. But only one sequence can fill the rest
+//! of a page. A sequence that grows into a page with several owners therefore takes a page of
+//! its own first and copies the filled rows into it: *copy-on-write*.
 //!
 //! ```text
 //!   page size 4, six tokens         table of a   table of b   owners of pages 0 1 2
@@ -13,10 +13,9 @@
 //!   a.extend(1)   copies nothing    0 1          0 2          2 1 1
 //! ```
 //!
-//! Page 0 is full: nobody writes to it any more, and both keep it for as long as they live.
+//! Page 0 is full, so it is never written to again. Both sequences keep it until they end.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 
 use crate::cache::{CacheError, KvCache, KvLayout, PageId, Rewind, Usage};
 use crate::chapters::ch04_page_pool::PagePool;
@@ -26,9 +25,9 @@ use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 /// Rows to copy from one page to another, in every layer: those of the slots `0..rows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCopy {
-    /// The page that several texts have.
+    /// The page that several sequences own.
     pub from: PageId,
-    /// The page that one of them took instead.
+    /// The page that replaces it in one of their tables.
     pub to: PageId,
     /// Slots that are filled.
     pub rows: usize,
@@ -37,15 +36,14 @@ pub struct PageCopy {
 impl PageTable {
     // ANCHOR: fork
     /// A second table of the same tokens: the same pages in the same order, each with one
-    /// more owner. It takes no page.
+    /// more owner. It takes no page from the pool.
     ///
-    /// Six tokens in pages 12 and 5: the fork has six tokens in pages 12 and 5 as well.
+    /// Six tokens in pages 12 and 5: the fork also has six tokens in pages 12 and 5.
     ///
     /// # Errors
-    /// If the pool is another one than the table's pages came from:
-    /// [`CacheError::ForeignPage`] if it has no such page, [`CacheError::DoubleFree`] if a
-    /// page has no owner there (the error of `all_owned`, asked before any page is shared).
-    /// The pool is then as it was.
+    /// If the table's pages came from a different pool: [`CacheError::ForeignPage`] if this
+    /// pool has no such page, [`CacheError::DoubleFree`] if a page has no owner here (the
+    /// error of `all_owned`, checked before any page is shared). The pool is then unchanged.
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
         all_owned(&self.pages, pool)?;
         for page in &self.pages {
@@ -59,8 +57,8 @@ impl PageTable {
     // ANCHOR_END: fork
 
     // ANCHOR: shares_tail
-    /// Whether the next token would go into a page that others have too: the last page is
-    /// filled in part, and has more than one owner. False before the first token.
+    /// Whether the next token would go into a page that other tables have too: the last page
+    /// is partly filled and has more than one owner. False before the first token.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
@@ -74,18 +72,18 @@ impl PageTable {
     // ANCHOR_END: shares_tail
 
     // ANCHOR: own_tail
-    /// Puts a page of its own in the place of a last page that is filled in part and that
-    /// others have too; says what is to be copied into it. `None` if the last page is full or
-    /// its own, and before the first token: nothing changes then.
+    /// Replaces a shared tail, a last page that is partly filled and has other owners, by a
+    /// page of this table's own. Returns which rows to copy into it; `None`, and nothing
+    /// changes, if the last page is full or has no other owner, or if there is no page yet.
     ///
     /// Six tokens in pages 12 and 5 of 4 slots, page 5 has a second owner, page 3 is the next
     /// free one → `PageCopy { from: 5, to: 3, rows: 2 }`, and the table has pages 12 and 3.
-    /// Only ids change hands here: the table knows no rows.
+    /// The table knows only ids, so it copies nothing itself.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if it takes a page and the pool has none left,
+    /// [`CacheError::OutOfPages`] if it needs a page and the pool has none left,
     /// [`CacheError::ForeignPage`] if the pool has no page of the last one's number. Table
-    /// and pool are then as they were.
+    /// and pool are then unchanged.
     pub fn own_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
         if !self.shares_tail(pool)? {
             return Ok(None);
@@ -101,7 +99,7 @@ impl PageTable {
 
 impl PageSlab {
     // ANCHOR: copy_rows
-    /// Copies keys and values of the filled slots, in every layer: with 3 layers and 2 rows,
+    /// Copies keys and values of the filled slots in every layer: with 3 layers and 2 rows,
     /// 6 rows of keys and 6 of values. All other slots stay as they are.
     fn copy_rows(&mut self, copy: PageCopy) {
         for layer in 0..self.layout.n_layers {
@@ -114,7 +112,7 @@ impl PageSlab {
     // ANCHOR_END: copy_rows
 }
 
-/// The cache of a text that may share pages with others: a paged cache that can be forked.
+/// The cache of a sequence that can share pages with others: a paged cache that can be forked.
 pub struct ForkCache {
     pub(super) inner: PagedCache,
     rows_copied: u64,
@@ -130,8 +128,8 @@ impl ForkCache {
     }
 
     // ANCHOR: cache_fork
-    /// A second cache that holds the same rows: those of the pages that both share now. No
-    /// row is copied; the fork counts its own copies, from 0.
+    /// A second cache with the same rows, in pages that both now share. No row is copied; the
+    /// fork counts its own copies, from 0.
     ///
     /// All tokens held must have been written.
     ///
@@ -139,7 +137,7 @@ impl ForkCache {
     /// Never for a cache whose pages are its slab's; the error is the page table's.
     ///
     /// # Panics
-    /// If the slab is lent to somebody at the moment.
+    /// If the slab is borrowed at the moment.
     pub fn fork(&self) -> Result<ForkCache, CacheError> {
         let slab = self.inner.slab.clone();
         let table = self.inner.table.fork(&mut slab.borrow_mut().pool)?;
@@ -147,7 +145,7 @@ impl ForkCache {
     }
     // ANCHOR_END: cache_fork
 
-    /// The pages of this text.
+    /// The pages of this sequence.
     pub fn table(&self) -> &PageTable {
         self.inner.table()
     }
@@ -163,20 +161,20 @@ impl KvCache for ForkCache {
     }
 
     // ANCHOR: extend
-    /// Makes room for `n` more tokens in pages that no other text has: copies the rows of a
-    /// shared last page into one of its own first.
+    /// Makes room for `n` more tokens in pages that no other sequence has: first copies the
+    /// rows of a shared tail into a page of its own.
     ///
-    /// `extend(0)` does nothing: no token comes, so no page need be its own.
+    /// `extend(0)` does nothing: no token will be written, so the tail can stay shared.
     ///
-    /// [`Usage::rows_copied`] counts a token that is copied once, whatever the layers.
+    /// [`Usage::rows_copied`] counts a copied token once, however many layers it has.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if the pool has too few for the new tokens and the copy
+    /// [`CacheError::OutOfPages`] if the pool has too few for the copy and the new tokens
     /// together: six tokens in pages of 4, the second one shared, `extend(3)` → 2 needed.
     /// Nothing has changed then, and nothing was copied.
     ///
     /// # Panics
-    /// If the slab is lent to somebody at the moment.
+    /// If the slab is borrowed at the moment.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         if n > 0 {
             self.own_tail_before(n)?;
@@ -200,8 +198,8 @@ impl KvCache for ForkCache {
 
 impl ForkCache {
     // ANCHOR: own_tail_before
-    /// Makes the last page its own, if `n` more tokens then still find the pages that they
-    /// need.
+    /// Replaces a shared tail, if the pool has enough pages for the copy and for `n` more
+    /// tokens.
     fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
         let slab = &mut *self.inner.slab.borrow_mut();
         let table = &mut self.inner.table;
@@ -221,143 +219,9 @@ impl ForkCache {
 }
 
 impl Rewind for ForkCache {
-    /// Rewinds the paged cache. Where this ends inside a shared page, the other text's rows
-    /// stay: the next [`extend`](KvCache::extend) copies those that are left.
+    /// Rewinds the paged cache. If this ends inside a shared page, the other sequence keeps
+    /// its rows: the next [`extend`](KvCache::extend) copies those that are left.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         self.inner.rewind(n)
     }
 }
-
-/// A text of a beam search that still grows.
-pub struct Beam {
-    /// The tokens it got, without the prompt.
-    pub tokens: Vec<u32>,
-    /// The sum of their log-probabilities: how likely the model finds all of them together.
-    pub score: f64,
-    /// Prompt and tokens, all but the newest token.
-    pub cache: ForkCache,
-}
-
-/// A beam, and a token that it may go on with.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
-    /// The beam, by its place among the beams.
-    pub beam: usize,
-    /// The token.
-    pub token: u32,
-    /// The beam's score and the token's log-probability.
-    pub score: f64,
-}
-
-/// A text of a beam search that has ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Ended {
-    /// The tokens it got, without the prompt and without the end of text.
-    pub tokens: Vec<u32>,
-    /// The sum of the log-probabilities of its tokens and of the end of text.
-    pub score: f64,
-}
-
-/// Beam search: the `width` likeliest texts grow side by side ([Graves,
-/// 2012](https://arxiv.org/abs/1211.3711)).
-pub struct Beams {
-    width: usize,
-    end_of_text: Vec<u32>,
-    pub(super) beams: Vec<Beam>,
-    ended: Vec<Ended>,
-}
-
-impl Beams {
-    /// One beam without a token, after a prompt whose rows `cache` holds;
-    /// [`step`](Self::step) makes up to `width` of it, 1 or more. `end_of_text`: tokens that
-    /// end a text.
-    pub fn new(cache: ForkCache, width: usize, end_of_text: &[u32]) -> Self {
-        let beam = Beam { tokens: Vec::new(), score: 0.0, cache };
-        let end_of_text = end_of_text.to_vec();
-        Beams { width, end_of_text, beams: vec![beam], ended: Vec::new() }
-    }
-
-    /// The beams that grow, best first.
-    pub fn beams(&self) -> &[Beam] {
-        &self.beams
-    }
-
-    /// The same, for a model to fill their caches.
-    pub fn beams_mut(&mut self) -> &mut [Beam] {
-        &mut self.beams
-    }
-
-    /// The texts that have ended, in the order in which they did.
-    pub fn ended(&self) -> &[Ended] {
-        &self.ended
-    }
-
-    // ANCHOR: candidates
-    /// Of every beam with every token the best `n`, best first. Equal scores: the better beam
-    /// first, then the lower token.
-    ///
-    /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order; none is
-    /// NaN. −∞ may be among them, the logarithm of 0: such a candidate comes last. If `n` is
-    /// more than there are, all of them. Scores are added up as `f64`.
-    ///
-    /// Two beams with scores -1 and -2, rows `[-4, -0.5]` and `[-0.25, -1]`, `n` 3 → beam 0
-    /// with token 1 (-1.5), beam 1 with token 0 (-2.25), beam 1 with token 1 (-3).
-    pub fn candidates(&self, log_probabilities: &[Vec<f32>], n: usize) -> Vec<Candidate> {
-        let mut candidates = Vec::new();
-        for (beam, row) in log_probabilities.iter().enumerate() {
-            let so_far = self.beams[beam].score;
-            for (token, log_probability) in (0..).zip(row) {
-                let score = so_far + f64::from(*log_probability);
-                candidates.push(Candidate { beam, token, score });
-            }
-        }
-        if n < candidates.len() {
-            candidates.select_nth_unstable_by(n, better_first);
-            candidates.truncate(n);
-        }
-        candidates.sort_unstable_by(better_first);
-        candidates
-    }
-    // ANCHOR_END: candidates
-
-    // ANCHOR: step
-    /// Each beam gets a token or is given up. The [`candidates`](Self::candidates) are gone
-    /// through, best first, until `width` of them are the new beams, in this order. One that
-    /// ends a text is no beam and takes nobody's place: its text goes to
-    /// [`ended`](Self::ended).
-    ///
-    /// A beam that several candidates go on from is forked; one that none goes on from lets
-    /// its pages go.
-    ///
-    /// # Errors
-    /// The error of [`ForkCache::fork`]; the beams are then as they were.
-    pub fn step(&mut self, log_probabilities: &[Vec<f32>]) -> Result<(), CacheError> {
-        let mut beams = Vec::new();
-        let mut ended = Vec::new();
-        // So many, that `width` go on even if each beam ends with each of the end tokens.
-        let enough = self.width + self.beams.len() * self.end_of_text.len();
-        for candidate in self.candidates(log_probabilities, enough) {
-            if beams.len() == self.width {
-                break;
-            }
-            let parent = &self.beams[candidate.beam];
-            let (mut tokens, score) = (parent.tokens.clone(), candidate.score);
-            if self.end_of_text.contains(&candidate.token) {
-                ended.push(Ended { tokens, score });
-            } else {
-                tokens.push(candidate.token);
-                beams.push(Beam { tokens, score, cache: parent.cache.fork()? });
-            }
-        }
-        self.beams = beams;
-        self.ended.extend(ended);
-        Ok(())
-    }
-    // ANCHOR_END: step
-}
-
-// ANCHOR: better_first
-fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
-    b.score.total_cmp(&a.score).then(a.beam.cmp(&b.beam)).then(a.token.cmp(&b.token))
-}
-// ANCHOR_END: better_first

@@ -1,65 +1,168 @@
-//! Beam search: the likeliest texts, looked for side by side.
+//! Beam search: the likeliest continuations of a prompt, searched side by side.
 //!
-//! A sampler draws one token after the other and never looks back. A beam search keeps several beginnings at once, the *beams*,
-//! asks the model for all of them in one pass, and goes on with the best continuations of all. Chapter 10 chooses and forks;
-//! here is the loop around it.
+//! A sampler draws one token after the other and never looks back. A beam search keeps several continuations at once, the
+//! *beams* ([Graves, 2012](https://arxiv.org/abs/1211.3711)). In each step the model computes the next token's probabilities
+//! for all of them in one pass, and the search goes on with the best candidates of all. Each new beam is a fork of its parent
+//! (chapter 10), so beams share the pages of all tokens they have in common.
 //!
 //! ```text
-//!   width 2, the prompt read once      beams              pages
+//!   width 2, after the prompt          beams              pages
 //!   "the"                              the king           both share the prompt's
 //!                                      the queen
-//!   a step                             the king had       both go on from the king:
-//!                                      the king was       the queen's pages are free again
+//!   a step                             the king had       both are forks of the king:
+//!                                      the king was       the queen's own pages are free again
 //! ```
 //!
-//! How likely a text is, its *log-probability*, is the sum of the logarithms of its tokens' probabilities. Each token makes it
-//! smaller, so texts of different lengths are compared by their [`score`].
+//! How likely a continuation is, its *log-probability*, is the sum of the logarithms of its tokens' probabilities. Each token
+//! makes it smaller, so continuations of different lengths are compared by their [`score`].
 
+use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::cache::KvCache;
+use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch06_paged::SharedSlab;
-use crate::chapters::ch10_fork::{Beam, Beams, ForkCache};
+use crate::chapters::ch10_fork::ForkCache;
 use crate::engine::Limits;
 use crate::in_place::CacheRef;
 use crate::model::{LogitRows, Model, StepError};
 
 /// How much a score makes up for length: a log-probability is divided by the number of tokens to the power of this.
 ///
-/// 0 compares the log-probabilities as they are and prefers short texts; 1 compares their means. Length normalisation with such
+/// 0 compares the log-probabilities as they are and prefers short continuations; 1 compares their means. Length normalisation with such
 /// a power is described in [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
 pub const LENGTH_PENALTY: f64 = 1.0;
 
-/// What texts of different lengths are compared by: `log_probability / tokens^LENGTH_PENALTY`.
+/// What continuations of different lengths are compared by: `log_probability / tokens^LENGTH_PENALTY`.
 ///
-/// `tokens`: those whose logarithms were added up, an end of text among them. A text of none has the score 0.
+/// `tokens`: those whose logarithms were added up, including an end of text. Without tokens the score is 0.
 pub fn score(log_probability: f64, tokens: usize) -> f64 {
     log_probability / (tokens.max(1) as f64).powf(LENGTH_PENALTY)
 }
 
-/// A text that a search has found.
+/// A continuation that still grows.
+pub struct Beam {
+    /// The tokens it got, without the prompt.
+    pub tokens: Vec<u32>,
+    /// The sum of their log-probabilities.
+    pub log_probability: f64,
+    /// Prompt and tokens, all but the newest token.
+    pub cache: ForkCache,
+}
+
+/// A continuation that an end-of-text token has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// The tokens it got, without the prompt and without the end of text.
+    pub tokens: Vec<u32>,
+    /// The sum of the log-probabilities of its tokens and of the end of text.
+    pub log_probability: f64,
+}
+
+/// A beam, and a token that could be its next one.
+#[derive(Clone, Copy)]
+struct Candidate {
+    /// The beam, by its place among the beams.
+    beam: usize,
+    token: u32,
+    /// The beam's log-probability and the token's, added up.
+    log_probability: f64,
+}
+
+/// The state of a search: up to `width` beams, best first, and the continuations that have finished.
+pub struct BeamSearch {
+    width: usize,
+    end_of_text: Vec<u32>,
+    /// The beams, best first. A model fills their caches between two steps.
+    pub beams: Vec<Beam>,
+    /// The continuations that have finished, in the order in which they did.
+    pub finished: Vec<Finished>,
+}
+
+impl BeamSearch {
+    /// One beam without a token, after a prompt whose rows `cache` holds; the first [`step`](Self::step) makes up to `width`
+    /// of it, 1 or more. `end_of_text`: tokens that end a continuation.
+    pub fn new(cache: ForkCache, width: usize, end_of_text: &[u32]) -> Self {
+        let beam = Beam { tokens: Vec::new(), log_probability: 0.0, cache };
+        BeamSearch { width, end_of_text: end_of_text.to_vec(), beams: vec![beam], finished: Vec::new() }
+    }
+
+    /// Replaces the beams by the best `width` candidates, best first: every beam with every token. Equal candidates are in
+    /// the order of their beams, then of their tokens. A candidate that ends its text takes no beam's place; it goes to
+    /// `finished`, unless `width` beams are better.
+    ///
+    /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order; −∞ is allowed, NaN is not.
+    ///
+    /// # Errors
+    /// The error of [`ForkCache::fork`]; the search is then unchanged.
+    pub fn step(&mut self, log_probabilities: &[Vec<f32>]) -> Result<(), CacheError> {
+        let (mut beams, mut finished) = (Vec::new(), Vec::new());
+        // Even if every beam ends with each of the end tokens, `width` candidates are left to go on.
+        let enough = self.width + self.beams.len() * self.end_of_text.len();
+        for Candidate { beam, token, log_probability } in self.candidates(log_probabilities, enough) {
+            if beams.len() == self.width {
+                break;
+            }
+            let parent = &self.beams[beam];
+            let mut tokens = parent.tokens.clone();
+            if self.end_of_text.contains(&token) {
+                finished.push(Finished { tokens, log_probability });
+            } else {
+                tokens.push(token);
+                beams.push(Beam { tokens, log_probability, cache: parent.cache.fork()? });
+            }
+        }
+        // Parents that are dropped here let go of their pages: an only child then owns its tail alone and copies nothing.
+        self.beams = beams;
+        self.finished.extend(finished);
+        Ok(())
+    }
+
+    /// The best `n` candidates, best first.
+    fn candidates(&self, log_probabilities: &[Vec<f32>], n: usize) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        for (beam, row) in log_probabilities.iter().enumerate() {
+            let so_far = self.beams[beam].log_probability;
+            for (token, log_probability) in (0..).zip(row) {
+                candidates.push(Candidate { beam, token, log_probability: so_far + f64::from(*log_probability) });
+            }
+        }
+        if n < candidates.len() {
+            candidates.select_nth_unstable_by(n, better_first);
+            candidates.truncate(n);
+        }
+        candidates.sort_unstable_by(better_first);
+        candidates
+    }
+}
+
+fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
+    let by_place = || (a.beam, a.token).cmp(&(b.beam, b.token));
+    b.log_probability.total_cmp(&a.log_probability).then_with(by_place)
+}
+
+/// A continuation that a search has found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Its tokens, without the prompt and without an end of text.
+    /// Its tokens, without the prompt and without the end of text.
     pub tokens: Vec<u32>,
-    /// The sum of the logarithms of its tokens' probabilities; if it has ended, of the end of text's too.
+    /// The sum of the logarithms of its tokens' probabilities, including the end of text if it has ended.
     pub log_probability: f64,
     /// The same, normalised: [`score`].
     pub score: f64,
-    /// Whether the model has ended it; otherwise it has all the tokens that were asked for.
+    /// Whether the model has ended it; otherwise it has as many tokens as the limits allow.
     pub has_ended: bool,
 }
 
 /// What a search did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Passes of the model: one for the prompt, then one a step for all beams.
+    /// Passes of the model: one for the prompt, then one per step for all beams.
     pub steps: u64,
     /// Tokens that went through the model.
     pub rows_projected: u64,
-    /// Rows copied because two beams went on in the same page.
+    /// Rows copied because several beams grew in the same page.
     pub rows_copied: u64,
-    /// Pages that had an owner at the same time, at most.
+    /// The most pages that had an owner at the same time.
     pub peak_pages: usize,
     /// How long the prompt took.
     pub prefill: Duration,
@@ -67,14 +170,13 @@ pub struct Work {
     pub decode: Duration,
 }
 
-/// Looks for the likeliest texts that begin with a prompt, with `width` beams; returns them, best score first, and what it did.
+/// Searches for the likeliest continuations of a prompt with `width` beams. Returns them, best score first, and what it did.
 ///
-/// It stops when `width` texts or more have ended: these are found. If the beams have `max_new_tokens` before, they are found
-/// too. `on_step` is called for each new token of the beams.
+/// The search stops when at least `width` continuations have finished, and returns these. If the beams reach
+/// `max_new_tokens` first, it returns the beams as well. `on_step` is called for each new token of the beams.
 ///
 /// # Errors
-/// [`StepError`] if the model cannot read the prompt, or the slab has too few pages. All pages are given back then, as in the
-/// end.
+/// [`StepError`] if the model refuses the prompt, or the slab has too few pages. All pages are returned then, as at the end.
 pub fn search(
     model: &Model,
     slab: &SharedSlab,
@@ -95,32 +197,32 @@ pub fn search(
     let mut logits = model.forward(vec![chunk])?;
     work.count(prompt.len(), slab);
     work.prefill = start.elapsed();
-    let mut beams = Beams::new(cache, width, limits.end_of_text);
+    let mut search = BeamSearch::new(cache, width, limits.end_of_text);
     for n_new in 1..=limits.max_new_tokens {
         let rows: Vec<Vec<f32>> = logits.chunks_exact(model.config().vocab_size).map(log_softmax).collect();
-        beams.step(&rows)?;
+        search.step(&rows)?;
         on_step();
-        let is_over = beams.ended().len() >= width || beams.beams().is_empty();
+        let is_over = search.finished.len() >= width || search.beams.is_empty();
         if is_over || n_new == limits.max_new_tokens {
             break;
         }
-        let copied_before = rows_copied(&beams);
-        let chunks = beams.beams_mut().iter_mut().map(|Beam { tokens, cache, .. }| {
+        let copied_before = rows_copied(&search);
+        let chunks = search.beams.iter_mut().map(|Beam { tokens, cache, .. }| {
             let newest = &tokens[tokens.len().saturating_sub(1)..];
             model.chunk_of(newest, CacheRef::InPlace(cache), LogitRows::Newest(1))
         });
         let chunks = chunks.collect::<Result<Vec<_>, StepError>>()?;
         let n_beams = chunks.len();
         logits = model.forward(chunks)?;
-        work.rows_copied += rows_copied(&beams) - copied_before;
+        work.rows_copied += rows_copied(&search) - copied_before;
         work.count(n_beams, slab);
     }
     work.decode = start.elapsed() - work.prefill;
-    Ok((found(&beams, width), work))
+    Ok((found(&search), work))
 }
 
 impl Work {
-    /// Counts a pass that read so many tokens.
+    /// Counts a pass over `rows` tokens.
     fn count(&mut self, rows: usize, slab: &SharedSlab) {
         let slab = slab.borrow();
         self.steps += 1;
@@ -129,16 +231,16 @@ impl Work {
     }
 }
 
-fn rows_copied(beams: &Beams) -> u64 {
-    beams.beams().iter().map(|beam| beam.cache.usage().rows_copied).sum()
+fn rows_copied(search: &BeamSearch) -> u64 {
+    search.beams.iter().map(|beam| beam.cache.usage().rows_copied).sum()
 }
 
-/// The texts that have ended, and if they are too few, those that still grow; best score first.
-fn found(beams: &Beams, width: usize) -> Vec<Found> {
-    let ended = beams.ended().iter().map(|text| (&text.tokens, text.score, true));
-    let growing = beams.beams().iter().map(|beam| (&beam.tokens, beam.score, false));
-    let growing = growing.take(if beams.ended().len() < width { usize::MAX } else { 0 });
-    let found = ended.chain(growing).map(|(tokens, log_probability, has_ended)| Found {
+/// The continuations that have finished and, if they are fewer than `width`, those that still grow; best score first.
+fn found(search: &BeamSearch) -> Vec<Found> {
+    let finished = search.finished.iter().map(|finished| (&finished.tokens, finished.log_probability, true));
+    let growing = search.beams.iter().map(|beam| (&beam.tokens, beam.log_probability, false));
+    let growing = growing.take(if search.finished.len() < search.width { usize::MAX } else { 0 });
+    let found = finished.chain(growing).map(|(tokens, log_probability, has_ended)| Found {
         tokens: tokens.clone(),
         log_probability,
         score: score(log_probability, tokens.len() + usize::from(has_ended)),

@@ -1,11 +1,10 @@
 //! `generate --samples` and `--beams`, and `bench samples`: what they print, what they count, what they refuse.
 
 use crate::program::{ok, run};
-use page_by_page::beams::{Found, LENGTH_PENALTY, log_softmax, score, search};
-use page_by_page::cache::CacheError;
+use page_by_page::beams::search;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::engine::Limits;
-use page_by_page::model::{Model, StepError};
+use page_by_page::model::Model;
 use page_by_page::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -210,116 +209,17 @@ fn what_samples_cannot_do_is_refused_in_words() {
 
 // Beams
 
-fn bundled(model: &str) -> Model {
-    Model::open(&crate::support::root().join("assets").join(model)).unwrap()
-}
-
-/// The same search without a cache, without a batch, and without chapter 10: every beam is a list of tokens.
-fn recomputed(model: &Model, prompt: &[u32], width: usize, limits: Limits<'_>) -> Vec<Found> {
-    let found = |tokens: Vec<u32>, log_probability: f64, has_ended: bool| {
-        let score = log_probability / ((tokens.len() + usize::from(has_ended)) as f64).powf(LENGTH_PENALTY);
-        Found { tokens, log_probability, score, has_ended }
-    };
-    let mut beams = vec![(Vec::new(), 0.0)];
-    let mut ended: Vec<Found> = Vec::new();
-    for _ in 0..limits.max_new_tokens {
-        let mut candidates = Vec::new();
-        for (place, (tokens, score)) in beams.iter().enumerate() {
-            let row = log_softmax(&model.step(&[prompt, &tokens[..]].concat(), None).unwrap());
-            candidates.extend((0..).zip(row).map(|(token, log): (u32, f32)| (score + f64::from(log), place, token)));
-        }
-        candidates.sort_by(|a: &(f64, usize, u32), b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        let mut next: Vec<(Vec<u32>, f64)> = Vec::new();
-        for (score, place, token) in candidates {
-            if next.len() == width {
-                break;
-            }
-            let tokens = beams[place].0.clone();
-            if limits.end_of_text.contains(&token) {
-                ended.push(found(tokens, score, true));
-            } else {
-                next.push(([tokens, vec![token]].concat(), score));
-            }
-        }
-        beams = next;
-        if ended.len() >= width {
-            beams.clear();
-            break;
-        }
-    }
-    ended.extend(beams.into_iter().map(|(tokens, score)| found(tokens, score, false)));
-    ended.sort_by(|a, b| b.score.total_cmp(&a.score));
-    ended
-}
-
-#[test]
-fn beams_find_what_the_same_search_finds_without_a_cache() {
-    let model = bundled("storyteller-draft");
-    for prompt in
-        [&[0_u32, 435, 591, 12, 77] as &[u32], &[0, 9], &[0, 500, 37, 4095, 8, 8, 8, 301, 44, 5, 6, 7, 1000, 1, 2, 3]]
-    {
-        let greedy = recomputed(&model, prompt, 1, Limits { max_new_tokens: 20, end_of_text: &[] });
-        for (width, max_new_tokens) in [(1, 20), (2, 1), (3, 20), (7, 10)] {
-            for end_of_text in [&[] as &[u32], &[greedy[0].tokens[3], greedy[0].tokens[9]]] {
-                let limits = Limits { max_new_tokens, end_of_text };
-                let expected = recomputed(&model, prompt, width, limits);
-                for page_size in [1, 3, 16, 256] {
-                    let run = format!("{prompt:?}, width {width}, ends {end_of_text:?}, pages of {page_size}");
-                    let full = prompt.len() / page_size;
-                    let each = (prompt.len() + max_new_tokens).div_ceil(page_size);
-                    let n_pages = full + (each - full) * width;
-                    let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
-                    let mut steps = 0;
-                    let (found, work) = search(&model, &slab, prompt, width, limits, &mut || steps += 1).unwrap();
-                    assert_eq!(found, expected, "{run}");
-                    assert_eq!(work.steps, steps, "{run}: a pass for each token of the beams");
-                    let rows = prompt.len() as u64 + (steps - 1) * width as u64;
-                    assert_eq!(work.rows_projected, rows, "{run}");
-                    assert!(work.peak_pages <= n_pages && work.peak_pages >= prompt.len().div_ceil(page_size), "{run}");
-                    assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: pages given back");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn a_search_stops_when_as_many_texts_have_ended_as_there_are_beams() {
-    let model = bundled("storyteller-draft");
-    let prompt = [0, 435, 591, 12, 77];
-    // Every token ends a text but a few: all candidates that are better than those few end.
-    let ends: Vec<u32> = (0..4096).filter(|token| token % 64 != 0).collect();
-    let limits = Limits { max_new_tokens: 50, end_of_text: &ends };
-    let slab = PageSlab::new(model.config().kv_layout(), 4, 60).unwrap();
-    let (found, work) = search(&model, &slab, &prompt, 3, limits, &mut || ()).unwrap();
-    assert!(found.len() >= 3 && found.iter().all(|text| text.has_ended) && work.steps < 50, "{found:?} {work:?}");
-    assert_eq!(found, recomputed(&model, &prompt, 3, limits));
-    assert!(found.windows(2).all(|pair| pair[0].score >= pair[1].score));
-    let empty = search(&model, &slab, &prompt, 3, Limits { max_new_tokens: 0, ..limits }, &mut || ()).unwrap();
-    assert_eq!(empty.0, [Found { tokens: vec![], log_probability: 0.0, score: score(0.0, 0), has_ended: false }]);
-    assert_eq!(empty.1.rows_projected, 0);
-}
-
-#[test]
-fn beams_that_find_no_page_give_all_back() {
-    let model = bundled("storyteller-draft");
-    let slab = PageSlab::new(model.config().kv_layout(), 4, 4).unwrap();
-    let limits = Limits { max_new_tokens: 30, end_of_text: &[] };
-    let refused = search(&model, &slab, &[0, 435, 591, 12, 77], 3, limits, &mut || ());
-    assert!(matches!(refused, Err(StepError::Cache(CacheError::OutOfPages { free: 0, .. }))), "{:?}", refused.err());
-    assert_eq!(slab.borrow().pool().n_free(), 4);
-}
-
 #[test]
 fn the_command_prints_the_best_text_and_lists_the_others() {
     let run = ok(&asked(&["--beams", "4"]));
     let all = ok(&asked(&["--beams", "4", "--json"])).json();
     assert_eq!(run.stdout, format!("The king had{}\n", all["text"].as_str().unwrap()));
-    let (model, dir) = (bundled("storyteller"), crate::support::root().join("assets/storyteller"));
-    let tokenizer = Tokenizer::open(&dir).unwrap();
+    let dir = crate::support::root().join("assets/storyteller");
+    let (model, tokenizer) = (Model::open(&dir).unwrap(), Tokenizer::open(&dir).unwrap());
     let prompt = tokenizer.encode("The king had").unwrap();
     let limits = Limits { max_new_tokens: 40, end_of_text: &model.config().eos_token_ids };
-    let expected = recomputed(&model, &prompt, 4, limits);
+    let slab = PageSlab::new(model.config().kv_layout(), 16, 100).unwrap();
+    let (expected, _) = search(&model, &slab, &prompt, 4, limits, &mut || ()).unwrap();
     assert_eq!(all["tokens"], json!({ "prompt": prompt, "new": expected[0].tokens }));
     let texts = all["texts"].as_array().unwrap();
     assert_eq!(texts.len(), expected.len());

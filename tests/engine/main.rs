@@ -9,6 +9,7 @@ mod checkpoints;
 
 mod another_way;
 mod batch_invariance;
+mod beams;
 mod golden;
 mod graders;
 mod numbers;

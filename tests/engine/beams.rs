@@ -1,0 +1,236 @@
+//! Beam search, a user of `fork`: the same results as a search that recomputes everything, nothing half done, all pages returned.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use page_by_page::beams::{BeamSearch, Found, LENGTH_PENALTY, log_softmax, score, search};
+use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId};
+use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::chapters::ch10_fork::ForkCache;
+use page_by_page::engine::Limits;
+use page_by_page::model::{Model, StepError};
+
+use crate::support::oracle::{self, Dice, Oracle};
+use crate::support::story::assets;
+
+const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 4 };
+
+/// Tokens of the prompt that every scripted search begins with.
+const PROMPT: usize = 6;
+
+fn scripted(slab: &SharedSlab, width: usize, end_of_text: &[u32]) -> BeamSearch {
+    let mut cache = ForkCache::new(slab).unwrap();
+    let mut prompt = Oracle::default();
+    prompt.append(&mut cache, &(0..PROMPT).collect::<Vec<_>>());
+    BeamSearch::new(cache, width, end_of_text)
+}
+
+/// Writes the rows of each beam's newest token, as the model does.
+fn compute_newest(search: &mut BeamSearch) {
+    for beam in &mut search.beams {
+        beam.cache.extend(1).unwrap();
+        oracle::write(&mut beam.cache, &[1000 + *beam.tokens.last().unwrap() as usize]);
+    }
+}
+
+/// Compares the rows that each beam's cache holds with the tokens that it should hold.
+fn check_caches(search: &BeamSearch, run: &str) {
+    for (place, beam) in search.beams.iter().enumerate() {
+        let mut oracle = Oracle::of(format!("{run}: beam {place}, tokens {:?}", beam.tokens));
+        oracle.tokens = (0..PROMPT).collect();
+        let computed = beam.cache.len() - PROMPT;
+        oracle.tokens.extend(beam.tokens[..computed].iter().map(|token| 1000 + *token as usize));
+        oracle.check(&beam.cache);
+    }
+}
+
+type Hypothesis = (Vec<u32>, f64);
+
+fn state(search: &BeamSearch) -> (Vec<Hypothesis>, Vec<Hypothesis>) {
+    let beams = search.beams.iter().map(|beam| (beam.tokens.clone(), beam.log_probability));
+    let finished = search.finished.iter().map(|finished| (finished.tokens.clone(), finished.log_probability));
+    (beams.collect(), finished.collect())
+}
+
+/// A step over lists of tokens: no cache, no fork, all candidates sorted.
+fn naive_step(
+    width: usize,
+    end_of_text: &[u32],
+    rows: &[Vec<f32>],
+    (beams, finished): &mut (Vec<Hypothesis>, Vec<Hypothesis>),
+) {
+    let mut candidates: Vec<(f64, usize, u32)> = Vec::new();
+    for (beam, row) in rows.iter().enumerate() {
+        candidates.extend((0..).zip(row).map(|(token, x)| (beams[beam].1 + f64::from(*x), beam, token)));
+    }
+    // The sort is stable: equal candidates stay in the order of beams, then of tokens.
+    candidates.sort_by(|a, b| b.0.partial_cmp(&a.0).unwrap());
+    let mut next: Vec<Hypothesis> = Vec::new();
+    for (log_probability, beam, token) in candidates {
+        if next.len() == width {
+            break;
+        }
+        let tokens = beams[beam].0.clone();
+        if end_of_text.contains(&token) {
+            finished.push((tokens, log_probability));
+        } else {
+            next.push(([tokens, vec![token]].concat(), log_probability));
+        }
+    }
+    *beams = next;
+}
+
+/// A row in quarters, so that many candidates are equal; some need an `f64`, some have no chance.
+fn row(dice: &mut Dice, vocab_size: usize) -> Vec<f32> {
+    let number = |dice: &mut Dice| match dice.roll(0, 30) {
+        0 => f32::NEG_INFINITY,
+        1 => -16_777_216.0,
+        _ => -0.25 * dice.roll(1, 12) as f32,
+    };
+    (0..vocab_size).map(|_| number(dice)).collect()
+}
+
+#[test]
+fn steps_are_those_of_a_naive_search() {
+    for seed in 0..60 {
+        let mut dice = Dice::new(seed);
+        let (page_size, width) = (dice.roll(1, 5), dice.roll(1, 5));
+        let vocab_size = if seed % 10 == 0 { 200 } else { dice.roll(2, 6) };
+        let ends: Vec<u32> = (0..vocab_size as u32).filter(|_| dice.roll(0, 4) == 0).collect();
+        let n_pages = 6 + 18 * width;
+        let slab = PageSlab::new(LAYOUT, page_size, n_pages).unwrap();
+        let mut search = scripted(&slab, width, &ends);
+        let mut naive = (vec![(Vec::new(), 0.0)], Vec::new());
+        for step in 0..10 {
+            let run = format!("seed {seed}, step {step}, width {width}, {vocab_size} tokens, {ends:?} end a text");
+            let rows: Vec<Vec<f32>> = naive.0.iter().map(|_| row(&mut dice, vocab_size)).collect();
+            search.step(&rows).unwrap();
+            naive_step(width, &ends, &rows, &mut naive);
+            assert_eq!(state(&search), naive, "{run}");
+            check_caches(&search, &run);
+            compute_newest(&mut search);
+            check_caches(&search, &run);
+            let pages: HashSet<PageId> =
+                search.beams.iter().flat_map(|beam| beam.cache.table().pages().to_vec()).collect();
+            assert_eq!(slab.borrow().pool().n_free(), n_pages - pages.len(), "{run}: pages of dropped beams are free");
+        }
+        drop(search);
+        assert_eq!(slab.borrow().pool().n_free(), n_pages, "seed {seed}: all pages returned");
+    }
+}
+
+#[test]
+fn only_children_copy_nothing() {
+    let slab = PageSlab::new(LAYOUT, 4, 20).unwrap();
+    let mut search = scripted(&slab, 2, &[]);
+    search.step(&[vec![-1.0, -1.5, -9.0]]).unwrap();
+    compute_newest(&mut search);
+    let copied = |search: &BeamSearch| search.beams.iter().map(|beam| beam.cache.usage().rows_copied).sum::<u64>();
+    let pages = slab.borrow().pool().n_free();
+    search.step(&[vec![-1.0, -9.0, -9.0], vec![-9.0, -1.0, -9.0]]).unwrap();
+    compute_newest(&mut search);
+    assert_eq!((copied(&search), slab.borrow().pool().n_free()), (0, pages), "each beam had one child");
+}
+
+/// No page of the slab can gain an owner while it is borrowed, so the fork of the first candidate panics.
+#[test]
+fn a_step_whose_fork_fails_changes_nothing() {
+    let slab = PageSlab::new(LAYOUT, 4, 20).unwrap();
+    let mut search = scripted(&slab, 2, &[1]);
+    search.step(&[vec![-1.0, -1.5, -2.0]]).unwrap();
+    compute_newest(&mut search);
+    let before = state(&search);
+    let rows = [vec![-1.0, -0.5, -9.0], vec![-9.0, -2.0, -1.0]];
+    let lent = slab.borrow();
+    catch_unwind(AssertUnwindSafe(|| search.step(&rows))).expect_err("a fork of a borrowed slab panics");
+    drop(lent);
+    assert_eq!(state(&search), before);
+    check_caches(&search, "after a step that failed");
+    search.step(&rows).unwrap();
+    assert_ne!(state(&search), before);
+}
+
+fn bundled(model: &str) -> Model {
+    Model::open(&assets().join(model)).unwrap()
+}
+
+/// The same search without a cache, without a batch and without forks: every beam is a list of tokens.
+fn recomputed(model: &Model, prompt: &[u32], width: usize, limits: Limits<'_>) -> Vec<Found> {
+    let found = |tokens: Vec<u32>, log_probability: f64, has_ended: bool| {
+        let score = log_probability / ((tokens.len() + usize::from(has_ended)) as f64).powf(LENGTH_PENALTY);
+        Found { tokens, log_probability, score, has_ended }
+    };
+    let mut state: (Vec<Hypothesis>, Vec<Hypothesis>) = (vec![(Vec::new(), 0.0)], Vec::new());
+    for _ in 0..limits.max_new_tokens {
+        let row = |beam: &Hypothesis| log_softmax(&model.step(&[prompt, &beam.0[..]].concat(), None).unwrap());
+        let rows: Vec<Vec<f32>> = state.0.iter().map(row).collect();
+        naive_step(width, limits.end_of_text, &rows, &mut state);
+        if state.1.len() >= width {
+            state.0.clear();
+            break;
+        }
+    }
+    let finished = state.1.into_iter().map(|(tokens, sum)| found(tokens, sum, true));
+    let growing = state.0.into_iter().map(|(tokens, sum)| found(tokens, sum, false));
+    let mut all: Vec<Found> = finished.chain(growing).collect();
+    all.sort_by(|a, b| b.score.total_cmp(&a.score));
+    all
+}
+
+#[test]
+fn a_search_finds_what_a_search_without_a_cache_finds() {
+    let model = bundled("storyteller-draft");
+    for prompt in
+        [&[0_u32, 435, 591, 12, 77] as &[u32], &[0, 9], &[0, 500, 37, 4095, 8, 8, 8, 301, 44, 5, 6, 7, 1000, 1, 2, 3]]
+    {
+        let greedy = recomputed(&model, prompt, 1, Limits { max_new_tokens: 20, end_of_text: &[] });
+        for (width, max_new_tokens) in [(1, 20), (2, 1), (3, 20), (7, 10)] {
+            for end_of_text in [&[] as &[u32], &[greedy[0].tokens[3], greedy[0].tokens[9]]] {
+                let limits = Limits { max_new_tokens, end_of_text };
+                let expected = recomputed(&model, prompt, width, limits);
+                for page_size in [1, 3, 16, 256] {
+                    let run = format!("{prompt:?}, width {width}, ends {end_of_text:?}, pages of {page_size}");
+                    let full = prompt.len() / page_size;
+                    let each = (prompt.len() + max_new_tokens).div_ceil(page_size);
+                    let n_pages = full + (each - full) * width;
+                    let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
+                    let mut steps = 0;
+                    let (found, work) = search(&model, &slab, prompt, width, limits, &mut || steps += 1).unwrap();
+                    assert_eq!(found, expected, "{run}");
+                    assert_eq!(work.steps, steps, "{run}: a pass for each token of the beams");
+                    let rows = prompt.len() as u64 + (steps - 1) * width as u64;
+                    assert_eq!(work.rows_projected, rows, "{run}");
+                    assert!(work.peak_pages <= n_pages && work.peak_pages >= prompt.len().div_ceil(page_size), "{run}");
+                    assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: pages returned");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_search_stops_when_as_many_have_finished_as_there_are_beams() {
+    let model = bundled("storyteller-draft");
+    let prompt = [0, 435, 591, 12, 77];
+    // All tokens but a few end a text.
+    let ends: Vec<u32> = (0..4096).filter(|token| token % 64 != 0).collect();
+    let limits = Limits { max_new_tokens: 50, end_of_text: &ends };
+    let slab = PageSlab::new(model.config().kv_layout(), 4, 60).unwrap();
+    let (found, work) = search(&model, &slab, &prompt, 3, limits, &mut || ()).unwrap();
+    assert!(found.len() >= 3 && found.iter().all(|found| found.has_ended) && work.steps < 50, "{found:?} {work:?}");
+    assert_eq!(found, recomputed(&model, &prompt, 3, limits));
+    assert!(found.windows(2).all(|pair| pair[0].score >= pair[1].score));
+    let empty = search(&model, &slab, &prompt, 3, Limits { max_new_tokens: 0, ..limits }, &mut || ()).unwrap();
+    assert_eq!(empty.0, [Found { tokens: vec![], log_probability: 0.0, score: score(0.0, 0), has_ended: false }]);
+    assert_eq!(empty.1.rows_projected, 0);
+}
+
+#[test]
+fn a_search_without_enough_pages_returns_all() {
+    let model = bundled("storyteller-draft");
+    let slab = PageSlab::new(model.config().kv_layout(), 4, 4).unwrap();
+    let limits = Limits { max_new_tokens: 30, end_of_text: &[] };
+    let refused = search(&model, &slab, &[0, 435, 591, 12, 77], 3, limits, &mut || ());
+    assert!(matches!(refused, Err(StepError::Cache(CacheError::OutOfPages { free: 0, .. }))), "{:?}", refused.err());
+    assert_eq!(slab.borrow().pool().n_free(), 4);
+}
