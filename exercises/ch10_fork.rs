@@ -46,6 +46,7 @@ impl PageTable {
     /// pool has no such page, [`CacheError::DoubleFree`] if a page has no owner here (the
     /// error of `all_owned`, checked before any page is shared). The pool is then unchanged.
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        // The page size is private to chapter 5: begin with `PageTable::new(self.page_size())?`.
         todo!("ch10 task 1: share every page of the table")
     }
 
@@ -55,7 +56,7 @@ impl PageTable {
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
     pub fn shares_tail(&self, pool: &PagePool) -> Result<bool, CacheError> {
-        todo!("ch10 task 2: is the last page filled in part, and not this table's alone?")
+        todo!("ch10 task 2: is the last page partly filled, and not this table's alone?")
     }
 
     /// Replaces a shared tail, a last page that is partly filled and has other owners, by a
@@ -71,7 +72,7 @@ impl PageTable {
     /// [`CacheError::ForeignPage`] if the pool has no page of the last one's number. Table
     /// and pool are then unchanged.
     pub fn own_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
-        todo!("ch10 task 2: put a page of its own in the place of a shared tail")
+        todo!("ch10 task 2: replace a shared tail by a page of its own")
     }
 }
 
@@ -162,7 +163,7 @@ impl ForkCache {
     /// Replaces a shared tail, if the pool has enough pages for the copy and for `n` more
     /// tokens.
     fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
-        todo!("ch10 task 3: are there pages enough for the copy and the new tokens?")
+        todo!("ch10 task 3: are there enough pages for the copy and the new tokens?")
     }
 }
 

@@ -45,6 +45,8 @@ impl PageTable {
     /// pool has no such page, [`CacheError::DoubleFree`] if a page has no owner here (the
     /// error of `all_owned`, checked before any page is shared). The pool is then unchanged.
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        // stub: // The page size is private to chapter 5: begin with `PageTable::new(self.page_size())?`.
+        // ch10 task 1: share every page of the table
         all_owned(&self.pages, pool)?;
         for page in &self.pages {
             pool.share(*page)?;
@@ -63,9 +65,10 @@ impl PageTable {
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
     pub fn shares_tail(&self, pool: &PagePool) -> Result<bool, CacheError> {
-        let filled_in_part = !self.len.is_multiple_of(self.page_size());
+        // ch10 task 2: is the last page partly filled, and not this table's alone?
+        let partly_filled = !self.len.is_multiple_of(self.page_size());
         match self.pages.last() {
-            Some(tail) if filled_in_part => Ok(pool.owners(*tail)? > 1),
+            Some(tail) if partly_filled => Ok(pool.owners(*tail)? > 1),
             _ => Ok(false),
         }
     }
@@ -85,6 +88,7 @@ impl PageTable {
     /// [`CacheError::ForeignPage`] if the pool has no page of the last one's number. Table
     /// and pool are then unchanged.
     pub fn own_tail(&mut self, pool: &mut PagePool) -> Result<Option<PageCopy>, CacheError> {
+        // ch10 task 2: replace a shared tail by a page of its own
         if !self.shares_tail(pool)? {
             return Ok(None);
         }
@@ -102,6 +106,7 @@ impl PageSlab {
     /// Copies keys and values of the filled slots in every layer: with 3 layers and 2 rows,
     /// 6 rows of keys and 6 of values. All other slots stay as they are.
     fn copy_rows(&mut self, copy: PageCopy) {
+        // ch10 task 3: copy the filled rows, keys and values, in every layer
         for layer in 0..self.layout.n_layers {
             let from = self.range(copy.from, layer, 0..copy.rows);
             let to = self.range(copy.to, layer, 0..copy.rows).start;
@@ -139,6 +144,7 @@ impl ForkCache {
     /// # Panics
     /// If the slab is borrowed at the moment.
     pub fn fork(&self) -> Result<ForkCache, CacheError> {
+        // ch10 task 3: a second cache over the forked table
         let slab = self.inner.slab.clone();
         let table = self.inner.table.fork(&mut slab.borrow_mut().pool)?;
         Ok(ForkCache { inner: PagedCache { slab, table }, rows_copied: 0 })
@@ -176,6 +182,7 @@ impl KvCache for ForkCache {
     /// # Panics
     /// If the slab is borrowed at the moment.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
+        // ch10 task 3: own the tail, then extend the paged cache
         if n > 0 {
             self.own_tail_before(n)?;
         }
@@ -201,6 +208,7 @@ impl ForkCache {
     /// Replaces a shared tail, if the pool has enough pages for the copy and for `n` more
     /// tokens.
     fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
+        // ch10 task 3: are there enough pages for the copy and the new tokens?
         let slab = &mut *self.inner.slab.borrow_mut();
         let table = &mut self.inner.table;
         let pages_to_copy = usize::from(table.shares_tail(&slab.pool)?);
