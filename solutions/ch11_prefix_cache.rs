@@ -203,7 +203,7 @@ impl Prefixes for PrefixCache {
         self.nodes.keys().filter(|page| pool.owners(**page) == Ok(1)).count()
     }
 
-    /// The pages, for a file to take them along: `batch --save-cache` of chapter 12.
+    /// The pages, for the checks of chapter 15.
     fn pages(&self) -> Vec<HeldPage<'_>> {
         let nodes = self.nodes.iter();
         let held = nodes.map(|(page, node)| {

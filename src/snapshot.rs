@@ -186,19 +186,6 @@ pub enum SnapshotError {
         /// What the model was made for.
         max_positions: usize,
     },
-    /// The rows lie in pages of another size.
-    #[error(
-        "{}: pages of {found} slots, and these have {expected}; give the pages {found} slots, or save others",
-        path.display()
-    )]
-    WrongPageSize {
-        /// The file.
-        path: PathBuf,
-        /// Slots in a page of the file.
-        found: usize,
-        /// Slots in a page here.
-        expected: usize,
-    },
     /// A row holds a number with which nothing can be computed.
     #[error(
         "{}: row {name} of the token at position {position} holds {number}, and a row's numbers are finite; \
@@ -216,19 +203,12 @@ pub enum SnapshotError {
     },
 }
 
-/// What a file of rows is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Format {
-    /// What the header calls it.
-    pub(crate) name: &'static str,
-    /// Goes up when the meaning of a file changes, the arithmetic that makes the rows included.
-    pub(crate) version: u32,
-    /// The same for files whose rows are packed.
-    pub(crate) packed_version: u32,
-}
-
-/// The cache of a text.
-const FORMAT: Format = Format { name: "page-by-page cache", version: 1, packed_version: 2 };
+/// What the header calls the format.
+const FORMAT: &str = "page-by-page cache";
+/// Goes up when the meaning of a file changes, the arithmetic that makes the rows included.
+const VERSION: u32 = 1;
+/// The same for files whose rows are packed.
+const PACKED_VERSION: u32 = 2;
 
 impl Snapshot {
     /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
@@ -304,7 +284,7 @@ impl Snapshot {
         let path = || PathBuf::from(file);
         let bytes =
             files::read(file, most_bytes(model)).map_err(|error| SnapshotError::Unreadable { path: path(), error })?;
-        let header = Header::read(file, &bytes, FORMAT)?;
+        let header = Header::read(file, &bytes)?;
         header.check_model(file, model)?;
         let decoded = header.decode(&bytes, model.kv_layout());
         let snapshot = decoded.map_err(|problem| SnapshotError::Damaged { path: path(), problem })?;
@@ -348,12 +328,12 @@ impl Snapshot {
                 tensors.push((name, Tensor { shape: shape.clone(), numbers: Numbers::of_rows(rows, packed) }));
             }
         }
-        sealed(FORMAT, model, &[], tensors)
+        sealed(model, tensors)
     }
 }
 
 /// The first number of some rows that is NaN or an infinity, and its place among all heads of the rows.
-pub(crate) fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
+fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
     let (format, n_numbers, n_words) = (model.row_format(), model.config().head_dim, model.kv_layout().head_dim);
     let mut numbers = vec![0.0; n_numbers];
     for (place, head) in rows.chunks_exact(n_words).enumerate() {
@@ -369,19 +349,14 @@ pub(crate) fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
     None
 }
 
-/// A file of rows, with its checksum. `model`: the one that made them. `more`: other fields of the header.
-pub(crate) fn sealed(
-    format: Format,
-    model: &Model,
-    more: &[(&str, String)],
-    tensors: Vec<(String, Tensor<'_>)>,
-) -> Vec<u8> {
+/// A file of rows, with its checksum. `model`: the one that made them.
+fn sealed(model: &Model, tensors: Vec<(String, Tensor<'_>)>) -> Vec<u8> {
     let KvLayout { n_layers, n_kv_heads, head_dim } = model.config().kv_layout();
     let row_format = model.row_format();
     let is_packed = row_format != RowFormat::F32;
-    let version = if is_packed { format.packed_version } else { format.version };
+    let version = if is_packed { PACKED_VERSION } else { VERSION };
     let fields = [
-        ("format", format.name.into()),
+        ("format", FORMAT.into()),
         ("version", version.to_string()),
         ("n_layers", n_layers.to_string()),
         ("n_kv_heads", n_kv_heads.to_string()),
@@ -390,7 +365,7 @@ pub(crate) fn sealed(
         ("checksum", digits(0)),
     ];
     let row_format = is_packed.then(|| ("row_format", row_format.to_string()));
-    let fields = fields.into_iter().chain(row_format).chain(more.iter().cloned());
+    let fields = fields.into_iter().chain(row_format);
     let fields: HashMap<String, String> = fields.map(|(name, value)| (name.into(), value)).collect();
     let mut file = safetensors::serialize(tensors, Some(fields)).expect("shapes that belong to their numbers");
     let checksum = digits(checksum(&file).expect("a header with a checksum"));
@@ -438,12 +413,12 @@ fn checksum(file: &[u8]) -> Option<u32> {
 }
 
 /// Numbers of 4 bytes on their way to a file.
-pub(crate) struct Tensor<'a> {
-    pub(crate) shape: Vec<usize>,
-    pub(crate) numbers: Numbers<'a>,
+struct Tensor<'a> {
+    shape: Vec<usize>,
+    numbers: Numbers<'a>,
 }
 
-pub(crate) enum Numbers<'a> {
+enum Numbers<'a> {
     Tokens(&'a [u32]),
     Rows(&'a [f32]),
     /// The words of rows that are packed.
@@ -451,7 +426,7 @@ pub(crate) enum Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    pub(crate) fn of_rows(rows: &'a [f32], are_packed: bool) -> Self {
+    fn of_rows(rows: &'a [f32], are_packed: bool) -> Self {
         if are_packed { Numbers::Words(rows) } else { Numbers::Rows(rows) }
     }
 }
@@ -481,12 +456,10 @@ impl View for Tensor<'_> {
 }
 
 /// What a file says of itself. Its checksum is right.
-pub(crate) struct Header {
+struct Header {
     /// Of the rows' numbers.
     layout: KvLayout,
     row_format: RowFormat,
-    /// All fields, by name.
-    fields: HashMap<String, String>,
     /// The fingerprint of the model that made the rows.
     model: u32,
     tensors: Metadata,
@@ -496,19 +469,19 @@ pub(crate) struct Header {
 
 impl Header {
     /// Reads the header of a file of this format.
-    pub(crate) fn read(file: &Path, bytes: &[u8], format: Format) -> Result<Self, SnapshotError> {
+    fn read(file: &Path, bytes: &[u8]) -> Result<Self, SnapshotError> {
         let path = || PathBuf::from(file);
         let damaged = |problem| SnapshotError::Damaged { path: path(), problem };
         let (header_len, tensors) = SafeTensors::read_metadata(bytes).map_err(|error| {
             // The name of the format comes early: what is left of a saved cache is recognised by it.
             let start = &bytes[..bytes.len().min(1 << 10)];
-            let ours = start.windows(format.name.len()).any(|name| name == format.name.as_bytes());
+            let ours = start.windows(FORMAT.len()).any(|name| name == FORMAT.as_bytes());
             let problem = what_is_damaged(bytes, error);
             if ours { damaged(problem) } else { SnapshotError::NotASnapshot { path: path(), problem } }
         })?;
         let fields = tensors.metadata().clone().unwrap_or_default();
-        if fields.get("format").is_none_or(|found| found != format.name) {
-            let problem = format!("the header does not name the format {:?}", format.name);
+        if fields.get("format").is_none_or(|found| found != FORMAT) {
+            let problem = format!("the header does not name the format {FORMAT:?}");
             return Err(SnapshotError::NotASnapshot { path: path(), problem });
         }
         let field = |name: &str| fields.get(name).ok_or_else(|| damaged(format!("the header has no {name}")));
@@ -519,10 +492,10 @@ impl Header {
         };
         let version = field("version")?;
         let is_packed = match version.parse() {
-            Ok(found) if found == format.version => false,
-            Ok(found) if found == format.packed_version => true,
-            Ok(found) if found > format.packed_version => {
-                return Err(SnapshotError::NewerVersion { path: path(), found, supported: format.packed_version });
+            Ok(found) if found == VERSION => false,
+            Ok(found) if found == PACKED_VERSION => true,
+            Ok(found) if found > PACKED_VERSION => {
+                return Err(SnapshotError::NewerVersion { path: path(), found, supported: PACKED_VERSION });
             }
             _ => return Err(wrong("version", version)),
         };
@@ -545,17 +518,11 @@ impl Header {
         } else {
             RowFormat::F32
         };
-        Ok(Header { layout, row_format, fields, model, tensors, data_start: 8 + header_len })
-    }
-
-    /// A field that is a number. Says what is wrong with it if it is none.
-    pub(crate) fn number(&self, name: &str) -> Result<usize, String> {
-        let value = self.fields.get(name).ok_or_else(|| format!("the header has no {name}"))?;
-        value.parse().map_err(|_| format!("the header says {name} {}", shown::quoted(value)))
+        Ok(Header { layout, row_format, model, tensors, data_start: 8 + header_len })
     }
 
     /// Checks that this model made the rows, in the format that it has now.
-    pub(crate) fn check_model(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
+    fn check_model(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
         let (found, expected) = (self.layout, model.config().kv_layout());
         if found != expected {
             return Err(SnapshotError::WrongLayout { path: file.into(), found, expected });
@@ -572,18 +539,12 @@ impl Header {
     }
 
     /// What the header says of a tensor.
-    pub(crate) fn info(&self, name: &str) -> Result<&TensorInfo, String> {
+    fn info(&self, name: &str) -> Result<&TensorInfo, String> {
         self.tensors.info(name).ok_or_else(|| format!("tensor {name} is missing"))
     }
 
     /// The numbers of a tensor, 4 bytes each. Says what is wrong with it if it is not what it should be.
-    pub(crate) fn tensor<'f>(
-        &self,
-        file: &'f [u8],
-        name: &str,
-        dtype: Dtype,
-        shape: &[usize],
-    ) -> Result<&'f [[u8; 4]], String> {
+    fn tensor<'f>(&self, file: &'f [u8], name: &str, dtype: Dtype, shape: &[usize]) -> Result<&'f [[u8; 4]], String> {
         let info = self.info(name)?;
         if (info.dtype, info.shape.as_slice()) != (dtype, shape) {
             let (found, its_shape) = (info.dtype, shown::shape(&info.shape));
@@ -595,7 +556,7 @@ impl Header {
     }
 
     /// The words of rows, or the numbers if they are not packed.
-    pub(crate) fn rows(&self, file: &[u8], name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
+    fn rows(&self, file: &[u8], name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         let dtype = if self.row_format == RowFormat::F32 { Dtype::F32 } else { Dtype::U32 };
         Ok(self.tensor(file, name, dtype, shape)?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }

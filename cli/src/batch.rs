@@ -5,21 +5,16 @@ mod results;
 mod telling;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::tier::Tier;
 use page_by_page::model::{Model, SamplingDefaults};
-use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::saved::SavedPrefixes;
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::schedule::{End, TextId};
 use page_by_page::serving::{Serving, Told, Totals};
-use page_by_page::snapshot::Snapshot;
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -27,7 +22,6 @@ use super::choosing::{SEED, sampling};
 use super::generate::{MAX_NEW_TOKENS, whose_chapters};
 use super::interrupt::Interrupt;
 use super::kv::{Kv, require_chapters};
-use super::memory;
 use super::page_file::{PageFileOptions, PageFileReport};
 use super::reading::Reading;
 use super::report::{count, per_second, rate, thousands, time};
@@ -59,8 +53,6 @@ const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
 Examples:
   page-by-page batch prompts.jsonl
   page-by-page batch prompts.jsonl --out texts.jsonl --pages 64 --budget 128
-  page-by-page batch prompts.jsonl --save-cache prompts.cache
-  page-by-page batch others.jsonl --load-cache prompts.cache
   page-by-page batch prompts.jsonl --page-file prompts.pages --pages 64
   echo '{\"prompt\": \"The king had\", \"seed\": 7}' | page-by-page batch -
 
@@ -76,13 +68,6 @@ pub struct Batch {
     sharing: Sharing,
     #[command(flatten)]
     reading: Reading,
-    /// When all is done, save the prefix cache to this file, for --load-cache
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_prefix_cache", "page_file"])]
-    save_cache: Option<PathBuf>,
-    /// Start with a saved prefix cache: what it holds of a prompt is not computed again. A smaller pool takes as much as it has
-    /// pages for, what was used last first
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_prefix_cache", "page_file"])]
-    load_cache: Option<PathBuf>,
     #[command(flatten)]
     page_file: PageFileOptions,
     /// Write the results to this file, in place of what is in it
@@ -147,17 +132,13 @@ impl Batch {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         require_chapters(&CHAPTERS)?;
-        if let Some(file) = &self.save_cache {
-            Snapshot::check_writable(file)?;
-        }
         let lines = Lines::of(&self.file)?;
         let dir = model_dir(&self.model);
         let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
         self.reading.apply(&mut model, Kv::Paged)?;
         let slab = self.sharing.slab(&model)?;
         require_chapters(self.page_file.chapters())?;
-        let mut prefixes = self.sharing.pool.prefixes()?;
-        let restored = self.restore(&mut *prefixes, &slab, &model)?;
+        let prefixes = self.sharing.pool.prefixes()?;
         let (prefixes, tier) = self.page_file.open(prefixes, &model, self.sharing.pool.page_size, &slab)?;
         let serving = Serving::new(&model, &slab, prefixes, self.sharing.limits(), &model.config().eos_token_ids)?;
         let results = match &self.out {
@@ -180,35 +161,11 @@ impl Batch {
             telling: Telling::new(),
         };
         run.tell_all(self.sharing.running.min(MOST_WAITING), &interrupt)?;
-        // The texts are told even if their pages cannot be saved.
-        let saved = self.save(run.serving.scheduler().prefixes(), &slab, &model);
-        let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
-        self.report(run, restored, saved)?;
-        not_saved.context("the texts are told, the prefix cache is not saved")
-    }
-
-    /// Takes the file of `--load-cache`, if there is one.
-    fn restore(&self, prefixes: &mut dyn Prefixes, slab: &SharedSlab, model: &Model) -> Result<Option<Restored>> {
-        let Some(file) = &self.load_cache else { return Ok(None) };
-        let bytes = fs::metadata(file).map_or(0, |found| found.len());
-        // As it lies in the file, and as numbers.
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2);
-        memory::require(&format!("loading {}", file.display()), bytes, "load a smaller one")?;
-        let saved = SavedPrefixes::load(file, model, self.sharing.pool.page_size)?;
-        let pages = saved.restore(prefixes, slab)?;
-        Ok(Some(Restored { saved: saved.n_pages(), pages }))
-    }
-
-    /// Writes the file of `--save-cache`, if there is one.
-    fn save(&self, prefixes: &dyn Prefixes, slab: &SharedSlab, model: &Model) -> Result<Option<Saved>> {
-        let Some(file) = &self.save_cache else { return Ok(None) };
-        let saved = SavedPrefixes::freeze(prefixes, &slab.borrow(), model, self.sharing.pool.page_size)?;
-        saved.save(file, model)?;
-        Ok(Some(Saved { file: file.clone(), pages: saved.n_pages() }))
+        self.report(run)
     }
 
     /// Says what the texts cost together; an error if any of them was not told.
-    fn report(&self, run: Run<'_>, restored: Option<Restored>, saved: Option<Saved>) -> Result<()> {
+    fn report(&self, run: Run<'_>) -> Result<()> {
         let Run { serving, tier, is_read, n_lines, results, telling, .. } = run;
         let page_file = self.page_file.report(tier.as_ref());
         let totals = serving.totals();
@@ -232,7 +189,7 @@ impl Batch {
                 &ends,
                 totals,
                 &pages,
-                [restored_in_words(restored), page_file.as_ref().map(PageFileReport::in_words), saved_in_words(&saved)],
+                page_file.as_ref().map(PageFileReport::in_words),
                 telling.elapsed(),
             );
         } else {
@@ -241,7 +198,7 @@ impl Batch {
             let timings = TimingsOfAll { seconds, new_tokens_per_second: speed };
             let (model, texts) = (self.model.display().to_string(), results.into_kept());
             let counters = CountersOfAll::of(totals);
-            let all = AllTexts { texts, model, restored, saved, counters, pages, page_file, timings };
+            let all = AllTexts { texts, model, counters, pages, page_file, timings };
             print(&(serde_json::to_string(&all)? + "\n"))?;
         }
         let not_told: usize = ends.iter().filter(|(end, _)| !results::is_told(end)).map(|(_, n)| n).sum();
@@ -264,7 +221,7 @@ impl Batch {
         ends: &BTreeMap<&'static str, usize>,
         totals: Totals,
         pages: &PagesUsed,
-        [restored, page_file, saved]: [Option<String>; 3],
+        page_file: Option<String>,
         elapsed: Duration,
     ) {
         let number = |number: u64| thousands(number);
@@ -313,7 +270,7 @@ impl Batch {
         ];
         let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged), self.page_file.chapters()].concat();
         let chapters = Some(whose_chapters(&chapters));
-        let more = [("restored", restored), ("page file", page_file), ("saved", saved), ("chapters", chapters)];
+        let more = [("page file", page_file), ("chapters", chapters)];
         let more = more.into_iter().filter_map(|(name, text)| Some((name, text?)));
         say("");
         for (name, text) in lines.into_iter().chain(more) {
@@ -501,41 +458,11 @@ impl Run<'_> {
 struct AllTexts {
     texts: Vec<Outcome>,
     model: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    restored: Option<Restored>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    saved: Option<Saved>,
     counters: CountersOfAll,
     pages: PagesUsed,
     #[serde(skip_serializing_if = "Option::is_none")]
     page_file: Option<PageFileReport>,
     timings: TimingsOfAll,
-}
-
-/// What was taken from a file.
-#[derive(Clone, Copy, Serialize)]
-struct Restored {
-    /// Pages in the file.
-    saved: usize,
-    /// Pages that found room.
-    pages: usize,
-}
-
-/// What went to a file.
-#[derive(Serialize)]
-struct Saved {
-    file: PathBuf,
-    pages: usize,
-}
-
-fn restored_in_words(restored: Option<Restored>) -> Option<String> {
-    let Restored { saved, pages } = restored?;
-    Some(format!("{} of {}", thousands(pages as u64), count(saved, "saved page")))
-}
-
-fn saved_in_words(saved: &Option<Saved>) -> Option<String> {
-    let Saved { file, pages } = saved.as_ref()?;
-    Some(format!("{} to {}", count(*pages, "page"), file.display()))
 }
 
 #[derive(Serialize)]

@@ -1,14 +1,10 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one.
 //!
-//! Others lie here, to be read beside it: the same trie [as a server would build it](fast), [SGLang's tree](radix),
-//! [vLLM's chain of hashes](chain), and [one that keeps nothing](none). `tests/prefix_caches.rs` compares what the first
-//! three find and evict with chapter 11. A [file](saved) takes the pages of those that list them to another process.
+//! Two others are here to be read beside it: [vLLM's chain of hashes](chain), whose hits and evictions are tested to be those
+//! of chapter 11, and [one that keeps nothing](none).
 
 pub mod chain;
-pub mod fast;
 pub mod none;
-pub mod radix;
-pub mod saved;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -71,10 +67,9 @@ pub trait Prefixes {
     /// those that it shares. Its next insertion swaps them.
     fn n_evictable(&self, pool: &PagePool) -> usize;
 
-    /// All pages that it owns, in no order: what a [file](saved) needs to bring them back in another process. `batch
-    /// --save-cache` of chapter 12 writes them.
+    /// All pages that it owns, in no order. A cache that does not list them returns none, as here.
     ///
-    /// Whoever does not list them says nothing, as here; then they cannot be saved.
+    /// The simulation of chapter 15 compares them with the owners of each page.
     fn pages(&self) -> Vec<HeldPage<'_>> {
         Vec::new()
     }
@@ -103,7 +98,7 @@ impl Prefixes for Rc<RefCell<Box<dyn Prefixes>>> {
     }
 }
 
-/// A page of a prefix cache, as [`Prefixes::pages`] lists it for `batch --save-cache`.
+/// A page of a prefix cache, as [`Prefixes::pages`] lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldPage<'a> {
     /// The page.

@@ -95,7 +95,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
                 "--accept=sample",
             ],
         ],
-        ["bench", "workload"] => &[&["--requests=100", "--pages=100"]],
+        ["bench", "workload"] => &[&["--pages=100"]],
         ["workload", "shared" | "unique"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"]],
         ["workload", "serving"] => &[&["--requests=20"], &["--requests=20", "--no-prefix-cache"], &["--trace=b"]],
         ["workload", "chats" | "documents"] => &[&["--pages=200"]],

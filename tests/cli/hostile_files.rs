@@ -279,39 +279,6 @@ fn any_saved_cache() {
     });
 }
 
-#[test]
-fn any_saved_prefix_cache() {
-    use page_by_page::chapters::ch06_paged::PageSlab;
-    use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::prefixes::saved::SavedPrefixes;
-    use page_by_page::snapshot::SnapshotError;
-    let folder = Folder::copy_of("bf16-gqa3");
-    let model = Model::open(folder.path().as_ref()).unwrap();
-    let layout = model.config().kv_layout();
-    let (slab, mut prefixes) = (PageSlab::new(layout, 2, 9).unwrap(), PrefixCache::new(2).unwrap());
-    for text in [&[5, 96, 0, 1, 7][..], &[5, 96, 3, 3]] {
-        let mut cache = ForkCache::new(&slab).unwrap();
-        model.step(text, Some(&mut cache)).unwrap();
-        cache.insert_into(&mut prefixes, text).unwrap();
-    }
-    let saved = SavedPrefixes::freeze(&prefixes, &slab.borrow(), &model, 2).unwrap();
-    assert_eq!(saved.n_pages(), 3);
-    saved.save(&folder.file("some.cache"), &model).unwrap();
-    let saved = folder.read("some.cache");
-    let change = |dice: &mut Dice| {
-        let bytes = hostile_tensors(&saved, dice);
-        if dice.roll(0, 2) == 0 { bytes } else { sealed(bytes) }
-    };
-    endure(&folder, "some.cache", 2 << 20, change, || {
-        let saved = SavedPrefixes::load(&folder.file("some.cache"), &model, 2)?;
-        let (slab, mut prefixes) = (PageSlab::new(layout, 2, 2).unwrap(), PrefixCache::new(2).unwrap());
-        let restored = saved.restore(&mut prefixes, &slab).expect("room for some of it");
-        assert!(restored <= 2);
-        Ok::<_, SnapshotError>(())
-    });
-}
-
 /// The file with its checksum made right, if it has one.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let name = b"\"checksum\":\"";

@@ -7,14 +7,10 @@ mod with_chapters {
 
     use page_by_page::cache::KvCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-    use page_by_page::chapters::ch06_paged::PageSlab;
-    use page_by_page::chapters::ch10_fork::ForkCache;
-    use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch14_half_the_bytes::{encode_rows, token_bytes};
     use page_by_page::in_place::Attention;
     use page_by_page::kernels::RowFormat;
     use page_by_page::model::{Model, StepError};
-    use page_by_page::prefixes::saved::SavedPrefixes;
     use page_by_page::snapshot::{Snapshot, SnapshotError};
     use safetensors::{Dtype, SafeTensors};
     use serde_json::Value;
@@ -182,60 +178,6 @@ mod with_chapters {
         }
     }
 
-    #[test]
-    fn a_saved_prefix_cache_comes_back_in_its_format_and_in_no_other() {
-        let folder = Folder::copy_of("bf16-gqa3");
-        let file = folder.file("some.cache");
-        for found in RowFormat::ALL {
-            let model = open(&folder, found);
-            let slab = PageSlab::new(model.kv_layout(), 2, 9).unwrap();
-            let mut prefixes = PrefixCache::new(2).unwrap();
-            let mut cache = ForkCache::new(&slab).unwrap();
-            model.step(&TOKENS, Some(&mut cache)).unwrap();
-            cache.insert_into(&mut prefixes, &TOKENS).unwrap();
-            let saved = SavedPrefixes::freeze(&prefixes, &slab.borrow(), &model, 2).unwrap();
-            assert_eq!(saved.n_pages(), 3, "{found}");
-            saved.save(&file, &model).unwrap();
-            for expected in RowFormat::ALL {
-                let model = open(&folder, expected);
-                let loaded = SavedPrefixes::load(&file, &model, 2);
-                if found != expected {
-                    let error = loaded.unwrap_err();
-                    let is_said = matches!(&error, SnapshotError::WrongFormat { found: a, expected: b, .. }
-                        if (*a, *b) == (found, expected));
-                    assert!(is_said, "{error}");
-                    continue;
-                }
-                let loaded = loaded.unwrap();
-                assert_eq!(loaded, saved, "{found}");
-                let slab = PageSlab::new(model.kv_layout(), 2, 5).unwrap();
-                let mut prefixes = PrefixCache::new(2).unwrap();
-                assert_eq!(loaded.restore(&mut prefixes, &slab), Ok(3));
-                let mut found_again = ForkCache::with_prefix(&slab, &mut prefixes, &TOKENS).unwrap();
-                assert_eq!(found_again.len(), 6);
-                let next = model.step(&TOKENS[6..], Some(&mut found_again)).unwrap();
-                assert_eq!(next, model.step(&TOKENS, None).unwrap(), "{found}");
-            }
-            // A page with a number that is none stays out, and so does what follows it.
-            drop(cache);
-            let width = model.config().kv_layout().kv_width();
-            let mut cache = ForkCache::new(&slab).unwrap();
-            cache.extend(6).unwrap();
-            for layer in 0..model.config().n_layers {
-                let mut rows: Vec<f32> = (0..6 * width).map(|i| [0.0, -1.0, -1.0, 127.0][i % 4]).collect();
-                rows[3 * width + 1] = if layer == 1 { f32::NAN } else { 1.0 };
-                let rows = match found {
-                    RowFormat::F32 => rows,
-                    format => encode_rows(format, model.config().kv_layout(), &rows),
-                };
-                cache.write(layer, &rows, &rows);
-            }
-            let mut prefixes = PrefixCache::new(2).unwrap();
-            cache.insert_into(&mut prefixes, &TOKENS).unwrap();
-            assert_eq!(SavedPrefixes::freeze(&prefixes, &slab.borrow(), &model, 2).unwrap().n_pages(), 1, "{found}");
-        }
-    }
-
     // Numbers that are worth nothing
 
     /// Values of 100,000: f16 ends before, and says so; the others compute.
@@ -320,13 +262,14 @@ mod with_chapters {
         let long = "Once upon a time there was a king who had three sons and a golden bird in his garden";
         fs::write(&lines, format!("{{\"prompt\": \"{long}\", \"max_new_tokens\": 9}}\n")).unwrap();
         let batch = |more: &[&str]| run(&[&["batch", lines.to_str().unwrap(), "--json"], more].concat());
-        let saved = batch(&["--kv-dtype=int8", "--save-cache", file]);
-        assert_eq!(saved.code, Some(0), "{}", saved.stderr);
-        let again = batch(&["--kv-dtype=int8", "--load-cache", file]);
-        assert_eq!(again.json()["texts"][0]["text"], saved.json()["texts"][0]["text"]);
+        let pages = folder.path().join("pages").display().to_string();
+        let first = batch(&["--kv-dtype=int8", "--page-file", &pages]);
+        assert_eq!(first.code, Some(0), "{}", first.stderr);
+        let again = batch(&["--kv-dtype=int8", "--page-file", &pages]);
+        assert_eq!(again.json()["texts"][0]["text"], first.json()["texts"][0]["text"]);
         assert!(again.json()["counters"]["found"].as_u64().unwrap() > 0, "{}", again.stdout);
-        let refused = batch(&["--kv-dtype=f16", "--load-cache", file]);
-        let says = "rows in int8, and here rows are kept in f16; ask for --kv-dtype int8, or save";
+        let refused = batch(&["--kv-dtype=f16", "--page-file", &pages]);
+        let says = "rows in int8, and here rows are kept in f16; ask for --kv-dtype int8, or give";
         assert!(refused.code == Some(1) && refused.stderr.contains(says), "{}", refused.stderr);
     }
 

@@ -1,114 +1,15 @@
-//! The prefix caches of `src/prefixes/` find and evict what the trie of chapter 11 does, on random texts.
+//! vLLM's chain of hashes finds and evicts what the trie of chapter 11 does, on random sequences.
 
 use page_by_page::cache::{CacheError, PageId};
-use page_by_page::chapters::ch04_page_pool::PagePool;
-use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::chain::{Chain, FirstOut};
-use page_by_page::prefixes::fast::FastPrefixCache;
-use page_by_page::prefixes::radix::RadixCache;
 use page_by_page::workload::{Counters, Pages, Request, Trace, run};
 
 use crate::support::oracle::Dice;
 
-/// What a user of a prefix cache does.
-#[derive(Clone, Debug)]
-enum Act {
-    /// Looks a text up, makes room for the rest of it, inserts the first part of it.
-    Begin { text: Vec<u32>, kept: usize },
-    /// A text goes on, is inserted whole, and ends.
-    End { which: usize, more: Vec<u32> },
-    /// A text ends without another insertion.
-    Cancel { which: usize },
-    /// Pages are asked back.
-    Evict { n: usize },
-}
-
 /// Few different tokens, so that sequences often begin alike.
 fn tokens(dice: &mut Dice, least: usize, most: usize) -> Vec<u32> {
     (0..dice.roll(least, most)).map(|_| dice.roll(0, 1) as u32).collect()
-}
-
-fn act(dice: &mut Dice) -> Act {
-    match dice.roll(0, 8) {
-        0..4 => Act::Begin { text: tokens(dice, 1, 19), kept: dice.roll(0, 19) },
-        4..6 => Act::End { which: dice.roll(0, 99), more: tokens(dice, 0, 5) },
-        6 => Act::Cancel { which: dice.roll(0, 99) },
-        _ => Act::Evict { n: dice.roll(0, 5) },
-    }
-}
-
-/// A prefix cache, its pool, and the texts that run.
-struct Play {
-    pool: PagePool,
-    prefixes: Box<dyn Prefixes>,
-    texts: Vec<(Vec<u32>, PageTable)>,
-}
-
-/// All that can be seen after an act: what it returned, all tables, the owners of all pages, the pages held.
-type Seen = (Result<usize, CacheError>, Vec<Vec<PageId>>, Vec<u32>, usize, usize);
-
-impl Play {
-    fn new(n_pages: usize, prefixes: impl Prefixes + 'static) -> Self {
-        Play { pool: PagePool::new(n_pages).unwrap(), prefixes: Box::new(prefixes), texts: Vec::new() }
-    }
-
-    fn act(&mut self, act: &Act) -> Seen {
-        let result = self.result_of(act);
-        let tables = self.texts.iter().map(|(_, table)| table.pages().to_vec()).collect();
-        let owners = (0..self.pool.n_pages() as u32).map(|page| self.pool.owners(PageId(page)).unwrap()).collect();
-        (result, tables, owners, self.prefixes.n_pages(), self.prefixes.n_evictable(&self.pool))
-    }
-
-    fn result_of(&mut self, act: &Act) -> Result<usize, CacheError> {
-        let Play { pool, prefixes, texts } = self;
-        match act {
-            Act::Begin { text, kept } => {
-                let mut table = prefixes.lookup(text, pool)?;
-                let found = table.len();
-                // Sometimes less than the whole text: what is inserted ends anywhere.
-                let len = (*kept).clamp(found, text.len());
-                if let Err(refused) = table.grow(len - found, pool) {
-                    table.release(pool)?;
-                    return Err(refused);
-                }
-                prefixes.insert(text, &mut table, pool)?;
-                texts.push((text[..len].to_vec(), table));
-                Ok(found)
-            }
-            Act::End { which, more } if !texts.is_empty() => {
-                let (mut text, mut table) = texts.remove(which % texts.len());
-                let grown = table.grow(more.len(), pool);
-                if grown.is_ok() {
-                    text.extend(more);
-                }
-                prefixes.insert(&text, &mut table, pool)?;
-                table.release(pool)?;
-                grown.map(|()| text.len())
-            }
-            Act::Cancel { which } if !texts.is_empty() => texts.remove(which % texts.len()).1.release(pool).map(|()| 0),
-            Act::Evict { n } => prefixes.evict(*n, pool),
-            Act::End { .. } | Act::Cancel { .. } => Ok(0),
-        }
-    }
-}
-
-#[test]
-fn the_fast_trie_and_the_radix_tree_do_what_the_trie_does() {
-    for seed in 0..400 {
-        let mut dice = Dice::new(seed);
-        let (page_size, n_pages) = (dice.roll(1, 4), dice.roll(1, 39));
-        let mut plain = Play::new(n_pages, PrefixCache::new(page_size).unwrap());
-        let mut fast = Play::new(n_pages, FastPrefixCache::new(page_size).unwrap());
-        let mut radix = Play::new(n_pages, RadixCache::new(page_size).unwrap());
-        for _ in 0..dice.roll(1, 59) {
-            let act = act(&mut dice);
-            let expected = plain.act(&act);
-            assert_eq!(fast.act(&act), expected, "seed {seed}, the fast trie, {act:?}");
-            assert_eq!(radix.act(&act), expected, "seed {seed}, the radix tree, {act:?}");
-        }
-    }
 }
 
 /// vLLM's queue, which never searches for the least recently used leaf, gives up the same pages: tables, pages taken and
@@ -160,17 +61,10 @@ fn traces() -> impl Iterator<Item = (Trace, Vec<Request>, usize)> {
 }
 
 #[test]
-fn all_four_count_the_same_on_every_trace() {
+fn both_count_the_same_on_every_trace() {
     for (trace, requests, n_pages) in traces() {
         let expected = plain(&requests, n_pages, 16, trace.running());
         let about = format!("{} in {n_pages} pages", trace.name());
-        let others: [Box<dyn Prefixes>; 2] =
-            [Box::new(FastPrefixCache::new(16).unwrap()), Box::new(RadixCache::new(16).unwrap())];
-        for prefixes in others {
-            let mut memory = Pages::new(n_pages, 16, Some(prefixes)).unwrap();
-            let counters = run(requests.clone(), trace.running(), &mut memory, || ());
-            assert_eq!(counters, Ok(expected), "{about}");
-        }
         let counters = chained(&requests, n_pages, 16, trace.running(), FirstOut::Tails);
         assert_eq!(counters, expected, "{about}, the chain");
     }
@@ -197,65 +91,9 @@ fn a_page_that_is_held_twice_costs_the_chain_another() {
 }
 
 #[test]
-fn a_long_text_is_one_run_until_another_one_leaves_it() {
-    let (mut pool, mut radix) = (PagePool::new(20).unwrap(), RadixCache::new(2).unwrap());
-    let mut insert = |radix: &mut RadixCache, text: &[u32]| {
-        let mut table = radix.lookup(text, &mut pool).unwrap();
-        table.grow(text.len() - table.len(), &mut pool).unwrap();
-        radix.insert(text, &mut table, &mut pool).unwrap();
-        table.release(&mut pool).unwrap();
-        (radix.n_runs(), radix.n_pages())
-    };
-    assert_eq!(insert(&mut radix, &[1, 2, 3, 4, 5, 6, 7, 8, 9]), (1, 4));
-    assert_eq!(insert(&mut radix, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 9]), (2, 5), "a run behind the run");
-    assert_eq!(insert(&mut radix, &[1, 2, 3, 4, 0, 0]), (4, 6), "the first run is split, and has a second way on");
-    assert_eq!(insert(&mut radix, &[6, 6]), (5, 7));
-    assert_eq!(radix.evict(99, &mut pool), Ok(7));
-    assert_eq!((radix.n_runs(), radix.n_pages(), pool.n_free()), (0, 0, 20));
-}
-
-#[test]
-fn a_foreign_pool_is_refused_and_nothing_has_changed() {
-    let kinds: [fn() -> Box<dyn Prefixes>; 2] =
-        [|| Box::new(FastPrefixCache::new(2).unwrap()), || Box::new(RadixCache::new(2).unwrap())];
-    for same_kind in kinds {
-        let mut prefixes = same_kind();
-        let (mut pool, mut small, mut unused) =
-            (PagePool::new(4).unwrap(), PagePool::new(1).unwrap(), PagePool::new(4).unwrap());
-        let text = [1, 2, 3, 4, 5];
-        let mut table = PageTable::new(2).unwrap();
-        table.grow(5, &mut pool).unwrap();
-        prefixes.insert(&text, &mut table, &mut pool).unwrap();
-        assert_eq!(prefixes.lookup(&text, &mut unused).err(), Some(CacheError::DoubleFree(PageId(0))));
-        assert_eq!(prefixes.insert(&text, &mut table, &mut unused).err(), Some(CacheError::DoubleFree(PageId(0))));
-        small.alloc().unwrap();
-        let foreign = CacheError::ForeignPage { page: PageId(1), n_pages: 1 };
-        assert_eq!(prefixes.lookup(&text, &mut small).err(), Some(foreign.clone()));
-        assert_eq!(prefixes.evict(1, &mut small).err(), Some(foreign));
-        // The table is the other pool's, what it would be swapped for is not.
-        let (mut other, mut its_table) = (PagePool::new(1).unwrap(), PageTable::new(2).unwrap());
-        its_table.grow(2, &mut other).unwrap();
-        let (mut first, mut later) = (PagePool::new(3).unwrap(), PageTable::new(2).unwrap());
-        let mut holds_page_2 = same_kind();
-        first.alloc_n(2).unwrap();
-        later.grow(2, &mut first).unwrap();
-        holds_page_2.insert(&text, &mut later, &mut first).unwrap();
-        let foreign = CacheError::ForeignPage { page: PageId(2), n_pages: 1 };
-        assert_eq!(holds_page_2.insert(&text, &mut its_table, &mut other).err(), Some(foreign));
-        assert_eq!((its_table.pages(), other.owners(PageId(0))), (&[PageId(0)] as &[PageId], Ok(1)));
-
-        table.release(&mut pool).unwrap();
-        assert_eq!((prefixes.n_pages(), prefixes.n_evictable(&pool), pool.n_free()), (2, 2, 2));
-        assert_eq!(prefixes.lookup(&text, &mut pool).unwrap().len(), 4);
-    }
-    assert_eq!(FastPrefixCache::new(0).err(), Some(CacheError::NoSlots));
-    assert_eq!(RadixCache::new(0).err(), Some(CacheError::NoSlots));
+fn a_chain_hands_out_what_cannot_be_found_first_and_all_or_nothing() {
     assert_eq!(Chain::new(0, 1, FirstOut::Tails).err(), Some(CacheError::NoPages));
     assert_eq!(Chain::new(1, 0, FirstOut::Tails).err(), Some(CacheError::NoSlots));
-}
-
-#[test]
-fn a_chain_hands_out_what_cannot_be_found_first_and_all_or_nothing() {
     let mut chain = Chain::new(6, 4, FirstOut::Tails).unwrap();
     let pages = |numbers: &[u32]| numbers.iter().copied().map(PageId).collect::<Vec<_>>();
     // The picture of its file: a text of 10 tokens.
