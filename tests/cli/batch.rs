@@ -3,21 +3,20 @@
 
 /// What needs the code of chapters 1, 4 to 6 and 10 to 12. A reader's unfinished chapter fails its own checks, not these.
 mod with_a_scheduler {
-    use std::collections::{BTreeSet, HashMap};
+    use std::collections::HashMap;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::path::{Path, PathBuf};
     use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
-    use page_by_page::cache::{CacheError, KvCache};
+    use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
-    use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::model::{LogitRows, Model, StepError};
     use page_by_page::prefixes::none::NoPrefixes;
-    use page_by_page::prefixes::{HeldPage, Prefixes};
+    use page_by_page::prefixes::Prefixes;
     use page_by_page::sampler::{Sampler, Sampling};
     use page_by_page::schedule::{End, ScheduleError, StepLimits, TextId};
     use page_by_page::scoring::{Likely, likely};
