@@ -12,7 +12,6 @@
 //!
 //! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
-//! - [`batch`]: several texts told in turns, in one pass of the model a step.
 //! - [`beams`]: the likeliest texts, looked for side by side.
 //! - [`engine`]: what the generation loop asks of a model, with a cache or without.
 //! - [`model`]: Qwen3, tokens in and logits out.
@@ -35,7 +34,6 @@
 //! - [`lookup`]: drafts for speculation without a second model.
 //! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
 
-pub mod batch;
 pub mod beams;
 pub mod cache;
 pub mod chapters;

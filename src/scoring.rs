@@ -7,17 +7,13 @@
 //! ```
 //!
 //! The first token follows nothing, and has no score. A row that the prefix cache brings was computed for another text, and its
-//! logits are gone. So a text whose prompt is scored finds no more than the rows that it has had the scores of:
-//! [`ScoredPrefixes`]. Of each row of logits no more is kept than what was asked for.
+//! logits are gone. So a lookup for a sequence that is scored returns only the rows whose scores it has had. Of each row of
+//! logits no more is kept than what was asked for.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::cache::CacheError;
-use crate::chapters::ch04_page_pool::PagePool;
-use crate::chapters::ch05_page_table::PageTable;
-use crate::prefixes::{HeldPage, Prefixes};
 use crate::schedule::TextId;
 
 /// Natural logarithms of probabilities, as the model gives them: temperature, top-k and top-p not applied.
@@ -50,6 +46,11 @@ impl Scoring {
         self.scores.len()
     }
 
+    /// Rows that a sequence with these tokens may take from the prefix cache: those that were seen, if it is this prompt.
+    pub fn rows_known(&self, tokens: &[u32]) -> Option<usize> {
+        (self.prompt == tokens).then(|| self.rows())
+    }
+
     /// Whether the token after this row is one of the prompt.
     pub fn wants(&self, row: usize) -> bool {
         row + 1 < self.prompt.len()
@@ -74,51 +75,6 @@ impl Scoring {
 
 /// The prompts that are being scored.
 pub type Scorings = Rc<RefCell<BTreeMap<TextId, Scoring>>>;
-
-/// A prefix cache for texts of which some are being scored: those find the rows only whose logits they have seen.
-///
-/// A scheduler looks texts up by their tokens, without a name. A text with the very tokens of one that is being scored finds
-/// what that one may find.
-pub struct ScoredPrefixes {
-    inner: Box<dyn Prefixes>,
-    scorings: Scorings,
-}
-
-impl ScoredPrefixes {
-    /// What `inner` keeps. `scorings`: whoever fills them in removes those that are complete.
-    pub fn new(inner: Box<dyn Prefixes>, scorings: Scorings) -> Self {
-        ScoredPrefixes { inner, scorings }
-    }
-}
-
-impl Prefixes for ScoredPrefixes {
-    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
-        let seen = self.scorings.borrow().values().filter(|scoring| scoring.prompt == text).map(Scoring::rows).min();
-        // At least one token of what is looked up is left to compute.
-        let known = seen.map_or(text.len(), |rows| text.len().min(rows + 1));
-        self.inner.lookup(&text[..known], pool)
-    }
-
-    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
-        self.inner.insert(text, table, pool)
-    }
-
-    fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
-        self.inner.evict(n, pool)
-    }
-
-    fn n_pages(&self) -> usize {
-        self.inner.n_pages()
-    }
-
-    fn n_evictable(&self, pool: &PagePool) -> usize {
-        self.inner.n_evictable(pool)
-    }
-
-    fn pages(&self) -> Vec<HeldPage<'_>> {
-        self.inner.pages()
-    }
-}
 
 /// Tells how likely `chosen` was, and the `top` likeliest tokens. `logits`: `[vocab_size]`, finite. Of equals the lower id is
 /// the likelier.

@@ -150,7 +150,7 @@ impl View {
             found: totals.found,
             new_tokens: totals.new_tokens,
             preemptions: totals.preemptions,
-            computed_again: totals.computed_again,
+            computed_again: totals.recomputed,
         };
         let running = scheduler.running().map(|(text, table)| (text, State::Running, table.pages(), table.len()));
         let waiting = scheduler.waiting().map(|text| {

@@ -887,7 +887,7 @@ mod grader {
                 if serving.is_done() {
                     break;
                 }
-                told.extend(granted("a step", || serving.step()).told);
+                told.extend(granted("a step", || serving.step()).generated);
             }
             same!(told.len(), 4, "stories told in {format:?} after 300 steps");
             assert!(serving.totals().preemptions > 0, "no story had to wait for pages: the example is badly chosen");

@@ -14,7 +14,7 @@ use page_by_page::disk::tier::Tier;
 use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::schedule::{End, TextId};
-use page_by_page::serving::{Serving, Told, Totals};
+use page_by_page::serving::{Generated, Serving, Totals};
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -242,7 +242,7 @@ impl Batch {
             }),
             ("computed", {
                 let rows = count(totals.rows_projected as usize, "row");
-                format!("{rows}, {} of them again after a preemption", number(totals.computed_again))
+                format!("{rows}, {} of them again after a preemption", number(totals.recomputed))
             }),
             (
                 "prefixes",
@@ -307,9 +307,9 @@ impl Run<'_> {
                 }
             }
             if let Some(tier) = &mut self.tier {
-                tier.keep(self.serving.scheduler(), &step.told)?;
+                tier.keep(self.serving.scheduler(), &step.generated)?;
             }
-            step.told.into_iter().try_for_each(|told| self.end(told))?;
+            step.generated.into_iter().try_for_each(|generated| self.end(generated))?;
             let (totals, open) = (self.serving.totals(), self.taken.len() + self.held.len());
             self.telling.tell(self.n_lines - open, open, totals.new_tokens);
         }
@@ -403,8 +403,8 @@ impl Run<'_> {
     }
 
     /// Writes what became of a text.
-    fn end(&mut self, told: Told) -> Result<()> {
-        let Told { text, end, computed_again } = told;
+    fn end(&mut self, generated: Generated) -> Result<()> {
+        let Generated { text, end, held } = generated;
         let Some(taken) = self.taken.remove(&text.id) else { return Ok(()) };
         let (end, error) = match end {
             Ok(End::EndOfText) => ("end of text", None),
@@ -435,7 +435,7 @@ impl Run<'_> {
                 found: counters.found,
                 found_again: counters.found_again,
                 computed: counters.computed,
-                computed_again,
+                computed_again: held.recomputed,
                 preemptions: counters.preemptions,
                 steps_to_first_token: first.as_ref().map(|first| first.steps),
             }),
@@ -484,7 +484,7 @@ impl CountersOfAll {
             steps: totals.steps,
             most_texts_in_a_step: totals.most_texts,
             rows_projected: totals.rows_projected,
-            computed_again: totals.computed_again,
+            computed_again: totals.recomputed,
             new_tokens: totals.new_tokens,
             prompt_tokens: totals.prompt_tokens,
             found: totals.found,

@@ -1,6 +1,7 @@
 //! `generate`: tells a story, and what its cache cost; or several stories in turns; or looks for the likeliest ones.
 
 mod beams;
+mod growing;
 mod live;
 mod prompts;
 mod several;
@@ -10,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use page_by_page::batch::MOST_TEXTS;
 use page_by_page::cache::Usage;
 use page_by_page::chapters::{Source, all};
 use page_by_page::engine::{Draft, Limits};
@@ -106,6 +106,8 @@ pub struct Generate {
     json: bool,
 }
 
+/// Texts that take part in a step, at most.
+pub const MOST_TEXTS: usize = 256;
 /// How a text begins when nothing else is said.
 const BEGINNING: &str = "Once upon a time";
 const EMPTY_PROMPT: &str = "the prompt is empty; give the text a beginning, such as \"Once upon a time\"";

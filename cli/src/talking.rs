@@ -20,7 +20,7 @@ use clap::Args;
 use page_by_page::model::Model;
 use page_by_page::sampler::{Sampler, Sampling};
 use page_by_page::schedule::{End, TextId};
-use page_by_page::serving::{Serving, Told};
+use page_by_page::serving::{Generated, Serving};
 use page_by_page::shown;
 use page_by_page::tokenizer::Tokenizer;
 
@@ -319,7 +319,7 @@ impl Session<'_> {
     }
 
     /// Writes an answer as it is made, as far as its characters are whole; up to its end, or to Ctrl-C.
-    fn write(&mut self, id: TextId) -> Result<(String, Told)> {
+    fn write(&mut self, id: TextId) -> Result<(String, Generated)> {
         let mut stream = self.tokenizer.stream();
         let mut is_cancelled = false;
         loop {
@@ -330,8 +330,8 @@ impl Session<'_> {
                 // After the end of a line, a space between two words is none.
                 print(if is_first && self.is_seen { piece.trim_start() } else { &piece })?;
             }
-            if let Some(told) = step.told.into_iter().find(|told| told.text.id == id) {
-                return Ok((stream.text().into(), told));
+            if let Some(generated) = step.generated.into_iter().find(|generated| generated.text.id == id) {
+                return Ok((stream.text().into(), generated));
             }
             if self.interrupt.is_asked() && !is_cancelled {
                 self.serving.cancel(id)?;

@@ -26,7 +26,7 @@ use page_by_page::model::StepError;
 use page_by_page::sampler::Sampler;
 use page_by_page::schedule::{End, Pick, ScheduleError, TextId, Turn};
 use page_by_page::scoring::{Likely, likely};
-use page_by_page::serving::{Serving, ServingError, Step, Told};
+use page_by_page::serving::{Generated, Serving, ServingError, Step};
 use page_by_page::tokenizer::{Tokenizer, TokenizerError};
 use page_by_page::view::{self, EndedView, View, Words};
 
@@ -137,7 +137,7 @@ impl<'m> Engine<'m> {
             if !self.is_idle() {
                 let step = self.serving.step()?;
                 if let Some(tier) = &mut self.tier {
-                    tier.keep(self.serving.scheduler(), &step.told)?;
+                    tier.keep(self.serving.scheduler(), &step.generated)?;
                 }
                 self.tell(step)?;
             }
@@ -323,15 +323,15 @@ impl<'m> Engine<'m> {
 
     /// Tells what came of a step.
     fn tell(&mut self, step: Step) -> Result<(), EngineError> {
-        let Step { turns, new_tokens, ends, scores, told, mut logits } = step;
+        let Step { turns, new_tokens, ends, scores, generated, mut logits, .. } = step;
         self.turns = turns;
         self.stage.note_change();
         for (text, _) in self.serving.scheduler().running() {
             note_begin(&mut self.open, self.metrics, text.id, text.counters.found);
         }
-        for told in &told {
-            if told.text.counters.computed > 0 {
-                note_begin(&mut self.open, self.metrics, told.text.id, told.text.counters.found);
+        for ended in &generated {
+            if ended.text.counters.computed > 0 {
+                note_begin(&mut self.open, self.metrics, ended.text.id, ended.text.counters.found);
             }
         }
         for (id, scores) in scores {
@@ -367,12 +367,12 @@ impl<'m> Engine<'m> {
                 Err(error) => self.fail(id, &error)?,
             }
         }
-        told.into_iter().try_for_each(|told| self.end(told))
+        generated.into_iter().try_for_each(|generated| self.end(generated))
     }
 
     /// A text has ended by itself.
-    fn end(&mut self, told: Told) -> Result<(), EngineError> {
-        let Told { text, end, .. } = told;
+    fn end(&mut self, generated: Generated) -> Result<(), EngineError> {
+        let Generated { text, end, .. } = generated;
         let Some(mut open) = self.open.remove(&text.id) else { return Ok(()) };
         let reason = match end {
             Ok(End::EndOfText) => "stop",

@@ -172,7 +172,7 @@ impl Metrics {
         page.counter("page_by_page:steps", "Passes of the model.", n.totals.steps);
         page.counter("page_by_page:rows_projected", "Tokens that went through the model.", n.totals.rows_projected);
         let again = "Of these, tokens whose rows were lost when their text was preempted.";
-        page.counter("page_by_page:computed_again", again, n.totals.computed_again);
+        page.counter("page_by_page:computed_again", again, n.totals.recomputed);
         page.counter("page_by_page:requests_refused", "Requests that were refused as the queue was full.", n.refused);
         if let Some((Counters { written, read, brought_back }, failed)) = n.page_file {
             let name = "page_by_page:page_file_pages_total";

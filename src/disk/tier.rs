@@ -17,7 +17,7 @@ use crate::chapters::ch12_scheduler::Scheduler;
 use crate::chapters::ch16_pages_on_disk::{PageFile, offset, record_bytes};
 use crate::prefixes::Prefixes;
 use crate::schedule::TextId;
-use crate::serving::Told;
+use crate::serving::Generated;
 
 /// A prefix cache that a scheduler and a file of pages both use.
 pub type SharedPrefixes = Rc<RefCell<Box<dyn Prefixes>>>;
@@ -137,7 +137,7 @@ impl Tier {
     ///
     /// # Errors
     /// [`TierError::Cache`].
-    pub fn keep(&mut self, scheduler: &Scheduler, told: &[Told]) -> Result<(), TierError> {
+    pub fn keep(&mut self, scheduler: &Scheduler, told: &[Generated]) -> Result<(), TierError> {
         if self.failed.is_some() {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl Tier {
                 return Ok(());
             }
         }
-        for Told { text, .. } in told {
+        for Generated { text, .. } in told {
             self.offered.remove(&text.id);
             // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found, too.
             let one_more = [&text.tokens[..], &[0]].concat();

@@ -16,17 +16,14 @@
 
 use std::collections::HashMap;
 
+use super::Request;
+use crate::cache::KvLayout;
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::prefixes::Prefixes;
+use crate::schedule::{Pick, StepLimits, TextId, Turn};
+use crate::serving::{ServingError, Steps, Totals};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use serde::Serialize;
-
-use super::Request;
-use crate::cache::{KvCache, KvLayout};
-use crate::chapters::ch06_paged::SharedSlab;
-use crate::chapters::ch12_scheduler::Scheduler;
-use crate::prefixes::Prefixes;
-use crate::schedule::{Pick, StepLimits, TextId};
-use crate::serving::{Reached, ServingError, Stall};
 
 /// One layer with rows of one number: nobody reads them.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
@@ -130,8 +127,13 @@ pub struct Served {
     pub elapsed: u64,
     /// Of that, the time of all steps together.
     pub busy: u64,
-    /// What was counted.
-    pub counters: Counters,
+    /// What was counted: no model computes, so the rows projected are those that it would have computed.
+    pub totals: Totals,
+    /// Tokens that were recomputed, for each that was computed once.
+    pub waste: f64,
+    /// Pages that sequences have in a step, of the pool's: the mean over all steps, 0 to 1. Pages that only the prefix cache
+    /// owns do not count.
+    pub utilisation: f64,
 }
 
 /// When a request got what.
@@ -143,36 +145,6 @@ pub struct Times {
     pub rest: u64,
     /// Tokens that it got.
     pub tokens: u64,
-}
-
-/// What was counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Counters {
-    /// Passes that a model would have made.
-    pub steps: u64,
-    /// Tokens of all prompts.
-    pub prompt_tokens: u64,
-    /// Of these, tokens that the prefix cache held when the text first ran.
-    pub found: u64,
-    /// Tokens that it held when a text ran again.
-    pub found_again: u64,
-    /// Tokens that texts got.
-    pub new_tokens: u64,
-    /// Tokens read.
-    pub computed: u64,
-    /// Of these, tokens whose rows their text had had before, and lost when it was preempted.
-    pub computed_again: u64,
-    /// The second over what is left of the first: reading that was done in vain, for each that was not.
-    pub waste: f64,
-    /// Texts that lost their pages to an older one and waited again.
-    pub preemptions: u64,
-    /// Texts in a step, at most.
-    pub most_texts: usize,
-    /// Pages that texts had at the same time, at most.
-    pub peak_pages: usize,
-    /// Pages that texts have in a step, of the pool's: the mean over all steps, 0 to 1. Pages that only the prefix cache
-    /// keeps do not count.
-    pub utilisation: f64,
 }
 
 impl Times {
@@ -188,18 +160,32 @@ impl Times {
     }
 }
 
-/// A text on its way.
-struct Told<'a> {
+/// A request that has not finished.
+struct Open<'a> {
     /// Its place among the arrivals.
     place: usize,
     arrival: &'a Arrival,
-    n_new: usize,
     first_at: u64,
-    reached: Reached,
+    n_new: usize,
 }
 
-/// Lets requests come and be served. `arrivals`: in the order of time. `slab`: of any layout, all of its pages free; its rows
-/// stay as they are. `on_end` hears of each end.
+impl Open<'_> {
+    /// The next token, which it gets at `now`. None if it has all of them.
+    fn next(&mut self, now: u64, times: &mut [Times]) -> Option<u32> {
+        let Arrival { at, request } = self.arrival;
+        let token = *request.text.get(request.prompt + self.n_new)?;
+        if self.n_new == 0 {
+            self.first_at = now;
+        }
+        self.n_new += 1;
+        times[self.place] =
+            Times { first_token: self.first_at - at, rest: now - self.first_at, tokens: self.n_new as u64 };
+        Some(token)
+    }
+}
+
+/// Lets requests arrive and be served. `arrivals`: in the order of time. `slab`: of any layout, all of its pages free; its rows
+/// stay as they are. `on_end` is called for each request that finishes.
 ///
 /// # Errors
 /// [`ServingError`], as the scheduler has it.
@@ -211,78 +197,49 @@ pub fn serve(
     cost: Cost,
     mut on_end: impl FnMut(),
 ) -> Result<Served, ServingError> {
-    let mut scheduler = Scheduler::new(slab, prefixes, limits, &[])?;
+    let mut steps = Steps::new(slab, prefixes, limits, &[])?;
     let mut served = Served { requests: vec![Times::default(); arrivals.len()], ..Served::default() };
-    let mut told: HashMap<TextId, Told<'_>> = HashMap::new();
+    let mut open: HashMap<TextId, Open<'_>> = HashMap::new();
     let mut coming = arrivals.iter().enumerate().peekable();
     let start = arrivals.first().map_or(0, |arrival| arrival.at);
-    let (mut now, mut stall, mut utilisation) = (start, Stall::default(), 0.0);
+    let n_pages = slab.borrow().pool().n_pages() as f64;
+    let (mut now, mut utilisation) = (start, 0.0);
     loop {
-        while let Some((place, arrival)) = coming.next_if(|(_, arrival)| arrival.at <= now || told.is_empty()) {
-            // If there is nothing to do, it is soon as late as the next one comes.
+        while let Some((place, arrival)) = coming.next_if(|(_, arrival)| arrival.at <= now || open.is_empty()) {
+            // If there is nothing to do, the clock moves on to the next arrival.
             now = now.max(arrival.at);
             let Request { text, prompt } = &arrival.request;
-            let id = scheduler.submit(text[..*prompt].to_vec(), text.len() - prompt)?;
-            told.insert(id, Told { place, arrival, n_new: 0, first_at: 0, reached: Reached::default() });
+            let id = steps.submit(text[..*prompt].to_vec(), text.len() - prompt)?;
+            open.insert(id, Open { place, arrival, n_new: 0, first_at: 0 });
         }
-        if told.is_empty() {
+        if open.is_empty() {
             break;
         }
-        let plan = scheduler.plan().map_err(ServingError::of_step)?;
-        stall.check_plan(&plan, &scheduler, told.len())?;
-        let counters = &mut served.counters;
-        let in_use = {
-            let slab = slab.borrow();
-            let pool = slab.pool();
-            let taken = (pool.n_pages() - pool.n_free()).saturating_sub(scheduler.prefixes().n_evictable(pool));
-            utilisation += taken as f64 / pool.n_pages() as f64;
-            taken
-        };
-        counters.steps += 1;
-        counters.peak_pages = counters.peak_pages.max(in_use);
-        counters.most_texts = counters.most_texts.max(plan.len());
-        let mut n_read = 0;
-        for reading in scheduler.readings() {
-            n_read += reading.turn.tokens as u64;
-            if let Some(told) = told.get_mut(&reading.turn.text) {
-                counters.computed_again += told.reached.read(reading.turn.tokens, reading.cache.len());
-            }
-        }
-        let took = cost.step.saturating_add(cost.token.saturating_mul(n_read));
+        let plan = steps.plan()?;
+        utilisation += steps.pages_in_use() as f64 / n_pages;
+        let computed = plan.iter().map(|turn| turn.tokens as u64).sum();
+        let took = cost.step.saturating_add(cost.token.saturating_mul(computed));
         now = now.saturating_add(took);
         served.busy = served.busy.saturating_add(took);
         let mut picks = Vec::new();
-        for turn in plan.iter().filter(|turn| turn.is_last) {
-            let Some(told) = told.get_mut(&turn.text) else { return Err(ServingError::LostText(turn.text)) };
-            let Arrival { at, request } = told.arrival;
-            if told.n_new == 0 {
-                told.first_at = now;
-            }
-            let token = request.text.get(request.prompt + told.n_new);
-            let Some(&token) = token else { return Err(ServingError::LostText(turn.text)) };
-            told.n_new += 1;
-            picks.push(Pick { text: turn.text, token });
-            served.requests[told.place] =
-                Times { first_token: told.first_at - at, rest: now - told.first_at, tokens: told.n_new as u64 };
+        for Turn { text, .. } in plan.into_iter().filter(|turn| turn.is_last) {
+            let token = open.get_mut(&text).and_then(|request| request.next(now, &mut served.requests));
+            picks.push(Pick { text, token: token.ok_or(ServingError::LostText(text))? });
         }
-        scheduler.settle(&picks).map_err(ServingError::of_step)?;
-        stall.check_progress(&picks, &scheduler)?;
-        for ended in scheduler.take_finished() {
-            let text = ended.text;
-            told.remove(&text.id);
-            counters.prompt_tokens += text.n_prompt as u64;
-            counters.new_tokens += text.new_tokens().len() as u64;
-            counters.found += text.counters.found as u64;
-            counters.found_again += text.counters.found_again as u64;
-            counters.computed += text.counters.computed;
-            counters.preemptions += text.counters.preemptions;
+        steps.settle(&picks)?;
+        steps.check_progress()?;
+        steps.totals.new_tokens += picks.len() as u64;
+        for (finished, _) in steps.take_finished() {
+            open.remove(&finished.text.id);
+            steps.totals.add(&finished);
             on_end();
         }
     }
-    let counters = &mut served.counters;
-    counters.utilisation = utilisation / counters.steps.max(1) as f64;
-    let once = counters.computed.saturating_sub(counters.computed_again);
-    counters.waste = counters.computed_again as f64 / once.max(1) as f64;
+    let totals = steps.totals;
+    let once = totals.rows_projected.saturating_sub(totals.recomputed);
+    served.totals = totals;
+    served.waste = totals.recomputed as f64 / once.max(1) as f64;
+    served.utilisation = utilisation / totals.steps.max(1) as f64;
     served.elapsed = now - start;
     Ok(served)
 }

@@ -284,9 +284,9 @@ mod with_chapters {
         let mut tokens = Vec::new();
         while !serving.is_done() {
             let step = serving.step().unwrap();
-            tier.keep(serving.scheduler(), &step.told).unwrap();
+            tier.keep(serving.scheduler(), &step.generated).unwrap();
             assert!(tier.arrived(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
-            tokens.extend(step.told.into_iter().flat_map(|told| told.text.tokens));
+            tokens.extend(step.generated.into_iter().flat_map(|told| told.text.tokens));
         }
         tokens
     }

@@ -50,10 +50,10 @@ fn a_step_is_as_late_as_all_before_it_have_cost() {
     assert_eq!(served.requests, expected);
     assert_eq!((served.elapsed, served.busy), (922_200, 30_000 + 20_200 + 10_200 + 12_000 + 10_200));
     assert_eq!(expected.map(|times| times.per_token()), [Some(15_200.0), None, Some(10_200.0)]);
-    let counters = served.counters;
-    assert_eq!((counters.steps, counters.computed, counters.new_tokens, counters.most_texts), (5, 163, 6, 2));
-    assert_eq!((counters.peak_pages, counters.preemptions, counters.waste), (7 + 4, 0, 0.0));
-    assert_eq!(counters.utilisation, (7.0 + 11.0 + 7.0 + 1.0 + 1.0) / 20.0 / 5.0);
+    let counters = served.totals;
+    assert_eq!((counters.steps, counters.rows_projected, counters.new_tokens, counters.most_texts), (5, 163, 6, 2));
+    assert_eq!((counters.peak_pages, counters.preemptions, served.waste), (7 + 4, 0, 0.0));
+    assert_eq!(served.utilisation, (7.0 + 11.0 + 7.0 + 1.0 + 1.0) / 20.0 / 5.0);
     let in_time = |first_token, per_token| {
         served.requests.iter().filter(move |times| times.is_in_time(InTime { first_token, per_token })).count()
     };
@@ -79,22 +79,22 @@ fn everybody_is_served_whatever_the_pool_and_every_count_adds_up() {
             for keeps in [true, false] {
                 let run = format!("{n_pages} pages, {limits:?}, {keeps}");
                 let served = served(&arrivals, n_pages, limits, keeps).unwrap();
-                let counters = served.counters;
+                let counters = served.totals;
                 for (times, Arrival { request, .. }) in served.requests.iter().zip(&arrivals) {
                     assert_eq!(times.tokens as usize, request.text.len() - request.prompt, "{run}");
                     assert!(times.first_token >= COST.step + COST.token, "{run}");
                     assert!(times.rest >= (times.tokens - 1) * (COST.step + COST.token), "{run}");
                 }
                 assert_eq!(counters.new_tokens, served.requests.iter().map(|times| times.tokens).sum::<u64>(), "{run}");
-                assert_eq!(served.busy, counters.steps * COST.step + counters.computed * COST.token, "{run}");
+                assert_eq!(served.busy, counters.steps * COST.step + counters.rows_projected * COST.token, "{run}");
                 assert!(served.busy <= served.elapsed, "{run}");
                 // The newest token of a text is never read.
                 let rows = counters.prompt_tokens + counters.new_tokens - 60;
-                let first = counters.found + counters.computed - counters.computed_again;
+                let first = counters.found + counters.rows_projected - counters.recomputed;
                 assert!(first <= rows && first + counters.found_again >= rows, "{run}");
-                assert!(counters.preemptions > 0 || counters.computed_again == 0, "{run}");
+                assert!(counters.preemptions > 0 || counters.recomputed == 0, "{run}");
                 assert!(keeps || counters.found + counters.found_again == 0, "{run}");
-                assert!(counters.peak_pages <= n_pages && counters.utilisation <= 1.0, "{run}");
+                assert!(counters.peak_pages <= n_pages && served.utilisation <= 1.0, "{run}");
                 assert!(counters.most_texts <= limits.1, "{run}");
                 preempted += counters.preemptions;
                 found += counters.found;
@@ -180,9 +180,9 @@ fn the_scheduler_serves_the_trace_of_tiny_llm_in_fewer_steps() {
     let prefixes = Box::new(PrefixCache::new(128).unwrap());
     let limits = StepLimits { tokens: 128, texts: 4 };
     let served = serve(&tiny_llm(), &slab, prefixes, limits, COST, || ()).unwrap();
-    let counters = served.counters;
+    let counters = served.totals;
     assert_eq!((counters.new_tokens, counters.prompt_tokens), (1201, 9476));
-    assert_eq!(counters.computed - counters.computed_again, 9476 + 1201 - 16);
+    assert_eq!(counters.rows_projected - counters.recomputed, 9476 + 1201 - 16);
     // There a chunk of a prompt is a pass of its own, beside 380 that decode.
     let chunks: usize = TINY_LLM.iter().map(|(prompt, _)| prompt.div_ceil(128)).sum();
     assert_eq!((counters.steps, 380 + chunks), (406, 463));

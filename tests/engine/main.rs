@@ -16,6 +16,7 @@ mod numbers;
 mod page_metadata;
 mod prefix_caches;
 mod rules;
+mod serving;
 mod snapshot;
 
 /// These tests run on the reference: they stand on no chapter of a reader's.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use page_by_page::batch::MOST_TEXTS;
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
@@ -14,6 +13,7 @@ use page_by_page::snapshot::Snapshot;
 use serde::Serialize;
 
 use super::{Output, require_little_memory, rows};
+use crate::generate::MOST_TEXTS;
 use crate::kv::require_chapters;
 use crate::report::{Table, thousands};
 use crate::{model_dir, print};

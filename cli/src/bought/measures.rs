@@ -497,7 +497,7 @@ fn scheduler() -> Result<Vec<Line>> {
         let prefixes: Box<dyn Prefixes> = Box::new(PrefixCache::new(PAGE_SIZE)?);
         let limits = StepLimits { tokens, texts };
         let served = serve(&tiny_llm(), &slab, prefixes, limits, Cost { step: 1, token: 1 }, || {})?;
-        Ok(served.counters.steps)
+        Ok(served.totals.steps)
     };
     // Each prompt in one step: the longest has 992 tokens.
     let alone = served(1000, 1024, 1)?;
@@ -724,8 +724,8 @@ fn with_pages_of(model: &Model, tokenizer: &Tokenizer, disk: Memory) -> Result<(
     let mut texts = Vec::new();
     while !serving.is_done() {
         let step = serving.step()?;
-        tier.keep(serving.scheduler(), &step.told)?;
-        for told in step.told {
+        tier.keep(serving.scheduler(), &step.generated)?;
+        for told in step.generated {
             told.end?;
             texts.push((told.text.id, told.text.tokens));
         }

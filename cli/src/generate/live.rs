@@ -19,9 +19,9 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use console::{Term, colors_enabled_stderr, measure_text_width, user_attended, user_attended_stderr};
-use page_by_page::batch::{Batch, Stage, Text};
-use page_by_page::tokenizer::TextStream;
 
+use super::growing::{Growing, Story};
+use super::several::Asked;
 use crate::report::{count, thousands};
 
 /// Columns that a text has at least, if there is room for more than one beside it.
@@ -40,8 +40,7 @@ const BREATH: Duration = Duration::from_millis(20);
 /// The picture of texts that are told.
 pub struct Live<'a> {
     term: Term,
-    /// The prompts of all texts.
-    beginnings: Vec<&'a str>,
+    asked: &'a [Asked<'a>],
     paint: Paint,
     /// The text that each place shows.
     places: Vec<usize>,
@@ -73,22 +72,22 @@ struct Shown<'a> {
 }
 
 impl<'a> Live<'a> {
-    /// A picture of texts that begin like this; `None` if nobody watches, or where it could not be drawn.
-    pub fn on_terminal(beginnings: Vec<&'a str>) -> Option<Self> {
+    /// A picture of these texts; `None` if there is no terminal, or where it could not be drawn.
+    pub fn on_terminal(asked: &'a [Asked<'a>]) -> Option<Self> {
         let term = Term::stderr();
         let (height, width) = term.size_checked()?;
         let is_large = width as usize >= SMALLEST.0 && height as usize >= SMALLEST.1;
         let watched = user_attended() && user_attended_stderr() && !console::is_dumb();
         let paint = Paint(colors_enabled_stderr());
-        let places = (0..beginnings.len()).collect();
-        (watched && is_large).then_some(Live { term, beginnings, paint, places, lines: 0, width: 0, drawn: None })
+        let places = (0..asked.len()).collect();
+        (watched && is_large).then_some(Live { term, asked, paint, places, lines: 0, width: 0, drawn: None })
     }
 
-    /// Shows how far the texts are.
-    ///
-    /// `stories`: the new words of each. `n_pages`: of the pool that all share, if they do.
-    pub fn draw(&mut self, batch: &Batch<'_>, stories: &[TextStream<'_>], n_pages: Option<usize>) {
-        if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !batch.is_done() {
+    /// Shows how far the texts are. `n_pages`: of the pool that all share, if they do. `may_share`: whether a page can have
+    /// several owners.
+    pub fn draw(&mut self, growing: &Growing<'_>, n_pages: Option<usize>, may_share: bool) {
+        let stories = &growing.stories;
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !growing.is_done() {
             return;
         }
         let (height, width) = self.term.size();
@@ -97,24 +96,24 @@ impl<'a> Live<'a> {
             // The terminal has broken the old lines in its own way: begin below them.
             (self.lines, self.width) = (0, width);
         }
-        let map = n_pages.map(|n_pages| map(batch, n_pages, self.paint, width)).unwrap_or_default();
+        let map = n_pages.map(|n_pages| map(stories, n_pages, self.paint, width)).unwrap_or_default();
         let layout = Layout::of(self.places.len(), width, height, map.len());
-        self.assign(layout.texts(), batch.texts());
+        self.assign(layout.texts(), stories);
         let shown: Vec<Shown<'_>> = self
             .places
             .iter()
             .take(layout.texts())
             .map(|&place| {
-                let text = &batch.texts()[place];
+                let (story, asked) = (&stories[place], &self.asked[place]);
                 Shown {
                     number: place + 1,
-                    beginning: self.beginnings[place],
-                    words: stories[place].text(),
-                    tokens: text.tokens().len(),
-                    pages: text.pages().iter().map(|page| page.index()).collect(),
-                    waits: text.waits(),
-                    given_back: matches!(text.stage(), Stage::Ended(_)).then(|| text.pages_at_end()),
-                    may_share: text.may_share(),
+                    beginning: asked.beginning,
+                    words: story.stream.text(),
+                    tokens: asked.prompt.len() + story.n_new,
+                    pages: story.pages.iter().map(|page| page.index()).collect(),
+                    waits: !story.runs,
+                    given_back: story.generated.as_ref().map(|_| story.pages_at_end()),
+                    may_share,
                 }
             })
             .collect();
@@ -134,8 +133,8 @@ impl<'a> Live<'a> {
     }
 
     /// Gives the place of a text that is not told now to one that is and has none.
-    fn assign(&mut self, n_places: usize, texts: &[Text]) {
-        let is_told = |place: usize| *texts[place].stage() == Stage::Telling;
+    fn assign(&mut self, n_places: usize, stories: &[Story<'_>]) {
+        let is_told = |place: usize| stories[place].runs;
         let n_places = n_places.min(self.places.len());
         let (here, out) = self.places.split_at_mut(n_places);
         let mut hidden = out.iter_mut().filter(|place| is_told(**place));
@@ -247,10 +246,10 @@ impl Paint {
 }
 
 /// All pages of the pool, each as the text that has it, and how many are free.
-fn map(batch: &Batch<'_>, n_pages: usize, paint: Paint, width: usize) -> Vec<String> {
+fn map(stories: &[Story<'_>], n_pages: usize, paint: Paint, width: usize) -> Vec<String> {
     let mut owners = vec![0; n_pages];
-    for (text, number) in batch.texts().iter().zip(1..) {
-        for page in text.pages() {
+    for (story, number) in stories.iter().zip(1..) {
+        for page in &story.pages {
             let owner = &mut owners[page.index()];
             *owner = if *owner == 0 { number } else { SHARED };
         }

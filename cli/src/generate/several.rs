@@ -1,28 +1,28 @@
-//! Several prompts, or several samples of one: texts that are told in turns, and what they cost together.
+//! Several prompts, or several samples of one: texts that grow together, and what they cost.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use page_by_page::batch::{Batch, End, MOST_PROMPT_TOKENS, MOST_TEXTS, Memory, Stage, Text, Totals};
-use page_by_page::cache::{CacheError, KvLayout, Usage};
-use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::cache::{KvLayout, Usage};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::model::{Model, StepError};
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::tokenizer::{TextStream, Tokenizer};
+use page_by_page::model::Model;
+use page_by_page::sampler::Sampling;
+use page_by_page::schedule::{End, ScheduleError};
+use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
+use super::growing::{Growing, Story};
 use super::live::Live;
-use super::{Generate, SamplingUsed, Timings, Tokens, describe, whose_chapters};
+use super::{Generate, MOST_TEXTS, SamplingUsed, Timings, Tokens, describe, whose_chapters};
 use crate::kv::{Kv, Room, require_chapters};
 use crate::memory;
 use crate::progress::Progress;
 use crate::report::{Table, count, mib, per_second, rate, thousands, time};
 use crate::{model_dir, print, say};
 
+/// Tokens that a step computes, at most.
+pub const MOST_TOKENS: usize = 4096;
 /// Texts that the report lists one by one, at most.
 const MOST_LINES: usize = 20;
 /// Characters of a prompt that name its text.
@@ -30,32 +30,26 @@ const NAME: usize = 30;
 
 /// A text that was asked for.
 #[derive(Clone)]
-struct Asked<'a> {
-    beginning: &'a str,
-    prompt: Vec<u32>,
-    max_new_tokens: usize,
-    seed: u64,
+pub struct Asked<'a> {
+    pub beginning: &'a str,
+    pub prompt: Vec<u32>,
+    pub max_new_tokens: usize,
+    pub seed: u64,
 }
 
 impl Asked<'_> {
     /// Tokens of the whole text, at most.
-    fn most(&self) -> usize {
+    pub fn most(&self) -> usize {
         self.prompt.len() + self.max_new_tokens
-    }
-
-    /// Pages that two texts of this prompt can share: the full ones, and that which the prompt fills in part.
-    fn pages_of_prompt(&self, page_size: usize) -> (usize, usize) {
-        let n_prompt = self.prompt.len();
-        (n_prompt / page_size, usize::from(!n_prompt.is_multiple_of(page_size)))
     }
 }
 
 /// The pages that all texts share.
-struct Pages {
-    slab: SharedSlab,
+pub struct Pages {
+    pub slab: SharedSlab,
     layout: KvLayout,
-    page_size: usize,
-    n_pages: usize,
+    pub page_size: usize,
+    pub n_pages: usize,
 }
 
 /// How many texts would find room in the memory that was there.
@@ -80,7 +74,7 @@ impl Generate {
         self.refuse_what_serves_one_text("several were asked for; give one prompt")?;
         let (model, tokenizer) = self.open()?;
         let sampling = self.choosing.sampling(model.config())?;
-        let chapters = self.chapters_of_several(sampling, false);
+        let chapters = self.chapters_of_several(sampling);
         require_chapters(&chapters)?;
         let mut asked = Vec::new();
         for (beginning, number) in beginnings.iter().zip(1..) {
@@ -97,7 +91,7 @@ impl Generate {
         let beginning = self.only_prompt("--samples")?;
         let (model, tokenizer) = self.open()?;
         let sampling = self.choosing.sampling(model.config())?;
-        let chapters = self.chapters_of_several(sampling, n_samples > 1);
+        let chapters = self.chapters_of_several(sampling);
         require_chapters(&chapters)?;
         if sampling.temperature == 0.0 && n_samples > 1 {
             say("note: at temperature 0 nothing is drawn: all samples are the same text");
@@ -120,46 +114,26 @@ impl Generate {
         let are_forks = are_samples && asked.len() > 1 && self.kv() == Kv::Paged;
         self.require_memory_to_read(asked, &model, are_forks)?;
         let pages = self.pages(asked, &model, are_forks)?;
-        let memory = self.memory(asked, &model, pages.as_ref())?;
-
-        let mut batch = Batch::new(&model, memory, &model.config().eos_token_ids);
-        let sampler = |text: &Asked<'_>| Sampler::new(Sampling { seed: text.seed, ..sampling });
-        if are_samples {
-            batch.add_samples(&asked[0].prompt, asked[0].max_new_tokens, asked.iter().map(sampler).collect())?;
-        } else {
-            for text in asked {
-                batch.add(text.prompt.clone(), text.max_new_tokens, sampler(text))?;
-            }
-        }
-        let mut stories: Vec<TextStream<'_>> = asked.iter().map(|_| tokenizer.stream()).collect();
+        let mut growing = Growing::new(self, asked, (&model, &tokenizer), (sampling, pages.as_ref(), are_forks))?;
         let new_tokens = asked.iter().map(|text| text.max_new_tokens as u64).sum();
         let progress = self.json.then(|| Progress::new("writing", new_tokens));
-        let mut live =
-            if self.json { None } else { Live::on_terminal(asked.iter().map(|text| text.beginning).collect()) };
+        let mut live = if self.json { None } else { Live::on_terminal(asked) };
         let mut in_order = InOrder::new(asked, are_samples);
-        while !batch.is_done() {
+        while !growing.is_done() {
             let start = Instant::now();
-            let new_tokens = batch.step();
-            if let Some(progress) = &progress {
-                progress.advance(new_tokens.len() as u64);
-            }
-            for new in new_tokens {
-                stories[new.text].push(new.token)?;
-            }
-            for (text, story) in batch.texts().iter().zip(&mut stories) {
-                if matches!(text.stage(), Stage::Ended(_)) {
-                    story.finish()?;
-                }
-            }
+            let n_new = growing.step()?;
             match &mut live {
                 Some(live) => {
-                    live.draw(&batch, &stories, pages.as_ref().map(|pages| pages.n_pages));
+                    live.draw(&growing, pages.as_ref().map(|pages| pages.n_pages), are_forks || self.prefix_cache);
                     if let Some(pause) = self.pause().and_then(|pause| pause.checked_sub(start.elapsed())) {
                         thread::sleep(pause);
                     }
                 }
-                None if !self.json => in_order.print(&batch, &stories)?,
+                None if !self.json => in_order.print(&growing.stories)?,
                 None => {}
+            }
+            if let Some(progress) = &progress {
+                progress.advance(n_new as u64);
             }
         }
         if let Some(live) = live {
@@ -168,12 +142,11 @@ impl Generate {
         drop(progress);
         let pages = pages.as_ref();
         let (has_prefixes, share_pages) = (self.prefix_cache, are_forks || self.prefix_cache);
-        let told =
-            Told { sampling, batch: &batch, stories: &stories, asked, pages, are_samples, share_pages, has_prefixes };
+        let told = Told { sampling, growing: &growing, asked, pages, are_samples, share_pages, has_prefixes };
         if self.json {
             print(&(serde_json::to_string(&self.stories(&told))? + "\n"))?;
         } else {
-            in_order.print(&batch, &stories)?;
+            in_order.print(&growing.stories)?;
             self.report_several(&model, &told, &chapters);
         }
         let mut cut = told.cut();
@@ -192,13 +165,11 @@ impl Generate {
     }
 
     /// The chapters whose code it runs. The loop of chapter 1 tells one text; its `argmax` chooses where nothing is drawn.
-    fn chapters_of_several(&self, sampling: Sampling, are_samples: bool) -> Vec<usize> {
+    fn chapters_of_several(&self, sampling: Sampling) -> Vec<usize> {
         let of_cache = self.kv().chapters().iter().copied();
         let of_cache = of_cache.filter(|number| *number != 1 || sampling.temperature == 0.0);
-        let are_forks = are_samples && self.kv() == Kv::Paged;
-        let of_sharing: &[usize] = if self.prefix_cache { &[10, 11] } else { &[10] };
-        let of_sharing = of_sharing.iter().copied().filter(|_| are_forks || self.prefix_cache);
-        of_cache.chain(of_sharing).chain(self.reading.chapters(self.kv())).collect()
+        let of_loop: &[usize] = if self.kv() == Kv::Paged { &[10, 11, 12] } else { &[] };
+        of_cache.chain(of_loop.iter().copied()).chain(self.reading.chapters(self.kv())).collect()
     }
 
     /// `who`: which text, to begin a message with.
@@ -222,8 +193,9 @@ impl Generate {
             return Ok(None);
         }
         let enough = match asked {
+            // Samples share the full pages of their prompt.
             [text, ..] if are_forks => {
-                let (full, _) = text.pages_of_prompt(page_size);
+                let full = text.prompt.len() / page_size;
                 full.saturating_add((of_each[0] - full).saturating_mul(asked.len()))
             }
             _ => sum_of_largest(of_each),
@@ -232,69 +204,23 @@ impl Generate {
         let layout = model.kv_layout();
         memory::require_pages(layout, page_size, n_pages)?;
         let slab = PageSlab::new(layout, page_size, n_pages)?;
-        if are_forks {
-            self.require_pages_to_begin(&asked[0], asked.len(), n_pages)?;
-            return Ok(Some(Pages { slab, layout, page_size, n_pages }));
-        }
-        for (text, number) in asked.iter().zip(1..) {
-            let needed = text.prompt.len().div_ceil(page_size);
-            if needed > n_pages && text.max_new_tokens > 0 {
-                bail!(
-                    "text {number}: its prompt of {} needs {} of {}, and the pool has {}; give it more (--pages), or \
-                     shorten the prompt",
-                    count(text.prompt.len(), "token"),
-                    count(needed, "page"),
-                    count(page_size, "slot"),
-                    thousands(n_pages as u64)
-                );
+        for (text, number) in asked.iter().zip(1..).filter(|(text, _)| text.max_new_tokens > 0) {
+            let needed = (text.most() - 1).div_ceil(page_size);
+            if needed > n_pages {
+                let (prompt, max_new_tokens) = (text.prompt.len(), text.max_new_tokens);
+                let error = ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages };
+                bail!("text {number}: {error} (--pages)");
             }
         }
         Ok(Some(Pages { slab, layout, page_size, n_pages }))
     }
 
-    /// Refuses a pool in which no sample could read its first new token.
-    fn require_pages_to_begin(&self, text: &Asked<'_>, n_samples: usize, n_pages: usize) -> Result<()> {
-        let (full, in_part) = text.pages_of_prompt(self.page_size);
-        // The only new token is never read.
-        let own = usize::from(text.max_new_tokens > 1);
-        let needed = full + in_part + own;
-        if needed <= n_pages || text.max_new_tokens == 0 {
-            return Ok(());
-        }
-        bail!(
-            "{} of a prompt of {} need at least {} of {}: {} for the prompt, which all share, and {own} for the new tokens of \
-             one; the pool has {}; give it more (--pages), or shorten the prompt",
-            count(n_samples, "sample"),
-            count(text.prompt.len(), "token"),
-            count(needed, "page"),
-            count(self.page_size, "slot"),
-            full + in_part,
-            thousands(n_pages as u64)
-        );
-    }
-
-    fn memory<'m>(&self, asked: &[Asked<'_>], model: &'m Model, pages: Option<&Pages>) -> Result<Memory<'m>> {
-        if let Some(pages) = pages {
-            let slab = pages.slab.clone();
-            return Ok(match self.prefix_cache {
-                true => Memory::Prefixed(slab, PrefixCache::new(pages.page_size)?),
-                false => Memory::Shared(slab),
-            });
-        }
-        let (kv, capacity, layout) = (self.kv(), self.capacity, model.kv_layout());
-        if kv == Kv::Contiguous {
-            let slots = asked.iter().map(|text| capacity.unwrap_or(text.most()));
-            memory::require_slots(layout, sum_of_largest(slots.collect()))?;
-        }
-        Ok(Memory::Apart(Box::new(move |tokens| match kv {
-            Kv::Flat => Some(Box::new(FlatCache::new(layout))),
-            Kv::Contiguous => Some(Box::new(ContiguousCache::new(layout, capacity.unwrap_or(tokens)))),
-            Kv::Recompute | Kv::Paged => None,
-        })))
-    }
-
     /// Refuses prompts that there is no memory to read.
     fn require_memory_to_read(&self, asked: &[Asked<'_>], model: &Model, are_forks: bool) -> Result<()> {
+        if self.kv() == Kv::Contiguous {
+            let slots = asked.iter().map(|text| self.capacity.unwrap_or(text.most()));
+            memory::require_slots(model.kv_layout(), sum_of_largest(slots.collect()))?;
+        }
         let tokens = match self.kv() {
             _ if are_forks => asked[0].prompt.len().max(asked.len()),
             // It reads all texts again in the last step.
@@ -302,7 +228,7 @@ impl Generate {
             _ => {
                 let longest = asked.iter().map(|text| text.prompt.len()).max().unwrap_or(0);
                 let all = sum_of_largest(asked.iter().map(|text| text.prompt.len()).collect());
-                all.min(longest.max(MOST_PROMPT_TOKENS))
+                all.min(longest.max(MOST_TOKENS))
             }
         };
         let what = format!("reading {} in a step", count(tokens, "token"));
@@ -318,13 +244,14 @@ impl Generate {
     fn report_several(&self, model: &Model, told: &Told<'_>, chapters: &[usize]) {
         let config = model.config();
         let weights = model.weights().map(|weight| weight.bytes().len()).sum();
-        let Totals { prefill, decode, rows_projected, most_texts, .. } = told.batch.totals();
+        let Growing { prefill, decode, .. } = told.growing;
+        let totals = told.growing.totals();
         let mut lines = vec![
             ("model", format!("{}, {} layers, {} of weights", self.model.display(), config.n_layers, mib(weights))),
             ("sampling", describe(told.sampling)),
             (
                 if told.are_samples { "samples" } else { "texts" },
-                format!("{}, at most {} in a step", thousands(told.asked.len() as u64), most_texts),
+                format!("{}, at most {} in a step", thousands(told.asked.len() as u64), totals.most_texts),
             ),
             ("prefill", {
                 let (rows, steps) = (count(prefill.rows as usize, "token"), count(prefill.steps as usize, "step"));
@@ -336,18 +263,22 @@ impl Generate {
                 let speed = rate(per_second(answers, decode.time));
                 format!("{tokens} in {steps}, {}, {speed} tokens/s", time(decode.time))
             }),
-            ("projected", count(rows_projected as usize, "row") + &told.apart(|apart| count(apart.tokens, "row"))),
+            (
+                "projected",
+                count(totals.rows_projected as usize, "row") + &told.apart(|apart| count(apart.tokens, "row")),
+            ),
             ("cache", self.describe_memory(told)),
         ];
         if let Some(pages) = told.pages {
-            let peak = thousands(told.batch.totals().peak_pages as u64);
+            let peak = thousands(totals.peak_pages as u64);
             let (size, of) = (count(pages.page_size, "slot"), thousands(pages.n_pages as u64));
             let apart = told.apart(|_| count(told.pages_at_ends(), "page"));
             lines.push(("pages", format!("{peak} of {of} at the peak, {size} each{apart}")));
         }
         if self.prefix_cache {
             let prompts = told.asked.iter().map(|text| text.prompt.len()).sum();
-            let found = thousands(told.tokens_found() as u64);
+            let found: usize = told.growing.stories.iter().map(Story::cached_tokens).sum();
+            let found = thousands(found as u64);
             lines.push(("prefixes", format!("{found} of {} of the prompts found", count(prompts, "token"))));
         }
         if let (Some(pages), Some(fits)) = (told.pages, told.fits()) {
@@ -397,10 +328,10 @@ impl Generate {
     }
 
     fn stories<'a>(&'a self, told: &'a Told<'a>) -> Stories<'a> {
-        let totals = told.batch.totals();
+        let totals = told.growing.totals();
         let usage = told.usage();
         let Usage { tokens, slots, bytes, rows_copied } = usage;
-        let (prefill, decode, sampling) = (totals.prefill, totals.decode, told.sampling);
+        let (Growing { prefill, decode, .. }, sampling) = (told.growing, told.sampling);
         Stories {
             texts: told.stories(),
             kv: self.kv().to_string(),
@@ -463,8 +394,7 @@ struct Texts {
 /// Texts that were told, and what they took.
 struct Told<'a> {
     sampling: Sampling,
-    batch: &'a Batch<'a>,
-    stories: &'a [TextStream<'a>],
+    growing: &'a Growing<'a>,
     asked: &'a [Asked<'a>],
     pages: Option<&'a Pages>,
     /// All have the same prompt.
@@ -484,27 +414,22 @@ impl Told<'_> {
         if self.share_pages { format!("; {caches} apart: {}", what(self.usage())) } else { String::new() }
     }
 
-    /// Tokens of the prompts that a prefix cache held.
-    fn tokens_found(&self) -> usize {
-        self.batch.texts().iter().map(Text::n_found).sum()
-    }
-
     /// Pages that the tables of the texts list at their ends: one that several share, for each of them.
     fn pages_at_ends(&self) -> usize {
-        self.batch.texts().iter().map(Text::pages_at_end).sum()
+        self.growing.stories.iter().map(Story::pages_at_end).sum()
     }
 
     /// Bytes of all pages that had an owner at the same time, at most; `None` if no page has several owners.
     fn peak_bytes(&self) -> Option<usize> {
         let pages = self.pages.filter(|_| self.share_pages)?;
-        let slots = self.batch.totals().peak_pages * pages.page_size;
+        let slots = self.growing.totals().peak_pages * pages.page_size;
         memory::slot_bytes(pages.layout, slots).ok()
     }
 
     /// What the texts held at their ends, together: shared pages for each of their owners.
     fn usage(&self) -> Usage {
-        let add = |sum: Usage, text: &Text| {
-            let usage = text.usage();
+        let add = |sum: Usage, story: &Story<'_>| {
+            let usage = story.usage();
             Usage {
                 tokens: sum.tokens + usage.tokens,
                 slots: sum.slots + usage.slots,
@@ -512,14 +437,14 @@ impl Told<'_> {
                 rows_copied: sum.rows_copied + usage.rows_copied,
             }
         };
-        self.batch.texts().iter().fold(Usage::default(), add)
+        self.growing.stories.iter().fold(Usage::default(), add)
     }
 
     /// `None` if no text has taken a page.
     fn fits(&self) -> Option<Fits> {
         let pages = self.pages.filter(|_| !self.share_pages)?;
         let taken = self.pages_at_ends();
-        let n_texts = self.batch.texts().iter().filter(|text| text.pages_at_end() > 0).count();
+        let n_texts = self.growing.stories.iter().filter(|story| story.pages_at_end() > 0).count();
         let slots_reserved_for_each = self.asked.iter().map(Asked::most).max()?;
         (taken > 0).then(|| Fits {
             in_pages: pages.n_pages.saturating_mul(n_texts) / taken,
@@ -532,15 +457,14 @@ impl Told<'_> {
         let mut heading = vec!["text", "", "ended", "tokens", "slots"];
         heading.extend(self.pages.map(|_| "pages"));
         let mut table = Table::new(3, &heading);
-        for ((text, asked), number) in self.batch.texts().iter().zip(self.asked).zip(1..) {
-            let usage = text.usage();
-            let end = match text.stage() {
-                Stage::Ended(End::EndOfText) => "by itself".into(),
-                Stage::Ended(End::Limit) => format!("after {} new", thousands(asked.max_new_tokens as u64)),
-                Stage::Ended(End::Refused(_)) => "refused".into(),
-                Stage::Waiting | Stage::Telling => String::new(),
+        for ((story, asked), number) in self.growing.stories.iter().zip(self.asked).zip(1..) {
+            let usage = story.usage();
+            let end = match end(story) {
+                ("end of text", _) => "by itself".into(),
+                ("limit", _) => format!("after {} new", thousands(asked.max_new_tokens as u64)),
+                (other, _) => other.into(),
             };
-            let numbers = [usage.tokens, usage.slots].into_iter().chain(self.pages.map(|_| text.pages_at_end()));
+            let numbers = [usage.tokens, usage.slots].into_iter().chain(self.pages.map(|_| story.pages_at_end()));
             let which = if self.are_samples { format!("seed {}", asked.seed) } else { name(asked.beginning) };
             let cells =
                 [number.to_string(), which, end].into_iter().chain(numbers.map(|number| thousands(number as u64)));
@@ -551,53 +475,46 @@ impl Told<'_> {
 
     /// A line for each text that is not told to its end.
     fn cut(&self) -> Vec<String> {
-        let texts = self.batch.texts().iter().zip(self.asked).zip(1..);
-        let cut = texts.filter_map(|((text, asked), number)| match text.stage() {
-            Stage::Ended(End::Refused(error)) => {
-                let told = thousands(text.new_tokens().len() as u64);
-                let of = count(asked.max_new_tokens, "new token");
-                Some(format!("text {number} is cut after {told} of {of}: {}", self.why(error)))
-            }
-            _ => None,
+        let texts = self.growing.stories.iter().zip(self.asked).zip(1..);
+        let cut = texts.filter_map(|((story, asked), number)| {
+            let (_, error) = end(story);
+            let (told, of) = (thousands(story.n_new as u64), count(asked.max_new_tokens, "new token"));
+            error.map(|error| format!("text {number} is cut after {told} of {of}: {error}"))
         });
         cut.collect()
     }
 
-    fn why(&self, error: &StepError) -> String {
-        match (error, self.pages) {
-            (StepError::Cache(CacheError::OutOfPages { needed, free }), Some(pages)) => format!(
-                "pages needed: {needed}, free: {free} of {}, and no other text {}; give the pool more pages (--pages), or ask \
-                 for fewer tokens",
-                thousands(pages.n_pages as u64),
-                if self.share_pages { "has any to give back" } else { "is left to wait for" }
-            ),
-            _ => error.to_string(),
-        }
-    }
-
     fn stories(&self) -> Vec<StoryOfMany<'_>> {
-        let texts = self.batch.texts().iter().zip(self.asked).zip(self.stories);
-        let story = texts.map(|((text, asked), story)| {
-            let (end, error) = match text.stage() {
-                Stage::Ended(End::EndOfText) => ("end of text", None),
-                Stage::Ended(End::Limit) => ("limit", None),
-                Stage::Ended(End::Refused(error)) => ("refused", Some(self.why(error))),
-                Stage::Waiting | Stage::Telling => ("", None),
-            };
-            let usage = text.usage();
+        let texts = self.growing.stories.iter().zip(self.asked);
+        let story = texts.map(|(story, asked)| {
+            let ((end, error), usage) = (end(story), story.usage());
             StoryOfMany {
                 prompt: asked.beginning,
                 seed: self.are_samples.then_some(asked.seed),
-                text: story.text(),
-                tokens: Tokens { prompt: &asked.prompt, new: text.new_tokens() },
+                text: story.stream.text(),
+                tokens: Tokens { prompt: &asked.prompt, new: new_tokens(story) },
                 end,
                 error,
-                found: self.has_prefixes.then_some(text.n_found()),
-                held: Held { tokens: usage.tokens, slots: usage.slots, pages: text.pages_at_end() },
+                found: self.has_prefixes.then(|| story.cached_tokens()),
+                held: Held { tokens: usage.tokens, slots: usage.slots, pages: story.pages_at_end() },
             }
         });
         story.collect()
     }
+}
+
+/// Why a text has ended, and what has cut it.
+fn end(story: &Story<'_>) -> (&'static str, Option<String>) {
+    match story.generated.as_ref().map(|generated| &generated.end) {
+        Some(Ok(End::EndOfText)) => ("end of text", None),
+        Some(Ok(End::Limit)) => ("limit", None),
+        Some(Err(error)) => ("refused", Some(error.to_string())),
+        Some(Ok(End::Cancelled)) | None => ("", None),
+    }
+}
+
+fn new_tokens<'a>(story: &'a Story<'_>) -> &'a [u32] {
+    story.generated.as_ref().map_or(&[], |generated| generated.text.new_tokens())
 }
 
 /// What `--json` prints.
@@ -698,22 +615,19 @@ impl<'a> InOrder<'a> {
         InOrder { asked, are_samples, place: 0, written: None }
     }
 
-    fn print(&mut self, batch: &Batch<'_>, stories: &[TextStream<'_>]) -> Result<()> {
+    fn print(&mut self, stories: &[Story<'_>]) -> Result<()> {
         let mut out = String::new();
-        while let Some(text) = batch.texts().get(self.place) {
-            if *text.stage() == Stage::Waiting {
-                break;
-            }
+        while let Some(story) = stories.get(self.place).filter(|story| story.has_begun()) {
             if self.written.is_none() {
                 let gap = if self.place == 0 { "" } else { "\n" };
                 let Asked { beginning, seed, .. } = &self.asked[self.place];
                 let seed = if self.are_samples { format!(", seed {seed}") } else { String::new() };
                 out.push_str(&format!("{gap}text {}{seed}\n{beginning}", self.place + 1));
             }
-            let story = stories[self.place].text();
-            out.push_str(&story[self.written.unwrap_or(0)..]);
-            self.written = Some(story.len());
-            if !matches!(text.stage(), Stage::Ended(_)) {
+            let text = story.stream.text();
+            out.push_str(&text[self.written.unwrap_or(0)..]);
+            self.written = Some(text.len());
+            if story.generated.is_none() {
                 break;
             }
             out.push('\n');

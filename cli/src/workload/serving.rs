@@ -10,7 +10,7 @@ use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::schedule::StepLimits;
 use page_by_page::workload::serving::{
-    Arrival, Cost, Counters, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
+    Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
 };
 use serde::Serialize;
 
@@ -138,6 +138,43 @@ struct Report {
     goodput: Goodput,
 }
 
+/// What was counted: see [`Totals`](page_by_page::serving::Totals).
+#[derive(Serialize)]
+struct Counters {
+    steps: u64,
+    prompt_tokens: u64,
+    found: u64,
+    found_again: u64,
+    new_tokens: u64,
+    computed: u64,
+    computed_again: u64,
+    waste: f64,
+    preemptions: u64,
+    most_texts: usize,
+    peak_pages: usize,
+    utilisation: f64,
+}
+
+impl Counters {
+    fn of(served: &Served) -> Self {
+        let Served { totals, waste, utilisation, .. } = served;
+        Counters {
+            steps: totals.steps,
+            prompt_tokens: totals.prompt_tokens,
+            found: totals.found,
+            found_again: totals.found_again,
+            new_tokens: totals.new_tokens,
+            computed: totals.rows_projected,
+            computed_again: totals.recomputed,
+            waste: *waste,
+            preemptions: totals.preemptions,
+            most_texts: totals.most_texts,
+            peak_pages: totals.peak_pages,
+            utilisation: *utilisation,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct Spread {
     mean: f64,
@@ -220,7 +257,7 @@ impl Serving {
         let requests = served.requests.iter().filter(|times| times.is_in_time(limits)).count();
         Report {
             setting,
-            counters: served.counters,
+            counters: Counters::of(served),
             elapsed_ms: served.elapsed as f64 / MS,
             busy_ms: served.busy as f64 / MS,
             first_token_ms: Spread::of(served.requests.iter().map(|times| times.first_token as f64)),

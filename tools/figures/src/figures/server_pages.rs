@@ -61,7 +61,7 @@ pub fn record() -> Result<Trace> {
         if step > 0 {
             let done = serving.step()?;
             turns = done.turns;
-            ended.extend(done.told.into_iter().map(|told| {
+            ended.extend(done.generated.into_iter().map(|told| {
                 let Words { prompt, text } = words(&told.text);
                 let reason = match told.end {
                     Ok(End::EndOfText) => "stop",

@@ -1,0 +1,131 @@
+//! One pass of the model for a plan, and what it says: the logits that tokens are chosen from, and the scores of prompts.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{SCORED_AT_ONCE, Serving, ServingError};
+use crate::cache::KvCache;
+use crate::chapters::ch10_fork::ForkCache;
+use crate::chapters::ch12_scheduler::Reading;
+use crate::in_place::CacheRef;
+use crate::model::{LogitRows, Model, StepError};
+use crate::schedule::{ScheduleError, TextId, Turn};
+use crate::scoring::{Likely, Scoring};
+
+/// A sequence, and the logits after its newest token: `[vocab_size]`.
+type Answer = (TextId, Result<Vec<f32>, StepError>);
+
+/// What the model has said in a step.
+#[derive(Default)]
+pub(super) struct Computed {
+    /// For each sequence whose turn is its last, in the order of the plan.
+    pub(super) answers: Vec<Answer>,
+    /// Of prompts that are complete now.
+    pub(super) scores: HashMap<TextId, Vec<Likely>>,
+    /// Sequences that have failed in the middle of their prompts.
+    pub(super) failed: Vec<(TextId, StepError)>,
+}
+
+/// What a pass of the model has said.
+#[derive(Default)]
+struct Pass {
+    newest: Vec<(TextId, Vec<f32>)>,
+    scores: Vec<(TextId, Likely)>,
+}
+
+impl Serving<'_> {
+    /// Computes the tokens of a plan.
+    pub(super) fn compute(&mut self, plan: &[Turn]) -> Result<Computed, ServingError> {
+        let mut readings = self.steps.scheduler.readings();
+        check_found(&readings, &self.scorings.borrow())?;
+        let at_once = self.limits.texts.min(self.limits.tokens).max(SCORED_AT_ONCE);
+        let mut computed = Computed::default();
+        let pass = forward(self.model, &self.scorings.borrow(), at_once, &mut readings);
+        if let Ok(pass) = pass {
+            pass.note(&mut computed, &mut self.scorings.borrow_mut());
+        } else {
+            // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
+            for reading in &mut readings {
+                self.steps.totals.rows_projected += reading.turn.tokens as u64;
+                let pass = forward(self.model, &self.scorings.borrow(), at_once, std::slice::from_mut(reading));
+                match pass {
+                    Ok(pass) => pass.note(&mut computed, &mut self.scorings.borrow_mut()),
+                    Err(error) => {
+                        let Turn { text, is_last, .. } = reading.turn;
+                        // The prefix cache must not get any of its pages.
+                        *reading.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
+                        self.scorings.borrow_mut().remove(&text);
+                        if is_last {
+                            computed.answers.push((text, Err(error)));
+                        } else {
+                            computed.failed.push((text, error));
+                        }
+                    }
+                }
+            }
+        }
+        for turn in plan.iter().filter(|turn| turn.is_last) {
+            let complete = self.scorings.borrow_mut().remove(&turn.text);
+            computed.scores.extend(complete.map(|scoring| (turn.text, scoring.into_scores())));
+        }
+        Ok(computed)
+    }
+}
+
+impl Pass {
+    /// Notes what counts of it, now that all of it is right.
+    fn note(self, computed: &mut Computed, scorings: &mut BTreeMap<TextId, Scoring>) {
+        for (text, score) in self.scores {
+            if let Some(scoring) = scorings.get_mut(&text) {
+                scoring.keep([score]);
+            }
+        }
+        computed.answers.extend(self.newest.into_iter().map(|(text, logits)| (text, Ok(logits))));
+    }
+}
+
+/// Refuses a sequence whose prompt would get no score for some of its tokens.
+fn check_found(readings: &[Reading<'_>], scorings: &BTreeMap<TextId, Scoring>) -> Result<(), ServingError> {
+    for Reading { turn: Turn { text, tokens, .. }, cache, .. } in readings {
+        let (found, text) = (cache.len() - tokens, *text);
+        if let Some(most) = scorings.get(&text).map(Scoring::rows).filter(|most| *most < found) {
+            return Err(ServingError::FoundTooMuch { text, found, most });
+        }
+    }
+    Ok(())
+}
+
+/// One pass for all: the logits of those whose turn is their last, and the scores of the rows that have none yet. At most
+/// `at_once` rows of logits are there at the same time, beside those that are returned.
+fn forward(
+    model: &Model,
+    scorings: &BTreeMap<TextId, Scoring>,
+    at_once: usize,
+    readings: &mut [Reading<'_>],
+) -> Result<Pass, StepError> {
+    // For each row of logits its text, its place in it, and whether the next token is chosen from it.
+    let mut wanted = Vec::new();
+    let mut chunks = Vec::new();
+    for reading in readings {
+        let Turn { text, tokens, is_last } = reading.turn;
+        let len = reading.cache.len();
+        let first = match scorings.get(&text) {
+            // What is read again is not scored again.
+            Some(scoring) => (len - tokens).max(scoring.rows()).min(len - usize::from(is_last)),
+            None => len - usize::from(is_last),
+        };
+        wanted.extend((first..len).map(|row| (text, row, is_last && row + 1 == len)));
+        let logits = if first == len { LogitRows::None } else { LogitRows::Newest(len - first) };
+        chunks.push(model.chunk_with_room(reading.tokens, CacheRef::InPlace(reading.cache), logits)?);
+    }
+    let mut pass = Pass::default();
+    model.forward_in_parts(chunks, at_once, &mut |place, logits| {
+        let (text, row, is_newest) = wanted[place];
+        if let Some(scoring) = scorings.get(&text).filter(|scoring| scoring.wants(row)) {
+            pass.scores.push((text, scoring.score(row, logits)));
+        }
+        if is_newest {
+            pass.newest.push((text, logits.to_vec()));
+        }
+    })?;
+    Ok(pass)
+}

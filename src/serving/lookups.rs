@@ -1,0 +1,121 @@
+//! The prefix cache as the sequences of a loop see it: what is scored is not looked up, and samples find their prompt whole.
+//!
+//! Samples of one prompt fork the cache of the first, which has read it. A scheduler knows no forks, but it looks every
+//! sequence up: so the others are submitted with their first tokens, and the lookup hands each of them a fork.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::cache::CacheError;
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::PageTable;
+use crate::prefixes::{HeldPage, Prefixes};
+use crate::scoring::Scorings;
+
+/// Forks of page tables, between the step that computed a prompt and the next one.
+#[derive(Default)]
+pub(super) struct Forks {
+    /// Prompts that this step completes, and how many forks of each are wanted.
+    pub(super) wanted: Vec<(Vec<u32>, usize)>,
+    /// Prompts, and their forks.
+    ready: Vec<(Vec<u32>, Vec<PageTable>)>,
+}
+
+impl Forks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// The prompt's fork for a sequence that goes on with one token more.
+    fn take(&mut self, tokens: &[u32]) -> Option<PageTable> {
+        let (_, before) = tokens.split_last()?;
+        let (_, forks) = self.ready.iter_mut().find(|(prompt, _)| prompt == before)?;
+        let fork = forks.pop();
+        self.ready.retain(|(_, forks)| !forks.is_empty());
+        fork
+    }
+
+    /// Forks the table of a prompt that is complete, if forks of it are wanted.
+    fn fork(&mut self, tokens: &[u32], table: &PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+        if table.len() == tokens.len()
+            && let Some(place) = self.wanted.iter().position(|(prompt, _)| prompt == tokens)
+        {
+            let (prompt, n) = self.wanted.swap_remove(place);
+            let forks = (0..n).map(|_| table.fork(pool)).collect::<Result<_, _>>()?;
+            self.ready.push((prompt, forks));
+        }
+        Ok(())
+    }
+}
+
+/// Lets go of the forks of samples that could not begin in the step after their prompt: they compute it themselves.
+pub(super) struct Release<'a>(pub(super) &'a RefCell<Forks>);
+
+impl Prefixes for Release<'_> {
+    fn lookup(&mut self, _: &[u32], _: &mut PagePool) -> Result<PageTable, CacheError> {
+        unreachable!("nothing is looked up here")
+    }
+
+    fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
+        unreachable!("nothing is kept here")
+    }
+
+    fn evict(&mut self, _: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
+        let ready = std::mem::take(&mut self.0.borrow_mut().ready);
+        for mut fork in ready.into_iter().flat_map(|(_, forks)| forks) {
+            fork.release(pool)?;
+        }
+        Ok(0)
+    }
+
+    fn n_pages(&self) -> usize {
+        0
+    }
+
+    fn n_evictable(&self, _: &PagePool) -> usize {
+        0
+    }
+}
+
+/// A prefix cache for sequences of which some are scored and some are samples of one prompt.
+///
+/// A scheduler looks sequences up by their tokens. One with the very tokens of one that is being scored finds only the rows
+/// whose scores are known.
+pub(super) struct Lookups {
+    pub(super) inner: Box<dyn Prefixes>,
+    pub(super) scorings: Scorings,
+    pub(super) forks: Rc<RefCell<Forks>>,
+}
+
+impl Prefixes for Lookups {
+    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        if let Some(fork) = self.forks.borrow_mut().take(text) {
+            return Ok(fork);
+        }
+        let known = self.scorings.borrow().values().filter_map(|scoring| scoring.rows_known(text)).min();
+        // At least one token of what is looked up is left to compute.
+        let known = known.map_or(text.len(), |rows| text.len().min(rows + 1));
+        self.inner.lookup(&text[..known], pool)
+    }
+
+    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+        self.inner.insert(text, table, pool)?;
+        self.forks.borrow_mut().fork(text, table, pool)
+    }
+
+    fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
+        self.inner.evict(n, pool)
+    }
+
+    fn n_pages(&self) -> usize {
+        self.inner.n_pages()
+    }
+
+    fn n_evictable(&self, pool: &PagePool) -> usize {
+        self.inner.n_evictable(pool)
+    }
+
+    fn pages(&self) -> Vec<HeldPage<'_>> {
+        self.inner.pages()
+    }
+}

@@ -1,0 +1,469 @@
+//! The loop that serves many sequences in pages: in each step the scheduled sequences compute their tokens, in one pass of the
+//! model.
+//!
+//! ```text
+//!   plan        the scheduler decides which sequences compute how many tokens, and has made room for them
+//!   forward     the model computes them all in one pass
+//!   pick        each sequence that has computed all of its tokens draws the next one, with a sampler of its own
+//!   settle      the scheduler adds these tokens, keeps full pages, and takes back the pages of sequences that finish
+//! ```
+//!
+//! A sequence draws once for each of its tokens, and its sampler stays with it while it waits. What it recomputes after a
+//! preemption is what it has drawn already. A row has the same bits in any company, so a sequence gets the same tokens as when
+//! it is generated alone, however often it is preempted.
+//!
+//! Samples of one prompt compute it once: the others [fork](Serving::submit_samples) the cache of the first.
+//!
+//! A sequence whose prompt is [scored](Serving::submit_scored) asks for the logits of all rows of its prompt, each once: what the
+//! prefix cache brings has no logits, and what is recomputed after a preemption has its scores already. At most
+//! [`SCORED_AT_ONCE`] rows of logits exist at the same time, or as many as sequences can run.
+//!
+//! Logits that are not finite end the sequence that they belong to, and no other: the sequences of that step are then computed
+//! one by one, which gives the same rows again.
+//!
+//! Caches that are not paged are compared with it [side by side](side_by_side).
+
+mod compute;
+mod lookups;
+mod samples;
+pub mod side_by_side;
+mod steps;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch12_scheduler::{Finished, Scheduler, Text};
+use crate::model::{Model, StepError};
+use crate::prefixes::Prefixes;
+use crate::sampler::Sampler;
+use crate::schedule::{End, Pick, ScheduleError, StepLimits, TextId, Turn};
+use crate::scoring::{Likely, Scoring, Scorings};
+use lookups::{Forks, Lookups, Release};
+pub(crate) use steps::Steps;
+
+pub use steps::Held;
+
+/// Chosen to end a sequence that the model has no next token for. No vocabulary is that large.
+const STOP: u32 = u32::MAX;
+/// Rows of logits that a step with prompts to score has at the same time, at most, where fewer sequences than that can run.
+pub const SCORED_AT_ONCE: usize = 16;
+
+/// Sequences that share a model, a slab, a prefix cache and a scheduler.
+pub struct Serving<'m> {
+    model: &'m Model,
+    slab: SharedSlab,
+    steps: Steps,
+    limits: StepLimits,
+    end_of_text: Vec<u32>,
+    sequences: HashMap<TextId, Sequence>,
+    /// The prompts that are not scored to their ends.
+    scorings: Scorings,
+    forks: Rc<RefCell<Forks>>,
+    /// Samples that were not reported yet, after the sequences whose prompt they share.
+    forked: Vec<(TextId, TextId)>,
+    /// Sequences that have finished and were not reported yet.
+    generated: Vec<Generated>,
+}
+
+/// What a sequence has beside its tokens and pages: it keeps this while it waits.
+struct Sequence {
+    sampler: Sampler,
+    /// Whether each step hands out the logits of its token.
+    keeps_logits: bool,
+    /// Whether it ends when its prompt is scored.
+    only_scored: bool,
+    /// The other samples of its prompt, until it has computed that.
+    samples: Vec<Sampler>,
+    /// Of a sample that was forked, as the scheduler takes its first token for a part of the prompt.
+    n_prompt: Option<usize>,
+    /// Why it ends, if the scheduler knows another reason.
+    end: Option<Result<End, StepError>>,
+}
+
+impl Sequence {
+    fn new(sampler: Sampler) -> Self {
+        Sequence { sampler, keeps_logits: false, only_scored: false, samples: Vec::new(), n_prompt: None, end: None }
+    }
+}
+
+/// A sequence that has finished.
+pub struct Generated {
+    /// Its tokens and counters.
+    pub text: Text,
+    /// Why it ended; an error if the model had no next token for it.
+    pub end: Result<End, StepError>,
+    /// What it held at its end, and what it had computed twice.
+    pub held: Held,
+}
+
+/// The result of a step.
+#[derive(Default)]
+pub struct Step {
+    /// Which sequences computed how many tokens: the plan.
+    pub turns: Vec<Turn>,
+    /// The new tokens, in the order of the plan, and of samples that begin. Each token of a sequence is reported once, and no
+    /// end of text.
+    pub new_tokens: Vec<Pick>,
+    /// The ends of text that were chosen: these are not part of their sequences.
+    pub ends: Vec<Pick>,
+    /// The samples that begin, after the sequence whose prompt they share, in the order of their samplers.
+    pub forked: Vec<(TextId, TextId)>,
+    /// The scores of the prompts that are complete now: for each token but the first.
+    pub scores: HashMap<TextId, Vec<Likely>>,
+    /// The sequences that have finished.
+    pub generated: Vec<Generated>,
+    /// The logits that new tokens and ends were chosen from, `[vocab_size]` each, of the sequences that
+    /// [keep](Serving::keep_logits) them.
+    pub logits: HashMap<TextId, Vec<f32>>,
+}
+
+/// What was done since the first sequence came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Passes of the model that a plan asked for.
+    pub steps: u64,
+    /// Tokens that went through the model.
+    pub rows_projected: u64,
+    /// Of these, tokens that were computed a second time after a preemption.
+    pub recomputed: u64,
+    /// New tokens.
+    pub new_tokens: u64,
+    /// Sequences that lost their pages to an older one and waited again.
+    pub preemptions: u64,
+    /// Tokens of the prompts of finished sequences that have run.
+    pub prompt_tokens: u64,
+    /// Of these, tokens that the prefix cache held when the sequence first ran.
+    pub found: u64,
+    /// Tokens that it held when a sequence ran again.
+    pub found_again: u64,
+    /// Sequences in one pass, at most.
+    pub most_texts: usize,
+    /// Pages that sequences had at the same time, at most. A page that only the prefix cache owns is not counted.
+    pub peak_pages: usize,
+}
+
+/// Why a sequence was not taken in, or why no step could be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ServingError {
+    /// The model cannot compute it.
+    #[error(transparent)]
+    Model(#[from] StepError),
+    /// The scheduler refused.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The scheduler's plan is empty, but not all sequences have finished.
+    #[error(
+        "the plan is empty, but {expected} sequences have not finished ({waiting} wait, {running} run); run the checks of \
+         chapter 12"
+    )]
+    EmptyPlan {
+        /// Sequences that were taken in and have not finished.
+        expected: usize,
+        /// Sequences that wait.
+        waiting: usize,
+        /// Sequences that run.
+        running: usize,
+    },
+    /// The scheduler's plans lead nowhere.
+    #[error(
+        "in {steps} steps no sequence has got a token, and the longest has {tokens} to compute: the oldest sequence must go on \
+         in every step; run the checks of chapter 12"
+    )]
+    NoProgress {
+        /// Steps without a new token.
+        steps: usize,
+        /// Tokens of the longest sequence.
+        tokens: usize,
+    },
+    /// The scheduler plans a sequence that it was not handed, that has finished, or that does not run.
+    #[error("sequence {0} is in the plan, but neither waiting nor running; run the checks of chapter 12")]
+    LostText(TextId),
+    /// The scheduler has lost a sequence of its plan.
+    #[error("sequence {0} is in the plan, but not among the readings; run the checks of chapter 12")]
+    NotAmongReadings(TextId),
+    /// The prefix cache has found more of a sequence than it was asked for.
+    #[error(
+        "sequence {text} begins with {found} cached tokens, and the lookup may return {most} at most: it must leave one token \
+         to compute; run the checks of chapter 11"
+    )]
+    FoundTooMuch {
+        /// The sequence.
+        text: TextId,
+        /// Tokens that were found.
+        found: usize,
+        /// Tokens that there were to find.
+        most: usize,
+    },
+}
+
+impl ServingError {
+    /// The error of a plan or of settling it: only the scheduler itself has named a sequence.
+    pub(crate) fn of_step(error: ScheduleError) -> Self {
+        match error {
+            ScheduleError::UnknownText(text) => ServingError::LostText(text),
+            error => ServingError::Schedule(error),
+        }
+    }
+}
+
+impl<'m> Serving<'m> {
+    /// No sequences yet. `prefixes` keeps pages of this slab. `end_of_text`: tokens that end a sequence; they are not part of it.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NoStep`].
+    pub fn new(
+        model: &'m Model,
+        slab: &SharedSlab,
+        prefixes: Box<dyn Prefixes>,
+        limits: StepLimits,
+        end_of_text: &[u32],
+    ) -> Result<Self, ScheduleError> {
+        let end_of_text = [end_of_text, &[STOP]].concat();
+        let (scorings, forks) = (Scorings::default(), Rc::new(RefCell::new(Forks::default())));
+        let lookups = Lookups { inner: prefixes, scorings: scorings.clone(), forks: forks.clone() };
+        let steps = Steps::new(slab, Box::new(lookups), limits, &end_of_text)?;
+        let (sequences, forked, generated) = (HashMap::new(), Vec::new(), Vec::new());
+        Ok(Serving {
+            model,
+            slab: slab.clone(),
+            steps,
+            limits,
+            end_of_text,
+            sequences,
+            scorings,
+            forks,
+            forked,
+            generated,
+        })
+    }
+
+    /// Takes a sequence in; it waits after all others. It gets `max_new_tokens` at most.
+    ///
+    /// # Errors
+    /// [`ServingError::Model`] if the model cannot compute the prompt or has too few positions for prompt and new tokens,
+    /// [`ServingError::Schedule`] if the scheduler refuses. Nothing has changed then.
+    pub fn submit(
+        &mut self,
+        prompt: Vec<u32>,
+        max_new_tokens: usize,
+        sampler: Sampler,
+    ) -> Result<TextId, ServingError> {
+        self.check(&prompt, max_new_tokens)?;
+        self.take_in(prompt, max_new_tokens, Sequence::new(sampler))
+    }
+
+    /// Takes in a sequence for each of these samplers, all of one prompt, which is computed once. Returns the first; the
+    /// others begin in the step that computes the prompt, and are reported then, as [`Step::forked`]. They choose their
+    /// first tokens from the same logits as the first, and share the pages of the prompt.
+    ///
+    /// If the first is cancelled before that, the others never begin.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit).
+    ///
+    /// # Panics
+    /// If there is no sampler.
+    pub fn submit_samples(
+        &mut self,
+        prompt: Vec<u32>,
+        max_new_tokens: usize,
+        samplers: Vec<Sampler>,
+    ) -> Result<TextId, ServingError> {
+        self.check(&prompt, max_new_tokens)?;
+        let mut samplers = samplers.into_iter();
+        let first = Sequence::new(samplers.next().expect("at least one sampler"));
+        if max_new_tokens > 0 {
+            return self.take_in(prompt, max_new_tokens, Sequence { samples: samplers.collect(), ..first });
+        }
+        // There is nothing to compute, and no logits to wait for.
+        let first = self.take_in(prompt.clone(), 0, first)?;
+        for sampler in samplers {
+            let sample = self.take_in(prompt.clone(), 0, Sequence::new(sampler))?;
+            self.forked.push((first, sample));
+        }
+        Ok(first)
+    }
+
+    /// Takes a sequence in, and scores its prompt: how likely each of its tokens was after those before it, and the `top`
+    /// likeliest there. The step in which the prompt is complete hands all of that out, as [`Step::scores`]. A sequence that
+    /// is to get no new token ends then.
+    ///
+    /// All of the prompt is computed, whatever the prefix cache has of it.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit).
+    pub fn submit_scored(
+        &mut self,
+        prompt: Vec<u32>,
+        max_new_tokens: usize,
+        sampler: Sampler,
+        top: usize,
+    ) -> Result<TextId, ServingError> {
+        self.check(&prompt, max_new_tokens)?;
+        let sequence = Sequence { only_scored: max_new_tokens == 0, ..Sequence::new(sampler) };
+        // Where there is no new token to come, the scheduler has nothing to do: it gets an end of text in its place.
+        let id = self.take_in(prompt.clone(), max_new_tokens.max(1), sequence)?;
+        self.scorings.borrow_mut().insert(id, Scoring::new(prompt, top));
+        Ok(id)
+    }
+
+    /// Refuses what the model cannot compute.
+    fn check(&self, prompt: &[u32], max_new_tokens: usize) -> Result<(), StepError> {
+        self.model.check(prompt, 0)?;
+        let (len, max_positions) = (prompt.len().saturating_add(max_new_tokens), self.model.config().max_positions);
+        if len > max_positions {
+            return Err(StepError::TooLong { len, max_positions });
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, prompt: Vec<u32>, max_new_tokens: usize, sequence: Sequence) -> Result<TextId, ServingError> {
+        let id = self.steps.submit(prompt, max_new_tokens)?;
+        self.sequences.insert(id, sequence);
+        self.collect();
+        Ok(id)
+    }
+
+    /// From now on each step hands out the logits that this sequence's token was chosen from. One that has finished has none.
+    pub fn keep_logits(&mut self, id: TextId) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.keeps_logits = true;
+        }
+    }
+
+    /// Ends a sequence that waits or runs. The next [`step`](Self::step) reports it.
+    ///
+    /// # Errors
+    /// [`ScheduleError::UnknownText`].
+    pub fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
+        self.steps.cancel(id)?;
+        self.collect();
+        self.release_forks()
+    }
+
+    /// Ends all sequences; returns those that were not reported yet, in no order.
+    ///
+    /// # Errors
+    /// [`ScheduleError`], if the scheduler does not know a sequence that it has named itself.
+    pub fn cancel_all(&mut self) -> Result<Vec<Generated>, ScheduleError> {
+        let running = self.scheduler().running().map(|(text, _)| text.id);
+        let ids: Vec<TextId> = running.chain(self.scheduler().waiting().map(|text| text.id)).collect();
+        ids.into_iter().try_for_each(|id| self.cancel(id))?;
+        Ok(std::mem::take(&mut self.generated))
+    }
+
+    /// Lets go of forks that no sample has taken.
+    fn release_forks(&self) -> Result<(), ScheduleError> {
+        if !self.forks.borrow().is_empty() {
+            self.slab.borrow_mut().evict(&mut Release(&self.forks), 0)?;
+        }
+        Ok(())
+    }
+
+    /// The scheduler, with the sequences that wait and run.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.steps.scheduler
+    }
+
+    /// What a step may hold.
+    pub fn limits(&self) -> StepLimits {
+        self.limits
+    }
+
+    /// What was done so far.
+    pub fn totals(&self) -> Totals {
+        self.steps.totals
+    }
+
+    /// True when all sequences have finished and were reported.
+    pub fn is_done(&self) -> bool {
+        self.generated.is_empty() && self.forked.is_empty() && self.sequences.is_empty()
+    }
+
+    /// One pass of the model, for the sequences that the scheduler's plan names.
+    ///
+    /// # Errors
+    /// [`ServingError`], if the plan cannot be carried out: the author of the scheduler wants to know.
+    pub fn step(&mut self) -> Result<Step, ServingError> {
+        let mut plan = self.steps.plan();
+        // Samples that could not begin hold no pages while they wait.
+        let were_forks = !self.forks.borrow().is_empty();
+        self.release_forks()?;
+        if were_forks && matches!(plan, Err(ServingError::EmptyPlan { .. })) {
+            plan = self.steps.plan();
+        }
+        let plan = plan?;
+        if plan.is_empty() {
+            return Ok(self.report(Step::default()));
+        }
+        let computed = self.compute(&plan)?;
+        let (mut picks, mut logits, mut samples) = (Vec::new(), HashMap::new(), Vec::new());
+        for (text, answer) in computed.answers {
+            let Some(sequence) = self.sequences.get_mut(&text) else { return Err(ServingError::LostText(text)) };
+            let samplers = std::mem::take(&mut sequence.samples);
+            if !samplers.is_empty() {
+                samples.push(self.draw_samples(text, samplers, &answer)?);
+            }
+            let Some(sequence) = self.sequences.get_mut(&text) else { return Err(ServingError::LostText(text)) };
+            let token = match answer {
+                Ok(_) if sequence.only_scored => STOP,
+                Ok(row) => {
+                    let token = sequence.sampler.pick(&row);
+                    if sequence.keeps_logits {
+                        logits.insert(text, row);
+                    }
+                    token
+                }
+                Err(error) => {
+                    sequence.end = Some(Err(error));
+                    STOP
+                }
+            };
+            picks.push(Pick { text, token });
+        }
+        self.steps.settle(&picks)?;
+        for (text, error) in computed.failed {
+            let Some(sequence) = self.sequences.get_mut(&text) else { return Err(ServingError::LostText(text)) };
+            sequence.end = Some(Err(error));
+            self.steps.scheduler.cancel(text).map_err(ServingError::of_step)?;
+        }
+        self.collect();
+        self.steps.check_progress()?;
+        for sample in samples {
+            picks.extend(self.begin_samples(sample)?);
+        }
+        let (ends, new_tokens): (Vec<Pick>, Vec<Pick>) =
+            picks.into_iter().partition(|pick| self.end_of_text.contains(&pick.token));
+        let ends = ends.into_iter().filter(|pick| pick.token != STOP).collect();
+        self.steps.totals.new_tokens += new_tokens.len() as u64;
+        Ok(self.report(Step { turns: plan, new_tokens, ends, scores: computed.scores, logits, ..Step::default() }))
+    }
+
+    fn report(&mut self, step: Step) -> Step {
+        let (forked, generated) = (std::mem::take(&mut self.forked), std::mem::take(&mut self.generated));
+        Step { forked, generated, ..step }
+    }
+
+    /// Takes over the sequences that have finished.
+    fn collect(&mut self) {
+        for (mut finished, held) in self.steps.take_finished() {
+            let id = finished.text.id;
+            self.scorings.borrow_mut().remove(&id);
+            let Some(sequence) = self.sequences.remove(&id) else { continue };
+            finished.text.n_prompt = sequence.n_prompt.unwrap_or(finished.text.n_prompt);
+            self.steps.totals.add(&finished);
+            let Finished { text, end } = finished;
+            let end = if sequence.only_scored && end == End::EndOfText { End::Limit } else { end };
+            self.generated.push(Generated { text, end: sequence.end.unwrap_or(Ok(end)), held });
+        }
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        // The slab may be used after this; the page table's error would be the scheduler's, and it has been reported.
+        let _ = self.release_forks();
+    }
+}

@@ -1,0 +1,66 @@
+//! Samples of one prompt, from the logits after it to sequences of their own.
+
+use super::{Sequence, Serving, ServingError};
+use crate::chapters::ch12_scheduler::Text;
+use crate::model::StepError;
+use crate::sampler::Sampler;
+use crate::schedule::{End, Pick, TextId};
+
+/// Samples whose first tokens are drawn: they begin when the step is settled.
+pub(super) struct Samples {
+    first: TextId,
+    prompt: Vec<u32>,
+    max_new_tokens: usize,
+    /// Their samplers, and the first token of each.
+    drawn: Vec<(Sampler, Result<u32, StepError>)>,
+}
+
+impl Serving<'_> {
+    /// Draws a first token for each of these samplers, and asks for a fork for each sample that goes on.
+    pub(super) fn draw_samples(
+        &mut self,
+        first: TextId,
+        samplers: Vec<Sampler>,
+        logits: &Result<Vec<f32>, StepError>,
+    ) -> Result<Samples, ServingError> {
+        let mut running = self.scheduler().running();
+        let Some((text, _)) = running.find(|(text, _)| text.id == first) else {
+            return Err(ServingError::LostText(first));
+        };
+        let Text { tokens: prompt, max_new_tokens, .. } = text.clone();
+        drop(running);
+        let draw = |mut sampler: Sampler| {
+            let token = logits.as_ref().map(|row| sampler.pick(row)).map_err(Clone::clone);
+            (sampler, token)
+        };
+        let drawn: Vec<_> = samplers.into_iter().map(draw).collect();
+        let goes_on = |token: &u32| max_new_tokens > 1 && !self.end_of_text.contains(token);
+        let n_forks = drawn.iter().filter(|(_, token)| token.as_ref().is_ok_and(goes_on)).count();
+        if n_forks > 0 {
+            self.forks.borrow_mut().wanted.push((prompt.clone(), n_forks));
+        }
+        Ok(Samples { first, prompt, max_new_tokens, drawn })
+    }
+
+    /// Hands the samples to the scheduler, with their first tokens; returns these.
+    pub(super) fn begin_samples(&mut self, samples: Samples) -> Result<Vec<Pick>, ServingError> {
+        let Samples { first, prompt, max_new_tokens, drawn } = samples;
+        let mut picks = Vec::new();
+        for (sampler, token) in drawn {
+            let (mut tokens, n_prompt, mut left) = (prompt.clone(), Some(prompt.len()), 0);
+            let end = match &token {
+                Err(error) => Some(Err(error.clone())),
+                Ok(token) if self.end_of_text.contains(token) => Some(Ok(End::EndOfText)),
+                Ok(token) => {
+                    tokens.push(*token);
+                    left = max_new_tokens - 1;
+                    None
+                }
+            };
+            let sample = self.take_in(tokens, left, Sequence { n_prompt, end, ..Sequence::new(sampler) })?;
+            self.forked.push((first, sample));
+            picks.extend(token.ok().map(|token| Pick { text: sample, token }));
+        }
+        Ok(picks)
+    }
+}

@@ -1,0 +1,170 @@
+//! The steps of a scheduler, whoever computes them: a model, or a script that only counts.
+//!
+//! [`plan`](Steps::plan) and [`settle`](Steps::settle) enclose the computation. They count what a step costs, and refuse plans
+//! that lead nowhere.
+
+use std::collections::HashMap;
+
+use super::{ServingError, Totals};
+use crate::cache::{KvCache, Usage};
+use crate::chapters::ch06_paged::SharedSlab;
+use crate::chapters::ch10_fork::ForkCache;
+use crate::chapters::ch12_scheduler::{Finished, Reading, Scheduler};
+use crate::prefixes::Prefixes;
+use crate::schedule::{Pick, ScheduleError, StepLimits, TextId, Turn};
+
+/// A scheduler, and what its sequences have cost.
+pub(crate) struct Steps {
+    slab: SharedSlab,
+    pub(crate) scheduler: Scheduler,
+    /// The sequences that have not finished.
+    unfinished: HashMap<TextId, Tracked>,
+    pub(crate) totals: Totals,
+    /// Steps since a sequence last got a token or finished.
+    idle_steps: usize,
+}
+
+/// What a sequence holds, and what it has lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Its cache after the newest step. The copies in a cache that it lost when it was preempted count.
+    pub usage: Usage,
+    /// Pages of its table after the newest step.
+    pub pages: usize,
+    /// Tokens that were computed a second time after a preemption.
+    pub recomputed: u64,
+}
+
+/// What a sequence holds, as far as the newest step knows.
+#[derive(Default)]
+struct Tracked {
+    held: Held,
+    /// Tokens that it has had rows of at the same time, at most.
+    most_rows: usize,
+    /// Rows copied in caches that it has lost.
+    copied_before: u64,
+}
+
+impl Tracked {
+    /// The sequence computes its next `n` tokens, for which `cache` has room. Returns how many of them it had computed before.
+    fn compute(&mut self, n: usize, cache: &ForkCache) -> u64 {
+        let (usage, rows) = (cache.usage(), cache.len());
+        // What the prefix cache has brought, it has had as well.
+        let recomputed = self.most_rows.min(rows).saturating_sub(rows - n) as u64;
+        if rows - n < self.held.usage.tokens {
+            self.copied_before = self.held.usage.rows_copied;
+        }
+        self.held.usage = Usage { rows_copied: self.copied_before + usage.rows_copied, ..usage };
+        self.held.pages = cache.table().pages().len();
+        self.held.recomputed += recomputed;
+        self.most_rows = self.most_rows.max(rows);
+        recomputed
+    }
+}
+
+impl Steps {
+    pub(crate) fn new(
+        slab: &SharedSlab,
+        prefixes: Box<dyn Prefixes>,
+        limits: StepLimits,
+        end_of_text: &[u32],
+    ) -> Result<Self, ScheduleError> {
+        let scheduler = Scheduler::new(slab, prefixes, limits, end_of_text)?;
+        let (unfinished, totals) = (HashMap::new(), Totals::default());
+        Ok(Steps { slab: slab.clone(), scheduler, unfinished, totals, idle_steps: 0 })
+    }
+
+    pub(crate) fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
+        let id = self.scheduler.submit(prompt, max_new_tokens)?;
+        self.unfinished.insert(id, Tracked::default());
+        Ok(id)
+    }
+
+    pub(crate) fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
+        self.scheduler.cancel(id)?;
+        // The steps that have computed part of its prompt were not idle after all.
+        self.idle_steps = 0;
+        Ok(())
+    }
+
+    /// Plans a step. The plan is empty only if all sequences have finished.
+    pub(crate) fn plan(&mut self) -> Result<Vec<Turn>, ServingError> {
+        let plan = self.scheduler.plan().map_err(ServingError::of_step)?;
+        let expected = self.unfinished.len();
+        if plan.is_empty() {
+            let (waiting, running) = (self.scheduler.waiting().count(), self.scheduler.running().count());
+            return match expected {
+                0 => Ok(plan),
+                _ => Err(ServingError::EmptyPlan { expected, waiting, running }),
+            };
+        }
+        let in_use = self.pages_in_use();
+        let readings = self.scheduler.readings();
+        let is_read =
+            |(turn, place): &(&Turn, usize)| readings.get(*place).is_some_and(|reading| reading.turn == **turn);
+        if let Some((turn, _)) = plan.iter().zip(0..).find(|pair| !is_read(pair)) {
+            return Err(ServingError::NotAmongReadings(turn.text));
+        }
+        let totals = &mut self.totals;
+        totals.steps += 1;
+        totals.most_texts = totals.most_texts.max(plan.len());
+        totals.peak_pages = totals.peak_pages.max(in_use);
+        for Reading { turn, cache, .. } in readings {
+            totals.rows_projected += turn.tokens as u64;
+            if let Some(tracked) = self.unfinished.get_mut(&turn.text) {
+                totals.recomputed += tracked.compute(turn.tokens, cache);
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Pages that sequences have. A page that only the prefix cache owns is not counted.
+    pub(crate) fn pages_in_use(&self) -> usize {
+        let slab = self.slab.borrow();
+        let pool = slab.pool();
+        (pool.n_pages() - pool.n_free()).saturating_sub(self.scheduler.prefixes().n_evictable(pool))
+    }
+
+    /// Ends a step with the tokens that the plan asks for.
+    pub(crate) fn settle(&mut self, picks: &[Pick]) -> Result<(), ServingError> {
+        self.scheduler.settle(picks).map_err(ServingError::of_step)?;
+        self.idle_steps = if picks.is_empty() { self.idle_steps + 1 } else { 0 };
+        Ok(())
+    }
+
+    /// A sequence needs no more steps than it has tokens to get its next one, if it goes on in each. The oldest does.
+    pub(crate) fn check_progress(&self) -> Result<(), ServingError> {
+        let waiting = self.scheduler.waiting().next().map_or(0, |text| text.tokens.len());
+        let tokens = self.scheduler.running().map(|(text, _)| text.tokens.len()).max().unwrap_or(0).max(waiting);
+        if self.idle_steps > tokens {
+            return Err(ServingError::NoProgress { steps: self.idle_steps, tokens });
+        }
+        Ok(())
+    }
+
+    /// The sequences that have finished since this was last asked, and what they held at their ends.
+    pub(crate) fn take_finished(&mut self) -> Vec<(Finished, Held)> {
+        let mut held = |id| self.unfinished.remove(&id).unwrap_or_default().held;
+        self.scheduler
+            .take_finished()
+            .into_iter()
+            .map(|one| {
+                let held = held(one.text.id);
+                (one, held)
+            })
+            .collect()
+    }
+}
+
+impl Totals {
+    /// Adds a sequence that has finished. `n_prompt`: tokens of its prompt.
+    pub(crate) fn add(&mut self, finished: &Finished) {
+        let (text, counters) = (&finished.text, finished.text.counters);
+        self.preemptions += counters.preemptions;
+        if counters.computed > 0 {
+            self.prompt_tokens += text.n_prompt as u64;
+        }
+        self.found += counters.found as u64;
+        self.found_again += counters.found_again as u64;
+    }
+}
