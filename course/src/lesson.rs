@@ -1,19 +1,18 @@
 //! A chapter's page as data: its tasks with their hints, its questions with their answers, what it bought.
 //!
-//! A hint is written once, in the page. `cargo learn` shows it from there, and `check` reports a task that has none. So this
-//! file reads what mdBook reads, in mdBook's way: the same parser with the same options, includes put in first, and a
-//! heading's anchor made as mdBook 0.5.4 makes it (`mdbook-html`, `src/html/tree.rs` and `src/utils.rs`). What is asked of a
+//! A hint is written once, in the page. `cargo learn` shows it from there, and `cargo course check` reports a task that has
+//! none. So the page is read in mdBook's way: the same parser with the same options, includes put in first, and a heading's
+//! anchor made as mdBook 0.5.4 makes it (`mdbook-html`, `src/html/tree.rs` and `src/utils.rs`). What is asked of a
 //! page is small, and all sixteen have it: a task is a heading `### Task N: …`, a hint is a `<details class="hint">` in its
 //! section, a question is a `<details class="answer">`.
-//!
-//! `tools/learn` compiles this file too: it uses nothing else of this crate, and of others only `pulldown-cmark`.
 
 use std::collections::HashSet;
-use std::fs;
 use std::ops::Range;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+use crate::includes::{Expanded, Problem};
 
 /// A chapter's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,46 +75,27 @@ impl Lesson {
     /// What is missing, in a line: the page, a file that it includes, or the lines asked for.
     pub fn read(root: &Path, name: &str) -> Result<Lesson, String> {
         let file = format!("book/src/{name}.md");
-        let mut source = Source::default();
-        source.add_file(root, Path::new(&file))?;
+        // Figures are HTML: there is nothing in them to read as text.
+        let page = Expanded::read(root, Path::new(&file), &|path| !path.ends_with(".html"));
+        let source = Source(page.map_err(|error| format!("{file} cannot be read: {error}"))?);
+        if let Some(Problem { place, what, .. }) = source.0.problems.first() {
+            return Err(format!("{place}: {what}"));
+        }
         Ok(source.lesson(file))
     }
 }
 
 /// The text of a page, includes put in.
-#[derive(Default)]
-struct Source {
-    text: String,
-    /// The line of the page that each line of the text comes from.
-    lines: Vec<usize>,
-}
-
-/// Includes in files that are included, one in the other, at most.
-const MAX_DEPTH: usize = 10;
+struct Source(Expanded);
 
 impl Source {
-    fn add_file(&mut self, root: &Path, file: &Path) -> Result<(), String> {
-        let text = read(root, file)?;
-        for (line, number) in text.lines().zip(1..) {
-            let expanded =
-                expand(root, file, line, 0).map_err(|problem| format!("{}:{number}: {problem}", show(file)))?;
-            for line in expanded.split('\n') {
-                self.text.push_str(line);
-                self.text.push('\n');
-                self.lines.push(number);
-            }
-        }
-        Ok(())
-    }
-
     /// The line of the page in which the byte `offset` of the text was written.
     fn line(&self, offset: usize) -> usize {
-        let index = self.text[..offset].matches('\n').count();
-        self.lines.get(index).copied().unwrap_or(1)
+        self.0.place(offset).line
     }
 
     fn lesson(&self, file: String) -> Lesson {
-        let Outline { headings, folds } = Outline::of(&self.text);
+        let Outline { headings, folds } = Outline::of(&self.0.text);
         let title = headings.iter().find(|heading| heading.level == HeadingLevel::H1);
         let mut lesson = Lesson {
             file,
@@ -126,19 +106,19 @@ impl Source {
         };
         for (index, heading) in headings.iter().enumerate() {
             let next = headings[index + 1..].iter().find(|next| next.level <= heading.level);
-            let section = heading.range.end..next.map_or(self.text.len(), |next| next.range.start);
+            let section = heading.range.end..next.map_or(self.0.text.len(), |next| next.range.start);
             if let Some((number, title)) = task(heading) {
                 let inside = || folds.iter().filter(|fold| fold.class == "hint" && section.contains(&fold.whole.start));
                 let mut text = String::new();
                 let mut from = section.start;
                 for fold in inside() {
-                    text.push_str(&self.text[from..fold.whole.start]);
+                    text.push_str(&self.0.text[from..fold.whole.start]);
                     from = fold.whole.end;
                 }
-                text.push_str(&self.text[from.min(section.end)..section.end]);
+                text.push_str(&self.0.text[from.min(section.end)..section.end]);
                 let hint = |fold: &Fold| Hint {
                     summary: fold.summary.clone(),
-                    body: self.text[fold.body.clone()].trim().to_string(),
+                    body: self.0.text[fold.body.clone()].trim().to_string(),
                     line: self.line(fold.whole.start),
                 };
                 lesson.tasks.push(Task {
@@ -151,12 +131,12 @@ impl Source {
                 });
             }
             if heading.level == HeadingLevel::H2 && heading.text == "What it bought" {
-                lesson.bought = Some(self.text[section].trim().to_string());
+                lesson.bought = Some(self.0.text[section].trim().to_string());
             }
         }
         let questions = folds.iter().filter(|fold| fold.class == "answer").map(|fold| Question {
             question: fold.summary.clone(),
-            answer: self.text[fold.body.clone()].trim().to_string(),
+            answer: self.0.text[fold.body.clone()].trim().to_string(),
             line: self.line(fold.whole.start),
         });
         lesson.questions = questions.collect();
@@ -330,96 +310,10 @@ fn as_markdown(html: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A line with its includes put in. Figures, which are HTML, are left out: there is nothing in them to read as text.
-fn expand(root: &Path, file: &Path, line: &str, depth: usize) -> Result<String, String> {
-    let mut expanded = String::new();
-    let mut rest = line;
-    while let Some((before, from)) = rest.split_once("{{#include ") {
-        let Some((argument, after)) = from.split_once("}}") else { break };
-        rest = after;
-        if let Some(before) = before.strip_suffix('\\') {
-            expanded.push_str(&format!("{before}{{{{#include {argument}}}}}"));
-            continue;
-        }
-        expanded.push_str(before);
-        let (path, lines) = argument.trim().split_once(':').unwrap_or((argument.trim(), ""));
-        let included = normalised(&file.parent().unwrap_or(Path::new("")).join(path));
-        if path.ends_with(".html") {
-            continue;
-        }
-        if depth == MAX_DEPTH {
-            return Err(format!("the includes go round in a circle, at {argument}"));
-        }
-        let text = read(root, &included)?;
-        let text = selected(&text, lines).map_err(|problem| format!("{}: {problem}", show(&included)))?;
-        let lines: Result<Vec<String>, String> =
-            text.into_iter().map(|line| expand(root, &included, line, depth + 1)).collect();
-        expanded.push_str(&lines?.join("\n"));
-    }
-    expanded.push_str(rest);
-    Ok(expanded)
-}
-
-/// The lines that an include asks for behind its colon: `3:9`, `3`, `3:`, `:9`, the name of an anchor, or all.
-fn selected<'t>(text: &'t str, wanted: &str) -> Result<Vec<&'t str>, String> {
-    let number = |text: &str| text.parse::<usize>().ok();
-    let range = match wanted.split_once(':') {
-        None if wanted.is_empty() => 1..=usize::MAX,
-        None => match number(wanted) {
-            Some(line) => line..=line,
-            None => return anchored(text, wanted),
-        },
-        Some((from, to)) => number(from).unwrap_or(1)..=number(to).unwrap_or(usize::MAX),
-    };
-    let lines: Vec<&str> = (1..).zip(text.lines()).filter(|(n, _)| range.contains(n)).map(|(_, line)| line).collect();
-    if lines.is_empty() { Err(format!("has no lines {wanted}")) } else { Ok(lines) }
-}
-
-/// The lines between `ANCHOR: name` and `ANCHOR_END: name`, without those that carry an anchor.
-fn anchored<'t>(text: &'t str, name: &str) -> Result<Vec<&'t str>, String> {
-    let mark = |line: &'t str, word: &str| line.split_once(word).map(|(_, after)| after.trim());
-    let mut lines = Vec::new();
-    let mut inside = false;
-    for line in text.lines() {
-        match (mark(line, "ANCHOR:"), mark(line, "ANCHOR_END:")) {
-            (Some(anchor), _) => inside |= anchor == name,
-            (_, Some(anchor)) if inside && anchor == name => return Ok(lines),
-            (_, Some(_)) => {}
-            (None, None) if inside => lines.push(line),
-            (None, None) => {}
-        }
-    }
-    Err(format!("has no lines between `ANCHOR: {name}` and `ANCHOR_END: {name}`"))
-}
-
-fn read(root: &Path, file: &Path) -> Result<String, String> {
-    let text =
-        fs::read_to_string(root.join(file)).map_err(|error| format!("{} cannot be read: {error}", show(file)))?;
-    Ok(text.replace("\r\n", "\n"))
-}
-
-/// With `/` on every system.
-fn show(file: &Path) -> String {
-    file.to_string_lossy().replace('\\', "/")
-}
-
-/// `book/src/../../src/engine.rs` → `src/engine.rs`
-fn normalised(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir if clean.file_name().is_some() => {
-                clean.pop();
-            }
-            other => clean.push(other),
-        }
-    }
-    clean
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const PAGE: &str = r##"# 7. A *page* of `its` own
@@ -582,11 +476,11 @@ Because
     #[test]
     fn an_include_that_finds_nothing_is_an_error() {
         for (include, says) in [
-            ("../../src/none.rs", "book/src/ch07_x.md:2: src/none.rs cannot be read: "),
-            ("../../src/some.rs:99:", "book/src/ch07_x.md:2: src/some.rs: has no lines 99:"),
-            ("../../src/some.rs:none", "src/some.rs: has no lines between `ANCHOR: none` and `ANCHOR_END: none`"),
-            ("../../src/some.rs:inner", "src/some.rs: has no lines between `ANCHOR: inner`"),
-            ("ch07_x.md", "the includes go round in a circle, at ch07_x.md"),
+            ("../../src/none.rs", "book/src/ch07_x.md:2: no file `src/none.rs` to include"),
+            ("../../src/some.rs:99:", "book/src/ch07_x.md:2: `{{#include ../../src/some.rs:99:}}` yields nothing"),
+            ("../../src/some.rs:none", "`src/some.rs`: no anchor `none`"),
+            ("../../src/some.rs:inner", "`src/some.rs`: anchor `inner` is never closed"),
+            ("ch07_x.md", "includes go round in a circle"),
         ] {
             let error = read(&format!("# x\n{{{{#include {include}}}}}\n")).unwrap_err();
             assert!(error.contains(says), "{include}: {error}");

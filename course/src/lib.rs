@@ -5,6 +5,7 @@
 //! | [`chapters`] | Which chapters are there, where do their files lie, and how far has the reader come? |
 //! | [`marks`] | Which stub does a solution give? |
 //! | [`stub`] | Is this file the stub that was handed out, and may it be compiled? |
+//! | [`includes`] | What does a page say once mdBook has put its includes in? |
 //! | [`lesson`] | Which tasks, hints and questions does a chapter's page have? (feature `lesson`) |
 //! | [`record`] | What did the last run of each chapter's checks find? (feature `record`) |
 //! | [`cargo`] | How is cargo run, followed and ended? (feature `run`) |
@@ -15,6 +16,7 @@
 #[cfg(feature = "run")]
 pub mod cargo;
 pub mod chapters;
+pub mod includes;
 #[cfg(feature = "lesson")]
 pub mod lesson;
 #[cfg(feature = "run")]

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use page_by_page_course::includes::normalised;
 use tempfile::TempDir;
 use walkdir::WalkDir;
 
 use crate::contents::Contents;
 use crate::finding::{Findings, Place};
 use crate::names::Names;
-use crate::page::{Page, normalised};
+use crate::page::Page;
 use crate::render::{Complaint, render};
 use crate::rendered::RenderedBook;
 use crate::{about, claims, markup};

@@ -3,28 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// A line of a file, the file named from the repository root.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    pub file: PathBuf,
-    pub line: usize,
-}
-
-impl Place {
-    pub fn new(file: impl AsRef<Path>, line: usize) -> Self {
-        Self { file: file.as_ref().to_path_buf(), line }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Forward slashes on every system: the same text in every terminal and log.
-        let file = self.file.to_string_lossy().replace('\\', "/");
-        write!(f, "{file}:{}", self.line)
-    }
-}
+pub use page_by_page_course::includes::Place;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {

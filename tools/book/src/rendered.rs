@@ -88,7 +88,7 @@ impl RenderedBook {
         };
         let file = match path.as_str() {
             "" => from.to_path_buf(),
-            path => crate::page::normalised(&from.parent().unwrap_or(Path::new("")).join(path)),
+            path => page_by_page_course::includes::normalised(&from.parent().unwrap_or(Path::new("")).join(path)),
         };
         if matches!(file.components().next(), Some(Component::ParentDir)) {
             return fault(
