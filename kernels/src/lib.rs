@@ -19,14 +19,15 @@
 //! **The rooms.** Each that adds says in which order:
 //!
 //! - `vector`: sixteen numbers at a time; `registers`: in whatever registers the processor has;
-//! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them;
-//! - `rows`: keys and values as a cache keeps them; `attention`: queries against them, wherever they lie;
+//! - `matrix`: weights as they lie in a checkpoint; `products`: rows against them; `tiles`: several rows at a time;
+//! - `rows`: keys and values as a cache keeps them; `stored`: reading them; `attention`: queries against them, wherever they lie;
 //! - `steps`: attention in single steps, for a reader to put together;
 //! - `small`: softmax, norm, gate; `parallel`: work for several threads; `limit`: what all of them cannot surpass.
 //!
-//! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector.rs` says what those
+//! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector` says what those
 //! are on AVX-512, on AVX2, on Neon and elsewhere. `vectorized` picks at run time. On x86 processors without fused
-//! multiply-add (before 2013) the results are the same and the speed is poor.
+//! multiply-add (before 2013) the results are the same and the speed is poor. `PAGE_BY_PAGE_REGISTERS=avx2`, or `plain`, picks
+//! narrower registers than the processor has, to see that the output stays the same.
 
 mod attention;
 mod limit;
@@ -37,8 +38,8 @@ mod registers;
 mod rows;
 mod small;
 mod steps;
-#[cfg(test)]
-mod testing;
+mod stored;
+mod tiles;
 mod vector;
 
 pub use attention::{Heads, attend};

@@ -64,20 +64,3 @@ impl<'a> Columns<'a> {
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.start.add(at), values.len()) };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_that_are_not_of_the_output_are_refused() {
-        let mut out = [0.0; 6];
-        let out = Columns::new(&mut out, 2);
-        // 2 * (2^63 + 1) wraps to 2.
-        for (row, column, n) in [(3, 0, 1), (0, 2, 1), (0, 1, 2), (0, usize::MAX, 2), ((1 << 63) + 1, 0, 1)] {
-            // SAFETY: one thread only.
-            let write = std::panic::AssertUnwindSafe(|| unsafe { out.write(row, column, &[1.0, 1.0][..n]) });
-            assert!(std::panic::catch_unwind(write).is_err(), "row {row}, column {column}, {n} numbers");
-        }
-    }
-}

@@ -10,9 +10,10 @@
 
 use std::ops::Range;
 
-use crate::matrix::{Dtype, Matrix, decode};
+use crate::matrix::{Dtype, Matrix, decode, decode_rest};
 use crate::parallel::{Columns, for_each, threads};
 use crate::registers::{Kernel, vectorized};
+use crate::tiles::{InTiles, PANEL, Panel, in_tiles, tile};
 use crate::vector::{LANES, Lanes, Vector, lane_sums, padded};
 
 /// `out[r] = x[r] · w[o]` for every row `r` of `x` and every row `o` of `w`.
@@ -85,6 +86,21 @@ struct Block<'a> {
     out: Columns<'a>,
 }
 
+impl Block<'_> {
+    /// Writes the products of an input row with `C` weight rows, from `column` on, as far as the block has these columns.
+    #[inline(always)]
+    fn write<const C: usize>(&self, row: usize, column: usize, products: &[f32; C]) {
+        let width = C.min(self.columns.end - column);
+        // SAFETY: these columns are this block's alone. A store of known length is one instruction.
+        unsafe {
+            match width == C {
+                true => self.out.write(row, column, products),
+                false => self.out.write(row, column, &products[..width]),
+            }
+        }
+    }
+}
+
 /// A block with one input row.
 struct WeightStream<'a>(Block<'a>);
 
@@ -105,23 +121,14 @@ impl Kernel for WeightStream<'_> {
 impl WeightStream<'_> {
     #[inline(always)]
     fn run_as<V: Vector>(self, dtype: Dtype) {
-        let Block { x, w, columns, out, .. } = self.0;
-        let mut column = columns.start;
-        while column + 4 <= columns.end {
+        let last = self.0.columns.end - 1;
+        for column in self.0.columns.clone().step_by(4) {
             let mut sums = [V::splat(0.0); 4];
             // One row after the other: side by side they would share the loads of `x`, but memory is fastest in order.
             for (c, sums) in sums.iter_mut().enumerate() {
-                *sums = add_row(x, dtype, w.row(column + c));
+                *sums = add_row(self.0.x, dtype, self.0.w.row((column + c).min(last)));
             }
-            // SAFETY: these columns are this block's alone.
-            unsafe { out.write(0, column, &V::sum_4(&sums)) };
-            column += 4;
-        }
-        while column < columns.end {
-            let sum = add_row::<V>(x, dtype, w.row(column)).sum();
-            // SAFETY: as above.
-            unsafe { out.write(0, column, &[sum]) };
-            column += 1;
+            self.0.write(0, column, &V::sum_4(&sums));
         }
     }
 }
@@ -138,7 +145,7 @@ fn add_row<V: Vector>(x: &[f32], dtype: Dtype, row: &[u8]) -> V {
         sums = V::load(x).mul_add(decode(dtype, bytes), sums);
     }
     if !x_rest.is_empty() {
-        sums = V::load(&padded(x_rest)).mul_add(decode(dtype, row_rest), sums);
+        sums = V::load(&padded(x_rest)).mul_add(V::load(&decode_rest(dtype, row_rest)), sums);
     }
     sums
 }
@@ -185,6 +192,7 @@ impl FewRows<'_> {
         let mut first = 0;
         while first < self.0.n {
             first += match self.0.n - first {
+                _ if V::ONE_BY_ONE => self.run_rows::<V, 1, 1>(dtype, first),
                 1 => self.run_rows::<V, 1, 4>(dtype, first),
                 2 => self.run_rows::<V, 2, 4>(dtype, first),
                 3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.run_rows::<V, 3, 4>(dtype, first),
@@ -202,19 +210,14 @@ impl FewRows<'_> {
         for (r, row) in rows.iter_mut().enumerate() {
             *row = &self.0.x[(first + r) * cols..][..cols];
         }
-        let mut column = self.0.columns.start;
-        while column + C <= self.0.columns.end {
+        for column in self.0.columns.clone().step_by(C) {
             self.run_columns::<V, R, C>(dtype, rows, first, column);
-            column += C;
-        }
-        while column < self.0.columns.end {
-            self.run_columns::<V, R, 1>(dtype, rows, first, column);
-            column += 1;
         }
         R
     }
 
-    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times.
+    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times. Beyond the
+    /// block's last column, that column is computed again and not written.
     #[inline(always)]
     fn run_columns<V: Vector, const R: usize, const C: usize>(
         &self,
@@ -232,7 +235,7 @@ impl FewRows<'_> {
         }
         let mut weights: [&[u8]; C] = [&[]; C];
         for (c, weights) in weights.iter_mut().enumerate() {
-            *weights = &self.0.w.row(column + c)[..cols * dtype.size()];
+            *weights = &self.0.w.row((column + c).min(self.0.columns.end - 1))[..cols * dtype.size()];
         }
         let mut sums = [[V::splat(0.0); C]; R];
         for k in 0..full {
@@ -250,41 +253,16 @@ impl FewRows<'_> {
             }
         }
         if !cols.is_multiple_of(LANES) {
-            for r in 0..R {
-                let row = V::load(&padded(&rows[r][full * LANES..]));
-                for c in 0..C {
-                    sums[r][c] = row.mul_add(decode(dtype, &weights[c][full * size..]), sums[r][c]);
+            for c in 0..C {
+                let rest = decode_rest(dtype, &weights[c][full * size..]);
+                for r in 0..R {
+                    let row = V::load(&padded(&rows[r][full * LANES..]));
+                    sums[r][c] = row.mul_add(V::load(&rest), sums[r][c]);
                 }
             }
         }
         for (r, sums) in sums.iter().enumerate() {
-            // SAFETY: these columns are this block's alone.
-            unsafe { self.0.out.write(first + r, column, &lane_sums(sums)) };
-        }
-    }
-}
-
-/// Rows packed for the tile: `C` rows side by side, sixteen numbers of each in turn, zeros where a row is missing.
-///
-/// ```text
-///   panel[0] = row 0 numbers 0..16, row 1 numbers 0..16, … row C-1 numbers 0..16
-///   panel[1] = row 0 numbers 16..32, …
-/// ```
-pub(crate) type Panel<const C: usize> = [[Lanes; C]];
-
-/// Adds `R * C` dot products to `sums` at once: every number loaded is used `R` or `C` times.
-#[inline(always)]
-pub(crate) fn tile<V: Vector, const R: usize, const C: usize>(a: [&[Lanes]; R], b: &Panel<C>, sums: &mut [[V; C]; R]) {
-    for k in 0..b.len() {
-        let mut columns = [V::splat(0.0); C];
-        for c in 0..C {
-            columns[c] = V::load(&b[k][c]);
-        }
-        for r in 0..R {
-            let row = V::load(&a[r][k]);
-            for c in 0..C {
-                sums[r][c] = row.mul_add(columns[c], sums[r][c]);
-            }
+            self.0.write(first + r, column, &lane_sums(sums));
         }
     }
 }
@@ -297,60 +275,49 @@ impl Kernel for Tiles<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        if V::MANY_REGISTERS { self.run_columns::<V, 4>() } else { self.run_columns::<V, 2>() }
+        let depth = self.0.w.cols.div_ceil(LANES);
+        let mut weights = vec![[[0.0; LANES]; PANEL]; self.0.columns.len().div_ceil(PANEL) * depth];
+        for (o, row) in self.0.columns.clone().enumerate() {
+            pack_weights::<V>(&self.0.w, row, o % PANEL, &mut weights[o / PANEL * depth..][..depth]);
+        }
+        in_tiles::<V>(0..self.0.n, &mut PackedTiles { block: self.0, weights });
     }
 }
 
-impl Tiles<'_> {
-    #[inline(always)]
-    fn run_columns<V: Vector, const C: usize>(self) {
-        let depth = self.0.w.cols.div_ceil(LANES);
-        let mut weights = vec![[[0.0; LANES]; C]; self.0.columns.len().div_ceil(C) * depth];
-        for (o, row) in self.0.columns.clone().enumerate() {
-            pack_weights::<V, C>(&self.0.w, row, o % C, &mut weights[o / C * depth..][..depth]);
-        }
-        let mut first = 0;
-        while first < self.0.n {
-            first += match self.0.n - first {
-                1 => self.run_rows::<V, 1, C>(first, &weights),
-                2 => self.run_rows::<V, 2, C>(first, &weights),
-                3 => self.run_rows::<V, 3, C>(first, &weights),
-                4 | 5 if V::MANY_REGISTERS => self.run_rows::<V, 4, C>(first, &weights),
-                _ if V::MANY_REGISTERS => self.run_rows::<V, 6, C>(first, &weights),
-                _ => self.run_rows::<V, 3, C>(first, &weights),
-            };
-        }
-    }
+/// A block, and its weights converted and packed.
+struct PackedTiles<'a> {
+    block: Block<'a>,
+    /// A panel for each four columns.
+    weights: Vec<[Lanes; PANEL]>,
+}
 
-    /// `R` input rows from `first` on; returns `R`.
+impl InTiles for PackedTiles<'_> {
     #[inline(always)]
-    fn run_rows<V: Vector, const R: usize, const C: usize>(&self, first: usize, weights: &Panel<C>) -> usize {
-        let cols = self.0.w.cols;
-        let depth = cols.div_ceil(LANES);
+    fn rows<V: Vector, const R: usize, const C: usize>(&mut self, first: usize) -> usize {
+        let cols = self.block.w.cols;
         let mut rows: [&[Lanes]; R] = [&[]; R];
         let mut rests = [[0.0; LANES]; R];
         for r in 0..R {
-            let (row, rest) = self.0.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
+            let (row, rest) = self.block.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
             rows[r] = row;
             rests[r] = padded(rest);
         }
-        for (q, weights) in weights.chunks_exact(depth).enumerate() {
-            let (whole, rest) = weights.split_at(cols / LANES);
-            let mut sums = [[V::splat(0.0); C]; R];
-            tile(rows, whole, &mut sums);
-            if !rest.is_empty() {
-                tile(rests.each_ref().map(std::slice::from_ref), rest, &mut sums);
-            }
-            let column = self.0.columns.start + q * C;
-            let width = C.min(self.0.columns.end - column);
-            for (r, sums) in sums.iter().enumerate() {
-                let products = lane_sums(sums);
-                // SAFETY: these columns are this block's alone. A store of known length is one instruction.
-                unsafe {
-                    match width == C {
-                        true => self.0.out.write(first + r, column, &products),
-                        false => self.0.out.write(first + r, column, &products[..width]),
+        let columns = &self.block.columns;
+        for (panel, first_column) in self.weights.chunks_exact(cols.div_ceil(LANES)).zip(columns.clone().step_by(PANEL))
+        {
+            let (whole, rest) = panel.split_at(cols / LANES);
+            for at in (0..PANEL.min(columns.end - first_column)).step_by(C) {
+                let mut sums = [[V::splat(0.0); C]; R];
+                tile(rows, whole, at, &mut sums);
+                if let [rest] = rest {
+                    for r in 0..R {
+                        for c in 0..C {
+                            sums[r][c] = V::load(&rests[r]).mul_add(V::load(&rest[at + c]), sums[r][c]);
+                        }
                     }
+                }
+                for (r, sums) in sums.iter().enumerate() {
+                    self.block.write(first + r, first_column + at, &lane_sums(sums));
                 }
             }
         }
@@ -358,134 +325,16 @@ impl Tiles<'_> {
     }
 }
 
+/// Converts a weight row into row `at` of a panel.
 #[inline(always)]
-fn pack_weights<V: Vector, const C: usize>(w: &Matrix<'_>, row: usize, at: usize, panel: &mut Panel<C>) {
-    let dtype = w.dtype;
-    let size = LANES * dtype.size();
-    for (packed, bytes) in panel.iter_mut().zip(w.row(row).chunks(size)) {
-        packed[at] = decode::<V>(dtype, bytes).lanes();
+fn pack_weights<V: Vector>(w: &Matrix<'_>, row: usize, at: usize, panel: &mut Panel) {
+    let size = LANES * w.dtype.size();
+    let bytes = w.row(row).chunks_exact(size);
+    let rest = bytes.remainder();
+    for (packed, bytes) in panel.iter_mut().zip(bytes) {
+        packed[at] = decode::<V>(w.dtype, bytes).lanes();
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::registers::Registers;
-    use crate::testing::{bytes, numbers};
-
-    #[test]
-    fn a_row_has_the_same_bits_alone_and_among_others() {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            for (n, rows, cols) in [
-                (2, 3, 7),
-                (3, 70, 48),
-                (4, 6, 40),
-                (5, 9, 17),
-                (6, 4, 16),
-                (7, 5, 33),
-                (8, 300, 250),
-                (9, 130, 64),
-                (13, 1100, 200),
-                (17, 60, 48),
-            ] {
-                let w = bytes(dtype, &numbers(rows * cols, 1));
-                let w = Matrix::new(&w, dtype, rows, cols);
-                let x = numbers(n * cols, 2);
-                let mut together = vec![0.0; n * rows];
-                matmul(&x, &w, &mut together);
-                for r in 0..n {
-                    let mut alone = vec![0.0; rows];
-                    matmul(&x[r * cols..][..cols], &w, &mut alone);
-                    assert_eq!(alone, together[r * rows..][..rows], "{dtype:?} [{rows}, {cols}], row {r} of {n}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn matmul_is_the_sum_of_products() {
-        let (n, rows, cols) = (5, 6, 45);
-        let (x, values) = (numbers(n * cols, 3), numbers(rows * cols, 4));
-        let w = bytes(Dtype::F32, &values);
-        let mut out = vec![0.0; n * rows];
-        matmul(&x, &Matrix::new(&w, Dtype::F32, rows, cols), &mut out);
-        for r in 0..n {
-            for o in 0..rows {
-                let exact: f64 = (0..cols).map(|i| x[r * cols + i] as f64 * values[o * cols + i] as f64).sum();
-                assert!((out[r * rows + o] as f64 - exact).abs() < 1e-5);
-            }
-        }
-    }
-
-    fn block<'a>(x: &'a [f32], w: &Matrix<'a>, columns: Range<usize>, out: Columns<'a>) -> Block<'a> {
-        Block { x, n: x.len() / w.cols, w: *w, columns, out }
-    }
-
-    #[test]
-    fn products_of_one_input_are_the_same_together() {
-        let (n, cols) = (3, 50);
-        let x = numbers(n * cols, 1);
-        let (a, b) = (bytes(Dtype::Bf16, &numbers(30 * cols, 2)), bytes(Dtype::F32, &numbers(7 * cols, 3)));
-        let (a, b) = (Matrix::new(&a, Dtype::Bf16, 30, cols), Matrix::new(&b, Dtype::F32, 7, cols));
-        let (mut one, mut other) = (vec![0.0; n * 30], vec![0.0; n * 7]);
-        matmul(&x, &a, &mut one);
-        matmul(&x, &b, &mut other);
-        let (mut together, mut with) = (vec![0.0; n * 30], vec![0.0; n * 7]);
-        matmuls(&x, &mut [(a, &mut together), (b, &mut with)]);
-        assert_eq!((one, other), (together, with));
-    }
-
-    #[test]
-    fn all_registers_give_the_same_bits() {
-        let (n, rows, cols) = (17, 37, 75);
-        let x = numbers(n * cols, 2);
-        let results = |registers: Registers| {
-            let mut results = Vec::new();
-            for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-                let w = bytes(dtype, &numbers(rows * cols, 1));
-                let w = &Matrix::new(&w, dtype, rows, cols);
-                let mut out = vec![0.0; rows];
-                registers.run(WeightStream(block(&x[..cols], w, 0..rows, Columns::new(&mut out, rows))));
-                results.push(out);
-                for n in 1..=FEW {
-                    let mut out = vec![0.0; n * rows];
-                    registers.run(FewRows(block(&x[..n * cols], w, 0..rows, Columns::new(&mut out, rows))));
-                    results.push(out);
-                }
-                let mut out = vec![0.0; n * rows];
-                registers.run(Tiles(block(&x, w, 0..rows, Columns::new(&mut out, rows))));
-                results.push(out);
-            }
-            results
-        };
-        for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
-            assert_eq!(results(*registers), results(Registers::Any), "{registers:?}");
-        }
-    }
-
-    #[test]
-    fn several_threads_fill_one_output() {
-        let (n, rows, cols) = (5, 10, 21);
-        let (x, w) = (numbers(n * cols, 2), bytes(Dtype::Bf16, &numbers(rows * cols, 1)));
-        let (x, w) = (&x[..], &Matrix::new(&w, Dtype::Bf16, rows, cols));
-        // Every task in a thread of its own, or one after the other.
-        let results = |in_threads: bool| {
-            let (mut few, mut tiled) = (vec![0.0; n * rows], vec![0.0; n * rows]);
-            let (few_out, tiled_out) = (Columns::new(&mut few, rows), Columns::new(&mut tiled, rows));
-            std::thread::scope(|scope| {
-                for columns in [0..4, 4..7, 7..10] {
-                    let thread = scope.spawn(move || {
-                        Registers::Any.run(FewRows(block(x, w, columns.clone(), few_out)));
-                        Registers::Any.run(Tiles(block(x, w, columns, tiled_out)));
-                    });
-                    if !in_threads {
-                        thread.join().expect("it computes");
-                    }
-                }
-            });
-            [few, tiled]
-        };
-        assert_eq!(results(true), results(false));
-        assert!(results(true).iter().flatten().all(|number| *number != 0.0), "all of the output is filled");
+    if let (false, Some(packed)) = (rest.is_empty(), panel.last_mut()) {
+        packed[at] = decode_rest(w.dtype, rest);
     }
 }

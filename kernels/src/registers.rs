@@ -1,9 +1,15 @@
 //! The widest registers that the processor has: each loop is compiled for all of them, and picked at run time.
 
-use crate::vector::{self, Plain, Vector};
+use std::sync::OnceLock;
 
-/// A loop over vectors. `run` and all that it calls are `#[inline(always)]`, so that the compiler sees the loop whole
-/// inside each of the functions of [`Registers::run`].
+use crate::vector::{self, Vector};
+
+/// The environment variable that names narrower registers to use: `avx2`, or `plain`. The results have the same bits; the
+/// tests check that they do, and a benchmark can show what the width is worth.
+const CHOICE: &str = "PAGE_BY_PAGE_REGISTERS";
+
+/// A loop over vectors. `run` and everything it calls are `#[inline(always)]`, so that the compiler sees the whole loop inside
+/// the function of [`Vector::call`].
 pub(crate) trait Kernel {
     type Output;
     fn run<V: Vector>(self) -> Self::Output;
@@ -22,7 +28,7 @@ pub(crate) enum Registers {
     #[cfg(target_arch = "aarch64")]
     Neon,
     /// Whatever the compiler finds.
-    Any,
+    Plain,
 }
 
 impl Registers {
@@ -34,13 +40,32 @@ impl Registers {
         Registers::Avx2,
         #[cfg(target_arch = "aarch64")]
         Registers::Neon,
-        Registers::Any,
+        Registers::Plain,
     ];
 
-    /// The widest that this processor has.
+    /// The widest that this processor has, or those that [`CHOICE`] names.
     #[inline]
-    pub(crate) fn widest() -> Registers {
-        *Registers::ALL.iter().find(|registers| registers.exist()).unwrap_or(&Registers::Any)
+    pub(crate) fn chosen() -> Registers {
+        static CHOSEN: OnceLock<Registers> = OnceLock::new();
+        *CHOSEN.get_or_init(|| {
+            let existing = Registers::ALL.iter().filter(|registers| registers.exist());
+            let name = std::env::var(CHOICE).unwrap_or_default();
+            let chosen = existing.clone().find(|registers| name.is_empty() || registers.name() == name);
+            let names = || existing.clone().map(|registers| registers.name()).collect::<Vec<_>>().join(", ");
+            *chosen.unwrap_or_else(|| panic!("{CHOICE}={name}: this processor has no such registers, but {}", names()))
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx2 => "avx2",
+            #[cfg(target_arch = "aarch64")]
+            Registers::Neon => "neon",
+            Registers::Plain => "plain",
+        }
     }
 
     pub(crate) fn exist(self) -> bool {
@@ -58,34 +83,7 @@ impl Registers {
             }
             #[cfg(target_arch = "aarch64")]
             Registers::Neon => true,
-            Registers::Any => true,
-        }
-    }
-
-    /// Runs a kernel, compiled for these registers.
-    #[inline]
-    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-        fn avx512<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<vector::Avx512>()
-        }
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn avx2<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run::<vector::Avx2>()
-        }
-        assert!(self.exist(), "this processor has no {self:?}");
-        match self {
-            // SAFETY: the processor has just said that it has these instructions.
-            #[cfg(target_arch = "x86_64")]
-            Registers::Avx512 => unsafe { avx512(kernel) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Registers::Avx2 => unsafe { avx2(kernel) },
-            #[cfg(target_arch = "aarch64")]
-            Registers::Neon => kernel.run::<vector::Neon>(),
-            Registers::Any => kernel.run::<Plain>(),
+            Registers::Plain => true,
         }
     }
 }
@@ -93,34 +91,13 @@ impl Registers {
 /// Runs a kernel with the widest registers that this processor has.
 #[inline]
 pub(crate) fn vectorized<K: Kernel>(kernel: K) -> K::Output {
-    Registers::widest().run(kernel)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::vector::{LANES, Lanes};
-
-    #[test]
-    fn all_registers_take_the_greater_alike_and_pass_over_nan_on_the_left() {
-        struct Greater(Lanes, Lanes);
-        impl Kernel for Greater {
-            type Output = [u32; LANES];
-            #[inline(always)]
-            fn run<V: Vector>(self) -> [u32; LANES] {
-                V::load(&self.0).max(V::load(&self.1)).lanes().map(f32::to_bits)
-            }
-        }
-        let strange = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, f32::MIN_POSITIVE];
-        let left: Lanes = std::array::from_fn(|lane| strange[lane % 8]);
-        for shift in 0..8 {
-            let right: Lanes = std::array::from_fn(|lane| strange[(lane + shift) % 8]);
-            let expected: [f32; LANES] =
-                std::array::from_fn(|lane| if left[lane] > right[lane] { left[lane] } else { right[lane] });
-            for registers in Registers::ALL.iter().filter(|registers| registers.exist()) {
-                let found = registers.run(Greater(left, right));
-                assert_eq!(found, expected.map(f32::to_bits), "{registers:?}, shifted by {shift}");
-            }
-        }
+    match Registers::chosen() {
+        #[cfg(target_arch = "x86_64")]
+        Registers::Avx512 => vector::Avx512::call(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Registers::Avx2 => vector::Avx2::call(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Registers::Neon => vector::Neon::call(kernel),
+        Registers::Plain => vector::Plain::call(kernel),
     }
 }
