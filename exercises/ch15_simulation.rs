@@ -1,9 +1,9 @@
-//! Chapter 15: break the scheduler. What must hold, looked at after every event.
+//! Chapter 15: break the scheduler. The rules that must hold, checked after every event.
 //!
-//! A seed draws a world and what happens in it: texts come, are cancelled, end; strangers
-//! take pages and give them back. After each event the rules are checked. When one is broken,
-//! the list of events is made shorter and shorter, as long as the same rule is broken, until
-//! what is left can be read like a story.
+//! A seed draws a world and what happens in it: requests arrive, are cancelled, finish;
+//! strangers take pages and give them back. After each event the rules are checked. When one
+//! is broken, the list of events gets shorter and shorter, as long as the same rule is broken,
+//! until what is left reads like a story.
 //!
 //! ```text
 //!   seed 15   115 events   ✗ pages      the rule that is broken
@@ -16,128 +16,126 @@
 //!
 //! Check your work with `cargo test --features solution --test ch15_simulation`.
 
-use crate::cache::PageId;
-use crate::schedule::{End, Turn};
+use crate::schedule::{FinishReason, ScheduledChunk};
 use crate::simulation::{
-    Case, Ended, Event, Failure, Make, Planned, Rule, Scene, Seen, Setup, Violation, World, alone, smaller,
+    Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, Setup, Shrinking, Violation, World, alone,
+    smaller,
 };
 
-/// Nobody has lost a page, and nobody has one that is not theirs: each page has as many
-/// owners as there are those who have it. They are the page tables of the texts that run,
-/// the prefix cache and strangers. And the pages without an owner are those of the free list.
-/// A text that waits has no pages: it makes no difference whether you count those as well.
+/// No page is lost, and none is used without being owned: each page has as many owners as
+/// there are tables of running sequences, entries of the prefix cache and strangers with it.
+/// The free list has the pages without owners. A waiting sequence has no pages.
 ///
-/// Pages 0 to 3. A text has pages 0 and 1, another one 0 and 2, and the prefix cache has
-/// page 0: then the owners are 3, 1, 1, 0, and one page is free.
+/// Pages 0 to 3. One sequence has pages 0 and 1, another has 0 and 2, and the prefix cache
+/// has page 0: then the reference counts are 3, 1, 1, 0, and one page is free.
 ///
 /// # Errors
-/// [`Rule::Pages`], with the page, also if somebody has a page that the pool does not have.
+/// [`Rule::Pages`], with the page, also if it isn't a page of the pool.
 pub fn check_pages(seen: &Seen) -> Result<(), Violation> {
-    todo!("ch15 task 1: count for each page those who have it, and compare")
+    todo!("ch15 task 1: count who has each page, and compare")
 }
 
-/// Those that run and then those that wait, as the scheduler lists them, are all texts that
-/// are there, in the order in which they came: nobody overtakes, is lost, or is there twice.
+/// The running and then the waiting sequences, as the scheduler lists them, are all that are
+/// [alive](Seen::alive), in that order: none is overtaken, lost, or there twice.
 ///
-/// Texts 4, 7, 8 and 9 are there. 4 and 7 run, 8 and 9 wait: well. 4 and 8 run, 7 and 9 wait:
-/// broken, as 8 came after 7.
+/// Sequences 4, 7, 8 and 9 are alive. 4 and 7 run, 8 and 9 wait: fine. 4 and 8 run, 7 and 9
+/// wait: broken, because 8 arrived after 7.
 ///
 /// # Errors
-/// [`Rule::Order`], with the texts.
+/// [`Rule::Order`], with the sequences.
 pub fn check_order(seen: &Seen) -> Result<(), Violation> {
-    todo!("ch15 task 1: compare those that run and wait with those that are there")
+    todo!("ch15 task 1: compare what is listed with what is alive")
 }
 
-/// The plan can be carried out. `seen` is what there is after it, before anybody reads.
+/// The plan can be computed. `seen` is what there is after it, before anything is computed.
 ///
-/// - No more texts run than may, and the turns together read no more tokens than the budget.
-/// - Each turn is that of a text that runs, oldest first, each text once.
-/// - It reads at least one token; its table holds these, and no more than the text has.
-/// - It is the last exactly if the table then holds all tokens of the text.
+/// - No more sequences run than allowed, and all chunks together fit into the budget.
+/// - The chunks are those of running sequences, oldest first, at most one for each.
+/// - A chunk has at least one token; the sequence's table holds these, and no more than the
+///   sequence has.
+/// - It has [caught up](ScheduledChunk::caught_up) exactly if the table holds all tokens.
 ///
 /// # Errors
-/// [`Rule::Plan`], with the text or the numbers.
-pub fn check_plan(setup: &Setup, turns: &[Turn], seen: &Seen) -> Result<(), Violation> {
-    todo!("ch15 task 2: the limits, then each turn")
+/// [`Rule::Plan`], with the sequence or the numbers.
+pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
+    todo!("ch15 task 2: can every chunk be computed?")
 }
 
-/// Tokens that the turns read together.
-fn read(turns: &[Turn]) -> usize {
-    turns.iter().fold(0, |sum, turn| sum.saturating_add(turn.tokens))
+/// Tokens of all chunks together.
+fn total(plan: &[ScheduledChunk]) -> usize {
+    plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.tokens))
 }
 
-/// The plan leaves nobody out who could go on. `seen` is what there is after it.
+/// Every sequence that can advance does. `seen` is what there is after the plan.
 ///
-/// - Oldest first, the texts that run have a turn and then hold all of their tokens. The
-///   first that has no turn, or has tokens left to read, must have an excuse: the whole
-///   budget is used. And nobody behind it has a turn; it may have one itself.
-/// - If strangers have no page, the oldest text of all that are there has a turn.
+/// - Oldest first, each running sequence has a chunk and then holds all of its tokens. The
+///   first that doesn't needs an excuse: the whole budget is used. No younger one then has a
+///   chunk; the sequence itself can have one.
+/// - If strangers have no page, the oldest sequence alive has a chunk.
 ///
-/// Budget 8. Three texts run and have 1, 9 and 1 tokens to read: turns of 1 and 7 are well.
-/// Turns of 1 and 1, for the first and the third, are not.
+/// Budget 8. Three sequences run, with 1, 9 and 1 tokens left to compute: chunks of 1 and 7
+/// are fine. Chunks of 1 and 1, for the first and the third, are not.
 ///
 /// It is asked about plans that keep the rules *plan* and *order*: see [`check`].
 ///
 /// # Errors
-/// [`Rule::Progress`], with the text.
-pub fn check_progress(setup: &Setup, turns: &[Turn], seen: &Seen) -> Result<(), Violation> {
-    todo!("ch15 task 3: who could go on, and has no turn?")
+/// [`Rule::Progress`], with the sequence.
+pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
+    todo!("ch15 task 3: could any sequence compute more?")
 }
 
-/// Whoever was let in finds room: if a text runs that did not run `before` the plan, the
-/// [pages to go](crate::simulation::SeenText::pages_to_go) of all that run together are no
-/// more than there is [room](Seen::room). If nobody was let in, there is nothing to check.
+/// An admitted sequence finds room: if one runs that did not run `before` the plan, then the
+/// [pages needed](crate::simulation::SeenSequence::pages_needed) by all running ones together
+/// are [available](Seen::available). If none was admitted, there is nothing to check.
 ///
 /// # Errors
-/// [`Rule::Fits`], with the text.
+/// [`Rule::Fits`], with the sequence.
 pub fn check_fits(setup: &Setup, before: &Seen, seen: &Seen) -> Result<(), Violation> {
-    todo!("ch15 task 3: if somebody was let in, is there room for all that run?")
+    todo!("ch15 task 3: are there pages for all, if one was admitted?")
 }
 
-/// The text is the one told alone (see [`alone`]), and it ended for the same reason. One that
-/// was cancelled is the beginning of it. And what its reader was told is what it has: each
-/// new token once, in its order, behind its prompt.
+/// The output is the one of the sequence running [alone], and it finished for the same reason;
+/// one that was cancelled has the beginning of it. And the sequence is its prompt and what its
+/// client received: each new token once, in order.
 ///
 /// # Errors
-/// [`Rule::Text`], with the text.
-pub fn check_text(ended: &Ended) -> Result<(), Violation> {
-    todo!("ch15 task 2: compare the text with what was told, and with the one told alone")
+/// [`Rule::Output`], with the sequence.
+pub fn check_output(ended: &Ended) -> Result<(), Violation> {
+    todo!("ch15 task 2: compare with the sequence running alone")
 }
 
-/// All rules, on what an event did. Behind one that is broken, none is asked any more.
+/// All rules, on what an event did. After one that is broken, no other is asked.
 ///
 /// # Errors
 /// The first that is broken.
 pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
-    if let Some(Planned { turns, seen }) = &scene.planned {
-        check_plan(setup, turns, seen)?;
+    if let Some(Planned { chunks, seen }) = &scene.planned {
+        check_plan(setup, chunks, seen)?;
         check_pages(seen)?;
         check_order(seen)?;
-        check_progress(setup, turns, seen)?;
+        check_progress(setup, chunks, seen)?;
         check_fits(setup, &scene.before, seen)?;
     }
     check_pages(&scene.after)?;
     check_order(&scene.after)?;
-    scene.ended.iter().try_for_each(check_text)
+    scene.ended.iter().try_for_each(check_output)
 }
 
-/// Runs a case: a new world, each event in its order, [all rules](check) after each. Then
-/// nobody else comes, the strangers give back [all pages](Event::GiveBack), and step follows
-/// step until all texts have ended, with the rules checked as before. Returns the
+/// Runs a case in a new world: each event in order, then the [end](finish). Returns the
 /// [steps made](World::steps).
 ///
-/// The end is near: when nobody disturbs, the oldest text reads a token in each step. Look at
-/// [`World::seen`] when the strangers have given back: no more steps are needed than all texts
-/// that run or wait there have tokens, prompt and all that they may get, together. If a text
-/// is still there after these, [`Rule::Ends`] is broken.
-///
 /// # Errors
-/// The first rule that is broken, the place of the event, and the steps until then. For what
-/// comes after the last event, the place is the number of events. A world that cannot even
-/// be made breaks its rule before the first event: place 0, step 0. The world's own rule,
-/// [`Rule::Stopped`], is passed on like any other.
+/// The first rule that is broken, the place of the event, and the steps until then. For the
+/// end, the place is the number of events. A world that cannot even be made breaks its rule
+/// before the first event: place 0, step 0.
 pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
-    todo!("ch15 task 3: each event, then until all have ended, and no longer")
+    let failure = |event, step| move |violation| Failure { event, step, violation };
+    let mut world = World::new(make, case.setup).map_err(failure(0, 0))?;
+    for (place, event) in case.events.iter().enumerate() {
+        happens(&mut world, *event).map_err(|violation| failure(place, world.steps())(violation))?;
+    }
+    finish(&mut world).map_err(|violation| failure(case.events.len(), world.steps())(violation))?;
+    Ok(world.steps())
 }
 
 /// Lets an event happen and checks all rules.
@@ -146,24 +144,37 @@ fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
     check(&world.setup(), &scene)
 }
 
-/// Makes a list of events shorter, then the numbers in it smaller, as long as `is_broken`
-/// says that the same rule is still broken. It says so of `events` itself.
+/// No more requests arrive, the strangers give back [all pages](Event::GiveBack), and step
+/// follows step until all sequences have finished, with the rules checked as before.
 ///
-/// Large pieces first: of 1,000 events of which 3 matter, most go in a few dozen questions.
-/// In the end, no event can be left out, and none made [smaller], without the rule holding.
+/// The end is near, because the oldest sequence computes a token in each step. Look at
+/// [`World::seen`] when the strangers have given back: all running and waiting sequences
+/// together need no more steps than they have prompt tokens and requested new tokens.
 ///
-/// `is_broken` runs a whole case, so it is asked about lists that are shorter or smaller than
-/// the last that was broken, and about no others. The same list gives the same answer.
-pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&[Event]) -> bool) -> Vec<Event> {
-    todo!("ch15 task 4: leave out and make smaller, until neither changes anything")
+/// # Errors
+/// The first rule that is broken; [`Rule::Ends`] if a sequence is still there after that many
+/// steps.
+fn finish(world: &mut World) -> Result<(), Violation> {
+    todo!("ch15 task 3: step until all have finished, but not forever")
 }
 
-/// Leaves out pieces that do not matter: halves, quarters and so on, and single events last.
-fn leave_out(events: &mut Vec<Event>, is_broken: &mut dyn FnMut(&[Event]) -> bool) {
-    todo!("ch15 task 4: large pieces first, then smaller ones")
+/// Makes a list of events shorter, then the numbers in it smaller, as long as `is_broken` says
+/// that the same rule is still broken. It says so of `events` itself.
+///
+/// In the end, no event can be left out and none made [smaller] without the rule holding. The
+/// same list gives the same answer.
+pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&Kept) -> bool) -> Vec<Event> {
+    let mut list = Shrinking::new(events, is_broken);
+    todo!("ch15 task 4: shorter and smaller, until neither is possible")
 }
 
-/// Puts smaller events in the place of larger ones, as long as there are any that will do.
-fn make_smaller(events: &mut [Event], is_broken: &mut dyn FnMut(&[Event]) -> bool) {
-    todo!("ch15 task 4: at each place, smaller events as long as one will do")
+/// Leaves out pieces that don't matter: the whole list, halves, quarters and so on, and single
+/// events last. Of 1,000 events of which 3 matter, most go in a few dozen questions.
+fn leave_out(list: &mut Shrinking<'_>) {
+    todo!("ch15 task 4: leave out large pieces first")
+}
+
+/// Replaces events with smaller ones, as long as there are any that will do.
+fn make_smaller(list: &mut Shrinking<'_>) {
+    todo!("ch15 task 4: replace events with smaller ones")
 }

@@ -1,4 +1,4 @@
-//! What a scheduler and the loop around it tell each other. Chapter 12 builds the scheduler.
+//! What a scheduler and the loop around it exchange. Chapter 12 builds the scheduler.
 //!
 //! ```text
 //!   submit ──► waiting ──► running ──► finished
@@ -6,72 +6,135 @@
 //!                 └─ preempt ─┘        cancel: from either, to finished
 //! ```
 //!
-//! A step of the loop: [`plan`] says which texts read how many tokens, the model reads them in one pass, and [`settle`]
-//! hands each text that has read all of its tokens the next one.
+//! A step of the loop: [`plan`] schedules a chunk of tokens for some of the sequences, the model computes all chunks in one
+//! pass, and [`settle`] hands each sequence that has caught up its next token.
 //!
 //! [`plan`]: crate::chapters::ch12_scheduler::Scheduler::plan
 //! [`settle`]: crate::chapters::ch12_scheduler::Scheduler::settle
 
 use crate::cache::CacheError;
+use crate::chapters::ch10_fork::ForkCache;
 
-/// Names a text of a scheduler: the first is 0, and each later arrival has a higher number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TextId(pub u64);
+/// Names a sequence of a scheduler: the first is 0, and later arrivals have higher numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub u64);
 
-impl std::fmt::Display for TextId {
+/// Its number, so that a list of them reads `[4, 7]`.
+impl std::fmt::Debug for SequenceId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// How much a step may hold.
+impl std::fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A request and its tokens so far.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    /// Its number.
+    pub id: SequenceId,
+    /// Prompt and generated tokens.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// New tokens requested.
+    pub max_new_tokens: usize,
+    /// What it has cost.
+    pub counters: SequenceCounters,
+}
+
+impl Sequence {
+    /// A sequence that has only its prompt.
+    pub fn new(id: SequenceId, prompt: Vec<u32>, max_new_tokens: usize) -> Self {
+        let (n_prompt, counters) = (prompt.len(), SequenceCounters::default());
+        Sequence { id, tokens: prompt, n_prompt, max_new_tokens, counters }
+    }
+
+    /// The generated tokens.
+    pub fn new_tokens(&self) -> &[u32] {
+        &self.tokens[self.n_prompt..]
+    }
+
+    /// The most rows it can ever have. The last token is generated and never computed: a prompt of 5 and 3 new tokens take 7
+    /// rows. Without a new token, none are ever computed.
+    pub fn max_rows(&self) -> usize {
+        match self.max_new_tokens {
+            0 => 0,
+            new => self.n_prompt.saturating_add(new - 1),
+        }
+    }
+}
+
+/// How much a step can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
-    /// Tokens that the texts of a step read together, at most: the budget.
+    /// The token budget: tokens computed in one step, at most.
     pub tokens: usize,
-    /// Texts that run at the same time, at most.
-    pub texts: usize,
+    /// Sequences that run at the same time, at most.
+    pub sequences: usize,
 }
 
-/// A text's part of a step.
+/// A sequence's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// The text.
-    pub text: TextId,
-    /// Tokens that it reads: the next that its cache does not hold, at least one.
+pub struct ScheduledChunk {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// Tokens to compute: the next ones that its cache does not hold, at least one.
     pub tokens: usize,
-    /// Whether it has then read all that it has, and is to get its next token.
-    pub is_last: bool,
+    /// Whether the cache then holds all tokens of the sequence, which is due its next token.
+    pub caught_up: bool,
 }
 
-/// The next token of a text.
+/// A sequence's next token, as the model chose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pick {
-    /// The text.
-    pub text: TextId,
+pub struct NextToken {
+    /// The sequence.
+    pub sequence: SequenceId,
     /// The token.
     pub token: u32,
 }
 
-/// Why a text ended.
+/// What the model computes for a sequence in a step.
+pub struct ChunkInput<'a> {
+    /// The chunk.
+    pub chunk: ScheduledChunk,
+    /// Its tokens: `[chunk.tokens]`.
+    pub tokens: &'a [u32],
+    /// Holds the rows of all tokens before, and has room for the rows of these.
+    pub cache: &'a mut ForkCache,
+}
+
+/// A sequence that has finished and given its pages back.
+pub struct Finished {
+    /// The sequence.
+    pub sequence: Sequence,
+    /// Why it finished.
+    pub reason: FinishReason,
+}
+
+/// Why a sequence finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The model chose an end of text.
+pub enum FinishReason {
+    /// The model chose an end-of-text token.
     EndOfText,
-    /// It has all the new tokens that were asked for.
+    /// It has as many new tokens as were requested.
     Limit,
-    /// Somebody did not want it any more.
+    /// It was cancelled.
     Cancelled,
 }
 
-/// What a text has cost.
+/// What a sequence has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Tokens of the prompt that the prefix cache held when the text first ran.
-    pub found: usize,
-    /// Tokens that it held when the text ran again after a preemption.
-    pub found_again: usize,
-    /// Tokens that were computed, whether for the first time or again.
+pub struct SequenceCounters {
+    /// Prompt tokens that the prefix cache held when the sequence first ran.
+    pub cached: usize,
+    /// Tokens that it held when the sequence ran again after a preemption.
+    pub cached_again: usize,
+    /// Tokens computed, whether for the first time or recomputed.
     pub computed: u64,
     /// How often it was preempted.
     pub preemptions: u64,
@@ -80,13 +143,16 @@ pub struct Counters {
 /// Why a scheduler refused. Nothing has changed, unless it was [`Cache`](ScheduleError::Cache).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// A step in which nobody can take part.
-    #[error("a step of {} tokens and {} texts tells nothing: both must be 1 or more", .0.tokens, .0.texts)]
+    /// Limits under which no step can compute anything.
+    #[error(
+        "a step of {} tokens and {} sequences computes nothing: both must be 1 or more",
+        .0.tokens, .0.sequences
+    )]
     NoStep(StepLimits),
-    /// A text without a beginning.
-    #[error("the prompt has no tokens: a text needs at least one; give a prompt")]
+    /// A prompt without tokens.
+    #[error("the prompt has no tokens: a request needs at least one; give a prompt")]
     NoPrompt,
-    /// A text that could not even run alone.
+    /// A request that the pool is too small for, even with no other sequence in it.
     #[error(
         "a prompt of {prompt} tokens and {max_new_tokens} new ones need {needed} pages, and the pool has {n_pages}; \
          ask for fewer tokens, or give the pool more pages"
@@ -94,32 +160,32 @@ pub enum ScheduleError {
     NeverFits {
         /// Tokens of the prompt.
         prompt: usize,
-        /// New tokens that it may get.
+        /// New tokens requested.
         max_new_tokens: usize,
         /// Pages that all but the newest of these tokens need.
         needed: usize,
         /// Pages of the pool.
         n_pages: usize,
     },
-    /// The step before has no answer yet.
-    #[error("turns of the last plan that are not settled: {turns}; hand their tokens to settle before the next plan")]
+    /// The previous step is not settled.
+    #[error("chunks of the last plan that are not settled: {chunks}; hand their tokens to settle before the next plan")]
     NotSettled {
-        /// Turns of the last plan.
-        turns: usize,
+        /// Chunks of the last plan.
+        chunks: usize,
     },
-    /// The tokens are not those that the plan asked for.
-    #[error("the plan asks for tokens of the texts {wanted:?}, in this order; there are tokens of {given:?}")]
-    WrongPicks {
-        /// Texts that were to get a token.
-        wanted: Vec<TextId>,
-        /// Texts that a token was given for.
-        given: Vec<TextId>,
+    /// The tokens are not the ones that the plan asked for.
+    #[error("the plan asks for tokens of the sequences {wanted:?}, in this order; there are tokens of {given:?}")]
+    WrongTokens {
+        /// Sequences that are due a token.
+        wanted: Vec<SequenceId>,
+        /// Sequences that a token was given for.
+        given: Vec<SequenceId>,
     },
-    /// Nobody knows this text, or it has ended.
-    #[error("text {0} is neither waiting nor running")]
-    UnknownText(TextId),
-    /// The caches refused for another reason than a lack of pages: the prefix cache keeps those of another pool, say. The step
-    /// may then be half planned or half settled; use another scheduler.
+    /// The sequence never came, or has finished.
+    #[error("sequence {0} is neither waiting nor running")]
+    UnknownSequence(SequenceId),
+    /// The caches refused for a reason other than a lack of pages: the prefix cache holds pages of a different pool, say. The
+    /// step can then be half planned or half settled; use a new scheduler.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }

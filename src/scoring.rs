@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::schedule::TextId;
+use crate::schedule::SequenceId;
 
 /// Natural logarithms of probabilities, as the model gives them: temperature, top-k and top-p not applied.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +74,7 @@ impl Scoring {
 }
 
 /// The prompts that are being scored.
-pub type Scorings = Rc<RefCell<BTreeMap<TextId, Scoring>>>;
+pub type Scorings = Rc<RefCell<BTreeMap<SequenceId, Scoring>>>;
 
 /// Tells how likely `chosen` was, and the `top` likeliest tokens. `logits`: `[vocab_size]`, finite. Of equals the lower id is
 /// the likelier.

@@ -14,8 +14,7 @@ use serde::Serialize;
 
 use crate::cache::PageId;
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::chapters::ch12_scheduler::Text;
-use crate::schedule::{Counters, Turn};
+use crate::schedule::{ScheduledChunk, Sequence, SequenceCounters};
 use crate::serving::Serving;
 
 /// Bytes of a text that are shown, at most: its newest.
@@ -140,8 +139,8 @@ impl View {
         serving: &Serving<'_>,
         pool: &PagePool,
         page_size: usize,
-        step: &[Turn],
-        mut words: impl FnMut(&Text) -> Words,
+        step: &[ScheduledChunk],
+        mut words: impl FnMut(&Sequence) -> Words,
     ) -> Self {
         let (scheduler, totals, limits) = (serving.scheduler(), serving.totals(), serving.limits());
         let owners = (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect();
@@ -169,9 +168,9 @@ impl View {
                 new_tokens: text.new_tokens().len(),
                 max_new_tokens: text.max_new_tokens,
                 rows,
-                read: step.iter().find(|turn| turn.text == text.id).map_or(0, |turn| turn.tokens),
+                read: step.iter().find(|turn| turn.sequence == text.id).map_or(0, |turn| turn.tokens),
                 pages: pages.iter().map(|page| page.0).collect(),
-                found: text.counters.found,
+                found: text.counters.cached,
                 preemptions: text.counters.preemptions,
             }
         });
@@ -185,7 +184,7 @@ impl View {
             ended: Vec::new(),
             read: step.iter().map(|turn| turn.tokens).sum(),
             budget: limits.tokens,
-            most_running: limits.texts,
+            most_running: limits.sequences,
             counts,
         }
     }
@@ -200,12 +199,12 @@ impl View {
 
 impl Counts {
     /// Counts a text that has not ended, and is in no total yet.
-    fn add(&mut self, text: &Text) {
-        let Counters { found, computed, preemptions, .. } = text.counters;
+    fn add(&mut self, text: &Sequence) {
+        let SequenceCounters { cached, computed, preemptions, .. } = text.counters;
         self.preemptions += preemptions;
         if computed > 0 {
             self.looked_for += text.n_prompt as u64;
-            self.found += found as u64;
+            self.found += cached as u64;
         }
     }
 }

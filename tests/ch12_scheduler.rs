@@ -32,10 +32,13 @@ mod world {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::chapters::ch12_scheduler::{Finished, Scheduler};
+    use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::prefixes::Prefixes;
     use page_by_page::prefixes::none::NoPrefixes;
-    use page_by_page::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
+    use page_by_page::schedule::{
+        FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceCounters, SequenceId,
+        StepLimits,
+    };
 
     use crate::support::asking::{asking, granted, made};
     use crate::support::limits;
@@ -67,16 +70,16 @@ mod world {
     }
 
     /// The text as it is when nobody else is there, and why it ends.
-    pub fn alone(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32]) -> (Vec<u32>, End) {
+    pub fn alone(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32]) -> (Vec<u32>, FinishReason) {
         let mut tokens = prompt.to_vec();
         while tokens.len() - prompt.len() < max_new_tokens {
             let token = next_token(&tokens);
             if end_of_text.contains(&token) {
-                return (tokens, End::EndOfText);
+                return (tokens, FinishReason::EndOfText);
             }
             tokens.push(token);
         }
-        (tokens, End::Limit)
+        (tokens, FinishReason::Limit)
     }
 
     /// What the scheduler asked of the prefix cache in its last call.
@@ -232,7 +235,7 @@ mod world {
     enum Stage {
         Waiting,
         Running,
-        Ended(End),
+        Ended(FinishReason),
     }
 
     /// What a text must be by now.
@@ -243,7 +246,7 @@ mod world {
         stage: Stage,
         /// Tokens that its cache holds.
         held: usize,
-        counters: Counters,
+        counters: SequenceCounters,
     }
 
     impl Known {
@@ -290,10 +293,10 @@ mod world {
     }
 
     /// `text 0 reads 4, text 1 reads 2 and its last`
-    pub fn told(plan: &[Turn]) -> String {
-        let turn = |turn: &Turn| {
-            let last = if turn.is_last { " +" } else { "" };
-            format!("text {} reads {}{last}", turn.text, turn.tokens)
+    pub fn told(plan: &[ScheduledChunk]) -> String {
+        let turn = |turn: &ScheduledChunk| {
+            let last = if turn.caught_up { " +" } else { "" };
+            format!("text {} reads {}{last}", turn.sequence, turn.tokens)
         };
         match plan {
             [] => "nobody reads".into(),
@@ -317,7 +320,7 @@ mod world {
                 keeps_nothing(page_size)
             };
             let (watched, log) = watched(inner);
-            let limits = StepLimits { tokens: budget, texts };
+            let limits = StepLimits { tokens: budget, sequences: texts };
             let scheduler = made("Scheduler::new", || Scheduler::new(&slab, watched, limits, end_of_text));
             World {
                 setup,
@@ -368,15 +371,15 @@ mod world {
             let what = format!("{call}, {}", self.at());
             self.begin(&call);
             let id = granted(what.clone(), || self.scheduler.submit(prompt.to_vec(), max_new_tokens));
-            same!(id, TextId(expected), "number of the text after {what}");
-            let stage = if max_new_tokens == 0 { Stage::Ended(End::Limit) } else { Stage::Waiting };
+            same!(id, SequenceId(expected), "number of the text after {what}");
+            let stage = if max_new_tokens == 0 { Stage::Ended(FinishReason::Limit) } else { Stage::Waiting };
             let known = Known {
                 tokens: prompt.to_vec(),
                 n_prompt: prompt.len(),
                 max_new_tokens,
                 stage,
                 held: 0,
-                counters: Counters::default(),
+                counters: SequenceCounters::default(),
             };
             self.texts.insert(expected, known);
             let tokens = count(prompt.len(), "token");
@@ -405,9 +408,9 @@ mod world {
         pub fn cancel(&mut self, id: u64) {
             let what = format!("cancel of text {id}, {}", self.at());
             self.begin("cancel");
-            granted(what.clone(), || self.scheduler.cancel(TextId(id)));
+            granted(what.clone(), || self.scheduler.cancel(SequenceId(id)));
             if let Some(known) = self.texts.get_mut(&id) {
-                known.stage = Stage::Ended(End::Cancelled);
+                known.stage = Stage::Ended(FinishReason::Cancelled);
                 known.held = 0;
             }
             self.note(format!("text {id} is cancelled"));
@@ -442,7 +445,7 @@ mod world {
             &self.texts[&id].tokens
         }
 
-        pub fn counters(&self, id: u64) -> Counters {
+        pub fn counters(&self, id: u64) -> SequenceCounters {
             self.texts[&id].counters
         }
 
@@ -451,7 +454,7 @@ mod world {
         }
 
         fn seen(&self) -> Vec<Seen> {
-            let seen = |(text, table): (&page_by_page::chapters::ch12_scheduler::Text, &PageTable)| Seen {
+            let seen = |(text, table): (&Sequence, &PageTable)| Seen {
                 id: text.id.0,
                 unread: text.tokens.len() - table.len().min(text.tokens.len()),
                 held: table.len(),
@@ -499,7 +502,7 @@ mod world {
 
         /// Plans a step and looks at the plan from all sides.
         #[track_caller]
-        pub fn plan(&mut self) -> Vec<Turn> {
+        pub fn plan(&mut self) -> Vec<ScheduledChunk> {
             limits::alive();
             self.steps += 1;
             let at = self.at();
@@ -533,18 +536,18 @@ mod world {
                     ids.first() == Some(oldest) || !was_running,
                     "text {oldest} is the oldest, and was preempted: the newest is to go first; {said}"
                 );
-                let reads = plan.iter().any(|turn| turn.text.0 == *oldest && turn.tokens > 0);
+                let reads = plan.iter().any(|turn| turn.sequence.0 == *oldest && turn.tokens > 0);
                 assert!(reads, "text {oldest} is the oldest, and reads nothing in this step; {said}");
             }
             for turn in &plan {
                 assert!(
-                    ids.contains(&turn.text.0),
+                    ids.contains(&turn.sequence.0),
                     "text {} is in the plan, and has no pages: it was preempted, or has ended; {said}",
-                    turn.text
+                    turn.sequence
                 );
-                assert!(turn.tokens > 0, "text {} is in the plan with no token; {said}", turn.text);
+                assert!(turn.tokens > 0, "text {} is in the plan with no token; {said}", turn.sequence);
             }
-            let order: Vec<u64> = plan.iter().map(|turn| turn.text.0).collect();
+            let order: Vec<u64> = plan.iter().map(|turn| turn.sequence.0).collect();
             assert!(
                 order.is_sorted_by(|a, b| a < b),
                 "the plan does not go from the oldest text to the newest, each once; {said}"
@@ -556,7 +559,7 @@ mod world {
             assert!(again.is_empty(), "{} preempted and let in again in the same step; {said}", were(&again));
             let ran: Vec<(u64, usize)> = plan
                 .iter()
-                .map(|turn| (turn.text.0, turn.tokens))
+                .map(|turn| (turn.sequence.0, turn.tokens))
                 .filter(|(id, _)| before.iter().any(|seen| seen.id == *id))
                 .collect();
             let states: Vec<String> = before
@@ -581,7 +584,7 @@ mod world {
             self.check_admitted(&came, &preempted, sum, &plan, &after, &said);
             self.check_early_insertions(&said);
             for turn in &plan {
-                let seen = after.iter().find(|seen| seen.id == turn.text.0);
+                let seen = after.iter().find(|seen| seen.id == turn.sequence.0);
                 let Some(seen) = seen else { continue };
                 let known = self.texts.get_mut(&seen.id);
                 let known = known.unwrap_or_else(|| panic!("text {} is in the plan and never came; {said}", seen.id));
@@ -594,11 +597,11 @@ mod world {
                     seen.id,
                     turn.tokens
                 );
-                let is_last = seen.held == known.tokens.len();
+                let caught_up = seen.held == known.tokens.len();
                 same!(
-                    turn.is_last,
-                    is_last,
-                    "is_last of text {}, which has then read {} of {}; {said}",
+                    turn.caught_up,
+                    caught_up,
+                    "caught_up of text {}, which has then read {} of {}; {said}",
                     seen.id,
                     seen.held,
                     count(known.tokens.len(), "token")
@@ -607,9 +610,9 @@ mod world {
                     let first_time = known.counters.computed == 0;
                     known.stage = Stage::Running;
                     if first_time {
-                        known.counters.found += found;
+                        known.counters.cached += found;
                     } else {
-                        known.counters.found_again += found;
+                        known.counters.cached_again += found;
                     }
                 }
                 known.held = seen.held;
@@ -685,7 +688,7 @@ mod world {
             came: &[u64],
             preempted: &[u64],
             sum: usize,
-            plan: &[Turn],
+            plan: &[ScheduledChunk],
             after: &[Seen],
             said: &str,
         ) {
@@ -705,9 +708,9 @@ mod world {
                 self.texts.get(&id).map_or(0, |known| known.rows_to_come().div_ceil(page_size).saturating_sub(pages))
             };
             let mut left = budget
-                - (sum - plan.iter().filter(|turn| came.contains(&turn.text.0)).map(|t| t.tokens).sum::<usize>());
+                - (sum - plan.iter().filter(|turn| came.contains(&turn.sequence.0)).map(|t| t.tokens).sum::<usize>());
             for id in came {
-                let turn = plan.iter().find(|turn| turn.text.0 == *id);
+                let turn = plan.iter().find(|turn| turn.sequence.0 == *id);
                 let held = after.iter().find(|seen| seen.id == *id).map_or(0, |seen| seen.held);
                 let turn = turn.unwrap_or_else(|| panic!("text {id} was let in and reads nothing; {said}"));
                 let (tokens, reads) = (self.texts[id].tokens.len(), turn.tokens);
@@ -802,19 +805,19 @@ mod world {
 
         /// The model's part: reads what the plan says, and returns the tokens that come next.
         #[track_caller]
-        pub fn read(&mut self, plan: &[Turn]) -> Vec<Pick> {
+        pub fn read(&mut self, plan: &[ScheduledChunk]) -> Vec<NextToken> {
             let at = self.at();
             let question = asking(format!("readings, {at}"));
-            let readings = self.scheduler.readings();
+            let readings = self.scheduler.inputs();
             drop(question);
-            let turns: Vec<Turn> = readings.iter().map(|reading| reading.turn).collect();
+            let turns: Vec<ScheduledChunk> = readings.iter().map(|reading| reading.chunk).collect();
             same!(turns, plan, "turns of the readings, {at}");
             let mut picks = Vec::new();
             for reading in readings {
-                let id = reading.turn.text.0;
+                let id = reading.chunk.sequence.0;
                 let known = &self.texts[&id];
                 let held = reading.cache.len();
-                let read = held - reading.turn.tokens..held;
+                let read = held - reading.chunk.tokens..held;
                 same!(
                     reading.tokens,
                     &known.tokens[read.clone()],
@@ -849,8 +852,8 @@ mod world {
                         );
                     }
                 }
-                if reading.turn.is_last {
-                    picks.push(Pick { text: reading.turn.text, token: next_token(&known.tokens) });
+                if reading.chunk.caught_up {
+                    picks.push(NextToken { sequence: reading.chunk.sequence, token: next_token(&known.tokens) });
                 }
             }
             picks
@@ -858,23 +861,24 @@ mod world {
 
         /// Hands the tokens in and looks at what became of them.
         #[track_caller]
-        pub fn settle(&mut self, picks: &[Pick]) {
+        pub fn settle(&mut self, picks: &[NextToken]) {
             let at = self.at();
-            let told: Vec<String> = picks.iter().map(|pick| format!("{} for text {}", pick.token, pick.text)).collect();
+            let told: Vec<String> =
+                picks.iter().map(|pick| format!("{} for text {}", pick.token, pick.sequence)).collect();
             let told = if told.is_empty() { "no tokens".into() } else { format!("the tokens {}", told.join(", ")) };
             let what = format!("settle with {told}; {at}");
             self.begin("settle");
             granted(what.clone(), || self.scheduler.settle(picks));
             let mut ended = Vec::new();
             for pick in picks {
-                let id = pick.text.0;
+                let id = pick.sequence.0;
                 let Some(known) = self.texts.get_mut(&id) else { continue };
                 if self.end_of_text.contains(&pick.token) {
-                    known.stage = Stage::Ended(End::EndOfText);
+                    known.stage = Stage::Ended(FinishReason::EndOfText);
                 } else {
                     known.tokens.push(pick.token);
                     if known.tokens.len() == known.n_prompt + known.max_new_tokens {
-                        known.stage = Stage::Ended(End::Limit);
+                        known.stage = Stage::Ended(FinishReason::Limit);
                     }
                 }
                 if let Stage::Ended(end) = &known.stage {
@@ -890,7 +894,7 @@ mod world {
 
         /// A whole step.
         #[track_caller]
-        pub fn step(&mut self) -> Vec<Turn> {
+        pub fn step(&mut self) -> Vec<ScheduledChunk> {
             let plan = self.plan();
             let picks = self.read(&plan);
             self.settle(&picks);
@@ -919,9 +923,9 @@ mod world {
             let question = asking(format!("take_finished after {what}"));
             let finished = self.scheduler.take_finished();
             drop(question);
-            let ids: Vec<u64> = finished.iter().map(|finished| finished.text.id.0).collect();
+            let ids: Vec<u64> = finished.iter().map(|finished| finished.sequence.id.0).collect();
             same!(ids, ended, "texts that have ended with the {what}");
-            for Finished { text, end } in &finished {
+            for Finished { sequence: text, reason: end } in &finished {
                 let known = &self.texts[&text.id.0];
                 same!(Stage::Ended(*end), known.stage, "why text {} ended, after the {what}", text.id);
                 check_text(text, known, what);
@@ -985,7 +989,7 @@ mod world {
                 "pages that are free or the prefix cache's when all texts have ended, {at}"
             );
             for (id, known) in &self.texts {
-                if matches!(known.stage, Stage::Ended(End::EndOfText | End::Limit)) {
+                if matches!(known.stage, Stage::Ended(FinishReason::EndOfText | FinishReason::Limit)) {
                     let (tokens, end) = alone(&known.tokens[..known.n_prompt], known.max_new_tokens, &self.end_of_text);
                     same!(
                         (&known.tokens, &known.stage),
@@ -998,7 +1002,7 @@ mod world {
     }
 
     #[track_caller]
-    fn check_text(text: &page_by_page::chapters::ch12_scheduler::Text, known: &Known, what: &str) {
+    fn check_text(text: &Sequence, known: &Known, what: &str) {
         let id = text.id;
         if text.tokens != known.tokens {
             same!(text.tokens, known.tokens, "tokens of text {id}, after the {what}");
@@ -1018,11 +1022,13 @@ mod checks {
     use page_by_page::chapters::ch06_paged::PageSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::chapters::ch12_scheduler::{Scheduler, Text};
+    use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::in_place::CacheRef;
     use page_by_page::model::LogitRows;
     use page_by_page::sampler::Sampler;
-    use page_by_page::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
+    use page_by_page::schedule::{
+        FinishReason, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceCounters, SequenceId, StepLimits,
+    };
     use page_by_page::workload::serving::TINY_LLM;
 
     use super::world::{
@@ -1040,9 +1046,9 @@ mod checks {
         (0..n as u32).map(|token| 1000 * (name + 1) + token).collect()
     }
 
-    /// A plan, short: (text, tokens, is_last).
-    fn short(plan: &[Turn]) -> Vec<(u64, usize, bool)> {
-        plan.iter().map(|turn| (turn.text.0, turn.tokens, turn.is_last)).collect()
+    /// A plan, short: (text, tokens, caught_up).
+    fn short(plan: &[ScheduledChunk]) -> Vec<(u64, usize, bool)> {
+        plan.iter().map(|turn| (turn.sequence.0, turn.tokens, turn.caught_up)).collect()
     }
 
     /// A token that the text chooses as its `n`th new one and not before: as an end of text it ends it there.
@@ -1065,7 +1071,7 @@ mod checks {
         let waiting: Vec<(u64, usize, usize, usize)> = world
             .scheduler
             .waiting()
-            .map(|text: &Text| (text.id.0, text.tokens.len(), text.n_prompt, text.max_new_tokens))
+            .map(|text: &Sequence| (text.id.0, text.tokens.len(), text.n_prompt, text.max_new_tokens))
             .collect();
         same!(
             waiting,
@@ -1075,7 +1081,7 @@ mod checks {
         same!(world.scheduler.running().count(), 0, "texts that run before the first plan");
         same!(world.n_free(), 3, "free pages of 3 before the first plan");
         for text in world.scheduler.waiting() {
-            same!(text.counters, Counters::default(), "counters of text {} before the first plan", text.id);
+            same!(text.counters, SequenceCounters::default(), "counters of text {} before the first plan", text.id);
             same!(text.new_tokens(), [0; 0], "new tokens of text {} before the first plan", text.id);
         }
     }
@@ -1144,8 +1150,8 @@ mod checks {
         let mut scheduler = scheduler(Setup::of(3, 8, 2));
         often("submit, with more and more texts in the queue", n, |number| {
             let id = scheduler.submit(vec![1, 2, 3], 2);
-            if id != Ok(TextId(number as u64)) {
-                same!(id, Ok(TextId(number as u64)), "number of the text that is the {number}th to come");
+            if id != Ok(SequenceId(number as u64)) {
+                same!(id, Ok(SequenceId(number as u64)), "number of the text that is the {number}th to come");
             }
         });
         same!(scheduler.waiting().count(), n, "texts that wait, after {n} calls of submit");
@@ -1156,7 +1162,7 @@ mod checks {
     fn scheduler(setup: Setup) -> Scheduler {
         let Setup { page_size, n_pages, budget, texts, .. } = setup;
         let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, page_size, n_pages));
-        let limits = StepLimits { tokens: budget, texts };
+        let limits = StepLimits { tokens: budget, sequences: texts };
         made("Scheduler::new", || Scheduler::new(&slab, keeps_nothing(page_size), limits, &[]))
     }
 
@@ -1164,7 +1170,7 @@ mod checks {
     fn given_a_step_needs_tokens_and_texts() {
         let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 3));
         for (tokens, texts) in [(0, 1), (1, 0), (0, 0)] {
-            let limits = StepLimits { tokens, texts };
+            let limits = StepLimits { tokens, sequences: texts };
             let found = Scheduler::new(&slab, keeps_nothing(4), limits, &[]).err();
             same!(found, Some(ScheduleError::NoStep(limits)), "Scheduler::new with {limits:?}");
         }
@@ -1178,23 +1184,23 @@ mod checks {
         for _ in 0..3 {
             same!(world.plan(), [], "the plan when no text is there");
         }
-        same!(world.scheduler.readings().len(), 0, "readings when no text is there");
+        same!(world.scheduler.inputs().len(), 0, "readings when no text is there");
     }
 
     #[test]
     fn task_2_a_prompt_is_read_as_far_as_the_budget_goes() {
-        for (budget, n, is_last) in [(1, 1, false), (4, 4, false), (9, 9, false), (10, 10, true), (11, 10, true)] {
+        for (budget, n, caught_up) in [(1, 1, false), (4, 4, false), (9, 9, false), (10, 10, true), (11, 10, true)] {
             let mut world = World::new(Setup::of(4, budget, 2));
             world.submit(&prompt(0, 10), 3);
-            same!(short(&world.plan()), [(0, n, is_last)], "the plan for a prompt of 10 tokens, budget {budget}");
+            same!(short(&world.plan()), [(0, n, caught_up)], "the plan for a prompt of 10 tokens, budget {budget}");
             same!(
                 world.n_free(),
                 4 - n.div_ceil(4),
                 "free pages of 4 beside room for {}, page size 4",
                 count(n, "token")
             );
-            let plan = [Turn { text: TextId(0), tokens: n, is_last }];
-            same!(world.read(&plan).len(), usize::from(is_last), "tokens that are asked for, {n} of 10 read");
+            let plan = [ScheduledChunk { sequence: SequenceId(0), tokens: n, caught_up }];
+            same!(world.read(&plan).len(), usize::from(caught_up), "tokens that are asked for, {n} of 10 read");
         }
     }
 
@@ -1313,7 +1319,7 @@ mod checks {
         granted("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &kept));
         drop(cache);
         let (prefixes, _log) = watched(Box::new(prefixes));
-        let limits = StepLimits { tokens: 8, texts: 4 };
+        let limits = StepLimits { tokens: 8, sequences: 4 };
         let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
         granted("submit of 12 tokens, 1 new", || scheduler.submit(prompt(0, 12), 1));
         same!(
@@ -1328,7 +1334,7 @@ mod checks {
         // Each text takes one page of two, and wants a second for its fifth row.
         let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 2));
         let (prefixes, log) = watched(Box::new(Fails { page_size: 4, call }));
-        let limits = StepLimits { tokens: 100, texts: 4 };
+        let limits = StepLimits { tokens: 100, sequences: 4 };
         let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
         for name in [0, 1] {
             granted("submit of 3 tokens, 5 new", || scheduler.submit(prompt(name, 3), 5));
@@ -1340,8 +1346,8 @@ mod checks {
                 Ok(plan) => plan,
                 Err(error) => return Some(("plan", error)),
             };
-            let last = plan.iter().filter(|turn| turn.is_last);
-            let picks: Vec<Pick> = last.map(|turn| Pick { text: turn.text, token: 5 }).collect();
+            let last = plan.iter().filter(|turn| turn.caught_up);
+            let picks: Vec<NextToken> = last.map(|turn| NextToken { sequence: turn.sequence, token: 5 }).collect();
             if let Err(error) = scheduler.settle(&picks) {
                 return Some(("settle", error));
             }
@@ -1379,7 +1385,7 @@ mod checks {
             let question = asking("plan, with a plan of 2 turns that is not settled");
             let found = world.scheduler.plan();
             drop(question);
-            same!(found, Err(ScheduleError::NotSettled { turns: 2 }), "plan, with one that is not settled");
+            same!(found, Err(ScheduleError::NotSettled { chunks: 2 }), "plan, with one that is not settled");
             world.check_all("refused plan");
         }
         world.read(&plan);
@@ -1462,9 +1468,12 @@ mod checks {
     #[test]
     fn task_3_an_end_of_text_ends_it_and_is_no_part_of_it() {
         let asked = prompt(0, 5);
-        for (n, most, end) in
-            [(1, 5, End::EndOfText), (2, 5, End::EndOfText), (3, 3, End::EndOfText), (3, 2, End::Limit)]
-        {
+        for (n, most, end) in [
+            (1, 5, FinishReason::EndOfText),
+            (2, 5, FinishReason::EndOfText),
+            (3, 3, FinishReason::EndOfText),
+            (3, 2, FinishReason::Limit),
+        ] {
             let end_of_text = [7, nth_new(&asked, n), 9];
             let mut world = World::of(String::new(), Setup::of(12, 100, 4), &end_of_text);
             world.submit(&asked, most);
@@ -1565,8 +1574,8 @@ mod checks {
                 "the plan for a text of {} that another one had begun with, page size 4",
                 count(tokens, "token")
             );
-            same!(world.counters(1).found, found, "tokens found, of {tokens}");
-            let plan = [Turn { text: TextId(1), tokens: tokens - found, is_last: true }];
+            same!(world.counters(1).cached, found, "tokens found, of {tokens}");
+            let plan = [ScheduledChunk { sequence: SequenceId(1), tokens: tokens - found, caught_up: true }];
             world.read(&plan);
         }
     }
@@ -1634,8 +1643,8 @@ mod checks {
         }
         let plan = world.plan();
         let picks = world.read(&plan);
-        let pick = |text: u64| Pick { text: TextId(text), token: 100 };
-        let wanted: Vec<TextId> = [0, 1, 2].map(TextId).to_vec();
+        let pick = |text: u64| NextToken { sequence: SequenceId(text), token: 100 };
+        let wanted: Vec<SequenceId> = [0, 1, 2].map(SequenceId).to_vec();
         for given in [
             &[][..],
             &[0],
@@ -1653,8 +1662,8 @@ mod checks {
             let question = asking(&what);
             let found = world.scheduler.settle(&given.iter().copied().map(pick).collect::<Vec<_>>());
             drop(question);
-            let given = given.iter().copied().map(TextId).collect();
-            same!(found, Err(ScheduleError::WrongPicks { wanted: wanted.clone(), given }), "{what}");
+            let given = given.iter().copied().map(SequenceId).collect();
+            same!(found, Err(ScheduleError::WrongTokens { wanted: wanted.clone(), given }), "{what}");
             world.check_all(&format!("refused {what}"));
             same!(world.scheduler.prefixes().n_pages(), 0, "pages of the prefix cache after the refused {what}");
             same!(world.scheduler.take_finished().len(), 0, "texts that have ended with the refused {what}");
@@ -1668,16 +1677,16 @@ mod checks {
     #[test]
     fn task_3_a_step_is_settled_once() {
         let mut world = World::new(Setup::of(20, 20, 4));
-        let pick = Pick { text: TextId(0), token: 100 };
-        let wrong = |given| Err(ScheduleError::WrongPicks { wanted: vec![], given });
-        same!(world.scheduler.settle(&[pick]), wrong(vec![TextId(0)]), "settle with a token when no text is there");
+        let pick = NextToken { sequence: SequenceId(0), token: 100 };
+        let wrong = |given| Err(ScheduleError::WrongTokens { wanted: vec![], given });
+        same!(world.scheduler.settle(&[pick]), wrong(vec![SequenceId(0)]), "settle with a token when no text is there");
         same!(world.scheduler.settle(&[]), Ok(()), "settle with no token when no text is there");
         world.submit(&prompt(0, 5), 3);
         same!(world.scheduler.settle(&[]), Ok(()), "settle with no token before the first plan");
         world.step();
         same!(
             world.scheduler.settle(&[pick]),
-            wrong(vec![TextId(0)]),
+            wrong(vec![SequenceId(0)]),
             "settle a second time, with the token of text 0"
         );
         world.check_all("settle that was refused");
@@ -1743,9 +1752,13 @@ mod checks {
         world.cancel(2);
         for id in [0, 2, 3, u64::MAX, 1 << 32 | 1] {
             let question = asking(format!("cancel of text {id}, which has ended or never came"));
-            let found = world.scheduler.cancel(TextId(id));
+            let found = world.scheduler.cancel(SequenceId(id));
             drop(question);
-            same!(found, Err(ScheduleError::UnknownText(TextId(id))), "cancel of text {id}, which is not there");
+            same!(
+                found,
+                Err(ScheduleError::UnknownSequence(SequenceId(id))),
+                "cancel of text {id}, which is not there"
+            );
             world.check_all("refused cancel");
         }
         world.run(10);
@@ -1760,8 +1773,8 @@ mod checks {
         }
         let plan = world.plan();
         for id in [0, 1, 2, 7] {
-            let found = world.scheduler.cancel(TextId(id));
-            same!(found, Err(ScheduleError::NotSettled { turns: 2 }), "cancel of text {id} between plan and settle");
+            let found = world.scheduler.cancel(SequenceId(id));
+            same!(found, Err(ScheduleError::NotSettled { chunks: 2 }), "cancel of text {id} between plan and settle");
             world.check_all("cancel that was refused");
         }
         let picks = world.read(&plan);
@@ -1774,14 +1787,18 @@ mod checks {
     #[test]
     fn task_3_what_has_ended_is_told_once() {
         let mut scheduler = scheduler(Setup::of(12, 100, 4));
-        let ids: Vec<TextId> =
+        let ids: Vec<SequenceId> =
             (0..3).map(|name| granted("submit of 5 tokens, 2 new", || scheduler.submit(prompt(name, 5), 2))).collect();
         granted("cancel of text 1, which waits", || scheduler.cancel(ids[1]));
         let told = |scheduler: &mut Scheduler| {
             let finished = scheduler.take_finished();
-            finished.iter().map(|finished| (finished.text.id.0, finished.end)).collect::<Vec<_>>()
+            finished.iter().map(|finished| (finished.sequence.id.0, finished.reason)).collect::<Vec<_>>()
         };
-        same!(told(&mut scheduler), [(1, End::Cancelled)], "texts that have ended, after text 1 was cancelled");
+        same!(
+            told(&mut scheduler),
+            [(1, FinishReason::Cancelled)],
+            "texts that have ended, after text 1 was cancelled"
+        );
         same!(told(&mut scheduler), [], "texts that have ended, asked again");
     }
 
@@ -1882,7 +1899,7 @@ mod checks {
         same!(short(&world.plan()), [(1, 9, true)], "the plan: 2 pages are free, 4 can be evicted, 3 are needed");
         let evicted: usize = world.log.borrow().evictions.iter().map(|(_, got)| got).sum();
         same!(evicted, 1, "pages that were evicted: 2 were free, and 3 were needed");
-        let picks = world.read(&[Turn { text: TextId(1), tokens: 9, is_last: true }]);
+        let picks = world.read(&[ScheduledChunk { sequence: SequenceId(1), tokens: 9, caught_up: true }]);
         world.settle(&picks);
         world.run(10);
         same!(world.counters(1).preemptions, 0, "preemptions, with pages that nobody uses");
@@ -1920,9 +1937,9 @@ mod checks {
         assert!(had > 6, "the example is badly chosen: text 1 has {had} tokens");
         world.run(60);
         let counters = world.counters(1);
-        assert!(counters.found_again > 0, "text 1 finds nothing of what it had computed; {}", world.at());
+        assert!(counters.cached_again > 0, "text 1 finds nothing of what it had computed; {}", world.at());
         same!(
-            counters.computed + counters.found_again as u64,
+            counters.computed + counters.cached_again as u64,
             // All but the newest, and once more those that it had read when it had to go.
             (5 + 9 - 1) + had as u64 - 1,
             "tokens that text 1 has computed and found again: it had {had} when it had to go, the newest of them not read"
@@ -2080,7 +2097,7 @@ mod checks {
         transcript.line("page size 4, 8 pages, budget 8, at most 3 texts run; + gets its next token");
         let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 8));
         let (prefixes, log) = watched(Box::new(made("PrefixCache::new of chapter 11", || PrefixCache::new(4))));
-        let limits = StepLimits { tokens: 8, texts: 3 };
+        let limits = StepLimits { tokens: 8, sequences: 3 };
         let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
         let beginning = prompt(0, 8);
         let texts = [
@@ -2098,7 +2115,7 @@ mod checks {
                 let id = granted("submit, in the transcript", || scheduler.submit(tokens.clone(), *most));
                 transcript.line(format!("text {id} comes: {} tokens, {most} new", tokens.len()));
             }
-            if step == 12 && scheduler.cancel(TextId(4)).is_ok() {
+            if step == 12 && scheduler.cancel(SequenceId(4)).is_ok() {
                 transcript.line("text 4 is cancelled");
                 finished.extend(scheduler.take_finished());
             }
@@ -2113,28 +2130,29 @@ mod checks {
             for id in ran.iter().filter(|id| !run_now.contains(id)) {
                 line += &format!("; {id} has to go");
             }
-            let last = plan.iter().filter(|turn| turn.is_last);
-            let tokens = |id: TextId| {
+            let last = plan.iter().filter(|turn| turn.caught_up);
+            let tokens = |id: SequenceId| {
                 let text = scheduler.running().find(|(text, _)| text.id == id);
                 text.map_or(Vec::new(), |(text, _)| text.tokens.clone())
             };
-            let picks: Vec<Pick> =
-                last.map(|turn| Pick { text: turn.text, token: next_token(&tokens(turn.text)) }).collect();
+            let picks: Vec<NextToken> = last
+                .map(|turn| NextToken { sequence: turn.sequence, token: next_token(&tokens(turn.sequence)) })
+                .collect();
             granted("settle, in the transcript", || scheduler.settle(&picks));
             let ended = scheduler.take_finished();
             for ended in &ended {
-                line += &format!("; {} ends", ended.text.id);
+                line += &format!("; {} ends", ended.sequence.id);
             }
             finished.extend(ended);
             let kept = scheduler.prefixes().n_pages();
             transcript.line(format!("{line:<72}{} free, {kept} kept", slab.borrow().pool().n_free()));
         }
-        finished.sort_by_key(|finished| finished.text.id);
+        finished.sort_by_key(|finished| finished.sequence.id);
         for ended in finished {
-            let Counters { found, found_again, computed, preemptions } = ended.text.counters;
+            let SequenceCounters { cached: found, cached_again, computed, preemptions } = ended.sequence.counters;
             transcript.line(format!(
-                "text {}: {computed} computed, {found} found, {found_again} found again, {preemptions} times preempted",
-                ended.text.id
+                "text {}: {computed} computed, {found} found, {cached_again} found again, {preemptions} times preempted",
+                ended.sequence.id
             ));
         }
         assert_transcript("ch12_schedule", &transcript);
@@ -2226,7 +2244,7 @@ mod checks {
             let run = format!("{n_pages} pages of {page_size}, budget {budget}, at most {texts} running");
             let slab = made("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
             let prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(page_size));
-            let limits = StepLimits { tokens: budget, texts };
+            let limits = StepLimits { tokens: budget, sequences: texts };
             let (prefixes, log) = watched(Box::new(prefixes));
             let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
             for (tokens, most) in &asked {
@@ -2246,21 +2264,21 @@ mod checks {
                 let plan = granted(format!("plan, {run}"), || scheduler.plan());
                 let vocab = storyteller.model.config().vocab_size;
                 let mut batch = Vec::new();
-                for reading in scheduler.readings() {
-                    let rows = LogitRows::Newest(usize::from(reading.turn.is_last));
+                for reading in scheduler.inputs() {
+                    let rows = LogitRows::Newest(usize::from(reading.chunk.caught_up));
                     let chunk =
                         storyteller.model.chunk_with_room(reading.tokens, CacheRef::Gather(reading.cache), rows);
-                    batch.push(granted(format!("the tokens of text {}, {run}", reading.turn.text), || chunk));
+                    batch.push(granted(format!("the tokens of text {}, {run}", reading.chunk.sequence), || chunk));
                 }
                 let logits = granted(format!("a step of the model, {run}"), || storyteller.model.forward(batch));
-                let last = plan.iter().filter(|turn| turn.is_last);
+                let last = plan.iter().filter(|turn| turn.caught_up);
                 let mut picks = Vec::new();
                 for (turn, row) in last.zip(logits.chunks(vocab)) {
-                    let text = turn.text.0 as usize;
+                    let text = turn.sequence.0 as usize;
                     let (prompt, said) = (&asked[text].0, &alone[text].1);
                     let place = scheduler
                         .running()
-                        .find(|(running, _)| running.id == turn.text)
+                        .find(|(running, _)| running.id == turn.sequence)
                         .map_or(0, |(running, _)| running.tokens.len() - prompt.len());
                     assert!(
                         said.get(place)
@@ -2268,14 +2286,14 @@ mod checks {
                         "story {text}, new token {place}: the logits are not, bit for bit, those of the story told alone; \
                          step {step}, {run}"
                     );
-                    picks.push(Pick { text: turn.text, token: samplers[text].pick(row) });
+                    picks.push(NextToken { sequence: turn.sequence, token: samplers[text].pick(row) });
                 }
                 granted(format!("settle, {run}"), || scheduler.settle(&picks));
                 for ended in scheduler.take_finished() {
-                    let text = ended.text.id.0 as usize;
-                    preemptions += ended.text.counters.preemptions;
+                    let text = ended.sequence.id.0 as usize;
+                    preemptions += ended.sequence.counters.preemptions;
                     let (n_prompt, told) = (asked[text].0.len(), &alone[text].0);
-                    storyteller.assert_same_story(ended.text.new_tokens(), &told[n_prompt..]);
+                    storyteller.assert_same_story(ended.sequence.new_tokens(), &told[n_prompt..]);
                     finished += 1;
                 }
                 if finished == asked.len() {

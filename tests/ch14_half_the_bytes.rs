@@ -876,7 +876,7 @@ mod grader {
             let sampler = |text: usize| Sampler::new(Sampling { seed: text as u64, ..SAMPLING });
             let slab = made("PageSlab::new", || PageSlab::new(teller.model.kv_layout(), 3, 8));
             let prefixes = Box::new(made("PrefixCache::new", || PrefixCache::new(3)));
-            let limits = StepLimits { tokens: 5, texts: 3 };
+            let limits = StepLimits { tokens: 5, sequences: 3 };
             let mut serving = made("Serving::new", || Serving::new(&teller.model, &slab, prefixes, limits, &[]));
             for (text, (prompt, most)) in asked.iter().enumerate() {
                 granted("submit", || serving.submit(prompt.clone(), *most, sampler(text)));

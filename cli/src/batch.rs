@@ -13,7 +13,7 @@ use clap::Args;
 use page_by_page::disk::tier::Tier;
 use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{End, TextId};
+use page_by_page::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Generated, Serving, Totals};
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
@@ -123,7 +123,7 @@ struct Run<'m> {
     is_read: bool,
     /// Lines so far that are not empty.
     n_lines: usize,
-    taken: HashMap<TextId, Taken>,
+    taken: HashMap<SequenceId, Taken>,
     results: Results,
     telling: Telling,
 }
@@ -301,7 +301,7 @@ impl Run<'_> {
             let step = self.serving.step()?;
             let (now, steps) = (Instant::now(), self.serving.totals().steps);
             for pick in step.new_tokens {
-                if let Some(taken) = self.taken.get_mut(&pick.text) {
+                if let Some(taken) = self.taken.get_mut(&pick.sequence) {
                     taken.first.get_or_insert(First { at: now, steps: steps - taken.steps_before });
                     taken.last = now;
                 }
@@ -385,7 +385,7 @@ impl Run<'_> {
         }
     }
 
-    fn submit(&mut self, wish: Wish) -> Result<(TextId, Sampling)> {
+    fn submit(&mut self, wish: Wish) -> Result<(SequenceId, Sampling)> {
         let Wish { prompt, max_new_tokens, temperature, top_k, top_p, seed } = wish;
         let config = self.model.config();
         let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
@@ -407,9 +407,9 @@ impl Run<'_> {
         let Generated { text, end, held } = generated;
         let Some(taken) = self.taken.remove(&text.id) else { return Ok(()) };
         let (end, error) = match end {
-            Ok(End::EndOfText) => ("end of text", None),
-            Ok(End::Limit) => ("limit", None),
-            Ok(End::Cancelled) => ("cancelled", None),
+            Ok(FinishReason::EndOfText) => ("end of text", None),
+            Ok(FinishReason::Limit) => ("limit", None),
+            Ok(FinishReason::Cancelled) => ("cancelled", None),
             Err(error) => ("failed", Some(format!("line {}: {error}", taken.line))),
         };
         let mut stream = self.tokenizer.stream();
@@ -432,8 +432,8 @@ impl Run<'_> {
             counters: Some(Counters {
                 prompt_tokens: text.n_prompt,
                 new_tokens: n_new,
-                found: counters.found,
-                found_again: counters.found_again,
+                found: counters.cached,
+                found_again: counters.cached_again,
                 computed: counters.computed,
                 computed_again: held.recomputed,
                 preemptions: counters.preemptions,

@@ -95,7 +95,7 @@ impl Serve {
     pub fn run(self) -> Result<()> {
         require_chapters(&[&CHAPTERS[..], self.page_file.chapters()].concat())?;
         let limits = self.sharing.limits();
-        if limits.tokens == 0 || limits.texts == 0 {
+        if limits.tokens == 0 || limits.sequences == 0 {
             return Err(ScheduleError::NoStep(limits).into());
         }
         let dir = model_dir(&self.model);
@@ -108,7 +108,7 @@ impl Serve {
         let slab = self.sharing.slab(&model)?;
         // Of prompts that are scored every row has logits, so many at a time.
         let tokens = limits.tokens.min(self.sharing.pool.n_slots()?);
-        let rows = limits.texts.max(SCORED_AT_ONCE).min(tokens);
+        let rows = limits.sequences.max(SCORED_AT_ONCE).min(tokens);
         let what = format!("scoring prompts, {} in a step,", count(tokens, "token"));
         memory::require(&what, model.step_bytes(tokens, rows), "let a step read fewer with --budget")?;
         let (prefixes, tier) =

@@ -58,7 +58,7 @@ impl Sharing {
 impl Pool {
     /// What a step may hold. `texts`: that run at the same time, at most.
     pub fn limits(&self, texts: usize) -> StepLimits {
-        StepLimits { tokens: self.budget, texts }
+        StepLimits { tokens: self.budget, sequences: texts }
     }
 
     /// Pages of the pool. Refuses pages without slots.

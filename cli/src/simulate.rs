@@ -1,4 +1,4 @@
-//! `simulate`: the scheduler in a world that a seed makes up, and what happens there.
+//! `simulate`: the scheduler in a world that a seed makes up.
 
 use std::panic;
 use std::thread;
@@ -22,14 +22,14 @@ use super::{print, say};
 const CHAPTERS: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];
 /// More seeds or steps than this are better two runs.
 const MOST: u64 = 1_000_000;
-/// How long a scheduler may think about one event.
-const PATIENCE: u32 = 20;
+/// How long a scheduler can take for one event.
+const LONGEST_EVENT: u32 = 20;
 
 /// Try to break the scheduler: seeds make up worlds, and rules are checked after every event
 ///
-/// In a world texts come, are cancelled and end, and strangers take pages and give them back, all of it drawn by a seed. After
-/// each event the rules of chapter 15 are checked. If one is broken, the events are shrunk to the few that matter and told as a
-/// story, and the command fails. The same seed gives the same story.
+/// In a world requests arrive, are cancelled and finish, and strangers take pages and give them back, all of it drawn by a seed.
+/// After each event the rules of chapter 15 are checked. If one is broken, the events are shrunk to the few that matter and
+/// printed as a story, and the command fails. The same seed gives the same story.
 ///
 /// The scheduler is that of chapter 12, on chapters 4 to 11: your code where you have started, the reference elsewhere. Ten
 /// planted ones can be tried in its place. Each has a bug that an engine had; then the command fails if no rule is broken.
@@ -79,7 +79,7 @@ fn which() -> impl TypedValueParser<Value = Which> {
     })
 }
 
-/// What came of a scheduler.
+/// The outcome for a scheduler.
 #[derive(Serialize)]
 struct Report {
     scheduler: String,
@@ -105,7 +105,7 @@ struct Broken {
     story: String,
 }
 
-/// An ordinary day, in which nobody looks.
+/// An ordinary day, without rules.
 #[derive(Serialize)]
 struct Day {
     scheduler: String,
@@ -114,7 +114,7 @@ struct Day {
     days: Vec<Sight>,
 }
 
-/// What there is after so many steps.
+/// What there is after a number of steps.
 #[derive(Serialize)]
 struct Sight {
     steps: u64,
@@ -206,7 +206,7 @@ impl Simulate {
     fn chapter_12(&self) -> Result<()> {
         let outcome = self.search(&chapter_12, &self.progress());
         let report = self.report(whose(), None, &chapter_12, &outcome);
-        self.tell(&report)?;
+        self.show(&report)?;
         match &report.found {
             Some(broken) => bail!("a rule is broken ({}): the story above says how", broken.rule),
             None => Ok(()),
@@ -217,7 +217,7 @@ impl Simulate {
         let make = make(bug);
         let outcome = self.search(&make, &self.progress());
         let report = self.report(named(bug), Some(bug), &make, &outcome);
-        self.tell(&report)?;
+        self.show(&report)?;
         match &report.found {
             Some(_) => Ok(()),
             None => bail!("{} is wrong, and no rule is broken; try more seeds, or more steps", bug.name()),
@@ -264,7 +264,7 @@ impl Simulate {
         Ok(())
     }
 
-    fn tell(&self, report: &Report) -> Result<()> {
+    fn show(&self, report: &Report) -> Result<()> {
         if self.json {
             return print(&(serde_json::to_string_pretty(report)? + "\n"));
         }
@@ -277,7 +277,7 @@ impl Simulate {
             Which::All => String::new(),
         });
         print(&format!(
-            "{}\nseed {}, step {}: {} (rule: {})\n{}, shrunk to {} in {}\n\n{}\nagain: simulate{planted} --seed {} --steps {}\n",
+            "{}\nseed {}, step {}: {} (rule: {})\n{}, shrunk to {} in {}\n\n{}\nagain: cargo run --release --features solution -- simulate{planted} --seed {} --steps {}\n",
             report.scheduler,
             broken.seed,
             thousands(broken.step),
@@ -318,7 +318,7 @@ impl Simulate {
                 None => format!("examples right: {right} of {examples}"),
                 Some(wrong) => format!("an example is wrong: {wrong}"),
             };
-            let mut table = Table::new(0, &["steps", "texts ended", "wrong", &format!("pages lost, of {n_pages}")]);
+            let mut table = Table::new(0, &["steps", "finished", "wrong", &format!("pages lost, of {n_pages}")]);
             for Sight { steps, ended, wrong, pages_lost } in &days {
                 table.line([*steps, *ended, *wrong, *pages_lost as u64].map(thousands));
             }
@@ -348,7 +348,7 @@ fn whose() -> String {
     }
 }
 
-/// A panic of a scheduler is told as a broken rule.
+/// A panic of a scheduler is reported as a broken rule.
 fn be_quiet_inside() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -367,9 +367,9 @@ fn end_if_nothing_happens() {
             let now = pulse();
             silent = if now == last { silent + 1 } else { 0 };
             last = now;
-            if silent > PATIENCE {
+            if silent > LONGEST_EVENT {
                 say(&format!(
-                    "error: nothing has happened for {PATIENCE} seconds: does a loop of chapter 12 or 15 never end? run \
+                    "error: nothing has happened for {LONGEST_EVENT} seconds: does a loop of chapter 12 or 15 never end? run \
                      their checks"
                 ));
                 std::process::exit(1);

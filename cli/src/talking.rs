@@ -19,7 +19,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use page_by_page::model::Model;
 use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{End, TextId};
+use page_by_page::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Generated, Serving};
 use page_by_page::shown;
 use page_by_page::tokenizer::Tokenizer;
@@ -256,16 +256,16 @@ impl Session<'_> {
         print("\n")?;
         let n_new = told.text.new_tokens().len();
         let end = match told.end {
-            Ok(End::EndOfText) => ", the end",
-            Ok(End::Limit) => "",
-            Ok(End::Cancelled) => ", stopped",
+            Ok(FinishReason::EndOfText) => ", the end",
+            Ok(FinishReason::Limit) => "",
+            Ok(FinishReason::Cancelled) => ", stopped",
             Err(error) => return Ok(Err(error.into())),
         };
-        let computed = (n_prompt - told.text.counters.found).min(told.text.counters.computed as usize);
+        let computed = (n_prompt - told.text.counters.cached).min(told.text.counters.computed as usize);
         say(&format!(
             "{}: {} found, {} computed; {}{end}",
             count(n_prompt, "prompt token"),
-            thousands(told.text.counters.found as u64),
+            thousands(told.text.counters.cached as u64),
             thousands(computed as u64),
             count(n_new, "new token"),
         ));
@@ -284,7 +284,7 @@ impl Session<'_> {
     }
 
     /// Hands the turns to the scheduler; which text they are, and of how many tokens.
-    fn submit(&mut self) -> Result<(TextId, usize), Refused> {
+    fn submit(&mut self) -> Result<(SequenceId, usize), Refused> {
         let text = self.script.text(&self.turns)?;
         let prompt = self.script.tokens(&text, self.tokenizer)?;
         let (n_prompt, most, what) = (prompt.len(), self.most_tokens(), self.script.what());
@@ -319,7 +319,7 @@ impl Session<'_> {
     }
 
     /// Writes an answer as it is made, as far as its characters are whole; up to its end, or to Ctrl-C.
-    fn write(&mut self, id: TextId) -> Result<(String, Generated)> {
+    fn write(&mut self, id: SequenceId) -> Result<(String, Generated)> {
         let mut stream = self.tokenizer.stream();
         let mut is_cancelled = false;
         loop {

@@ -24,7 +24,7 @@ use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::tier::{Tier, TierError};
 use page_by_page::model::StepError;
 use page_by_page::sampler::Sampler;
-use page_by_page::schedule::{End, Pick, ScheduleError, TextId, Turn};
+use page_by_page::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
 use page_by_page::scoring::{Likely, likely};
 use page_by_page::serving::{Generated, Serving, ServingError, Step};
 use page_by_page::tokenizer::{Tokenizer, TokenizerError};
@@ -42,11 +42,11 @@ pub struct Engine<'m> {
     tier: Option<Tier>,
     /// Requests whose pages are being read, in the order in which they came.
     held: VecDeque<Held>,
-    open: HashMap<TextId, Open<'m>>,
+    open: HashMap<SequenceId, Open<'m>>,
     /// Set when no more texts are taken in.
     stop: Option<Instant>,
     /// The turns of the last step.
-    turns: Vec<Turn>,
+    turns: Vec<ScheduledChunk>,
     /// What those see who watch the pages.
     stage: Stage,
 }
@@ -272,11 +272,11 @@ impl<'m> Engine<'m> {
     }
 
     /// Ends a text that nobody is to hear of any more. Its pages are free when this returns.
-    fn forget(&mut self, id: TextId) -> Result<(), EngineError> {
+    fn forget(&mut self, id: SequenceId) -> Result<(), EngineError> {
         self.open.remove(&id);
         match self.serving.cancel(id) {
             // It has ended in the step before, and is reported with the next one.
-            Ok(()) | Err(ScheduleError::UnknownText(_)) => Ok(()),
+            Ok(()) | Err(ScheduleError::UnknownSequence(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -286,7 +286,7 @@ impl<'m> Engine<'m> {
         let now = Instant::now();
         let stopped = self.stop.is_some_and(|until| until <= now);
         let unwanted = |open: &Open<'_>| open.events.is_closed() || stopped || open.until <= now;
-        let ids: Vec<TextId> = self.open.iter().filter(|(_, open)| unwanted(open)).map(|(id, _)| *id).collect();
+        let ids: Vec<SequenceId> = self.open.iter().filter(|(_, open)| unwanted(open)).map(|(id, _)| *id).collect();
         for id in ids {
             if let Some(open) = self.open.get(&id) {
                 let refusal = if stopped { Refusal::stopping() } else { Refusal::too_slow() };
@@ -301,7 +301,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Ends a text for whoever waits for it: they get what there is of it. Whether there is such a text.
-    fn end_for_all(&mut self, id: TextId) -> Result<bool, EngineError> {
+    fn end_for_all(&mut self, id: SequenceId) -> Result<bool, EngineError> {
         let Some(mut open) = self.open.remove(&id) else { return Ok(false) };
         match open.voice.finish() {
             Ok((mut piece, _)) => {
@@ -315,7 +315,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Tells and counts the end of a text.
-    fn note_end(&mut self, id: TextId, open: &Open<'_>, piece: Piece, reason: &'static str) {
+    fn note_end(&mut self, id: SequenceId, open: &Open<'_>, piece: Piece, reason: &'static str) {
         let _ = open.events.send(Event::End { text: open.text, piece, end: open.ended(reason) });
         self.metrics.numbers().end(reason, open.came.elapsed());
         self.stage.note_end(|| open.last_seen(id, reason, self.tokenizer));
@@ -327,11 +327,11 @@ impl<'m> Engine<'m> {
         self.turns = turns;
         self.stage.note_change();
         for (text, _) in self.serving.scheduler().running() {
-            note_begin(&mut self.open, self.metrics, text.id, text.counters.found);
+            note_begin(&mut self.open, self.metrics, text.id, text.counters.cached);
         }
         for ended in &generated {
             if ended.text.counters.computed > 0 {
-                note_begin(&mut self.open, self.metrics, ended.text.id, ended.text.counters.found);
+                note_begin(&mut self.open, self.metrics, ended.text.id, ended.text.counters.cached);
             }
         }
         for (id, scores) in scores {
@@ -339,13 +339,13 @@ impl<'m> Engine<'m> {
                 open.scores = Some(scores);
             }
         }
-        for Pick { text: id, token } in ends {
+        for NextToken { sequence: id, token } in ends {
             let Some(open) = self.open.get_mut(&id).filter(|open| open.is_scored) else { continue };
             let top = open.logprobs.unwrap_or(0);
             open.end = logits.remove(&id).map(|logits| (token, likely(&logits, token, top)));
         }
         let now = Instant::now();
-        for Pick { text: id, token } in new_tokens {
+        for NextToken { sequence: id, token } in new_tokens {
             let logits = logits.remove(&id);
             let Some(open) = self.open.get_mut(&id) else { continue };
             open.note_token(self.metrics, now);
@@ -375,9 +375,9 @@ impl<'m> Engine<'m> {
         let Generated { text, end, .. } = generated;
         let Some(mut open) = self.open.remove(&text.id) else { return Ok(()) };
         let reason = match end {
-            Ok(End::EndOfText) => "stop",
-            Ok(End::Limit) => "length",
-            Ok(End::Cancelled) => return Ok(()),
+            Ok(FinishReason::EndOfText) => "stop",
+            Ok(FinishReason::Limit) => "length",
+            Ok(FinishReason::Cancelled) => return Ok(()),
             Err(error) => {
                 let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
                 self.metrics.numbers().end("error", open.came.elapsed());
@@ -406,7 +406,7 @@ impl<'m> Engine<'m> {
     }
 
     /// The tokenizer does not know what a text says.
-    fn fail(&mut self, id: TextId, error: &TokenizerError) -> Result<(), EngineError> {
+    fn fail(&mut self, id: SequenceId, error: &TokenizerError) -> Result<(), EngineError> {
         if let Some(open) = self.open.get(&id) {
             let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
             self.metrics.numbers().end("error", open.came.elapsed());
@@ -447,7 +447,7 @@ impl<'m> Engine<'m> {
 }
 
 /// Notes that a text has begun, if it has just done so.
-fn note_begin(open: &mut HashMap<TextId, Open<'_>>, metrics: &Metrics, id: TextId, found: usize) {
+fn note_begin(open: &mut HashMap<SequenceId, Open<'_>>, metrics: &Metrics, id: SequenceId, found: usize) {
     if let Some(open) = open.get_mut(&id).filter(|open| open.cached.is_none()) {
         open.cached = Some(found);
         if open.is_scored {
@@ -480,7 +480,7 @@ impl Open<'_> {
     }
 
     /// What those see of it who watch the pages, when it has ended.
-    fn last_seen(&self, id: TextId, reason: &'static str, tokenizer: &Tokenizer) -> EndedView {
+    fn last_seen(&self, id: SequenceId, reason: &'static str, tokenizer: &Tokenizer) -> EndedView {
         let Words { prompt, text } = self.words(tokenizer);
         EndedView { id: id.0, at: 0, prompt, text, new_tokens: self.voice.n_tokens(), reason }
     }

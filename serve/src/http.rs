@@ -36,7 +36,7 @@ use super::template::{ChatTemplate, TemplateError};
 use super::watching::{Places, Watching};
 use page_by_page::model::SamplingDefaults;
 use page_by_page::sampler::Sampling;
-use page_by_page::schedule::TextId;
+use page_by_page::schedule::SequenceId;
 use page_by_page::tokenizer::{Tokenizer, TokenizerError};
 
 /// How often a client that waits for its first token hears that it is not forgotten.
@@ -143,7 +143,7 @@ async fn end_text(State(shared): Shares, Path(text): Path<String>) -> Result<Sta
         let message = format!("no text {} runs or waits; it has ended, perhaps", page_by_page::shown::quoted(&text));
         Refusal::new(StatusCode::NOT_FOUND, Some("unknown_text"), message)
     };
-    let id = text.parse().map(TextId).map_err(|_| unknown())?;
+    let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
     let (is_known, answer) = oneshot::channel();
     shared.engine.send(Command::End { text: id, is_known }).map_err(|_| shared.gone())?;
     if answer.await.map_err(|_| shared.gone())? { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }

@@ -151,7 +151,7 @@ pub fn serve(
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model)));
     // The newest token is never read, and needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
-    let most_texts = settings.limits.texts.saturating_add(settings.queue);
+    let most_texts = settings.limits.sequences.saturating_add(settings.queue);
     let places = Places::new(settings.watchers);
     let shared = Shared {
         model: settings.model,

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::refusal::Refusal;
 use super::watching::Look;
 use page_by_page::sampler::Sampling;
-use page_by_page::schedule::TextId;
+use page_by_page::schedule::SequenceId;
 use page_by_page::scoring::Likely;
 
 /// What the engine is told.
@@ -24,7 +24,7 @@ pub enum Command {
     /// End this text, whoever asked for it.
     End {
         /// Which.
-        text: TextId,
+        text: SequenceId,
         /// Whether there is such a text.
         is_known: oneshot::Sender<bool>,
     },

@@ -16,7 +16,7 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::chapters::ch16_pages_on_disk::{PageFile, offset, record_bytes};
 use crate::prefixes::Prefixes;
-use crate::schedule::TextId;
+use crate::schedule::SequenceId;
 use crate::serving::Generated;
 
 /// A prefix cache that a scheduler and a file of pages both use.
@@ -33,7 +33,7 @@ pub struct Tier {
     /// The numbers of the records that are being read.
     reading: HashSet<u64>,
     /// How many full pages of each text that runs the file was offered.
-    offered: HashMap<TextId, usize>,
+    offered: HashMap<SequenceId, usize>,
     counters: Counters,
     /// Why nothing is written any more.
     failed: Option<PageFileError>,

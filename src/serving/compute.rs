@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use super::{SCORED_AT_ONCE, Serving, ServingError};
 use crate::cache::KvCache;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::chapters::ch12_scheduler::Reading;
 use crate::in_place::CacheRef;
 use crate::model::{LogitRows, Model, StepError};
-use crate::schedule::{ScheduleError, TextId, Turn};
+use crate::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId};
 use crate::scoring::{Likely, Scoring};
 
 /// A sequence, and the logits after its newest token: `[vocab_size]`.
-type Answer = (TextId, Result<Vec<f32>, StepError>);
+type Answer = (SequenceId, Result<Vec<f32>, StepError>);
 
 /// What the model has said in a step.
 #[derive(Default)]
@@ -20,24 +19,24 @@ pub(super) struct Computed {
     /// For each sequence whose turn is its last, in the order of the plan.
     pub(super) answers: Vec<Answer>,
     /// Of prompts that are complete now.
-    pub(super) scores: HashMap<TextId, Vec<Likely>>,
+    pub(super) scores: HashMap<SequenceId, Vec<Likely>>,
     /// Sequences that have failed in the middle of their prompts.
-    pub(super) failed: Vec<(TextId, StepError)>,
+    pub(super) failed: Vec<(SequenceId, StepError)>,
 }
 
 /// What a pass of the model has said.
 #[derive(Default)]
 struct Pass {
-    newest: Vec<(TextId, Vec<f32>)>,
-    scores: Vec<(TextId, Likely)>,
+    newest: Vec<(SequenceId, Vec<f32>)>,
+    scores: Vec<(SequenceId, Likely)>,
 }
 
 impl Serving<'_> {
     /// Computes the tokens of a plan.
-    pub(super) fn compute(&mut self, plan: &[Turn]) -> Result<Computed, ServingError> {
-        let mut readings = self.steps.scheduler.readings();
+    pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, ServingError> {
+        let mut readings = self.steps.scheduler.inputs();
         check_found(&readings, &self.scorings.borrow())?;
-        let at_once = self.limits.texts.min(self.limits.tokens).max(SCORED_AT_ONCE);
+        let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
         let pass = forward(self.model, &self.scorings.borrow(), at_once, &mut readings);
         if let Ok(pass) = pass {
@@ -45,16 +44,16 @@ impl Serving<'_> {
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
             for reading in &mut readings {
-                self.steps.totals.rows_projected += reading.turn.tokens as u64;
+                self.steps.totals.rows_projected += reading.chunk.tokens as u64;
                 let pass = forward(self.model, &self.scorings.borrow(), at_once, std::slice::from_mut(reading));
                 match pass {
                     Ok(pass) => pass.note(&mut computed, &mut self.scorings.borrow_mut()),
                     Err(error) => {
-                        let Turn { text, is_last, .. } = reading.turn;
+                        let ScheduledChunk { sequence: text, caught_up, .. } = reading.chunk;
                         // The prefix cache must not get any of its pages.
                         *reading.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
                         self.scorings.borrow_mut().remove(&text);
-                        if is_last {
+                        if caught_up {
                             computed.answers.push((text, Err(error)));
                         } else {
                             computed.failed.push((text, error));
@@ -63,9 +62,9 @@ impl Serving<'_> {
                 }
             }
         }
-        for turn in plan.iter().filter(|turn| turn.is_last) {
-            let complete = self.scorings.borrow_mut().remove(&turn.text);
-            computed.scores.extend(complete.map(|scoring| (turn.text, scoring.into_scores())));
+        for turn in plan.iter().filter(|turn| turn.caught_up) {
+            let complete = self.scorings.borrow_mut().remove(&turn.sequence);
+            computed.scores.extend(complete.map(|scoring| (turn.sequence, scoring.into_scores())));
         }
         Ok(computed)
     }
@@ -73,7 +72,7 @@ impl Serving<'_> {
 
 impl Pass {
     /// Notes what counts of it, now that all of it is right.
-    fn note(self, computed: &mut Computed, scorings: &mut BTreeMap<TextId, Scoring>) {
+    fn note(self, computed: &mut Computed, scorings: &mut BTreeMap<SequenceId, Scoring>) {
         for (text, score) in self.scores {
             if let Some(scoring) = scorings.get_mut(&text) {
                 scoring.keep([score]);
@@ -84,8 +83,8 @@ impl Pass {
 }
 
 /// Refuses a sequence whose prompt would get no score for some of its tokens.
-fn check_found(readings: &[Reading<'_>], scorings: &BTreeMap<TextId, Scoring>) -> Result<(), ServingError> {
-    for Reading { turn: Turn { text, tokens, .. }, cache, .. } in readings {
+fn check_found(readings: &[ChunkInput<'_>], scorings: &BTreeMap<SequenceId, Scoring>) -> Result<(), ServingError> {
+    for ChunkInput { chunk: ScheduledChunk { sequence: text, tokens, .. }, cache, .. } in readings {
         let (found, text) = (cache.len() - tokens, *text);
         if let Some(most) = scorings.get(&text).map(Scoring::rows).filter(|most| *most < found) {
             return Err(ServingError::FoundTooMuch { text, found, most });
@@ -98,22 +97,22 @@ fn check_found(readings: &[Reading<'_>], scorings: &BTreeMap<TextId, Scoring>) -
 /// `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
-    scorings: &BTreeMap<TextId, Scoring>,
+    scorings: &BTreeMap<SequenceId, Scoring>,
     at_once: usize,
-    readings: &mut [Reading<'_>],
+    readings: &mut [ChunkInput<'_>],
 ) -> Result<Pass, StepError> {
     // For each row of logits its text, its place in it, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
     let mut chunks = Vec::new();
     for reading in readings {
-        let Turn { text, tokens, is_last } = reading.turn;
+        let ScheduledChunk { sequence: text, tokens, caught_up } = reading.chunk;
         let len = reading.cache.len();
         let first = match scorings.get(&text) {
             // What is read again is not scored again.
-            Some(scoring) => (len - tokens).max(scoring.rows()).min(len - usize::from(is_last)),
-            None => len - usize::from(is_last),
+            Some(scoring) => (len - tokens).max(scoring.rows()).min(len - usize::from(caught_up)),
+            None => len - usize::from(caught_up),
         };
-        wanted.extend((first..len).map(|row| (text, row, is_last && row + 1 == len)));
+        wanted.extend((first..len).map(|row| (text, row, caught_up && row + 1 == len)));
         let logits = if first == len { LogitRows::None } else { LogitRows::Newest(len - first) };
         chunks.push(model.chunk_with_room(reading.tokens, CacheRef::InPlace(reading.cache), logits)?);
     }

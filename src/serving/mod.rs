@@ -34,11 +34,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::chapters::ch06_paged::SharedSlab;
-use crate::chapters::ch12_scheduler::{Finished, Scheduler, Text};
+use crate::chapters::ch12_scheduler::Scheduler;
 use crate::model::{Model, StepError};
 use crate::prefixes::Prefixes;
 use crate::sampler::Sampler;
-use crate::schedule::{End, Pick, ScheduleError, StepLimits, TextId, Turn};
+use crate::schedule::{FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
 use crate::scoring::{Likely, Scoring, Scorings};
 use lookups::{Forks, Lookups, Release};
 pub(crate) use steps::Steps;
@@ -57,12 +57,12 @@ pub struct Serving<'m> {
     steps: Steps,
     limits: StepLimits,
     end_of_text: Vec<u32>,
-    sequences: HashMap<TextId, Sequence>,
+    sequences: HashMap<SequenceId, Sequence>,
     /// The prompts that are not scored to their ends.
     scorings: Scorings,
     forks: Rc<RefCell<Forks>>,
     /// Samples that were not reported yet, after the sequences whose prompt they share.
-    forked: Vec<(TextId, TextId)>,
+    forked: Vec<(SequenceId, SequenceId)>,
     /// Sequences that have finished and were not reported yet.
     generated: Vec<Generated>,
 }
@@ -79,7 +79,7 @@ struct Sequence {
     /// Of a sample that was forked, as the scheduler takes its first token for a part of the prompt.
     n_prompt: Option<usize>,
     /// Why it ends, if the scheduler knows another reason.
-    end: Option<Result<End, StepError>>,
+    end: Option<Result<FinishReason, StepError>>,
 }
 
 impl Sequence {
@@ -91,9 +91,9 @@ impl Sequence {
 /// A sequence that has finished.
 pub struct Generated {
     /// Its tokens and counters.
-    pub text: Text,
+    pub text: crate::schedule::Sequence,
     /// Why it ended; an error if the model had no next token for it.
-    pub end: Result<End, StepError>,
+    pub end: Result<FinishReason, StepError>,
     /// What it held at its end, and what it had computed twice.
     pub held: Held,
 }
@@ -102,21 +102,21 @@ pub struct Generated {
 #[derive(Default)]
 pub struct Step {
     /// Which sequences computed how many tokens: the plan.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<ScheduledChunk>,
     /// The new tokens, in the order of the plan, and of samples that begin. Each token of a sequence is reported once, and no
     /// end of text.
-    pub new_tokens: Vec<Pick>,
+    pub new_tokens: Vec<NextToken>,
     /// The ends of text that were chosen: these are not part of their sequences.
-    pub ends: Vec<Pick>,
+    pub ends: Vec<NextToken>,
     /// The samples that begin, after the sequence whose prompt they share, in the order of their samplers.
-    pub forked: Vec<(TextId, TextId)>,
+    pub forked: Vec<(SequenceId, SequenceId)>,
     /// The scores of the prompts that are complete now: for each token but the first.
-    pub scores: HashMap<TextId, Vec<Likely>>,
+    pub scores: HashMap<SequenceId, Vec<Likely>>,
     /// The sequences that have finished.
     pub generated: Vec<Generated>,
     /// The logits that new tokens and ends were chosen from, `[vocab_size]` each, of the sequences that
     /// [keep](Serving::keep_logits) them.
-    pub logits: HashMap<TextId, Vec<f32>>,
+    pub logits: HashMap<SequenceId, Vec<f32>>,
 }
 
 /// What was done since the first sequence came.
@@ -179,10 +179,10 @@ pub enum ServingError {
     },
     /// The scheduler plans a sequence that it was not handed, that has finished, or that does not run.
     #[error("sequence {0} is in the plan, but neither waiting nor running; run the checks of chapter 12")]
-    LostText(TextId),
+    LostText(SequenceId),
     /// The scheduler has lost a sequence of its plan.
     #[error("sequence {0} is in the plan, but not among the readings; run the checks of chapter 12")]
-    NotAmongReadings(TextId),
+    NotAmongReadings(SequenceId),
     /// The prefix cache has found more of a sequence than it was asked for.
     #[error(
         "sequence {text} begins with {found} cached tokens, and the lookup may return {most} at most: it must leave one token \
@@ -190,7 +190,7 @@ pub enum ServingError {
     )]
     FoundTooMuch {
         /// The sequence.
-        text: TextId,
+        text: SequenceId,
         /// Tokens that were found.
         found: usize,
         /// Tokens that there were to find.
@@ -202,7 +202,7 @@ impl ServingError {
     /// The error of a plan or of settling it: only the scheduler itself has named a sequence.
     pub(crate) fn of_step(error: ScheduleError) -> Self {
         match error {
-            ScheduleError::UnknownText(text) => ServingError::LostText(text),
+            ScheduleError::UnknownSequence(text) => ServingError::LostText(text),
             error => ServingError::Schedule(error),
         }
     }
@@ -249,7 +249,7 @@ impl<'m> Serving<'m> {
         prompt: Vec<u32>,
         max_new_tokens: usize,
         sampler: Sampler,
-    ) -> Result<TextId, ServingError> {
+    ) -> Result<SequenceId, ServingError> {
         self.check(&prompt, max_new_tokens)?;
         self.take_in(prompt, max_new_tokens, Sequence::new(sampler))
     }
@@ -270,7 +270,7 @@ impl<'m> Serving<'m> {
         prompt: Vec<u32>,
         max_new_tokens: usize,
         samplers: Vec<Sampler>,
-    ) -> Result<TextId, ServingError> {
+    ) -> Result<SequenceId, ServingError> {
         self.check(&prompt, max_new_tokens)?;
         let mut samplers = samplers.into_iter();
         let first = Sequence::new(samplers.next().expect("at least one sampler"));
@@ -300,7 +300,7 @@ impl<'m> Serving<'m> {
         max_new_tokens: usize,
         sampler: Sampler,
         top: usize,
-    ) -> Result<TextId, ServingError> {
+    ) -> Result<SequenceId, ServingError> {
         self.check(&prompt, max_new_tokens)?;
         let sequence = Sequence { only_scored: max_new_tokens == 0, ..Sequence::new(sampler) };
         // Where there is no new token to come, the scheduler has nothing to do: it gets an end of text in its place.
@@ -319,7 +319,12 @@ impl<'m> Serving<'m> {
         Ok(())
     }
 
-    fn take_in(&mut self, prompt: Vec<u32>, max_new_tokens: usize, sequence: Sequence) -> Result<TextId, ServingError> {
+    fn take_in(
+        &mut self,
+        prompt: Vec<u32>,
+        max_new_tokens: usize,
+        sequence: Sequence,
+    ) -> Result<SequenceId, ServingError> {
         let id = self.steps.submit(prompt, max_new_tokens)?;
         self.sequences.insert(id, sequence);
         self.collect();
@@ -327,7 +332,7 @@ impl<'m> Serving<'m> {
     }
 
     /// From now on each step hands out the logits that this sequence's token was chosen from. One that has finished has none.
-    pub fn keep_logits(&mut self, id: TextId) {
+    pub fn keep_logits(&mut self, id: SequenceId) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.keeps_logits = true;
         }
@@ -336,8 +341,8 @@ impl<'m> Serving<'m> {
     /// Ends a sequence that waits or runs. The next [`step`](Self::step) reports it.
     ///
     /// # Errors
-    /// [`ScheduleError::UnknownText`].
-    pub fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
+    /// [`ScheduleError::UnknownSequence`].
+    pub fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         self.steps.cancel(id)?;
         self.collect();
         self.release_forks()
@@ -349,7 +354,7 @@ impl<'m> Serving<'m> {
     /// [`ScheduleError`], if the scheduler does not know a sequence that it has named itself.
     pub fn cancel_all(&mut self) -> Result<Vec<Generated>, ScheduleError> {
         let running = self.scheduler().running().map(|(text, _)| text.id);
-        let ids: Vec<TextId> = running.chain(self.scheduler().waiting().map(|text| text.id)).collect();
+        let ids: Vec<SequenceId> = running.chain(self.scheduler().waiting().map(|text| text.id)).collect();
         ids.into_iter().try_for_each(|id| self.cancel(id))?;
         Ok(std::mem::take(&mut self.generated))
     }
@@ -421,7 +426,7 @@ impl<'m> Serving<'m> {
                     STOP
                 }
             };
-            picks.push(Pick { text, token });
+            picks.push(NextToken { sequence: text, token });
         }
         self.steps.settle(&picks)?;
         for (text, error) in computed.failed {
@@ -434,7 +439,7 @@ impl<'m> Serving<'m> {
         for sample in samples {
             picks.extend(self.begin_samples(sample)?);
         }
-        let (ends, new_tokens): (Vec<Pick>, Vec<Pick>) =
+        let (ends, new_tokens): (Vec<NextToken>, Vec<NextToken>) =
             picks.into_iter().partition(|pick| self.end_of_text.contains(&pick.token));
         let ends = ends.into_iter().filter(|pick| pick.token != STOP).collect();
         self.steps.totals.new_tokens += new_tokens.len() as u64;
@@ -449,13 +454,13 @@ impl<'m> Serving<'m> {
     /// Takes over the sequences that have finished.
     fn collect(&mut self) {
         for (mut finished, held) in self.steps.take_finished() {
-            let id = finished.text.id;
+            let id = finished.sequence.id;
             self.scorings.borrow_mut().remove(&id);
             let Some(sequence) = self.sequences.remove(&id) else { continue };
-            finished.text.n_prompt = sequence.n_prompt.unwrap_or(finished.text.n_prompt);
+            finished.sequence.n_prompt = sequence.n_prompt.unwrap_or(finished.sequence.n_prompt);
             self.steps.totals.add(&finished);
-            let Finished { text, end } = finished;
-            let end = if sequence.only_scored && end == End::EndOfText { End::Limit } else { end };
+            let Finished { sequence: text, reason: end } = finished;
+            let end = if sequence.only_scored && end == FinishReason::EndOfText { FinishReason::Limit } else { end };
             self.generated.push(Generated { text, end: sequence.end.unwrap_or(Ok(end)), held });
         }
     }

@@ -1,14 +1,13 @@
 //! Samples of one prompt, from the logits after it to sequences of their own.
 
 use super::{Sequence, Serving, ServingError};
-use crate::chapters::ch12_scheduler::Text;
 use crate::model::StepError;
 use crate::sampler::Sampler;
-use crate::schedule::{End, Pick, TextId};
+use crate::schedule::{FinishReason, NextToken, SequenceId};
 
 /// Samples whose first tokens are drawn: they begin when the step is settled.
 pub(super) struct Samples {
-    first: TextId,
+    first: SequenceId,
     prompt: Vec<u32>,
     max_new_tokens: usize,
     /// Their samplers, and the first token of each.
@@ -19,7 +18,7 @@ impl Serving<'_> {
     /// Draws a first token for each of these samplers, and asks for a fork for each sample that goes on.
     pub(super) fn draw_samples(
         &mut self,
-        first: TextId,
+        first: SequenceId,
         samplers: Vec<Sampler>,
         logits: &Result<Vec<f32>, StepError>,
     ) -> Result<Samples, ServingError> {
@@ -27,7 +26,7 @@ impl Serving<'_> {
         let Some((text, _)) = running.find(|(text, _)| text.id == first) else {
             return Err(ServingError::LostText(first));
         };
-        let Text { tokens: prompt, max_new_tokens, .. } = text.clone();
+        let crate::schedule::Sequence { tokens: prompt, max_new_tokens, .. } = text.clone();
         drop(running);
         let draw = |mut sampler: Sampler| {
             let token = logits.as_ref().map(|row| sampler.pick(row)).map_err(Clone::clone);
@@ -43,14 +42,14 @@ impl Serving<'_> {
     }
 
     /// Hands the samples to the scheduler, with their first tokens; returns these.
-    pub(super) fn begin_samples(&mut self, samples: Samples) -> Result<Vec<Pick>, ServingError> {
+    pub(super) fn begin_samples(&mut self, samples: Samples) -> Result<Vec<NextToken>, ServingError> {
         let Samples { first, prompt, max_new_tokens, drawn } = samples;
         let mut picks = Vec::new();
         for (sampler, token) in drawn {
             let (mut tokens, n_prompt, mut left) = (prompt.clone(), Some(prompt.len()), 0);
             let end = match &token {
                 Err(error) => Some(Err(error.clone())),
-                Ok(token) if self.end_of_text.contains(token) => Some(Ok(End::EndOfText)),
+                Ok(token) if self.end_of_text.contains(token) => Some(Ok(FinishReason::EndOfText)),
                 Ok(token) => {
                     tokens.push(*token);
                     left = max_new_tokens - 1;
@@ -59,7 +58,7 @@ impl Serving<'_> {
             };
             let sample = self.take_in(tokens, left, Sequence { n_prompt, end, ..Sequence::new(sampler) })?;
             self.forked.push((first, sample));
-            picks.extend(token.ok().map(|token| Pick { text: sample, token }));
+            picks.extend(token.ok().map(|token| NextToken { sequence: sample, token }));
         }
         Ok(picks)
     }

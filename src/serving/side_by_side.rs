@@ -6,11 +6,10 @@
 use std::collections::VecDeque;
 
 use super::{Generated, Held, Step, Totals};
-use crate::chapters::ch12_scheduler::Text;
 use crate::in_place::{CacheRef, InPlace};
 use crate::model::{LogitRows, Model, StepError};
 use crate::sampler::Sampler;
-use crate::schedule::{Counters, End, Pick, StepLimits, TextId, Turn};
+use crate::schedule::{self, FinishReason, NextToken, ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
 
 /// Sequences that share a model, and nothing else.
 pub struct SideBySide<'m> {
@@ -24,7 +23,7 @@ pub struct SideBySide<'m> {
 }
 
 struct Sequence {
-    text: Text,
+    text: schedule::Sequence,
     sampler: Sampler,
     /// `None`: all tokens are computed in each step.
     cache: Option<Box<dyn InPlace>>,
@@ -36,7 +35,7 @@ impl Sequence {
         self.text.tokens.len() - self.cache.as_ref().map_or(0, |cache| cache.len())
     }
 
-    fn end(self, end: Result<End, StepError>) -> Generated {
+    fn end(self, end: Result<FinishReason, StepError>) -> Generated {
         let usage = self.cache.as_ref().map(|cache| cache.usage()).unwrap_or_default();
         Generated { text: self.text, end, held: Held { usage, ..Held::default() } }
     }
@@ -60,10 +59,10 @@ impl<'m> SideBySide<'m> {
         max_new_tokens: usize,
         sampler: Sampler,
         cache: Option<Box<dyn InPlace>>,
-    ) -> Result<TextId, StepError> {
+    ) -> Result<SequenceId, StepError> {
         self.model.check(&prompt, 0)?;
-        let (id, n_prompt, counters) = (TextId(self.submitted), prompt.len(), Counters::default());
-        let text = Text { id, tokens: prompt, n_prompt, max_new_tokens, counters };
+        let (id, n_prompt, counters) = (SequenceId(self.submitted), prompt.len(), SequenceCounters::default());
+        let text = schedule::Sequence { id, tokens: prompt, n_prompt, max_new_tokens, counters };
         self.waiting.push_back(Sequence { text, sampler, cache });
         self.submitted += 1;
         Ok(id)
@@ -96,7 +95,7 @@ impl<'m> SideBySide<'m> {
             };
             match chunk {
                 Ok(chunk) => {
-                    step.turns.push(Turn { text: sequence.text.id, tokens: unread, is_last: true });
+                    step.turns.push(ScheduledChunk { sequence: sequence.text.id, tokens: unread, caught_up: true });
                     chunks.push(chunk);
                 }
                 Err(error) => *refused = Some(error),
@@ -117,16 +116,16 @@ impl<'m> SideBySide<'m> {
             match row.map(|row| sequence.sampler.pick(row)) {
                 Err(error) => step.generated.push(sequence.end(Err(error))),
                 Ok(token) => {
-                    let pick = Pick { text: sequence.text.id, token };
+                    let pick = NextToken { sequence: sequence.text.id, token };
                     if self.end_of_text.contains(&token) {
                         step.ends.push(pick);
-                        step.generated.push(sequence.end(Ok(End::EndOfText)));
+                        step.generated.push(sequence.end(Ok(FinishReason::EndOfText)));
                         continue;
                     }
                     step.new_tokens.push(pick);
                     sequence.text.tokens.push(token);
                     if sequence.text.new_tokens().len() == sequence.text.max_new_tokens {
-                        step.generated.push(sequence.end(Ok(End::Limit)));
+                        step.generated.push(sequence.end(Ok(FinishReason::Limit)));
                     } else {
                         self.running.push(sequence);
                     }
@@ -143,10 +142,10 @@ impl<'m> SideBySide<'m> {
         while let Some(next) = self.waiting.front() {
             let n_prompt = next.text.n_prompt;
             if next.text.max_new_tokens == 0 {
-                step.generated.extend(self.waiting.pop_front().map(|next| next.end(Ok(End::Limit))));
+                step.generated.extend(self.waiting.pop_front().map(|next| next.end(Ok(FinishReason::Limit))));
                 continue;
             }
-            if self.running.len() == self.limits.texts || (prompts > 0 && prompts + n_prompt > self.limits.tokens) {
+            if self.running.len() == self.limits.sequences || (prompts > 0 && prompts + n_prompt > self.limits.tokens) {
                 return;
             }
             prompts += n_prompt;

@@ -9,16 +9,16 @@ use super::{ServingError, Totals};
 use crate::cache::{KvCache, Usage};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::chapters::ch12_scheduler::{Finished, Reading, Scheduler};
+use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
-use crate::schedule::{Pick, ScheduleError, StepLimits, TextId, Turn};
+use crate::schedule::{ChunkInput, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
 
 /// A scheduler, and what its sequences have cost.
 pub(crate) struct Steps {
     slab: SharedSlab,
     pub(crate) scheduler: Scheduler,
     /// The sequences that have not finished.
-    unfinished: HashMap<TextId, Tracked>,
+    unfinished: HashMap<SequenceId, Tracked>,
     pub(crate) totals: Totals,
     /// Steps since a sequence last got a token or finished.
     idle_steps: usize,
@@ -74,13 +74,13 @@ impl Steps {
         Ok(Steps { slab: slab.clone(), scheduler, unfinished, totals, idle_steps: 0 })
     }
 
-    pub(crate) fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
+    pub(crate) fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         let id = self.scheduler.submit(prompt, max_new_tokens)?;
         self.unfinished.insert(id, Tracked::default());
         Ok(id)
     }
 
-    pub(crate) fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
+    pub(crate) fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         self.scheduler.cancel(id)?;
         // The steps that have computed part of its prompt were not idle after all.
         self.idle_steps = 0;
@@ -88,7 +88,7 @@ impl Steps {
     }
 
     /// Plans a step. The plan is empty only if all sequences have finished.
-    pub(crate) fn plan(&mut self) -> Result<Vec<Turn>, ServingError> {
+    pub(crate) fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ServingError> {
         let plan = self.scheduler.plan().map_err(ServingError::of_step)?;
         let expected = self.unfinished.len();
         if plan.is_empty() {
@@ -99,19 +99,20 @@ impl Steps {
             };
         }
         let in_use = self.pages_in_use();
-        let readings = self.scheduler.readings();
-        let is_read =
-            |(turn, place): &(&Turn, usize)| readings.get(*place).is_some_and(|reading| reading.turn == **turn);
+        let readings = self.scheduler.inputs();
+        let is_read = |(turn, place): &(&ScheduledChunk, usize)| {
+            readings.get(*place).is_some_and(|reading| reading.chunk == **turn)
+        };
         if let Some((turn, _)) = plan.iter().zip(0..).find(|pair| !is_read(pair)) {
-            return Err(ServingError::NotAmongReadings(turn.text));
+            return Err(ServingError::NotAmongReadings(turn.sequence));
         }
         let totals = &mut self.totals;
         totals.steps += 1;
         totals.most_texts = totals.most_texts.max(plan.len());
         totals.peak_pages = totals.peak_pages.max(in_use);
-        for Reading { turn, cache, .. } in readings {
+        for ChunkInput { chunk: turn, cache, .. } in readings {
             totals.rows_projected += turn.tokens as u64;
-            if let Some(tracked) = self.unfinished.get_mut(&turn.text) {
+            if let Some(tracked) = self.unfinished.get_mut(&turn.sequence) {
                 totals.recomputed += tracked.compute(turn.tokens, cache);
             }
         }
@@ -126,7 +127,7 @@ impl Steps {
     }
 
     /// Ends a step with the tokens that the plan asks for.
-    pub(crate) fn settle(&mut self, picks: &[Pick]) -> Result<(), ServingError> {
+    pub(crate) fn settle(&mut self, picks: &[NextToken]) -> Result<(), ServingError> {
         self.scheduler.settle(picks).map_err(ServingError::of_step)?;
         self.idle_steps = if picks.is_empty() { self.idle_steps + 1 } else { 0 };
         Ok(())
@@ -149,7 +150,7 @@ impl Steps {
             .take_finished()
             .into_iter()
             .map(|one| {
-                let held = held(one.text.id);
+                let held = held(one.sequence.id);
                 (one, held)
             })
             .collect()
@@ -159,12 +160,12 @@ impl Steps {
 impl Totals {
     /// Adds a sequence that has finished. `n_prompt`: tokens of its prompt.
     pub(crate) fn add(&mut self, finished: &Finished) {
-        let (text, counters) = (&finished.text, finished.text.counters);
+        let (text, counters) = (&finished.sequence, finished.sequence.counters);
         self.preemptions += counters.preemptions;
         if counters.computed > 0 {
             self.prompt_tokens += text.n_prompt as u64;
         }
-        self.found += counters.found as u64;
-        self.found_again += counters.found_again as u64;
+        self.found += counters.cached as u64;
+        self.found_again += counters.cached_again as u64;
     }
 }

@@ -1,39 +1,39 @@
 //! A handful of cases as one writes them by hand, and a look at what comes out in the end.
 //!
-//! This is what most test suites do. It is here to be too little: all ten [planted](super::planted) schedulers pass.
+//! This is what most test suites do, and it isn't enough: all ten [planted](super::planted) schedulers pass.
 
-use crate::schedule::{End, StepLimits};
+use crate::schedule::{FinishReason, StepLimits};
 
 use super::{Case, Ended, Event, Make, Setup, Violation, World, alone};
 
-/// What a user sees, and what an operator would: no rule is looked at in between.
+/// What a user and an operator see. No rule is checked on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Steps that were made.
     pub steps: u64,
-    /// Texts that have ended.
+    /// Sequences that have finished.
     pub ended: u64,
-    /// Of these, texts that are not what they are alone.
+    /// Of these, sequences whose output differs from their output alone.
     pub wrong: u64,
-    /// Texts that have not ended.
+    /// Sequences that have not finished.
     pub left: usize,
-    /// Pages with an owner whom nobody knows: neither a text, nor the prefix cache, nor a stranger. They never come back.
+    /// Pages with an owner that is neither a sequence, nor the prefix cache, nor a stranger. They never come back.
     pub lost: usize,
 }
 
 impl Outcome {
     fn note(&mut self, ended: &Ended) {
         self.ended += 1;
-        let (told, _) = alone(&ended.prompt, ended.max_new_tokens);
-        let right = match ended.end {
-            End::Cancelled => told.starts_with(&ended.told),
-            _ => told == ended.told,
+        let (output, _) = alone(&ended.prompt, ended.max_new_tokens);
+        let right = match ended.reason {
+            FinishReason::Cancelled => output.starts_with(&ended.received),
+            _ => output == ended.received,
         };
         self.wrong += u64::from(!right);
     }
 }
 
-/// A case without rules. `after` hears of each step.
+/// A case without rules. `after` is called after each step.
 ///
 /// # Errors
 /// If the scheduler panics or refuses.
@@ -44,10 +44,10 @@ pub fn watch(make: &Make<'_>, case: &Case, mut after: impl FnMut(&Outcome)) -> R
         let scene = world.apply(*event)?;
         scene.ended.iter().for_each(|ended| outcome.note(ended));
         let seen = &scene.after;
-        let tables = seen.running.iter().flat_map(|text| &text.pages);
+        let tables = seen.running.iter().flat_map(|sequence| &sequence.pages);
         let mut known = vec![0; seen.owners.len()];
-        for page in tables.chain(&seen.kept).chain(&seen.strangers) {
-            // A wrong scheduler may have a page that the pool does not have.
+        for page in tables.chain(&seen.cached).chain(&seen.strangers) {
+            // A wrong scheduler can have a page that the pool does not have.
             known.get_mut(page.index()).into_iter().for_each(|known| *known += 1);
         }
         outcome.lost = seen.owners.iter().zip(&known).filter(|(owners, known)| owners > known).count();
@@ -60,9 +60,10 @@ pub fn watch(make: &Make<'_>, case: &Case, mut after: impl FnMut(&Outcome)) -> R
     Ok(outcome)
 }
 
-/// An ordinary server's day: 100 pages of 4, prompts of 1 to 30 tokens, hardly anybody is cancelled, and there is room.
+/// An ordinary server's day: 100 pages of 4, prompts of 1 to 30 tokens, few cancellations, and room enough.
 pub fn day(steps: u64) -> Case {
-    let setup = Setup { page_size: 4, n_pages: 100, limits: StepLimits { tokens: 8, texts: 4 }, keeps_prefixes: true };
+    let setup =
+        Setup { page_size: 4, n_pages: 100, limits: StepLimits { tokens: 8, sequences: 4 }, keeps_prefixes: true };
     let mut events = Vec::new();
     for step in 0..steps {
         // Numbers that look drawn, and are the same everywhere.
@@ -84,42 +85,42 @@ pub fn all() -> Vec<(&'static str, Case)> {
     let arrive = |name, alike, prompt, max_new_tokens| Event::Arrive { name, alike, prompt, max_new_tokens };
     let cancel = |name| Event::Cancel { name };
     let steps = |n: usize| vec![Event::Step; n];
-    let case = |n_pages, tokens, texts, events: Vec<Vec<Event>>| Case {
-        setup: Setup { page_size: 4, n_pages, limits: StepLimits { tokens, texts }, keeps_prefixes: true },
+    let case = |n_pages, tokens, sequences, events: Vec<Vec<Event>>| Case {
+        setup: Setup { page_size: 4, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes: true },
         events: events.concat(),
     };
     vec![
-        ("one text", case(6, 16, 4, vec![vec![arrive(1, 0, 5, 4)], steps(10)])),
+        ("one sequence", case(6, 16, 4, vec![vec![arrive(1, 0, 5, 4)], steps(10)])),
         ("a prompt in chunks", case(6, 4, 4, vec![vec![arrive(1, 0, 15, 3)], steps(10)])),
         (
-            "three texts share the budget",
+            "three sequences share the budget",
             case(12, 8, 4, vec![vec![arrive(1, 0, 6, 3), arrive(2, 1, 7, 3), arrive(3, 2, 2, 3)], steps(12)]),
         ),
         (
-            "the next begins when one ends",
+            "the next starts when one finishes",
             case(12, 8, 1, vec![vec![arrive(1, 0, 5, 2), arrive(2, 1, 5, 2)], steps(10)]),
         ),
         (
-            "a text finds what another has left",
+            "a prompt is found in the prefix cache",
             case(12, 8, 4, vec![vec![arrive(1, 0, 9, 2)], steps(6), vec![arrive(2, 0, 11, 2)], steps(6)]),
         ),
-        ("one has to wait for pages", case(5, 16, 4, vec![vec![arrive(1, 0, 8, 3), arrive(2, 1, 9, 3)], steps(16)])),
+        ("one waits for pages", case(5, 16, 4, vec![vec![arrive(1, 0, 8, 3), arrive(2, 1, 9, 3)], steps(16)])),
         (
-            "one has to go, and comes back",
+            "one is preempted, and resumes",
             case(6, 16, 4, vec![vec![arrive(1, 0, 11, 5), arrive(2, 1, 9, 5)], steps(24)]),
         ),
         (
-            "one that waits is cancelled",
+            "a waiting one is cancelled",
             case(6, 8, 1, vec![vec![arrive(1, 0, 5, 3), arrive(2, 1, 5, 3)], steps(2), vec![cancel(2)], steps(8)]),
         ),
         (
-            "one that writes is cancelled",
+            "a running one is cancelled",
             case(6, 8, 4, vec![vec![arrive(1, 0, 5, 6)], steps(2), vec![cancel(1)], steps(2)]),
         ),
     ]
 }
 
-/// How many of the [examples](all) come out right: every text as it is alone, none left, no page lost.
+/// Number of [examples](all) that come out right: every output as it is alone, no sequence left, no page lost.
 ///
 /// # Errors
 /// The name of one that does not, and what was seen.
@@ -129,7 +130,7 @@ pub fn pass(make: &Make<'_>) -> Result<usize, String> {
         let outcome = watch(make, case, |_| {}).map_err(|violation| format!("{name}: {violation}"))?;
         let Outcome { wrong, left, lost, .. } = outcome;
         if (wrong, left, lost) != (0, 0, 0) {
-            return Err(format!("{name}: {wrong} texts wrong, {left} not ended, {lost} pages lost"));
+            return Err(format!("{name}: {wrong} sequences wrong, {left} not finished, {lost} pages lost"));
         }
     }
     Ok(examples.len())

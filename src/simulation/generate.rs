@@ -19,7 +19,7 @@ impl Dice {
 }
 
 impl Case {
-    /// A case of so many steps, drawn by a seed: a small world in which there is hardly ever room enough.
+    /// A case of `steps` steps, drawn by a seed: a small world in which pages are nearly always short.
     ///
     /// The first steps of a longer case are those of a shorter one of the same seed.
     pub fn of_seed(seed: u64, steps: u64) -> Case {
@@ -27,7 +27,7 @@ impl Case {
         let setup = Setup {
             page_size: dice.roll(1, 4),
             n_pages: dice.roll(3, 12),
-            limits: StepLimits { tokens: dice.roll(1, 10), texts: dice.roll(1, 4) },
+            limits: StepLimits { tokens: dice.roll(1, 10), sequences: dice.roll(1, 4) },
             keeps_prefixes: dice.roll(0, 3) > 0,
         };
         let (mut events, mut made, mut names) = (Vec::new(), 0, 0);

@@ -1,6 +1,6 @@
 //! Ten schedulers that are wrong. Each has one bug, and each bug is one that an engine had.
 //!
-//! Without a bug, this scheduler is the one of chapter 12, step by step (`tests/simulation.rs` compares them).
+//! Without a bug, this scheduler does the same as that of chapter 12, step by step (a test compares them).
 
 use std::collections::VecDeque;
 
@@ -9,62 +9,63 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::chapters::ch12_scheduler::{Finished, Reading, Text};
 use crate::prefixes::Prefixes;
-use crate::schedule::{Counters, End, Pick, ScheduleError, StepLimits, TextId, Turn};
+use crate::schedule::{
+    ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
+};
 
 use super::subject::seen;
-use super::{END_OF_TEXT, SeenText, Subject};
+use super::{END_OF_TEXT, SeenSequence, Subject};
 
 /// A bug that an engine had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A text that the pool is too small for is taken in, and waits for ever.
+    /// A request that the pool is too small for is accepted, and waits forever.
     ///
     /// [vllm#35541](https://github.com/vllm-project/vllm/issues/35541): prompts that need 63 blocks of 49 hang, and
-    /// everybody behind them.
+    /// so does every request after them.
     NeverFits,
-    /// A text is let in when its next chunk fits, and is thrown out again before it has read its prompt.
+    /// A request is admitted when its next chunk fits, and is preempted before its prompt is computed.
     ///
     /// [vllm#37307](https://github.com/vllm-project/vllm/pull/37307): a fifth long prompt beside four that fill the cache
     /// brings the tokens a second from 100 down to 1.5.
     NextChunk,
-    /// The text that has to go may be one that is in the plan already, and stays there.
+    /// The victim can be a sequence that is in the plan already, and it stays there.
     ///
-    /// [vllm#23347](https://github.com/vllm-project/vllm/issues/23347): with priorities, a request that is scheduled is
-    /// preempted by another in the same step, and the server crashes.
+    /// [vllm#23347](https://github.com/vllm-project/vllm/issues/23347): with priorities, a scheduled request is
+    /// preempted by another one in the same step, and the server crashes.
     PlannedVictim,
-    /// When a text has to go, the walk through those that run passes one over.
+    /// After a preemption, the walk through the running sequences passes one over.
     ///
     /// [vllm#49097](https://github.com/vllm-project/vllm/issues/49097): the victim leaves the list, the index stays, and the
     /// next request gets nothing in this step though a block is free.
     PassedOver,
-    /// The limit of texts that run counts only those that were let in in this step.
+    /// The limit of running sequences counts only those admitted in this step.
     ///
-    /// [nano-vllm#271](https://github.com/GeeeekExplorer/nano-vllm/pull/271): whoever is too much at the end of the list may
-    /// starve.
+    /// [nano-vllm#271](https://github.com/GeeeekExplorer/nano-vllm/pull/271): sequences at the end of
+    /// a list that is too long starve.
     LimitForgotten,
-    /// A text whose tokens are all found in the prefix cache has none left to read.
+    /// A sequence whose tokens are all cached has none left to compute.
     ///
     /// [nano-vllm#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144): a prompt of whole blocks that are all cached
     /// makes a query of length 0, and attention fails.
     AllFound,
     /// Pages get into the prefix cache when they are planned, before their rows are computed.
     ///
-    /// [nano-vllm#208](https://github.com/GeeeekExplorer/nano-vllm/issues/208): a prompt finds blocks of another one of the
-    /// same batch.
+    /// [nano-vllm#208](https://github.com/GeeeekExplorer/nano-vllm/issues/208): a prompt finds blocks of a different one in
+    /// the same batch.
     FoundTooEarly,
-    /// A text that is cancelled while it reads its prompt keeps its pages.
+    /// A sequence that is cancelled during its prompt keeps its pages.
     ///
     /// [sglang-jax#984](https://github.com/sgl-project/sglang-jax/pull/984): abort does not look at requests in the middle of
     /// a chunked prefill, and their slots are lost.
     CancelLeaks,
-    /// Two places give the last page of a text back when it ends.
+    /// Two places give the last page of a finished sequence back.
     ///
     /// [sglang-jax#994](https://github.com/sgl-project/sglang-jax/pull/994): the release of a request is spread over several
     /// paths, and the slot of the last decode step is freed in two of them.
     FreedTwice,
-    /// A text that comes back is taken to be ready when it has read its prompt.
+    /// A resumed sequence counts as caught up when its prompt is computed.
     ///
     /// [vllm-ascend#11334](https://github.com/vllm-project/vllm-ascend/pull/11334): a request that is resumed is measured by
     /// its prompt, not by all of its tokens.
@@ -121,16 +122,16 @@ impl Bug {
     /// What it does, in a line.
     pub fn about(self) -> &'static str {
         match self {
-            Bug::NeverFits => "takes in what can never fit",
-            Bug::NextChunk => "lets a text in when its next chunk fits",
-            Bug::PlannedVictim => "preempts a text that is in the plan",
-            Bug::PassedOver => "passes a text over after a preemption",
-            Bug::LimitForgotten => "counts only the texts let in in this step",
-            Bug::AllFound => "finds all tokens, and has none to read",
-            Bug::FoundTooEarly => "keeps pages before their rows are computed",
-            Bug::CancelLeaks => "loses the pages of a text cancelled while it reads its prompt",
+            Bug::NeverFits => "accepts a request that can never fit",
+            Bug::NextChunk => "admits a request when its next chunk fits",
+            Bug::PlannedVictim => "preempts a sequence that is in the plan",
+            Bug::PassedOver => "passes a sequence over after a preemption",
+            Bug::LimitForgotten => "counts only the sequences admitted in this step",
+            Bug::AllFound => "finds all tokens cached, and has none to compute",
+            Bug::FoundTooEarly => "caches pages before their rows are computed",
+            Bug::CancelLeaks => "loses the pages of a sequence cancelled during its prompt",
             Bug::FreedTwice => "gives the last page back twice",
-            Bug::PromptLength => "takes a text that comes back for ready too early",
+            Bug::PromptLength => "takes a resumed sequence for caught up too early",
         }
     }
 }
@@ -142,11 +143,11 @@ pub struct Planted {
     prefixes: Box<dyn Prefixes>,
     limits: StepLimits,
     next_id: u64,
-    waiting: VecDeque<Text>,
-    running: Vec<(Text, ForkCache)>,
+    waiting: VecDeque<Sequence>,
+    running: Vec<(Sequence, ForkCache)>,
     finished: Vec<Finished>,
-    planned: Vec<Turn>,
-    /// The caches that nobody knows of any more.
+    planned: Vec<ScheduledChunk>,
+    /// Caches that no sequence has any more.
     lost: Vec<ForkCache>,
 }
 
@@ -161,7 +162,7 @@ impl Planted {
         prefixes: Box<dyn Prefixes>,
         limits: StepLimits,
     ) -> Result<Box<dyn Subject>, ScheduleError> {
-        if limits.tokens == 0 || limits.texts == 0 {
+        if limits.tokens == 0 || limits.sequences == 0 {
             return Err(ScheduleError::NoStep(limits));
         }
         let (waiting, running, finished, planned, lost) = Default::default();
@@ -173,24 +174,24 @@ impl Planted {
         self.bug == Some(bug)
     }
 
-    /// Lets the first that waits run, if it may. `so_far`: how many this plan has let in; `chunk`: what it could read now.
+    /// Starts the first waiting sequence if it fits. `so_far`: admissions in this plan; `chunk`: tokens it could compute now.
     fn admit(&mut self, so_far: usize, chunk: usize) -> Result<bool, CacheError> {
         let counted = if self.has(Bug::LimitForgotten) { so_far } else { self.running.len() };
-        if counted >= self.limits.texts {
+        if counted >= self.limits.sequences {
             return Ok(false);
         }
         let Some(first) = self.waiting.front() else { return Ok(false) };
         let mut sought = first.tokens.clone();
         if self.has(Bug::AllFound) {
-            // A lookup leaves the last token out: let that be one that the text does not have.
+            // A lookup leaves the last token out: let that be one that the sequence does not have.
             sought.push(END_OF_TEXT);
         }
         let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefixes, &sought)?;
         let needed = if self.has(Bug::NextChunk) {
             cache.table().pages_needed(chunk.min(first.tokens.len() - cache.len()))
         } else {
-            let others = self.running.iter().map(|(text, cache)| pages_to_go(text, cache.table()));
-            others.sum::<usize>() + pages_to_go(first, cache.table())
+            let others = self.running.iter().map(|(sequence, cache)| pages_needed(sequence, cache.table()));
+            others.sum::<usize>() + pages_needed(first, cache.table())
         };
         let room = {
             let slab = self.slab.borrow();
@@ -199,12 +200,12 @@ impl Planted {
         if needed > room {
             return Ok(false);
         }
-        self.running.extend(self.waiting.pop_front().map(|text| (text, cache)));
+        self.running.extend(self.waiting.pop_front().map(|sequence| (sequence, cache)));
         Ok(true)
     }
 
-    /// Makes room for `n` more tokens of the text at `place`. Says whether it still runs, at which place, and whether anybody
-    /// had to go.
+    /// Makes room for `n` more tokens of the sequence at `place`. Returns its place if it still runs, and whether there was a
+    /// victim.
     fn make_room(&mut self, place: usize, n: usize) -> Result<(Option<usize>, bool), CacheError> {
         let (mut place, mut any) = (place, false);
         while place < self.running.len() {
@@ -217,10 +218,10 @@ impl Planted {
             if evicted < missing {
                 any = true;
                 let victim = self.victim(place);
-                let (mut text, cache) = self.running.remove(victim);
+                let (mut sequence, cache) = self.running.remove(victim);
                 drop(cache);
-                text.counters.preemptions += 1;
-                self.waiting.push_front(text);
+                sequence.counters.preemptions += 1;
+                self.waiting.push_front(sequence);
                 match victim.cmp(&place) {
                     std::cmp::Ordering::Less => place -= 1,
                     std::cmp::Ordering::Equal => return Ok((None, true)),
@@ -231,11 +232,11 @@ impl Planted {
         Ok((None, any))
     }
 
-    /// The place of the text that has to go: the newest.
+    /// The place of the victim: the newest.
     fn victim(&self, place: usize) -> usize {
         let newest = self.running.len() - 1;
         if self.has(Bug::PlannedVictim) && newest == place && newest > 0 {
-            // Rather than itself, the one that has most.
+            // Rather than itself, the one with most pages.
             let most = |place: &usize| (self.running[*place].1.table().pages().len(), *place);
             return (0..=newest).max_by_key(most).unwrap_or(newest);
         }
@@ -243,16 +244,16 @@ impl Planted {
     }
 
     fn keep_pages(&mut self, place: usize) -> Result<(), CacheError> {
-        let (text, cache) = &mut self.running[place];
-        cache.insert_into(&mut *self.prefixes, &text.tokens)
+        let (sequence, cache) = &mut self.running[place];
+        cache.insert_into(&mut *self.prefixes, &sequence.tokens)
     }
 
-    fn place(&self, id: TextId) -> Option<usize> {
-        self.running.iter().position(|(text, _)| text.id == id)
+    fn place(&self, id: SequenceId) -> Option<usize> {
+        self.running.iter().position(|(sequence, _)| sequence.id == id)
     }
 
-    fn end(&mut self, text: Text, end: End) {
-        self.finished.push(Finished { text, end });
+    fn finish(&mut self, sequence: Sequence, reason: FinishReason) {
+        self.finished.push(Finished { sequence, reason });
     }
 
     fn free_once_more(&mut self, page: Option<PageId>) -> Result<(), CacheError> {
@@ -263,76 +264,74 @@ impl Planted {
     }
 }
 
-/// Pages that a text takes beyond those of `table` to read all of its tokens and the next.
-fn pages_to_go(text: &Text, table: &PageTable) -> usize {
-    let most = text.n_prompt.saturating_add(text.max_new_tokens).saturating_sub(1);
-    let rows = most.min(text.tokens.len() + 1);
+/// Pages that a sequence needs beyond those of `table` for all of its tokens and the next.
+fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
+    let rows = sequence.max_rows().min(sequence.tokens.len() + 1);
     table.pages_needed(rows.saturating_sub(table.len()))
 }
 
 impl Subject for Planted {
-    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
+    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         if prompt.is_empty() {
             return Err(ScheduleError::NoPrompt);
         }
-        let (id, n_prompt) = (TextId(self.next_id), prompt.len());
-        let text = Text { id, tokens: prompt, n_prompt, max_new_tokens, counters: Counters::default() };
+        let id = SequenceId(self.next_id);
+        let sequence = Sequence::new(id, prompt, max_new_tokens);
         if max_new_tokens == 0 {
-            self.end(text, End::Limit);
+            self.finish(sequence, FinishReason::Limit);
         } else {
             let n_pages = self.slab.borrow().pool().n_pages();
-            let most_rows = n_prompt.saturating_add(max_new_tokens - 1);
-            let needed = ForkCache::new(&self.slab)?.table().pages_needed(most_rows);
+            let needed = ForkCache::new(&self.slab)?.table().pages_needed(sequence.max_rows());
             if needed > n_pages && !self.has(Bug::NeverFits) {
-                return Err(ScheduleError::NeverFits { prompt: n_prompt, max_new_tokens, needed, n_pages });
+                return Err(ScheduleError::NeverFits { prompt: sequence.n_prompt, max_new_tokens, needed, n_pages });
             }
-            self.waiting.push_back(text);
+            self.waiting.push_back(sequence);
         }
         self.next_id += 1;
         Ok(id)
     }
 
-    fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
+    fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         if let Some(place) = self.place(id) {
-            let (text, cache) = self.running.remove(place);
-            let reads_its_prompt = cache.len() < text.n_prompt;
-            if self.has(Bug::CancelLeaks) && reads_its_prompt {
+            let (sequence, cache) = self.running.remove(place);
+            let in_its_prompt = cache.len() < sequence.n_prompt;
+            if self.has(Bug::CancelLeaks) && in_its_prompt {
                 self.lost.push(cache);
             }
-            self.end(text, End::Cancelled);
+            self.finish(sequence, FinishReason::Cancelled);
             return Ok(());
         }
-        let place = self.waiting.iter().position(|text| text.id == id);
-        let text = place.and_then(|place| self.waiting.remove(place)).ok_or(ScheduleError::UnknownText(id))?;
-        self.end(text, End::Cancelled);
+        let place = self.waiting.iter().position(|sequence| sequence.id == id);
+        let sequence = place.and_then(|place| self.waiting.remove(place)).ok_or(ScheduleError::UnknownSequence(id))?;
+        self.finish(sequence, FinishReason::Cancelled);
         Ok(())
     }
 
-    fn plan(&mut self) -> Result<Vec<Turn>, ScheduleError> {
-        let (mut budget, mut place, mut let_in, mut any_went) = (self.limits.tokens, 0, 0, false);
+    fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
+        let (mut budget, mut place, mut admitted, mut any_victim) = (self.limits.tokens, 0, 0, false);
         while budget > 0 {
             if place >= self.running.len() {
-                let in_vain = any_went && self.has(Bug::NextChunk);
-                if in_vain || !self.admit(let_in, budget)? {
+                let in_vain = any_victim && self.has(Bug::NextChunk);
+                if in_vain || !self.admit(admitted, budget)? {
                     break;
                 }
-                let_in += 1;
+                admitted += 1;
                 place = self.running.len() - 1;
             }
-            let (text, cache) = &self.running[place];
-            let n = (text.tokens.len() - cache.len()).min(budget);
+            let (sequence, cache) = &self.running[place];
+            let n = (sequence.tokens.len() - cache.len()).min(budget);
             let (still, went) = self.make_room(place, n)?;
-            any_went |= went;
+            any_victim |= went;
             let Some(at) = still else { continue };
             place = at;
-            let ready = |text: &Text, held: usize| match self.bug {
-                Some(Bug::PromptLength) if text.counters.preemptions > 0 => held >= text.n_prompt,
-                _ => held == text.tokens.len(),
+            let has_caught_up = |sequence: &Sequence, held: usize| match self.bug {
+                Some(Bug::PromptLength) if sequence.counters.preemptions > 0 => held >= sequence.n_prompt,
+                _ => held == sequence.tokens.len(),
             };
-            let (text, cache) = &self.running[place];
-            let (id, is_last) = (text.id, ready(text, cache.len()));
+            let (sequence, cache) = &self.running[place];
+            let (id, caught_up) = (sequence.id, has_caught_up(sequence, cache.len()));
             self.running[place].0.counters.computed += n as u64;
-            self.planned.push(Turn { text: id, tokens: n, is_last });
+            self.planned.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
             if self.has(Bug::FoundTooEarly) {
                 self.keep_pages(place)?;
             }
@@ -345,53 +344,55 @@ impl Subject for Planted {
         Ok(self.planned.clone())
     }
 
-    fn readings(&mut self) -> Vec<Reading<'_>> {
-        let mut readings = Vec::new();
-        for (text, cache) in &mut self.running {
-            let Some(turn) = self.planned.iter().find(|turn| turn.text == text.id).copied() else { continue };
+    fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
+        let mut inputs = Vec::new();
+        for (sequence, cache) in &mut self.running {
+            let Some(chunk) = self.planned.iter().find(|chunk| chunk.sequence == sequence.id).copied() else {
+                continue;
+            };
             let end = cache.len();
-            readings.push(Reading { turn, tokens: &text.tokens[end - turn.tokens..end], cache });
+            inputs.push(ChunkInput { chunk, tokens: &sequence.tokens[end - chunk.tokens..end], cache });
         }
-        readings
+        inputs
     }
 
-    fn settle(&mut self, picks: &[Pick]) -> Result<(), ScheduleError> {
-        for turn in std::mem::take(&mut self.planned) {
-            let Some(place) = self.place(turn.text) else { continue };
+    fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
+        for chunk in std::mem::take(&mut self.planned) {
+            let Some(place) = self.place(chunk.sequence) else { continue };
             self.keep_pages(place)?;
         }
-        for pick in picks {
-            let Some(place) = self.place(pick.text) else { continue };
-            let text = &mut self.running[place].0;
-            let end = if pick.token == END_OF_TEXT {
-                Some(End::EndOfText)
+        for next in next {
+            let Some(place) = self.place(next.sequence) else { continue };
+            let sequence = &mut self.running[place].0;
+            let reason = if next.token == END_OF_TEXT {
+                Some(FinishReason::EndOfText)
             } else {
-                text.tokens.push(pick.token);
-                (text.new_tokens().len() == text.max_new_tokens).then_some(End::Limit)
+                sequence.tokens.push(next.token);
+                (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Limit)
             };
-            if let Some(end) = end {
-                let (text, cache) = self.running.remove(place);
+            if let Some(reason) = reason {
+                let (sequence, cache) = self.running.remove(place);
                 let last = cache.table().pages().last().copied();
                 drop(cache);
                 if self.has(Bug::FreedTwice) {
                     self.free_once_more(last)?;
                 }
-                self.end(text, end);
+                self.finish(sequence, reason);
             }
         }
         Ok(())
     }
 
-    fn running(&self) -> Vec<SeenText> {
-        let running = self.running.iter().map(|(text, cache)| SeenText {
+    fn running(&self) -> Vec<SeenSequence> {
+        let running = self.running.iter().map(|(sequence, cache)| SeenSequence {
             held: cache.len(),
             pages: cache.table().pages().to_vec(),
-            ..seen(text)
+            ..seen(sequence)
         });
         running.collect()
     }
 
-    fn waiting(&self) -> Vec<SeenText> {
+    fn waiting(&self) -> Vec<SeenSequence> {
         self.waiting.iter().map(seen).collect()
     }
 
@@ -419,7 +420,7 @@ impl Prefixes for SecondPath {
     }
 
     fn evict(&mut self, _: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
-        // A page that nobody has is refused by the pool. One that others have loses an owner.
+        // The pool refuses a page without owners. One that others own loses an owner.
         let _ = pool.free(self.page);
         Ok(0)
     }

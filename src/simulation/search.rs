@@ -3,10 +3,10 @@
 use super::{Case, Event, Failure, Make, Rule, Setup};
 use crate::chapters::ch15_simulation::{run, shrink};
 
-/// Seeds that were tried in vain: no rule was broken.
+/// Seeds that broke no rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// How many.
+    /// Number of seeds.
     pub seeds: u64,
     /// Steps of all of them together.
     pub steps: u64,
@@ -37,7 +37,7 @@ pub fn rule_broken(make: &Make<'_>, setup: Setup, events: &[Event]) -> Option<Ru
     run(make, &case).err().map(|failure| failure.violation.rule)
 }
 
-/// Runs the case of each seed by chapter 15, and shrinks the first in which a rule is broken. `on_run` hears of each run.
+/// Runs the case of each seed by chapter 15, and shrinks the first in which a rule is broken. `on_run` is called for each run.
 ///
 /// # Errors
 /// What was found. The same seed finds the same.
@@ -64,13 +64,13 @@ pub fn search(
 
 fn found(make: &Make<'_>, seed: u64, case: &Case, failure: Failure, passed: Passed, mut on_run: impl FnMut()) -> Found {
     let (setup, rule) = (case.setup, failure.violation.rule);
-    // What comes behind changes nothing any more.
+    // What comes after it changes nothing.
     let until = (failure.event + 1).min(case.events.len());
     let mut runs = 0;
-    let events = shrink(&case.events[..until], &mut |events| {
+    let events = shrink(&case.events[..until], &mut |kept| {
         runs += 1;
         on_run();
-        rule_broken(make, setup, events) == Some(rule)
+        rule_broken(make, setup, &kept.events) == Some(rule)
     });
     let case = Case { setup, events };
     // A shrinking that goes wrong leaves the case as it was found.

@@ -1,48 +1,51 @@
 //! What the world asks of a scheduler.
 
+use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
-use crate::chapters::ch12_scheduler::{Finished, Reading, Scheduler, Text};
+use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
-use crate::schedule::{Pick, ScheduleError, StepLimits, TextId, Turn};
+use crate::schedule::{
+    ChunkInput, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
+};
 
-use super::{END_OF_TEXT, SeenText};
+use super::{END_OF_TEXT, SeenSequence};
 
 /// A scheduler that a [`World`](super::World) can ask. The calls are those of chapter 12.
 pub trait Subject {
-    /// Takes a text in.
+    /// Accepts a request.
     ///
     /// # Errors
     /// [`ScheduleError::NeverFits`] if the pool is too small for it.
-    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError>;
+    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError>;
 
-    /// Ends a text.
+    /// Finishes a sequence.
     ///
     /// # Errors
     /// [`ScheduleError`], if it is not there.
-    fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError>;
+    fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError>;
 
-    /// The turns of the next step. Room for their tokens is made.
+    /// The chunks of the next step. Room for their tokens is made.
     ///
     /// # Errors
     /// [`ScheduleError`]: there should be none.
-    fn plan(&mut self) -> Result<Vec<Turn>, ScheduleError>;
+    fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError>;
 
-    /// What there is to read.
-    fn readings(&mut self) -> Vec<Reading<'_>>;
+    /// What there is to compute.
+    fn inputs(&mut self) -> Vec<ChunkInput<'_>>;
 
     /// The step is computed.
     ///
     /// # Errors
     /// [`ScheduleError`]: there should be none.
-    fn settle(&mut self, picks: &[Pick]) -> Result<(), ScheduleError>;
+    fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError>;
 
-    /// The texts that run.
-    fn running(&self) -> Vec<SeenText>;
+    /// The running sequences.
+    fn running(&self) -> Vec<SeenSequence>;
 
-    /// The texts that wait.
-    fn waiting(&self) -> Vec<SeenText>;
+    /// The waiting sequences.
+    fn waiting(&self) -> Vec<SeenSequence>;
 
-    /// The texts that have ended since this was last asked.
+    /// The sequences that have finished since the last call.
     fn take_finished(&mut self) -> Vec<Finished>;
 
     /// The prefix cache.
@@ -64,47 +67,48 @@ pub fn chapter_12(
     Ok(Box::new(Scheduler::new(slab, prefixes, limits, &[END_OF_TEXT])?))
 }
 
-/// A text of chapter 12 that has no pages.
-pub(super) fn seen(text: &Text) -> SeenText {
-    SeenText {
-        id: text.id,
-        n_prompt: text.n_prompt,
-        n_tokens: text.tokens.len(),
-        max_new_tokens: text.max_new_tokens,
+/// A sequence that has no pages.
+pub(super) fn seen(sequence: &Sequence) -> SeenSequence {
+    SeenSequence {
+        id: sequence.id,
+        n_prompt: sequence.n_prompt,
+        n_tokens: sequence.tokens.len(),
+        max_new_tokens: sequence.max_new_tokens,
         held: 0,
         pages: Vec::new(),
     }
 }
 
 impl Subject for Scheduler {
-    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<TextId, ScheduleError> {
+    fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         Scheduler::submit(self, prompt, max_new_tokens)
     }
 
-    fn cancel(&mut self, id: TextId) -> Result<(), ScheduleError> {
+    fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         Scheduler::cancel(self, id)
     }
 
-    fn plan(&mut self) -> Result<Vec<Turn>, ScheduleError> {
+    fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
         Scheduler::plan(self)
     }
 
-    fn readings(&mut self) -> Vec<Reading<'_>> {
-        Scheduler::readings(self)
+    fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
+        Scheduler::inputs(self)
     }
 
-    fn settle(&mut self, picks: &[Pick]) -> Result<(), ScheduleError> {
-        Scheduler::settle(self, picks)
+    fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
+        Scheduler::settle(self, next)
     }
 
-    fn running(&self) -> Vec<SeenText> {
+    fn running(&self) -> Vec<SeenSequence> {
+        let pages = |table: &PageTable| table.pages().to_vec();
         let running = Scheduler::running(self);
         running
-            .map(|(text, table)| SeenText { held: table.len(), pages: table.pages().to_vec(), ..seen(text) })
+            .map(|(sequence, table)| SeenSequence { held: table.len(), pages: pages(table), ..seen(sequence) })
             .collect()
     }
 
-    fn waiting(&self) -> Vec<SeenText> {
+    fn waiting(&self) -> Vec<SeenSequence> {
         Scheduler::waiting(self).map(seen).collect()
     }
 

@@ -1,12 +1,12 @@
 //! The world: lets events happen to a scheduler, and says what is seen.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cache::{CacheError, KvCache};
+use crate::cache::{CacheError, KvCache, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
@@ -14,16 +14,16 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::prefixes::none::NoPrefixes;
 use crate::prefixes::{HeldPage, Prefixes};
-use crate::schedule::{Pick, ScheduleError, TextId, Turn};
+use crate::schedule::{NextToken, ScheduleError, SequenceId};
 
-use super::model::{LAYOUT, Read, prompt, rows};
+use super::model::{LAYOUT, Rows, prompt, rows};
 use super::{END_OF_TEXT, Ended, Event, Make, Planned, Rule, Scene, Seen, Setup, Subject, Violation};
 
-/// Texts that are there at the same time, waiting or running, at most.
-pub const MOST_TEXTS: usize = 8;
+/// Sequences that are there at the same time, waiting or running, at most.
+pub const MOST_SEQUENCES: usize = 8;
 
-/// Calls to the prefix cache that one event may make. A scheduler that goes on for ever makes more.
-const MOST_CALLS: usize = 10_000;
+/// Calls to the prefix cache that one event may make. A scheduler that never comes to an end makes more.
+const MOST_CALLS: usize = 20_000;
 
 /// Events of all worlds so far.
 static PULSE: AtomicU64 = AtomicU64::new(0);
@@ -32,38 +32,51 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a scheduler that a world has asked: a panic there is a violation, and told as one.
+/// Whether this thread is inside a scheduler that a world has called: a panic there is a violation, and reported as one.
 pub fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// A number that changes with every event, in whatever world: so that somebody may notice when nothing happens any more.
+/// A number that changes with every event, in whatever world, so that a watchdog notices when nothing happens any more.
 pub fn pulse() -> u64 {
     PULSE.load(Ordering::Relaxed)
 }
 
-/// What the world knows of a text that has not ended.
-struct Told {
+/// What the world knows of a sequence that has not finished.
+struct Known {
     name: u32,
     prompt: Vec<u32>,
     max_new_tokens: usize,
-    told: Vec<u32>,
+    received: Vec<u32>,
+}
+
+/// What a scheduler asked of the prefix cache.
+#[derive(Clone, Debug, Default)]
+pub struct CacheCalls {
+    n: usize,
+    /// For each lookup the tokens of the sequence, and how many of them were cached.
+    pub lookups: Vec<(usize, usize)>,
+    /// For each eviction the pages wanted, and the pages evicted.
+    pub evictions: Vec<(usize, usize)>,
+    /// For each insertion the tokens of the sequence, and how many of them its table holds.
+    pub insertions: Vec<(Vec<u32>, usize)>,
 }
 
 /// A pool, a prefix cache, strangers, and a scheduler in the middle of it.
 pub struct World {
     setup: Setup,
     slab: SharedSlab,
+    end_of_text: Vec<u32>,
     /// `None` when it is gone.
     subject: Option<Box<dyn Subject>>,
     /// Each has a page.
     strangers: Vec<ForkCache>,
-    /// The texts that the scheduler has taken in and not reported as ended.
-    texts: BTreeMap<TextId, Told>,
-    calls: Rc<Cell<usize>>,
+    /// The sequences that the scheduler has accepted and not reported as finished.
+    known: BTreeMap<SequenceId, Known>,
+    calls: Rc<RefCell<CacheCalls>>,
     seen: Seen,
     steps: u64,
-    came: u64,
+    arrived: u64,
 }
 
 impl World {
@@ -72,14 +85,22 @@ impl World {
     /// # Errors
     /// [`Rule::Stopped`] if pool, prefix cache or scheduler cannot be made.
     pub fn new(make: &Make<'_>, setup: Setup) -> Result<Self, Violation> {
-        let calls = Rc::new(Cell::new(0));
+        Self::with_end_of_text(make, setup, &[END_OF_TEXT])
+    }
+
+    /// An empty world in which these tokens end a text.
+    ///
+    /// # Errors
+    /// As [`new`](World::new).
+    pub fn with_end_of_text(make: &Make<'_>, setup: Setup, end_of_text: &[u32]) -> Result<Self, Violation> {
+        let calls = Rc::new(RefCell::new(CacheCalls::default()));
         let made = inside("making it", || {
             let slab = PageSlab::new(LAYOUT, setup.page_size, setup.n_pages)?;
             let inner: Box<dyn Prefixes> = match setup.keeps_prefixes {
                 true => Box::new(PrefixCache::new(setup.page_size)?),
                 false => Box::new(NoPrefixes::new(setup.page_size)?),
             };
-            let prefixes = Box::new(Bounded { inner, calls: calls.clone() });
+            let prefixes = Box::new(Watched { inner, calls: calls.clone() });
             let subject = make(&slab, prefixes, setup.limits)?;
             Ok::<_, ScheduleError>((slab, subject))
         });
@@ -87,13 +108,14 @@ impl World {
         let mut world = World {
             setup,
             slab,
+            end_of_text: end_of_text.to_vec(),
             subject: Some(subject),
             strangers: Vec::new(),
-            texts: BTreeMap::new(),
+            known: BTreeMap::new(),
             calls,
             seen: Seen::default(),
             steps: 0,
-            came: 0,
+            arrived: 0,
         };
         world.seen = world.look()?;
         Ok(world)
@@ -114,46 +136,50 @@ impl World {
         self.steps
     }
 
-    /// Texts that were taken in.
-    pub fn texts(&self) -> u64 {
-        self.came
+    /// Requests that were accepted.
+    pub fn arrived(&self) -> u64 {
+        self.arrived
     }
 
-    /// The number of the text of this name, if it is there.
-    pub fn id(&self, name: u32) -> Option<TextId> {
-        self.texts.iter().find(|(_, text)| text.name == name).map(|(id, _)| *id)
+    /// What the scheduler has asked of the prefix cache in its last call.
+    pub fn cache_calls(&self) -> CacheCalls {
+        self.calls.borrow().clone()
+    }
+
+    /// The number of the sequence of this name, if it is there.
+    pub fn id(&self, name: u32) -> Option<SequenceId> {
+        self.known.iter().find(|(_, known)| known.name == name).map(|(id, _)| *id)
     }
 
     /// Lets something happen.
     ///
     /// # Errors
-    /// [`Rule::Stopped`] if the scheduler panics, or refuses what there is no reason to refuse. The world is of no use then.
+    /// [`Rule::Stopped`] if the scheduler panics, or refuses without a reason. The world is of no use then.
     pub fn apply(&mut self, event: Event) -> Result<Scene, Violation> {
-        self.calls.set(0);
         PULSE.fetch_add(1, Ordering::Relaxed);
-        let planned = match event {
+        let mut planned = None;
+        match event {
+            Event::Arrive { .. } if self.known.len() >= MOST_SEQUENCES => {}
             Event::Arrive { name, alike, prompt: n, max_new_tokens } => {
                 self.arrive(name, prompt(alike, n), max_new_tokens)?;
-                None
             }
             Event::Cancel { name } => {
                 if let Some(id) = self.id(name) {
                     self.ask("cancel", |subject| subject.cancel(id))?;
                 }
-                None
             }
-            Event::Take { pages } => {
-                self.take(pages)?;
-                None
-            }
+            Event::Take { pages } => self.take(pages)?,
             Event::GiveBack { pages } => {
                 let left = self.strangers.len().saturating_sub(pages);
                 let leaving = self.strangers.split_off(left);
                 inside("giving a page back", || drop(leaving))?;
-                None
             }
-            Event::Step => Some(self.step()?),
-        };
+            Event::Step => {
+                planned = Some(self.plan()?);
+                let next = self.compute()?;
+                self.settle(&next)?;
+            }
+        }
         let ended = self.collect()?;
         let after = self.look()?;
         let before = std::mem::replace(&mut self.seen, after.clone());
@@ -161,25 +187,21 @@ impl World {
     }
 
     fn arrive(&mut self, name: u32, prompt: Vec<u32>, max_new_tokens: usize) -> Result<(), Violation> {
-        if self.texts.len() >= MOST_TEXTS {
-            return Ok(());
-        }
         let Setup { page_size, n_pages, .. } = self.setup;
         let rows = if max_new_tokens == 0 { 0 } else { prompt.len() + max_new_tokens - 1 };
         let fits = rows.div_ceil(page_size) <= n_pages;
         let asked = prompt.clone();
-        let subject = self.subject.as_mut().expect("a world has a scheduler");
-        match inside("submit", || subject.submit(asked, max_new_tokens))? {
+        match self.call("submit", |subject| subject.submit(asked, max_new_tokens))? {
             Ok(id) => {
-                let known = Told { name, prompt, max_new_tokens, told: Vec::new() };
-                if self.texts.insert(id, known).is_some() {
-                    return Err(Rule::Stopped.broken(format!("two texts have the number {id}")));
+                let known = Known { name, prompt, max_new_tokens, received: Vec::new() };
+                if self.known.insert(id, known).is_some() {
+                    return Err(Rule::Stopped.broken(format!("two sequences have the number {id}")));
                 }
-                self.came += 1;
+                self.arrived += 1;
                 Ok(())
             }
             Err(ScheduleError::NeverFits { .. }) if !fits => Ok(()),
-            Err(error) => Err(Rule::Stopped.broken(format!("submit refuses a text that fits: {error}"))),
+            Err(error) => Err(Rule::Stopped.broken(format!("submit refuses a request that fits: {error}"))),
         }
     }
 
@@ -197,58 +219,58 @@ impl World {
         .map_err(|error| Rule::Stopped.broken(format!("a stranger finds no page, though one is free: {error}")))
     }
 
-    /// Plans, reads, settles.
-    fn step(&mut self) -> Result<Planned, Violation> {
+    fn plan(&mut self) -> Result<Planned, Violation> {
         self.steps += 1;
-        let turns = self.ask("plan", |subject| subject.plan())?;
-        let seen = self.look()?;
-        let picks = self.read()?;
-        for Pick { text, token } in &picks {
-            if let Some(known) = self.texts.get_mut(text).filter(|_| *token != END_OF_TEXT) {
-                known.told.push(*token);
-            }
-        }
-        self.ask("settle", |subject| subject.settle(&picks))?;
-        Ok(Planned { turns, seen })
+        let chunks = self.ask("plan", |subject| subject.plan())?;
+        Ok(Planned { chunks, seen: self.look()? })
     }
 
-    /// The texts of the plan read. As in a pass of a model nobody waits for another: all that is read has been there before.
-    fn read(&mut self) -> Result<Vec<Pick>, Violation> {
+    /// The chunks are computed in one pass: what a sequence attends to was there before the pass.
+    fn compute(&mut self) -> Result<Vec<NextToken>, Violation> {
         let subject = self.subject.as_mut().expect("a world has a scheduler");
-        inside("readings", || {
-            let mut readings = subject.readings();
-            let mut picks = Vec::new();
-            for reading in &readings {
-                let (k, v) = reading.cache.gather(0);
-                let first_new = reading.cache.len() - reading.tokens.len();
+        inside("inputs", || {
+            let mut inputs = subject.inputs();
+            let mut next = Vec::new();
+            for input in &inputs {
+                let (k, v) = input.cache.gather(0);
+                let first_new = input.cache.len() - input.tokens.len();
                 let width = LAYOUT.kv_width();
                 let held = k.chunks_exact(width).zip(v.chunks_exact(width)).take(first_new);
-                let read = held.fold(Read::nothing(), |read, (k, v)| read.row(k, v));
-                let new = reading.tokens.iter().zip(first_new..);
-                let read = new.fold(read, |read, (token, position)| read.token(*token, position));
-                let Turn { text, is_last, .. } = reading.turn;
-                picks.extend(is_last.then(|| Pick { text, token: read.next() }));
+                let held = held.fold(Rows::none(), |rows, (k, v)| rows.row(k, v));
+                let new = input.tokens.iter().zip(first_new..);
+                let all = new.fold(held, |rows, (token, position)| rows.token(*token, position));
+                let sequence = input.chunk.sequence;
+                next.extend(input.chunk.caught_up.then(|| NextToken { sequence, token: all.next() }));
             }
-            for reading in &mut readings {
-                let first_new = reading.cache.len() - reading.tokens.len();
-                let new: Vec<_> = reading.tokens.iter().zip(first_new..).map(|(token, at)| rows(*token, at)).collect();
+            for input in &mut inputs {
+                let first_new = input.cache.len() - input.tokens.len();
+                let new: Vec<_> = input.tokens.iter().zip(first_new..).map(|(token, at)| rows(*token, at)).collect();
                 let [k, v] = [0, 1].map(|half| new.iter().flat_map(|row| row[half]).collect::<Vec<f32>>());
-                reading.cache.write(0, &k, &v);
+                input.cache.write(0, &k, &v);
             }
-            picks
+            next
         })
     }
 
-    /// Takes note of the texts that have ended.
+    fn settle(&mut self, next: &[NextToken]) -> Result<(), Violation> {
+        for NextToken { sequence, token } in next {
+            if let Some(known) = self.known.get_mut(sequence).filter(|_| !self.end_of_text.contains(token)) {
+                known.received.push(*token);
+            }
+        }
+        self.ask("settle", |subject| subject.settle(next))
+    }
+
+    /// Takes note of the sequences that have finished.
     fn collect(&mut self) -> Result<Vec<Ended>, Violation> {
         let subject = self.subject.as_mut().expect("a world has a scheduler");
         let mut ended = Vec::new();
         for finished in inside("take_finished", || subject.take_finished())? {
-            let (id, end) = (finished.text.id, finished.end);
-            let Some(Told { prompt, max_new_tokens, told, .. }) = self.texts.remove(&id) else {
-                return Err(Rule::Stopped.broken(format!("text {id} ends, and is not there")));
+            let (id, reason) = (finished.sequence.id, finished.reason);
+            let Some(Known { prompt, max_new_tokens, received, .. }) = self.known.remove(&id) else {
+                return Err(Rule::Stopped.broken(format!("sequence {id} finishes, and is not there")));
             };
-            ended.push(Ended { id, prompt, max_new_tokens, told, tokens: finished.text.tokens, end });
+            ended.push(Ended { id, prompt, max_new_tokens, received, tokens: finished.sequence.tokens, reason });
         }
         Ok(ended)
     }
@@ -256,33 +278,39 @@ impl World {
     /// Looks at everything.
     fn look(&self) -> Result<Seen, Violation> {
         let subject = self.subject.as_ref().expect("a world has a scheduler");
-        let (slab, strangers, texts) = (&self.slab, &self.strangers, &self.texts);
+        let (slab, strangers, known) = (&self.slab, &self.strangers, &self.known);
         inside("looking at it", || {
             let slab = slab.borrow();
             let pool = slab.pool();
-            let page_ids = (0..pool.n_pages() as u32).map(crate::cache::PageId);
-            let mut kept: Vec<_> = subject.prefixes().pages().iter().map(|held| held.page).collect();
-            kept.sort_unstable();
+            let page_ids = (0..pool.n_pages() as u32).map(PageId);
+            let mut cached: Vec<_> = subject.prefixes().pages().iter().map(|held| held.page).collect();
+            cached.sort_unstable();
             Seen {
                 owners: page_ids.map(|page| pool.owners(page).unwrap_or(0)).collect(),
                 n_free: pool.n_free(),
-                kept,
+                cached,
                 strangers: strangers.iter().flat_map(|stranger| stranger.table().pages().to_vec()).collect(),
                 running: subject.running(),
                 waiting: subject.waiting(),
-                alive: texts.keys().copied().collect(),
+                alive: known.keys().copied().collect(),
             }
         })
     }
 
-    /// Asks the scheduler what it has no reason to refuse.
+    /// Calls the scheduler.
+    fn call<T>(&mut self, what: &str, call: impl FnOnce(&mut dyn Subject) -> T) -> Result<T, Violation> {
+        self.calls.take();
+        let subject = self.subject.as_mut().expect("a world has a scheduler");
+        inside(what, || call(&mut **subject))
+    }
+
+    /// Calls the scheduler, which has no reason to refuse.
     fn ask<T>(
         &mut self,
         what: &str,
         call: impl FnOnce(&mut dyn Subject) -> Result<T, ScheduleError>,
     ) -> Result<T, Violation> {
-        let subject = self.subject.as_mut().expect("a world has a scheduler");
-        inside(what, || call(&mut **subject))?.map_err(|error| Rule::Stopped.broken(format!("{what} refuses: {error}")))
+        self.call(what, call)?.map_err(|error| Rule::Stopped.broken(format!("{what} refuses: {error}")))
     }
 }
 
@@ -305,36 +333,42 @@ fn inside<T>(what: &str, call: impl FnOnce() -> T) -> Result<T, Violation> {
     })
 }
 
-/// A prefix cache that stops whoever asks it without end.
-struct Bounded {
+/// A prefix cache that notes what is asked, and stops a scheduler that never stops asking.
+struct Watched {
     inner: Box<dyn Prefixes>,
-    calls: Rc<Cell<usize>>,
+    calls: Rc<RefCell<CacheCalls>>,
 }
 
-impl Bounded {
+impl Watched {
     fn note(&self) {
-        self.calls.set(self.calls.get() + 1);
+        let mut calls = self.calls.borrow_mut();
+        calls.n += 1;
         assert!(
-            self.calls.get() <= MOST_CALLS,
-            "the prefix cache is asked {MOST_CALLS} times for one event: a loop without end"
+            calls.n <= MOST_CALLS,
+            "one call of the scheduler has asked the prefix cache {MOST_CALLS} times: does a loop of yours never end?"
         );
     }
 }
 
-impl Prefixes for Bounded {
-    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+impl Prefixes for Watched {
+    fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         self.note();
-        self.inner.lookup(text, pool)
+        let cached = self.inner.lookup(tokens, pool)?;
+        self.calls.borrow_mut().lookups.push((tokens.len(), cached.len()));
+        Ok(cached)
     }
 
-    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+    fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
         self.note();
-        self.inner.insert(text, table, pool)
+        self.calls.borrow_mut().insertions.push((tokens.to_vec(), table.len()));
+        self.inner.insert(tokens, table, pool)
     }
 
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
         self.note();
-        self.inner.evict(n, pool)
+        let evicted = self.inner.evict(n, pool)?;
+        self.calls.borrow_mut().evictions.push((n, evicted));
+        Ok(evicted)
     }
 
     fn n_pages(&self) -> usize {

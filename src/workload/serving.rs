@@ -20,7 +20,7 @@ use super::Request;
 use crate::cache::KvLayout;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::prefixes::Prefixes;
-use crate::schedule::{Pick, StepLimits, TextId, Turn};
+use crate::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
 use crate::serving::{ServingError, Steps, Totals};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -199,7 +199,7 @@ pub fn serve(
 ) -> Result<Served, ServingError> {
     let mut steps = Steps::new(slab, prefixes, limits, &[])?;
     let mut served = Served { requests: vec![Times::default(); arrivals.len()], ..Served::default() };
-    let mut open: HashMap<TextId, Open<'_>> = HashMap::new();
+    let mut open: HashMap<SequenceId, Open<'_>> = HashMap::new();
     let mut coming = arrivals.iter().enumerate().peekable();
     let start = arrivals.first().map_or(0, |arrival| arrival.at);
     let n_pages = slab.borrow().pool().n_pages() as f64;
@@ -222,15 +222,15 @@ pub fn serve(
         now = now.saturating_add(took);
         served.busy = served.busy.saturating_add(took);
         let mut picks = Vec::new();
-        for Turn { text, .. } in plan.into_iter().filter(|turn| turn.is_last) {
+        for ScheduledChunk { sequence: text, .. } in plan.into_iter().filter(|turn| turn.caught_up) {
             let token = open.get_mut(&text).and_then(|request| request.next(now, &mut served.requests));
-            picks.push(Pick { text, token: token.ok_or(ServingError::LostText(text))? });
+            picks.push(NextToken { sequence: text, token: token.ok_or(ServingError::LostText(text))? });
         }
         steps.settle(&picks)?;
         steps.check_progress()?;
         steps.totals.new_tokens += picks.len() as u64;
         for (finished, _) in steps.take_finished() {
-            open.remove(&finished.text.id);
+            open.remove(&finished.sequence.id);
             steps.totals.add(&finished);
             on_end();
         }

@@ -273,7 +273,7 @@ mod with_chapters {
         let prefixes: SharedPrefixes = Rc::new(RefCell::new(Box::new(PrefixCache::new(PAGE_SIZE).unwrap())));
         let shape = PageShape::of(model, PAGE_SIZE);
         let tier = Tier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap();
-        let limits = StepLimits { tokens: 16, texts: 4 };
+        let limits = StepLimits { tokens: 16, sequences: 4 };
         (Serving::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap(), tier)
     }
 

@@ -3,7 +3,8 @@
 use page_by_page::schedule::StepLimits;
 use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{
-    Case, Event, MOST_TEXTS, Make, Rule, Setup, World, alone, chapter_12, examples, prompt, rule_broken, search, story,
+    Case, Event, MOST_SEQUENCES, Make, Rule, Setup, World, alone, chapter_12, examples, prompt, rule_broken, search,
+    story,
 };
 use serde_json::Value;
 
@@ -42,17 +43,17 @@ fn a_lot_happens_in_the_cases() {
             }
             let Some(planned) = &scene.planned else { continue };
             steps += 1;
-            idle += usize::from(planned.turns.is_empty());
-            let ran = |id| scene.before.running.iter().any(|text| text.id == id);
-            let runs = |id| planned.seen.running.iter().any(|text| text.id == id);
-            preempted += scene.before.running.iter().filter(|text| !runs(text.id)).count();
-            let new = planned.seen.running.iter().filter(|text| !ran(text.id));
-            let reads = |id| planned.turns.iter().find(|turn| turn.text == id).map_or(0, |turn| turn.tokens);
-            found += new.filter(|text| text.held > reads(text.id)).count();
+            idle += usize::from(planned.chunks.is_empty());
+            let ran = |id| scene.before.running.iter().any(|sequence| sequence.id == id);
+            let runs = |id| planned.seen.running.iter().any(|sequence| sequence.id == id);
+            preempted += scene.before.running.iter().filter(|sequence| !runs(sequence.id)).count();
+            let new = planned.seen.running.iter().filter(|sequence| !ran(sequence.id));
+            let reads = |id| planned.chunks.iter().find(|chunk| chunk.sequence == id).map_or(0, |chunk| chunk.tokens);
+            found += new.filter(|sequence| sequence.held > reads(sequence.id)).count();
         }
     }
     assert_eq!(steps, 20_000);
-    assert_eq!(most, MOST_TEXTS);
+    assert_eq!(most, MOST_SEQUENCES);
     let all = (preempted, found, ended, refused, idle);
     for (what, number, least) in [
         ("preempted", preempted, 300),
@@ -62,7 +63,7 @@ fn a_lot_happens_in_the_cases() {
     ] {
         assert!(number >= least, "{what}: {number} (preempted, found, ended, refused, idle: {all:?})");
     }
-    assert!(idle < steps / 3, "{idle} of {steps} steps have no turn");
+    assert!(idle < steps / 3, "{idle} of {steps} steps have no chunk");
 }
 
 #[test]
@@ -116,7 +117,8 @@ fn the_stand_in_for_a_model_depends_on_every_token() {
 
 #[test]
 fn a_story_ends_with_what_was_seen() {
-    let setup = Setup { page_size: 2, n_pages: 3, limits: StepLimits { tokens: 4, texts: 2 }, keeps_prefixes: false };
+    let setup =
+        Setup { page_size: 2, n_pages: 3, limits: StepLimits { tokens: 4, sequences: 2 }, keeps_prefixes: false };
     let events =
         vec![Event::Arrive { name: 9, alike: 0, prompt: 5, max_new_tokens: 1 }, Event::Step, Event::Cancel { name: 9 }];
     let make = planted(Some(Bug::CancelLeaks));
@@ -124,21 +126,20 @@ fn a_story_ends_with_what_was_seen() {
     let failure = page_by_page::chapters::ch15_simulation::run(&make, &case).unwrap_err();
     assert_eq!(
         story(&make, &case, &failure),
-        "3 pages of 2, budget 4, at most 2 texts at a time, no prefix cache\n  \
-         text 0 comes: 5 tokens, wants 1\n  \
-         step 1: text 0 reads 4\n  \
-         text 0 is cancelled\n  \
-         owners of page 0: 1; seen to have it: 0 (rule: pages)\n"
+        "3 pages of 2, budget 4, at most 2 sequences at a time, no prefix cache\n  \
+         sequence 0 arrives: 5 tokens, wants 1\n  \
+         step 1: sequence 0 computes 4\n  \
+         sequence 0 is cancelled\n  \
+         page 0: 1 owners, 0 known (rule: pages)\n"
     );
 }
 
-/// Whoever loses a page that nobody can give back loses room for ever.
 #[test]
 fn a_broken_chapter_is_told_and_fails() {
     let make = planted(Some(Bug::FoundTooEarly));
     let found = search(&make, 0..400, 60, || {}).unwrap_err();
-    assert_eq!(found.failure.violation.rule, Rule::Text);
-    assert_eq!(rule_broken(&make, found.case.setup, &found.case.events), Some(Rule::Text));
+    assert_eq!(found.failure.violation.rule, Rule::Output);
+    assert_eq!(rule_broken(&make, found.case.setup, &found.case.events), Some(Rule::Output));
     assert_eq!(rule_broken(&planted(None), found.case.setup, &found.case.events), None);
 }
 
@@ -155,8 +156,18 @@ fn simulate_passes_chapter_12() {
 fn simulate_shows_a_planted_one_dying() {
     let name = Bug::CancelLeaks.name();
     let first = ok(&["simulate", "--planted", name]);
-    assert!(first.stdout.starts_with("cancel-leaks (sglang-jax#984): loses the pages of a text"), "{}", first.stdout);
-    let again = first.stdout.lines().last().unwrap().strip_prefix("again: ").unwrap();
+    assert!(
+        first.stdout.starts_with("cancel-leaks (sglang-jax#984): loses the pages of a sequence"),
+        "{}",
+        first.stdout
+    );
+    let again = first
+        .stdout
+        .lines()
+        .last()
+        .unwrap()
+        .strip_prefix("again: cargo run --release --features solution -- ")
+        .unwrap();
     let second = ok(&again.split(' ').collect::<Vec<_>>());
     assert_eq!(second.stdout, first.stdout, "the seed replays it");
     let json = ok(&["simulate", "--planted", name, "--json"]).json();

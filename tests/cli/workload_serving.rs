@@ -30,7 +30,7 @@ fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: b
         false => Box::new(NoPrefixes::new(16).unwrap()),
     };
     let mut ended = 0;
-    let limits = StepLimits { tokens: limits.0, texts: limits.1 };
+    let limits = StepLimits { tokens: limits.0, sequences: limits.1 };
     let served = serve(arrivals, &slab, prefixes, limits, COST, || ended += 1)?;
     assert_eq!(ended, arrivals.len());
     Ok(served)
@@ -178,7 +178,7 @@ fn the_trace_of_tiny_llm_counts_what_was_published() {
 fn the_scheduler_serves_the_trace_of_tiny_llm_in_fewer_steps() {
     let slab = PageSlab::new(LAYOUT, 128, 32).unwrap();
     let prefixes = Box::new(PrefixCache::new(128).unwrap());
-    let limits = StepLimits { tokens: 128, texts: 4 };
+    let limits = StepLimits { tokens: 128, sequences: 4 };
     let served = serve(&tiny_llm(), &slab, prefixes, limits, COST, || ()).unwrap();
     let counters = served.totals;
     assert_eq!((counters.new_tokens, counters.prompt_tokens), (1201, 9476));

@@ -42,7 +42,7 @@ const TOKENS: usize = 500;
 /// The most bytes that a step takes which reads a prompt, with scores or without.
 fn taken(model: &Model, is_scored: bool) -> usize {
     let slab = PageSlab::new(model.kv_layout(), 16, 40).unwrap();
-    let (prefixes, limits) = (PrefixCache::new(16).unwrap(), StepLimits { tokens: TOKENS, texts: 2 });
+    let (prefixes, limits) = (PrefixCache::new(16).unwrap(), StepLimits { tokens: TOKENS, sequences: 2 });
     let mut serving = Serving::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap();
     let prompt = (0..TOKENS as u32).map(|place| 7 * place % 4096).collect();
     let sampler = Sampler::new(Sampling::GREEDY);

@@ -16,7 +16,7 @@ use page_by_page::model::{LogitRows, Model, StepError};
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{End, ScheduleError, StepLimits, TextId};
+use page_by_page::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
 use page_by_page::scoring::{Likely, likely};
 use page_by_page::serving::side_by_side::SideBySide;
 use page_by_page::serving::{Generated, Serving, ServingError, Totals};
@@ -44,7 +44,7 @@ fn tiny_model() -> Model {
 }
 
 /// A text as it ends.
-type Ended = (Vec<u32>, Result<End, StepError>);
+type Ended = (Vec<u32>, Result<FinishReason, StepError>);
 
 /// What a text becomes alone, computed without any cache; and why it ends.
 fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampling: Sampling) -> Ended {
@@ -57,11 +57,11 @@ fn alone(model: &Model, (prompt, most): (&[u32], usize), ends: &[u32], sampling:
         };
         let token = sampler.pick(&logits);
         if ends.contains(&token) {
-            return (text, Ok(End::EndOfText));
+            return (text, Ok(FinishReason::EndOfText));
         }
         text.push(token);
     }
-    (text, Ok(End::Limit))
+    (text, Ok(FinishReason::Limit))
 }
 
 /// Each text draws with a seed of its own.
@@ -113,7 +113,7 @@ fn tell(
         let sampler = Sampler::new(sampling_of(place, sampling));
         ids.push(serving.submit(prompt.to_vec(), *most, sampler).unwrap());
     }
-    let mut reported: HashMap<TextId, Vec<u32>> = HashMap::new();
+    let mut reported: HashMap<SequenceId, Vec<u32>> = HashMap::new();
     let mut told = Vec::new();
     for step in 0.. {
         if serving.is_done() {
@@ -123,10 +123,10 @@ fn tell(
         let done = serving.step().unwrap();
         for pick in done.new_tokens {
             assert!(
-                !told.iter().any(|told: &Generated| told.text.id == pick.text),
+                !told.iter().any(|told: &Generated| told.text.id == pick.sequence),
                 "{setting:?}: a token after the end"
             );
-            reported.entry(pick.text).or_default().push(pick.token);
+            reported.entry(pick.sequence).or_default().push(pick.token);
         }
         told.extend(done.generated);
     }
@@ -151,7 +151,7 @@ fn settings() -> Vec<Setting> {
         for n_pages in [least, least + 2, 3 * least] {
             for (tokens, texts) in [(1, 1), (1, 8), (2, 3), (7, 2), (7, 8), (64, 5), (1000, 1000)] {
                 for keeps_prefixes in [true, false] {
-                    let limits = StepLimits { tokens, texts };
+                    let limits = StepLimits { tokens, sequences: texts };
                     settings.push(Setting { page_size, n_pages, limits, keeps_prefixes });
                 }
             }
@@ -167,7 +167,7 @@ fn each_text_is_the_one_told_alone_in_every_setting() {
     for sampling in [Sampling::GREEDY, SEEDED] {
         let ends = ends(&model, sampling);
         let alone = all_alone(&model, &ends, sampling);
-        assert!(alone.iter().any(|(_, end)| *end == Ok(End::EndOfText)), "none ends by itself");
+        assert!(alone.iter().any(|(_, end)| *end == Ok(FinishReason::EndOfText)), "none ends by itself");
         for setting in settings() {
             let (told, totals) = tell(&model, setting, sampling, &ends, &alone);
             preempted += totals.preemptions;
@@ -186,26 +186,26 @@ fn check_counters(setting: Setting, told: &[Generated], totals: Totals) {
     assert_eq!(totals.recomputed, sum(|told| told.held.recomputed), "{setting:?}");
     assert_eq!(totals.preemptions, sum(|told| told.text.counters.preemptions), "{setting:?}");
     assert_eq!(totals.new_tokens, sum(|told| told.text.new_tokens().len() as u64), "{setting:?}");
-    assert_eq!(totals.found, sum(|told| told.text.counters.found as u64), "{setting:?}");
+    assert_eq!(totals.found, sum(|told| told.text.counters.cached as u64), "{setting:?}");
     assert!(totals.peak_pages <= setting.n_pages && totals.peak_pages > 0, "{setting:?}");
-    assert!(totals.most_texts <= setting.limits.texts.min(setting.limits.tokens), "{setting:?}");
+    assert!(totals.most_texts <= setting.limits.sequences.min(setting.limits.tokens), "{setting:?}");
     // All but one have run; nothing of a prompt is lost.
     assert_eq!(totals.prompt_tokens, 5 + 2 + 17 + 1 + 5 + 17 + 9, "{setting:?}");
     for told in told {
         let (text, counters) = (&told.text, told.text.counters);
         // The newest token is never read; where the model chose an end, all were.
-        let rows = text.tokens.len() - usize::from(told.end == Ok(End::Limit));
+        let rows = text.tokens.len() - usize::from(told.end == Ok(FinishReason::Limit));
         let computed = counters.computed as usize;
         if text.max_new_tokens == 0 {
-            assert_eq!((computed, counters.found), (0, 0), "{setting:?}");
+            assert_eq!((computed, counters.cached), (0, 0), "{setting:?}");
         } else if counters.preemptions == 0 {
-            assert_eq!((computed + counters.found, told.held.recomputed), (rows, 0), "{setting:?}");
+            assert_eq!((computed + counters.cached, told.held.recomputed), (rows, 0), "{setting:?}");
         } else {
             // Each row is found or computed for the first time, but for those found again that it had not had.
-            let first = counters.found + computed - told.held.recomputed as usize;
-            assert!(first <= rows && first + counters.found_again >= rows, "{setting:?}, text {}", text.id);
+            let first = counters.cached + computed - told.held.recomputed as usize;
+            assert!(first <= rows && first + counters.cached_again >= rows, "{setting:?}, text {}", text.id);
         }
-        assert!(setting.keeps_prefixes || (counters.found, counters.found_again) == (0, 0), "{setting:?}");
+        assert!(setting.keeps_prefixes || (counters.cached, counters.cached_again) == (0, 0), "{setting:?}");
     }
 }
 
@@ -213,7 +213,7 @@ fn check_counters(setting: Setting, told: &[Generated], totals: Totals) {
 fn many_steps_of_one_token_are_as_many_as_there_are_tokens() {
     let model = tiny_model();
     let setting =
-        Setting { page_size: 4, n_pages: 100, limits: StepLimits { tokens: 1, texts: 1 }, keeps_prefixes: false };
+        Setting { page_size: 4, n_pages: 100, limits: StepLimits { tokens: 1, sequences: 1 }, keeps_prefixes: false };
     let alone = all_alone(&model, &[], SEEDED);
     let (told, totals) = tell(&model, setting, SEEDED, &[], &alone);
     let rows: usize = told.iter().map(|told| told.text.tokens.len()).sum::<usize>() - 7 - 2;
@@ -252,7 +252,7 @@ fn logits_that_are_not_finite_end_their_text_and_no_other() {
         kinds_seen += usize::from(failed > 0 && failed < alone.len() - 1);
         for n_pages in [LONGEST.div_ceil(4), 100] {
             for keeps_prefixes in [true, false] {
-                let limits = StepLimits { tokens: 20, texts: 6 };
+                let limits = StepLimits { tokens: 20, sequences: 6 };
                 let setting = Setting { page_size: 4, n_pages, limits, keeps_prefixes };
                 tell(&model, setting, SEEDED, &[], &alone);
             }
@@ -268,7 +268,7 @@ fn a_text_that_fails_at_once_leaves_no_page_to_others() {
         tensor.data = half::bf16::MAX.to_le_bytes().repeat(tensor.shape[0]);
     });
     let model = Model::open(Path::new(folder.path())).unwrap();
-    let limits = StepLimits { tokens: 100, texts: 8 };
+    let limits = StepLimits { tokens: 100, sequences: 8 };
     let setting = Setting { page_size: 4, n_pages: 50, limits, keeps_prefixes: true };
     let (mut serving, slab) = serving(&model, setting, &[]);
     for place in [0, 2] {
@@ -295,7 +295,7 @@ fn scores_alone(model: &Model, prompt: &[u32]) -> Result<Vec<Likely>, StepError>
 #[derive(Default)]
 struct Scored {
     told: Vec<Generated>,
-    scores: HashMap<TextId, Vec<Likely>>,
+    scores: HashMap<SequenceId, Vec<Likely>>,
     /// Texts seen without pages in the middle of a prompt that was scored in part.
     preempted: usize,
 }
@@ -320,7 +320,7 @@ fn tell_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> Scor
         assert!(step < 10_000, "no end");
         let done = serving.step().unwrap();
         for (id, scores) in done.scores {
-            let id = TextId(id.0 - first.0);
+            let id = SequenceId(id.0 - first.0);
             assert!(scored.scores.insert(id, scores).is_none(), "text {id} has its scores twice");
         }
         scored.told.extend(done.generated);
@@ -329,7 +329,7 @@ fn tell_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> Scor
             let counters = text.counters;
             counters.preemptions > 0 && counters.computed > 0 && text.tokens.len() == text.n_prompt
         });
-        let place = |text: &TextId| (text.0 - first.0) as usize;
+        let place = |text: &SequenceId| (text.0 - first.0) as usize;
         scored.preempted += stopped.filter(|text| (place(&text.id) % 2 == 1) == odd).count();
     }
     scored.told.iter_mut().for_each(|told| told.text.id.0 -= first.0);
@@ -355,8 +355,8 @@ fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
                 assert_eq!((&text.tokens, &told.end), (tokens, end), "{setting:?}, text {place}");
                 let expected = is_scored.then(|| scores_alone(&model, ASKED[place].0).unwrap());
                 assert_eq!(scored.scores.get(&text.id), expected.as_ref(), "{setting:?}, text {place}");
-                assert!(!is_scored || text.counters.found == 0, "{setting:?}, text {place}: a row without a score");
-                found += text.counters.found;
+                assert!(!is_scored || text.counters.cached == 0, "{setting:?}, text {place}: a row without a score");
+                found += text.counters.cached;
             }
         }
         let (free, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
@@ -374,7 +374,7 @@ fn a_prompt_that_cannot_be_scored_ends_its_text_and_no_other() {
         let model = overflowing(&folder, column);
         let alone = all_alone(&model, &[], SEEDED);
         for tokens in [3, 20] {
-            let limits = StepLimits { tokens, texts: 6 };
+            let limits = StepLimits { tokens, sequences: 6 };
             let setting = Setting { page_size: 4, n_pages: 100, limits, keeps_prefixes: true };
             let (mut serving, slab) = serving(&model, setting, &[]);
             let scored = tell_scored(&mut serving, SEEDED, false);
@@ -428,7 +428,7 @@ fn a_prompt_with_a_hole_in_its_scores_is_refused() {
     let model = tiny_model();
     let slab = PageSlab::new(model.config().kv_layout(), 1, 20).unwrap();
     let prefixes = Box::new(Greedy(PrefixCache::new(1).unwrap()));
-    let mut serving = Serving::new(&model, &slab, prefixes, StepLimits { tokens: 9, texts: 3 }, &[]).unwrap();
+    let mut serving = Serving::new(&model, &slab, prefixes, StepLimits { tokens: 9, sequences: 3 }, &[]).unwrap();
     serving.submit(vec![1, 43], 1, Sampler::new(SEEDED)).unwrap();
     while !serving.is_done() {
         serving.step().unwrap();
@@ -442,7 +442,7 @@ fn a_prompt_with_a_hole_in_its_scores_is_refused() {
 #[test]
 fn what_can_never_be_told_is_refused_at_once_and_nothing_changes() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 8, texts: 2 };
+    let limits = StepLimits { tokens: 8, sequences: 2 };
     let setting = Setting { page_size: 4, n_pages: 3, limits, keeps_prefixes: true };
     let (mut serving, _) = serving(&model, setting, &[]);
     let mut submit = |prompt: &[u32], most| serving.submit(prompt.to_vec(), most, Sampler::new(SEEDED));
@@ -464,7 +464,7 @@ fn what_can_never_be_told_is_refused_at_once_and_nothing_changes() {
 #[test]
 fn texts_that_go_in_the_middle_of_their_prompts_are_no_stall() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 1, texts: 1 };
+    let limits = StepLimits { tokens: 1, sequences: 1 };
     let setting = Setting { page_size: 4, n_pages: 20, limits, keeps_prefixes: false };
     let (mut serving, _) = serving(&model, setting, &[]);
     for round in 0..20 {
@@ -480,7 +480,7 @@ fn texts_that_go_in_the_middle_of_their_prompts_are_no_stall() {
 #[test]
 fn logits_are_handed_out_for_those_who_ask_and_for_nobody_else() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 7, texts: 2 };
+    let limits = StepLimits { tokens: 7, sequences: 2 };
     let setting = Setting { page_size: 4, n_pages: 20, limits, keeps_prefixes: true };
     let (mut serving, _) = serving(&model, setting, &[]);
     let ids = [ASKED[0], ASKED[1]]
@@ -490,7 +490,7 @@ fn logits_are_handed_out_for_those_who_ask_and_for_nobody_else() {
     while !serving.is_done() {
         let done = serving.step().unwrap();
         assert!(done.logits.keys().all(|id| *id == ids[1]), "{:?}", done.logits.keys());
-        for pick in done.new_tokens.iter().filter(|pick| pick.text == ids[1]) {
+        for pick in done.new_tokens.iter().filter(|pick| pick.sequence == ids[1]) {
             assert_eq!(done.logits[&ids[1]], model.step(&text, None).unwrap(), "after {text:?}");
             text.push(pick.token);
             rows += 1;
@@ -502,7 +502,7 @@ fn logits_are_handed_out_for_those_who_ask_and_for_nobody_else() {
 #[test]
 fn cancelled_texts_keep_what_they_have_and_the_others_go_on() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 64, texts: 3 };
+    let limits = StepLimits { tokens: 64, sequences: 3 };
     let setting = Setting { page_size: 4, n_pages: 30, limits, keeps_prefixes: false };
     let (mut serving, slab) = serving(&model, setting, &[]);
     let mut submit = |place: usize| {
@@ -514,7 +514,7 @@ fn cancelled_texts_keep_what_they_have_and_the_others_go_on() {
         assert!(serving.step().unwrap().generated.is_empty());
     }
     serving.cancel(ids[1]).unwrap();
-    assert_eq!(serving.cancel(ids[1]), Err(ScheduleError::UnknownText(ids[1])));
+    assert_eq!(serving.cancel(ids[1]), Err(ScheduleError::UnknownSequence(ids[1])));
     assert_eq!(slab.borrow().pool().n_free(), 30 - 2 * 3, "texts of 9 rows keep 3 pages of 4 slots each");
     let step = serving.step().unwrap();
     assert_eq!(step.generated[0].text.id, ids[1]);
@@ -523,7 +523,7 @@ fn cancelled_texts_keep_what_they_have_and_the_others_go_on() {
     rest.sort_by_key(|told| told.text.id);
     assert_eq!(rest.iter().map(|told| told.text.id).collect::<Vec<_>>(), [ids[0], ids[2], ids[3]]);
     for (told, (place, new)) in rest.iter().zip([(0, 6), (4, 6), (6, 1)]) {
-        assert_eq!(told.end, Ok(End::Cancelled));
+        assert_eq!(told.end, Ok(FinishReason::Cancelled));
         assert_eq!(told.text.tokens, alone(&model, (ASKED[place].0, new), &[], SEEDED).0, "text {place}");
     }
     assert!(serving.is_done() && slab.borrow().pool().n_free() == 30);
@@ -543,12 +543,12 @@ fn samples_alone(model: &Model, asked: (&[u32], usize), ends: &[u32], n: u64) ->
 fn step_and_check(
     serving: &mut Serving<'_>,
     slab: &SharedSlab,
-    reported: &mut HashMap<TextId, Vec<u32>>,
+    reported: &mut HashMap<SequenceId, Vec<u32>>,
     run: &str,
 ) -> Vec<Generated> {
     let step = serving.step().unwrap();
     for pick in &step.new_tokens {
-        reported.entry(pick.text).or_default().push(pick.token);
+        reported.entry(pick.sequence).or_default().push(pick.token);
     }
     let slab = slab.borrow();
     let tables: Vec<_> = serving.scheduler().running().flat_map(|(_, table)| table.pages().to_vec()).collect();
@@ -578,7 +578,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
     for run in 0..150 {
         let page_size = 1 + random(5);
         let ends = [random(vocab_size) as u32];
-        let limits = StepLimits { tokens: 1 + random(30), texts: 1 + random(9) };
+        let limits = StepLimits { tokens: 1 + random(30), sequences: 1 + random(9) };
         let (mut least, mut asked) = (1, Vec::new());
         for _ in 0..1 + random(4) {
             let prompt: Vec<u32> = (0..1 + random(11)).map(|_| random(vocab_size) as u32).collect();
@@ -590,7 +590,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         let run = format!("run {run}: {asked:?} in {n_pages} pages of {page_size}, {limits:?}");
         let setting = Setting { page_size, n_pages, limits, keeps_prefixes: false };
         let (mut serving, slab) = serving(&model, setting, &ends);
-        let mut families: HashMap<TextId, (usize, usize)> = HashMap::new();
+        let mut families: HashMap<SequenceId, (usize, usize)> = HashMap::new();
         for (family, (prompt, most, n)) in asked.iter().enumerate() {
             let first = serving.submit_samples(prompt.clone(), *most, samplers(*n)).unwrap();
             families.insert(first, (family, 0));
@@ -599,7 +599,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         while !serving.is_done() {
             let before = serving.scheduler().running().count();
             all.extend(step_and_check(&mut serving, &slab, &mut reported, &run));
-            assert!(before <= limits.texts, "{run}");
+            assert!(before <= limits.sequences, "{run}");
         }
         assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");
         assert_eq!(all.len() as u64, asked.iter().map(|(_, _, n)| n).sum::<u64>(), "{run}");
@@ -622,7 +622,7 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
             assert!(expected.is_empty(), "{run}: family {family} lacks {expected:?}");
         }
         preempted += serving.totals().preemptions;
-        ended += all.iter().filter(|generated| generated.end == Ok(End::EndOfText)).count();
+        ended += all.iter().filter(|generated| generated.end == Ok(FinishReason::EndOfText)).count();
         copied += all.iter().map(|generated| generated.held.usage.rows_copied).sum::<u64>();
     }
     assert!(preempted > 30 && ended > 10 && copied > 200, "{preempted} {ended} {copied}: this has shown little");
@@ -633,7 +633,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     // 8 samples of 49 tokens, 25 new ones, pages of 16: 3 full pages, and one that is filled in part.
     let model = tiny_model();
     let prompt: Vec<u32> = (0..49).map(|place| 5 + place * 7 % 80).collect();
-    let limits = StepLimits { tokens: 100, texts: 8 };
+    let limits = StepLimits { tokens: 100, sequences: 8 };
     let setting = Setting { page_size: 16, n_pages: 3 + 8 * 2, limits, keeps_prefixes: false };
     let (mut serving, slab) = serving(&model, setting, &[]);
     let n_free = || slab.borrow().pool().n_free();
@@ -657,7 +657,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
 #[test]
 fn samples_that_never_begin_leave_no_page() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 20, texts: 1 };
+    let limits = StepLimits { tokens: 20, sequences: 1 };
     let setting = Setting { page_size: 4, n_pages: 9, limits, keeps_prefixes: false };
     let (mut serving, slab) = serving(&model, setting, &[]);
     serving.submit_samples(ASKED[0].0.to_vec(), 5, samplers(3)).unwrap();
@@ -679,7 +679,7 @@ fn sequences_side_by_side_are_those_generated_alone() {
     let ends = ends(&model, SEEDED);
     let alone = all_alone(&model, &ends, SEEDED);
     for kind in ["recompute", "flat", "contiguous"] {
-        for limits in [StepLimits { tokens: 9, texts: 3 }, StepLimits { tokens: 1000, texts: 100 }] {
+        for limits in [StepLimits { tokens: 9, sequences: 3 }, StepLimits { tokens: 1000, sequences: 100 }] {
             let mut steps = SideBySide::new(&model, limits, &ends);
             for (place, (prompt, most)) in ASKED.iter().enumerate() {
                 let cache: Option<Box<dyn InPlace>> = match kind {
@@ -704,10 +704,10 @@ fn sequences_side_by_side_are_those_generated_alone() {
                 }
             }
             assert_eq!(all.len(), ASKED.len(), "{kind}");
-            assert!(steps.totals().most_texts <= limits.texts, "{kind}");
+            assert!(steps.totals().most_texts <= limits.sequences, "{kind}");
         }
     }
-    let mut steps = SideBySide::new(&model, StepLimits { tokens: 9, texts: 3 }, &[]);
+    let mut steps = SideBySide::new(&model, StepLimits { tokens: 9, sequences: 3 }, &[]);
     assert_eq!(steps.submit(vec![], 3, Sampler::new(SEEDED), None), Err(StepError::NoTokens));
     assert!(steps.is_done());
 }

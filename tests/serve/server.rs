@@ -389,7 +389,7 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     let whole: Vec<Vec<u32>> =
         tokens.iter().zip(&told).map(|(prompt, told)| [&prompt[..], &told.tokens].concat()).collect();
     let rows: Vec<Rows> = whole.iter().map(|text| Rows::of(text)).collect();
-    for limits in [StepLimits { tokens: 64, texts: 8 }, StepLimits { tokens: 5, texts: 3 }] {
+    for limits in [StepLimits { tokens: 64, sequences: 8 }, StepLimits { tokens: 5, sequences: 3 }] {
         let server = Server::start(Options { limits, ..Options::default() });
         let ask = |place: usize, as_ids: bool, max_tokens: usize, top: usize| {
             let prompt = if as_ids { json!(tokens[place]) } else { json!(prompts[place]) };
@@ -447,7 +447,7 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
 
 #[test]
 fn the_longest_prompt_can_be_scored() {
-    let server = Server::start(Options { limits: StepLimits { tokens: 256, texts: 2 }, ..Options::default() });
+    let server = Server::start(Options { limits: StepLimits { tokens: 256, sequences: 2 }, ..Options::default() });
     let body = json!({ "prompt": vec![500; 1024], "max_tokens": 0, "echo": true, "logprobs": 0 });
     let choice = server.complete(&body)["choices"][0].clone();
     let scores = choice["logprobs"]["token_logprobs"].as_array().unwrap();
@@ -847,7 +847,7 @@ fn texts_that_begin_alike_are_seen_to_share_pages() {
 
 #[test]
 fn texts_that_wait_and_those_that_lost_their_pages_are_seen() {
-    let limits = StepLimits { tokens: 32, texts: 3 };
+    let limits = StepLimits { tokens: 32, sequences: 3 };
     let server = Server::start(Options { n_pages: 24, limits, ..Options::default() });
     let mut views = Views::of(&server, 24);
     let body = json!({ "prompt": [1], "n": 6, "max_tokens": 120, "temperature": 1000, "seed": 4, "stream": true });
@@ -985,7 +985,7 @@ fn the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_it_was_not_given(
 
 #[test]
 fn a_full_queue_says_so_and_when_to_ask_again() {
-    let limits = StepLimits { tokens: 64, texts: 2 };
+    let limits = StepLimits { tokens: 64, sequences: 2 };
     let server = Server::start(Options { limits, queue: 1, ..Options::default() });
     let long = begin_something_long(&server, 3);
     let body = json!({ "prompt": "a", "max_tokens": 1 });
@@ -1025,7 +1025,7 @@ fn a_client_that_goes_away_leaves_no_page_behind() {
 
 #[test]
 fn many_who_leave_in_the_middle_of_their_prompt_are_no_fault_of_the_scheduler() {
-    let limits = StepLimits { tokens: 1, texts: 1 };
+    let limits = StepLimits { tokens: 1, sequences: 1 };
     let server = Server::start(Options { limits, queue: 0, ..Options::default() });
     let body = json!({ "prompt": vec![7; 40], "max_tokens": 1 }).to_string();
     for _ in 0..30 {

@@ -44,7 +44,7 @@ impl Default for Options {
             folder: bundled("storyteller"),
             n_pages: 600,
             page_size: 8,
-            limits: StepLimits { tokens: 64, texts: 8 },
+            limits: StepLimits { tokens: 64, sequences: 8 },
             queue: 64,
             guard: Guard::ThisComputer,
             patience: Patience::default(),

@@ -495,7 +495,7 @@ fn scheduler() -> Result<Vec<Line>> {
     let served = |n_pages: usize, tokens: usize, texts: usize| -> Result<u64> {
         let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)?;
         let prefixes: Box<dyn Prefixes> = Box::new(PrefixCache::new(PAGE_SIZE)?);
-        let limits = StepLimits { tokens, texts };
+        let limits = StepLimits { tokens, sequences: texts };
         let served = serve(&tiny_llm(), &slab, prefixes, limits, Cost { step: 1, token: 1 }, || {})?;
         Ok(served.totals.steps)
     };
@@ -701,7 +701,7 @@ fn with_pages_of(model: &Model, tokenizer: &Tokenizer, disk: Memory) -> Result<(
     let prefixes: Box<dyn Prefixes> = Box::new(PrefixCache::new(PAGE_SIZE)?);
     let prefixes: SharedPrefixes = Rc::new(RefCell::new(prefixes));
     let mut tier = Tier::open(disk, PageShape::of(model, PAGE_SIZE), 1 << 30, prefixes.clone(), &slab)?;
-    let limits = StepLimits { tokens: 256, texts: 16 };
+    let limits = StepLimits { tokens: 256, sequences: 16 };
     let mut serving = Serving::new(model, &slab, Box::new(prefixes), limits, &model.config().eos_token_ids)?;
     let mut asked = Vec::new();
     for line in KEY.lines() {

@@ -12,7 +12,7 @@ use page_by_page::model::Model;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{Pick, StepLimits};
+use page_by_page::schedule::{NextToken, StepLimits};
 use page_by_page::serving::side_by_side::SideBySide;
 use page_by_page::serving::{Generated, Serving, Step, Totals};
 use page_by_page::tokenizer::{TextStream, Tokenizer};
@@ -54,7 +54,7 @@ impl Story<'_> {
 
     /// Tokens of its prompt that the prefix cache held.
     pub fn cached_tokens(&self) -> usize {
-        self.generated.as_ref().map_or(0, |generated| generated.text.counters.found)
+        self.generated.as_ref().map_or(0, |generated| generated.text.counters.cached)
     }
 }
 
@@ -96,7 +96,7 @@ impl<'m> Growing<'m> {
         (sampling, pages, are_forks): (Sampling, Option<&Pages>, bool),
     ) -> Result<Self> {
         let end_of_text = &model.config().eos_token_ids;
-        let limits = StepLimits { tokens: MOST_TOKENS, texts: MOST_TEXTS };
+        let limits = StepLimits { tokens: MOST_TOKENS, sequences: MOST_TEXTS };
         let sampler = |text: &Asked<'_>| Sampler::new(Sampling { seed: text.seed, ..sampling });
         let mut later = Vec::new();
         let steps = match pages {
@@ -160,7 +160,8 @@ impl<'m> Growing<'m> {
             Loop::SideBySide(steps) => steps.step(),
         };
         let is_new = |story: &Story<'_>| story.n_new == 0;
-        let is_prefill = step.turns.iter().any(|turn| turn.tokens > 1 || is_new(&self.stories[turn.text.0 as usize]));
+        let is_prefill =
+            step.turns.iter().any(|turn| turn.tokens > 1 || is_new(&self.stories[turn.sequence.0 as usize]));
         let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
         passes.steps += u64::from(!step.turns.is_empty());
         passes.rows += step.turns.iter().map(|turn| turn.tokens as u64).sum::<u64>();
@@ -170,7 +171,7 @@ impl<'m> Growing<'m> {
     }
 
     fn note(&mut self, step: Step) -> Result<usize> {
-        for Pick { text, token } in &step.new_tokens {
+        for NextToken { sequence: text, token } in &step.new_tokens {
             let story = &mut self.stories[text.0 as usize];
             story.stream.push(*token)?;
             (story.n_new, story.runs) = (story.n_new + 1, true);

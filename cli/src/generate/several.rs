@@ -8,7 +8,7 @@ use page_by_page::cache::{KvLayout, Usage};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::model::Model;
 use page_by_page::sampler::Sampling;
-use page_by_page::schedule::{End, ScheduleError};
+use page_by_page::schedule::{FinishReason, ScheduleError};
 use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
@@ -506,10 +506,10 @@ impl Told<'_> {
 /// Why a text has ended, and what has cut it.
 fn end(story: &Story<'_>) -> (&'static str, Option<String>) {
     match story.generated.as_ref().map(|generated| &generated.end) {
-        Some(Ok(End::EndOfText)) => ("end of text", None),
-        Some(Ok(End::Limit)) => ("limit", None),
+        Some(Ok(FinishReason::EndOfText)) => ("end of text", None),
+        Some(Ok(FinishReason::Limit)) => ("limit", None),
         Some(Err(error)) => ("refused", Some(error.to_string())),
-        Some(Ok(End::Cancelled)) | None => ("", None),
+        Some(Ok(FinishReason::Cancelled)) | None => ("", None),
     }
 }
 

@@ -208,7 +208,7 @@ impl Serving {
             true => Box::new(NoPrefixes::new(page_size)?),
             false => Box::new(PrefixCache::new(page_size)?),
         };
-        let limits = StepLimits { tokens: budget, texts: running };
+        let limits = StepLimits { tokens: budget, sequences: running };
         let cost = Cost { step: self.step_cost, token: self.token_cost };
         let progress = Progress::new("counting", arrivals.len() as u64);
         let served = serve(&arrivals, &slab, prefixes, limits, cost, || progress.advance(1))?;

@@ -5,7 +5,7 @@ use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch12_scheduler::Scheduler;
-use page_by_page::schedule::{Counters, Pick, StepLimits, TextId};
+use page_by_page::schedule::{NextToken, SequenceCounters, SequenceId, StepLimits};
 use serde::Serialize;
 
 use crate::fragment::Drawing;
@@ -62,9 +62,9 @@ enum Doing {
 
 pub fn record() -> Result<Trace> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, PAGES)?;
-    let limits = StepLimits { tokens: BUDGET, texts: RUNNING };
+    let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
     let mut scheduler = Scheduler::new(&slab, Box::new(PrefixCache::new(PAGE_SIZE)?), limits, &[])?;
-    let mut counters = vec![Counters::default(); TEXTS.len()];
+    let mut counters = vec![SequenceCounters::default(); TEXTS.len()];
     let mut has_read = [false; TEXTS.len()];
     let mut is_back = [false; TEXTS.len()];
     let mut frames: Vec<Frame> = Vec::new();
@@ -72,7 +72,7 @@ pub fn record() -> Result<Trace> {
         ensure!(step <= MOST_STEPS, "the figure has room for {MOST_STEPS} steps");
         for (text, (_, n_prompt, most)) in TEXTS.iter().enumerate().filter(|(_, (comes, ..))| *comes == step) {
             let prompt = (0..*n_prompt as u32).map(|token| 100 * (text as u32 + 1) + token).collect();
-            ensure!(scheduler.submit(prompt, *most)? == TextId(text as u64), "texts come in their order");
+            ensure!(scheduler.submit(prompt, *most)? == SequenceId(text as u64), "texts come in their order");
         }
         let ran: Vec<u64> = scheduler.running().map(|(text, _)| text.id.0).collect();
         let plan = scheduler.plan()?;
@@ -86,29 +86,29 @@ pub fn record() -> Result<Trace> {
             is_back[text.id.0 as usize] |= doing == Doing::Preempted;
         }
         for turn in &plan {
-            let place = turn.text.0 as usize;
+            let place = turn.sequence.0 as usize;
             let new =
-                scheduler.running().find(|(text, _)| text.id == turn.text).map(|(text, _)| text.new_tokens().len());
+                scheduler.running().find(|(text, _)| text.id == turn.sequence).map(|(text, _)| text.new_tokens().len());
             texts[place] = Some(match new {
                 _ if is_back[place] => Doing::Resumes(turn.tokens),
                 Some(new) if new > 0 => Doing::Decode,
                 _ => Doing::Prefill(turn.tokens),
             });
-            is_back[place] &= !turn.is_last;
+            is_back[place] &= !turn.caught_up;
             has_read[place] = true;
         }
         let mut picks = Vec::new();
-        for reading in scheduler.readings() {
+        for reading in scheduler.inputs() {
             let rows = vec![0.0; reading.tokens.len() * LAYOUT.kv_width()];
             reading.cache.write(0, &rows, &rows);
-            if reading.turn.is_last {
-                picks.push(Pick { text: reading.turn.text, token: 1000 + step as u32 });
+            if reading.chunk.caught_up {
+                picks.push(NextToken { sequence: reading.chunk.sequence, token: 1000 + step as u32 });
             }
         }
         scheduler.settle(&picks)?;
         let mut ended = Vec::new();
         for finished in scheduler.take_finished() {
-            let text = finished.text;
+            let text = finished.sequence;
             counters[text.id.0 as usize] = text.counters;
             ended.push(text.id.0);
         }
@@ -121,14 +121,14 @@ pub fn record() -> Result<Trace> {
         seen(|doing| *doing == Doing::Waits) && seen(|doing| *doing == Doing::Preempted),
         "one waits, one is preempted"
     );
-    ensure!(counters.iter().any(|counters| counters.found_again > 0), "one finds again what it had read");
+    ensure!(counters.iter().any(|counters| counters.cached_again > 0), "one finds again what it had read");
     Ok(Trace {
         page_size: PAGE_SIZE,
         n_pages: PAGES,
         budget: BUDGET,
         texts: TEXTS.iter().map(|(_, n_prompt, most)| (*n_prompt, *most)).collect(),
         computed: counters.iter().map(|counters| counters.computed).collect(),
-        found_again: counters.iter().map(|counters| counters.found_again).collect(),
+        found_again: counters.iter().map(|counters| counters.cached_again).collect(),
         frames,
     })
 }

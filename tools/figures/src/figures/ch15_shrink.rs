@@ -56,13 +56,12 @@ pub fn record() -> Result<Trace> {
     let (setup, rule) = (case.setup, found.failure.violation.rule);
     let events = &case.events[..found.events];
     let mut frames = vec![Frame { runs: 0, kept: (0..events.len()).collect(), smaller: false }];
-    let (mut runs, mut last) = (0, events.to_vec());
+    let mut runs = 0;
     let shrunk = shrink(events, &mut |asked| {
         runs += 1;
-        let broken = rule_broken(&make, setup, asked) == Some(rule);
+        let broken = rule_broken(&make, setup, &asked.events) == Some(rule);
         if broken {
-            frames.push(next(&frames[frames.len() - 1], runs, &last, asked));
-            last = asked.to_vec();
+            frames.push(Frame { runs, kept: asked.places.clone(), smaller: false });
         }
         broken
     });
@@ -101,17 +100,6 @@ fn what(event: &Event) -> What {
         Event::Take { .. } | Event::GiveBack { .. } => What::Strangers,
         Event::Step => What::Step,
     }
-}
-
-/// The frame of `now`, which is shorter than `before` in one place, or as long and smaller.
-fn next(frame: &Frame, runs: usize, before: &[Event], now: &[Event]) -> Frame {
-    let gone = before.len() - now.len();
-    let first = before.iter().zip(now).take_while(|(before, now)| before == now).count();
-    let mut kept = frame.kept.clone();
-    if gone > 0 {
-        kept.drain(first..first + gone);
-    }
-    Frame { runs, kept, smaller: gone == 0 }
 }
 
 const LEFT: f64 = 2.0;

@@ -6,10 +6,9 @@
 use anyhow::{Result, ensure};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::chapters::ch12_scheduler::Text;
 use page_by_page::model::Model;
 use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{End, StepLimits, TextId};
+use page_by_page::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
 use page_by_page::serving::Serving;
 use page_by_page::tokenizer::Tokenizer;
 use page_by_page::view::{self, EndedView, State, TextView, View, Words};
@@ -46,10 +45,10 @@ pub fn record() -> Result<Trace> {
     let dir = bundled(MODEL);
     let (model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
-    let limits = StepLimits { tokens: BUDGET, texts: RUNNING };
+    let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
     let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
     let mut serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
-    let words = |text: &Text| {
+    let words = |text: &Sequence| {
         let says = |tokens: &[u32]| tokenizer.decode(tokens).unwrap_or_default();
         let prompt = view::beginning(&says(view::first(&text.tokens[..text.n_prompt])), text.n_prompt);
         Words { prompt, text: view::newest(&says(text.new_tokens())) }
@@ -64,9 +63,9 @@ pub fn record() -> Result<Trace> {
             ended.extend(done.generated.into_iter().map(|told| {
                 let Words { prompt, text } = words(&told.text);
                 let reason = match told.end {
-                    Ok(End::EndOfText) => "stop",
-                    Ok(End::Limit) => "length",
-                    Ok(End::Cancelled) => "abort",
+                    Ok(FinishReason::EndOfText) => "stop",
+                    Ok(FinishReason::Limit) => "length",
+                    Ok(FinishReason::Cancelled) => "abort",
                     Err(_) => "error",
                 };
                 let new_tokens = told.text.new_tokens().len();
@@ -81,10 +80,10 @@ pub fn record() -> Result<Trace> {
         for (place, (_, prompt, seed, most)) in TEXTS.iter().enumerate().filter(|(_, text)| text.0 == step) {
             let sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: *seed };
             let id = serving.submit(tokenizer.encode(prompt)?, *most, Sampler::new(sampling))?;
-            ensure!(id == TextId(place as u64), "texts come in their order");
+            ensure!(id == SequenceId(place as u64), "texts come in their order");
         }
         if CANCELLED.0 == step {
-            serving.cancel(TextId(CANCELLED.1))?;
+            serving.cancel(SequenceId(CANCELLED.1))?;
         }
     }
     for (name, is_shown) in [
