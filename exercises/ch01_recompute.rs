@@ -15,7 +15,7 @@
 //!
 //! Check your work with `cargo test --features solution --test ch01_recompute`.
 
-use crate::engine::{LanguageModel, Limits};
+use crate::decode::{LanguageModel, Limits};
 use crate::model::{Model, StepError};
 
 /// The token with the highest logit; of equals, the one with the lowest id.

@@ -17,7 +17,7 @@
 //! Check your work with `cargo test --features solution --test ch08_speculative`.
 
 use crate::chapters::ch01_recompute::argmax;
-use crate::engine::{Accept, Draft, Drafter, Limits, RewindableModel};
+use crate::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
 use crate::model::StepError;
 
 /// A small model that drafts: it always guesses its likeliest token.

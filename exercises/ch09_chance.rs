@@ -17,9 +17,9 @@
 //! Check your work with `cargo test --features solution --test ch09_chance`.
 
 use crate::chapters::ch08_speculative::remember;
-use crate::engine::{Draft, Drafter, RewindableModel};
+use crate::decode::sampler::{Sampler, draw};
+use crate::decode::{Draft, Drafter, RewindableModel};
 use crate::model::StepError;
-use crate::sampler::{Sampler, draw};
 
 /// A small model that drafts by chance: it draws its guesses.
 pub struct SamplingDraftModel<'a> {

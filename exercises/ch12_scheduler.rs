@@ -22,7 +22,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::prefixes::Prefixes;
-use crate::schedule::*;
+use crate::serving::schedule::*;
 
 /// Pages that a sequence needs beyond those of its `table`, for all of its tokens and the
 /// next one, but for no more rows than [it can ever have](Sequence::max_rows).

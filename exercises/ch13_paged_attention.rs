@@ -17,9 +17,9 @@
 //!
 //! Check your work with `cargo test --features solution --test ch13_paged_attention`.
 
+use crate::cache::in_place::{BatchError, InPlace, Rows, Run, SequenceRows};
 use crate::chapters::ch06_paged::PagedCache;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::in_place::{BatchError, InPlace, Rows, Run, SequenceRows};
 use crate::kernels::{Heads, add_scaled, dot, softmax_scaled};
 
 impl PagedCache {

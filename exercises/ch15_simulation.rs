@@ -16,7 +16,7 @@
 //!
 //! Check your work with `cargo test --features solution --test ch15_simulation`.
 
-use crate::schedule::{FinishReason, ScheduledChunk};
+use crate::serving::schedule::{FinishReason, ScheduledChunk};
 use crate::simulation::{
     Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, Setup, Shrinking, Violation, World, alone,
     smaller,

@@ -13,7 +13,7 @@
 //!   The king had a golden  5 rows → bird        3 + 4 + 5 = 12 rows for 3 new tokens
 //! ```
 
-use crate::engine::{LanguageModel, Limits};
+use crate::decode::{LanguageModel, Limits};
 use crate::model::{Model, StepError};
 
 /// The token with the highest logit; of equals, the one with the lowest id.

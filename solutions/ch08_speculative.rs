@@ -15,7 +15,7 @@
 //! Three new tokens for one pass of the target, and they are the tokens that it would have written alone.
 
 use crate::chapters::ch01_recompute::argmax;
-use crate::engine::{Accept, Draft, Drafter, Limits, RewindableModel};
+use crate::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
 use crate::model::StepError;
 
 /// A small model that drafts: it always guesses its likeliest token.

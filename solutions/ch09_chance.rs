@@ -15,9 +15,9 @@
 //! The last column is `p` again. Of these guesses the target accepts 0.625, the smaller of `p` and `q` in each line.
 
 use crate::chapters::ch08_speculative::remember;
-use crate::engine::{Draft, Drafter, RewindableModel};
+use crate::decode::sampler::{Sampler, draw};
+use crate::decode::{Draft, Drafter, RewindableModel};
 use crate::model::StepError;
-use crate::sampler::{Sampler, draw};
 
 /// A small model that drafts by chance: it draws its guesses.
 pub struct SamplingDraftModel<'a> {

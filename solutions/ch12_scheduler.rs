@@ -20,7 +20,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::prefixes::Prefixes;
-use crate::schedule::*;
+use crate::serving::schedule::*;
 
 // ANCHOR: pages_needed
 /// Pages that a sequence needs beyond those of its `table`, for all of its tokens and the

@@ -15,9 +15,9 @@
 //!   runs     Run { start: 64, rows: 4 }, Run { start: 0, rows: 2 }
 //! ```
 
+use crate::cache::in_place::{BatchError, InPlace, Rows, Run, SequenceRows};
 use crate::chapters::ch06_paged::PagedCache;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::in_place::{BatchError, InPlace, Rows, Run, SequenceRows};
 use crate::kernels::{Heads, add_scaled, dot, softmax_scaled};
 
 impl PagedCache {

@@ -19,8 +19,8 @@
 use half::{bf16, f16};
 
 use crate::cache::KvLayout;
+use crate::cache::in_place::{BatchError, SequenceRows};
 use crate::chapters::ch13_paged_attention::{check_batch, places};
-use crate::in_place::{BatchError, SequenceRows};
 use crate::kernels::{Heads, RowFormat, add_scaled, dot, softmax_scaled};
 
 // ANCHOR: words

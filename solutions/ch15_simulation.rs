@@ -14,7 +14,7 @@
 //!               3          ✗ pages      none of the three can be left out
 //! ```
 
-use crate::schedule::{FinishReason, ScheduledChunk};
+use crate::serving::schedule::{FinishReason, ScheduledChunk};
 use crate::simulation::{
     Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, Setup, Shrinking, Violation, World, alone,
     smaller,

@@ -10,52 +10,45 @@
 //!                            └ the loop itself is chapter 1
 //! ```
 //!
-//! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here.
+//! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here. Beside it: a cache's rows
+//!   [in place](cache::in_place), page tables as [arrays](cache::page_metadata), a cache as a [file](cache::snapshot), and
+//!   contiguous [regions](cache::regions), which pages replace.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
-//! - [`beams`]: the likeliest texts, looked for side by side.
-//! - [`engine`]: what the generation loop asks of a model, with a cache or without.
-//! - [`model`]: Qwen3, tokens in and logits out.
+//! - [`model`]: Qwen3, tokens in and logits out; its [checkpoint](model::checkpoint) and its [tokenizer](model::tokenizer).
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
-//! - [`prefixes`] and [`schedule`]: what a prefix cache does, and what a scheduler and the loop around it tell each other.
-//! - [`workload`]: texts that come and go in a pool of pages, counted without a model.
-//! - [`scoring`]: how likely tokens were, those of a prompt, too.
-//! - [`serving`]: the loop around the scheduler: many texts in the pages of one slab, each with a sampler of its own.
-
-//! - [`view`]: what there is to see of these texts: who has each page, and how far each text has come.
-//! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
-//! - [`checkpoint`]: a model folder on disk, memory-mapped, checked before use, never copied.
+//! - [`decode`]: what generates one sequence asks of a model; how the next token is [chosen](decode::sampler), how
+//!   [likely](decode::scoring) tokens were, drafts by [lookup](decode::prompt_lookup), and [beams](decode::beams).
+//! - [`serving`]: the loop around the scheduler: many sequences in the pages of one slab. What [scheduler and
+//!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.
+//! - [`prefixes`]: what a prefix cache does.
 //! - [`disk`]: pages of a prefix cache in a file, read on a thread of its own.
-//! - [`snapshot`]: a cache as a file, for any cache to go on from.
-//! - [`files`]: files read only if they are what they should be, written whole or not at all; [`shown`]: what came from
-//!   one, in a message.
-//! - [`regions`]: contiguous regions in one memory, first fit: what pages replace.
-//! - [`in_place`]: a cache's rows where they lie, for attention to read without a copy.
-//! - [`page_metadata`]: page tables as the arrays that other engines' kernels read.
-//! - [`lookup`]: drafts for speculation without a second model.
-//! - [`tokenizer`] and [`sampler`]: from text to tokens and back, and from logits to the next token.
+//! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
+//! - [`workload`]: requests that come and go in a pool of pages, counted without a model.
+//! - [`files`]: files read only if they are what they should be, written whole or not at all; [`escape`]: text from a file or
+//!   a client, made safe for a terminal.
 
-pub mod beams;
 pub mod cache;
 pub mod chapters;
-pub mod checkpoint;
+pub mod decode;
 pub mod disk;
-pub mod engine;
+pub mod escape;
 pub mod files;
-pub mod in_place;
-pub mod lookup;
 pub mod model;
-pub mod page_metadata;
 pub mod prefixes;
-pub mod regions;
-pub mod sampler;
-pub mod schedule;
-pub mod scoring;
 pub mod serving;
-pub mod shown;
 pub mod simulation;
-pub mod snapshot;
-pub mod tokenizer;
-pub mod view;
 pub mod workload;
 
 pub use page_by_page_kernels as kernels;
+
+// Names from before the modules moved.
+#[doc(hidden)]
+pub use cache::{in_place, page_metadata, regions, snapshot};
+#[doc(hidden)]
+pub use decode::{self as engine, beams, prompt_lookup as lookup, sampler, scoring};
+#[doc(hidden)]
+pub use escape as shown;
+#[doc(hidden)]
+pub use model::{checkpoint, tokenizer};
+#[doc(hidden)]
+pub use serving::{schedule, view};

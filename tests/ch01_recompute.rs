@@ -19,9 +19,9 @@ mod checks {
 
     use page_by_page::cache::{CacheError, KvLayout};
     use page_by_page::chapters::ch01_recompute::{Recompute, argmax, generate};
-    use page_by_page::engine::{LanguageModel, Limits};
+    use page_by_page::decode::sampler::Sampler;
+    use page_by_page::decode::{LanguageModel, Limits};
     use page_by_page::model::{Model, StepError};
-    use page_by_page::sampler::Sampler;
 
     use crate::support::asking::asking;
     use crate::support::limits::allocated;

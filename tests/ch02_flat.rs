@@ -16,7 +16,7 @@ whose_code! { ch02_flat = "ch02_flat" }
 mod checks {
     use page_by_page::cache::{KvCache, KvLayout};
     use page_by_page::chapters::ch02_flat::{FlatCache, grown};
-    use page_by_page::engine::{Cached, LanguageModel};
+    use page_by_page::decode::{Cached, LanguageModel};
 
     use crate::support::asking::asking;
     use crate::support::in_place;

@@ -16,7 +16,7 @@ whose_code! { ch03_contiguous = "ch03_contiguous" }
 mod checks {
     use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
     use page_by_page::chapters::ch03_contiguous::{ContiguousCache, cache_bytes, wasted_share};
-    use page_by_page::engine::{Cached, LanguageModel};
+    use page_by_page::decode::{Cached, LanguageModel};
 
     use crate::support::asking::asking;
     use crate::support::in_place;

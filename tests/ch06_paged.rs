@@ -18,7 +18,7 @@ mod checks {
     use page_by_page::chapters;
     use page_by_page::chapters::ch05_page_table::Slot;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
-    use page_by_page::engine::{Cached, LanguageModel};
+    use page_by_page::decode::{Cached, LanguageModel};
 
     use crate::support::asking::{asking, made, quietly};
     use crate::support::limits::{allocated, often};

@@ -27,7 +27,7 @@ mod checks {
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
-    use page_by_page::engine::{Cached, LanguageModel};
+    use page_by_page::decode::{Cached, LanguageModel};
 
     use crate::support::asking::{asking, made, one_of, quietly};
     use crate::support::limits::{allocated, often, once};

@@ -29,9 +29,9 @@ mod checks {
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
     use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, remember, verify};
-    use page_by_page::engine::{Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
+    use page_by_page::decode::sampler::{Sampler, Sampling};
+    use page_by_page::decode::{Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
     use page_by_page::model::{Model, StepError};
-    use page_by_page::sampler::{Sampler, Sampling};
 
     use crate::support::asking::{asking, granted, made};
     use crate::support::oracle::{Dice, seeds};

@@ -30,9 +30,9 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
     use page_by_page::chapters::ch08_speculative::Speculation;
     use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, residual, share_to_expect};
-    use page_by_page::engine::{Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
+    use page_by_page::decode::sampler::{Sampler, Sampling, draw};
+    use page_by_page::decode::{Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
     use page_by_page::model::{Model, StepError};
-    use page_by_page::sampler::{Sampler, Sampling, draw};
 
     use crate::support::asking::{asking, granted, made};
     use crate::support::oracle::{Dice, seeds};

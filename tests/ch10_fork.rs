@@ -27,7 +27,7 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
     use page_by_page::chapters::ch10_fork::{ForkCache, PageCopy};
-    use page_by_page::sampler::{Sampler, Sampling};
+    use page_by_page::decode::sampler::{Sampler, Sampling};
 
     use crate::support::asking::{asking, granted, made, one_of, quietly};
     use crate::support::limits::{alive, allocated, often, once};

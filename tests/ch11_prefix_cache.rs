@@ -30,9 +30,9 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::engine::{Cached, LanguageModel};
+    use page_by_page::decode::sampler::Sampler;
+    use page_by_page::decode::{Cached, LanguageModel};
     use page_by_page::prefixes::Prefixes;
-    use page_by_page::sampler::Sampler;
 
     use crate::support::asking::{asking, granted, made, quietly};
     use crate::support::limits::{often, once};

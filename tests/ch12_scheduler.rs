@@ -35,7 +35,7 @@ mod world {
     use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::prefixes::Prefixes;
     use page_by_page::prefixes::none::NoPrefixes;
-    use page_by_page::schedule::{
+    use page_by_page::serving::schedule::{
         FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceCounters, SequenceId,
         StepLimits,
     };
@@ -1019,14 +1019,14 @@ mod world {
 #[cfg(not(unstarted = "ch12_scheduler"))]
 mod checks {
     use page_by_page::cache::KvCache;
+    use page_by_page::cache::in_place::CacheRef;
     use page_by_page::chapters::ch06_paged::PageSlab;
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
-    use page_by_page::in_place::CacheRef;
+    use page_by_page::decode::sampler::Sampler;
     use page_by_page::model::LogitRows;
-    use page_by_page::sampler::Sampler;
-    use page_by_page::schedule::{
+    use page_by_page::serving::schedule::{
         FinishReason, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceCounters, SequenceId, StepLimits,
     };
     use page_by_page::workload::serving::TINY_LLM;
@@ -2224,7 +2224,8 @@ mod checks {
             (vec![first[0], 435, 591, 12, 77, 8, 8, 301], 7),
             ([&first[..], &[12, 77, 44]].concat(), 8),
         ];
-        let sampler = |text: usize| Sampler::new(page_by_page::sampler::Sampling { seed: text as u64, ..SAMPLING });
+        let sampler =
+            |text: usize| Sampler::new(page_by_page::decode::sampler::Sampling { seed: text as u64, ..SAMPLING });
         // Told alone, without any cache: the logits after each token.
         let alone: Vec<(Vec<u32>, Vec<Vec<f32>>)> = asked
             .iter()

@@ -22,7 +22,7 @@ whose_code! {
 /// Texts of random rows.
 #[cfg(not(unstarted = "ch13_paged_attention"))]
 mod texts {
-    use page_by_page::in_place::{Run, SequenceRows};
+    use page_by_page::cache::in_place::{Run, SequenceRows};
     use page_by_page::kernels::Heads;
 
     use crate::support::attention::kv_width;
@@ -98,13 +98,13 @@ mod texts {
 
 #[cfg(not(unstarted = "ch13_paged_attention"))]
 mod checks {
+    use page_by_page::cache::in_place::{Attention, BatchError, CacheRef, InPlace, Run, SequenceRows};
     use page_by_page::cache::{KvCache, KvLayout, PageId, Rewind};
     use page_by_page::chapters;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch13_paged_attention::{attend_batch, attend_chunk, attend_row, check_batch, places};
-    use page_by_page::engine::{Cached, LanguageModel};
-    use page_by_page::in_place::{Attention, BatchError, CacheRef, InPlace, Run, SequenceRows};
+    use page_by_page::decode::{Cached, LanguageModel};
     use page_by_page::kernels::Heads;
     use page_by_page::model::{LogitRows, Model};
 

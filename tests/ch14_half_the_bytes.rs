@@ -27,6 +27,7 @@ whose_code! {
 #[cfg(not(unstarted = "ch14_half_the_bytes"))]
 mod grader {
     use half::f16;
+    use page_by_page::cache::in_place::{Attention, BatchError, CacheRef, InPlace};
     use page_by_page::cache::{KvCache, KvLayout, Rewind};
     use page_by_page::chapters::ch02_flat::FlatCache;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -36,12 +37,11 @@ mod grader {
     use page_by_page::chapters::ch14_half_the_bytes::{
         attend_packed_batch, attend_packed_row, decode, encode, encode_rows, packed, token_bytes, words,
     };
-    use page_by_page::in_place::{Attention, BatchError, CacheRef, InPlace};
+    use page_by_page::decode::sampler::{Sampler, Sampling};
     use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, attend};
     use page_by_page::model::{LogitRows, Model};
-    use page_by_page::sampler::{Sampler, Sampling};
-    use page_by_page::schedule::StepLimits;
     use page_by_page::serving::Serving;
+    use page_by_page::serving::schedule::StepLimits;
 
     use crate::support::asking::{asking, granted, made};
     use crate::support::attention::{BEFORE, check_row, check_rows, q_width};

@@ -25,7 +25,7 @@ whose_code! {
 #[cfg(not(unstarted = "ch15_simulation"))]
 mod made {
     use page_by_page::cache::PageId;
-    use page_by_page::schedule::{ScheduledChunk, SequenceId, StepLimits};
+    use page_by_page::serving::schedule::{ScheduledChunk, SequenceId, StepLimits};
     use page_by_page::simulation::{Rule, Seen, SeenSequence, Setup, Violation};
 
     use crate::support::asking::asking;
@@ -99,7 +99,7 @@ mod checks {
         check, check_fits, check_order, check_output, check_pages, check_plan, check_progress, run, shrink,
     };
     use page_by_page::prefixes::Prefixes;
-    use page_by_page::schedule::{
+    use page_by_page::serving::schedule::{
         ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits,
     };
     use page_by_page::simulation::planted::{Bug, Planted};

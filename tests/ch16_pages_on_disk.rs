@@ -31,11 +31,11 @@ mod checks {
     use page_by_page::chapters::ch16_pages_on_disk::{
         Head, PageFile, decode, decode_head, encode, head_bytes, offset, record_bytes,
     };
+    use page_by_page::decode::sampler::Sampler;
     use page_by_page::disk::file::FileDisk;
     use page_by_page::disk::{HEADER, PageFileError, PageShape, Read, RecordError, Wanted};
     use page_by_page::kernels::RowFormat;
     use page_by_page::prefixes::Prefixes;
-    use page_by_page::sampler::Sampler;
 
     use crate::support::asking::{asking, granted, made, quietly};
     use crate::support::disk::{MemoryDisk, apply, head_sum, heads, lengths, prefixes, record};

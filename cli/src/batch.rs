@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::disk::tier::Tier;
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, SamplingDefaults};
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{FinishReason, SequenceId};
+use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Generated, Serving, Totals};
-use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use super::choosing::{SEED, sampling};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page_serve::template::ChatTemplate;
 use serde_json::{Map, Value, json};
 

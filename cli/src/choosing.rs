@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
+use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::{ModelConfig, SamplingDefaults};
-use page_by_page::sampler::Sampling;
 
 /// The seed of a text that names none.
 pub const SEED: u64 = 23;

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use page_by_page::cache::in_place::InPlace;
 use page_by_page::chapters::ch01_recompute::Recompute;
 use page_by_page::chapters::ch08_speculative::{DraftModel, accept_matching};
 use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
-use page_by_page::engine::{Cached, Draft, Drafter, RewindableModel};
-use page_by_page::in_place::InPlace;
-use page_by_page::lookup::PromptLookup;
+use page_by_page::decode::prompt_lookup::PromptLookup;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{Cached, Draft, Drafter, RewindableModel};
 use page_by_page::model::Model;
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::model::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use super::kv::{Kv, Room};

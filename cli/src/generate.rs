@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use page_by_page::cache::Usage;
+use page_by_page::cache::in_place::InPlace;
 use page_by_page::chapters::{Source, all};
-use page_by_page::engine::{Draft, Limits};
-use page_by_page::in_place::InPlace;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{Draft, Limits};
 use page_by_page::kernels::RowFormat;
+use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use page_by_page::model::{Model, ModelConfig};
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
 
 use super::choosing::Choosing;

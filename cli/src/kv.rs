@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
+use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::{CacheError, KvLayout, Usage};
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch02_flat::FlatCache;
@@ -11,8 +12,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::ch08_speculative::Speculation;
 use page_by_page::chapters::{Source, chapter};
-use page_by_page::engine::{Accept, Cached, Drafter, Limits};
-use page_by_page::in_place::InPlace;
+use page_by_page::decode::{Accept, Cached, Drafter, Limits};
 use page_by_page::model::{Model, StepError};
 
 use super::memory;

@@ -44,7 +44,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::error::{Error as UsageError, ErrorKind};
 use clap::{Parser, Subcommand};
-use page_by_page::shown;
+use page_by_page::escape;
 
 use report::{count, thousands};
 
@@ -180,19 +180,19 @@ fn reader_has_left(error: &anyhow::Error) -> bool {
 
 fn commands_a_terminal(argument: &OsStr) -> bool {
     let argument = argument.to_string_lossy();
-    shown::text(&argument) != argument
+    escape::text(&argument) != argument
 }
 
 /// Writes a line to standard error, if anybody reads it. Whatever file or name a part of it is from: a terminal obeys none
 /// of it.
 fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", shown::message(line));
+    let _ = writeln!(io::stderr(), "{}", escape::message(line));
 }
 
 /// Writes text to standard output at once: as it is, or on a terminal with control characters shown as what they are.
 fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    let text = if out.is_terminal() { shown::text(text) } else { Cow::from(text) };
+    let text = if out.is_terminal() { escape::text(text) } else { Cow::from(text) };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => error.into(),
         _ => anyhow::anyhow!("standard output: {error}"),

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use page_by_page::cache::in_place::Attention;
 use page_by_page::chapters::{Chapter, Source, chapter};
-use page_by_page::in_place::Attention;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 

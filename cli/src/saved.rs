@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache::Rewind;
+use page_by_page::cache::snapshot::Snapshot;
 use page_by_page::model::Model;
-use page_by_page::snapshot::Snapshot;
 use serde::Serialize;
 
 use super::kv::Kv;

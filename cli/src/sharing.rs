@@ -7,7 +7,7 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::model::Model;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
-use page_by_page::schedule::StepLimits;
+use page_by_page::serving::schedule::StepLimits;
 
 use super::kv::Room;
 use super::memory;

@@ -17,12 +17,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::escape;
 use page_by_page::model::Model;
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{FinishReason, SequenceId};
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Generated, Serving};
-use page_by_page::shown;
-use page_by_page::tokenizer::Tokenizer;
 
 use super::choosing::Choosing;
 use super::generate::whose_chapters;
@@ -201,7 +201,7 @@ impl Session<'_> {
             Some(Word::Undo) => match self.turns.pop() {
                 Some(turn) if turn.typed.is_empty() => say("taken back: what the model said last"),
                 Some(turn) => {
-                    say(&format!("taken back: {}, and what the model said to it", shown::quoted(&turn.typed)))
+                    say(&format!("taken back: {}, and what the model said to it", escape::quoted(&turn.typed)))
                 }
                 None => return Ok(Err(anyhow!("there is nothing to take back"))),
             },

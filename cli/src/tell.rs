@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::model::tokenizer::Tokenizer;
 
 use super::talking::{Script, Talking, Turn};
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::talk::{Ended, Piece};
-use page_by_page::scoring::Likely;
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::decode::scoring::Likely;
+use page_by_page::model::tokenizer::Tokenizer;
 
 /// What kind of request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,14 +21,14 @@ use super::talk::{Asked, Command, Ended, Event, Piece, Submission, Token};
 use super::voice::{Heard, Voice};
 use super::watching::Stage;
 use page_by_page::chapters::ch06_paged::SharedSlab;
+use page_by_page::decode::sampler::Sampler;
+use page_by_page::decode::scoring::{Likely, likely};
 use page_by_page::disk::tier::{Tier, TierError};
 use page_by_page::model::StepError;
-use page_by_page::sampler::Sampler;
-use page_by_page::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
-use page_by_page::scoring::{Likely, likely};
+use page_by_page::model::tokenizer::{Tokenizer, TokenizerError};
+use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
+use page_by_page::serving::view::{self, EndedView, View, Words};
 use page_by_page::serving::{Generated, Serving, ServingError, Step};
-use page_by_page::tokenizer::{Tokenizer, TokenizerError};
-use page_by_page::view::{self, EndedView, View, Words};
 
 /// Writes the texts of all requests.
 pub struct Engine<'m> {

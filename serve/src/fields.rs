@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
-use page_by_page::shown;
+use page_by_page::escape;
 
 /// The fields of a request.
 pub struct Fields(Map<String, Value>);
@@ -21,7 +21,7 @@ impl Fields {
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Fields(fields)),
             Ok(_) => refused("the body is JSON, but not an object; send one, such as {\"prompt\": \"…\"}".into()),
-            Err(error) => refused(format!("the body is not JSON: {}", shown::field(&error.to_string()))),
+            Err(error) => refused(format!("the body is not JSON: {}", escape::field(&error.to_string()))),
         }
     }
 
@@ -103,5 +103,5 @@ pub fn wrong(name: &'static str, value: &Value, expected: &str) -> Refusal {
 
 /// A value as a message shows it.
 fn short(value: &Value) -> String {
-    shown::field(&value.to_string())
+    escape::field(&value.to_string())
 }

@@ -34,10 +34,10 @@ use super::refusal::Refusal;
 use super::talk::{Asked, Command, Ended, Event, Piece, Submission};
 use super::template::{ChatTemplate, TemplateError};
 use super::watching::{Places, Watching};
+use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::SamplingDefaults;
-use page_by_page::sampler::Sampling;
-use page_by_page::schedule::SequenceId;
-use page_by_page::tokenizer::{Tokenizer, TokenizerError};
+use page_by_page::model::tokenizer::{Tokenizer, TokenizerError};
+use page_by_page::serving::schedule::SequenceId;
 
 /// How often a client that waits for its first token hears that it is not forgotten.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
@@ -113,7 +113,7 @@ async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -
 }
 
 async fn nothing_here(uri: Uri) -> Refusal {
-    let path = page_by_page::shown::field(uri.path());
+    let path = page_by_page::escape::field(uri.path());
     Refusal::new(StatusCode::NOT_FOUND, None, format!("there is nothing at {path}; the protocol begins at /v1"))
 }
 
@@ -140,7 +140,7 @@ async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Bod
 async fn end_text(State(shared): Shares, Path(text): Path<String>) -> Result<StatusCode, Refusal> {
     shared.places.check()?;
     let unknown = || {
-        let message = format!("no text {} runs or waits; it has ended, perhaps", page_by_page::shown::quoted(&text));
+        let message = format!("no text {} runs or waits; it has ended, perhaps", page_by_page::escape::quoted(&text));
         Refusal::new(StatusCode::NOT_FOUND, Some("unknown_text"), message)
     };
     let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
@@ -240,7 +240,7 @@ impl Shared {
         match name {
             Some(name) if name != self.model => {
                 let message =
-                    format!("there is no model {}; this server has {}", page_by_page::shown::quoted(name), self.model);
+                    format!("there is no model {}; this server has {}", page_by_page::escape::quoted(name), self.model);
                 let refusal = Refusal::new(StatusCode::NOT_FOUND, Some("model_not_found"), message);
                 Err(Refusal { param: Some("model"), ..refusal })
             }

@@ -54,12 +54,12 @@ use watching::{Places, Stage};
 
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::tier::Tier;
+use page_by_page::escape;
 use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefixes::Prefixes;
-use page_by_page::schedule::{ScheduleError, StepLimits};
 use page_by_page::serving::Serving;
-use page_by_page::shown;
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 
 /// Threads that talk with clients. What takes its time, the engine does.
 const THREADS: usize = 2;
@@ -220,5 +220,5 @@ fn talk_to_clients(
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    shown::field(text.unwrap_or("no reason given"))
+    escape::field(text.unwrap_or("no reason given"))
 }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::fields::{Fields, wrong};
 use super::refusal::Refusal;
+use page_by_page::decode::sampler::{Sampling, SamplingError};
 use page_by_page::model::SamplingDefaults;
-use page_by_page::sampler::{Sampling, SamplingError};
 
 /// Texts of one prompt, at most.
 pub const MOST_CHOICES: u64 = 128;

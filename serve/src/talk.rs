@@ -13,9 +13,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::refusal::Refusal;
 use super::watching::Look;
-use page_by_page::sampler::Sampling;
-use page_by_page::schedule::SequenceId;
-use page_by_page::scoring::Likely;
+use page_by_page::decode::sampler::Sampling;
+use page_by_page::decode::scoring::Likely;
+use page_by_page::serving::schedule::SequenceId;
 
 /// What the engine is told.
 pub enum Command {

@@ -21,7 +21,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::dates::date;
-use page_by_page::{files, shown};
+use page_by_page::{escape, files};
 
 /// Bytes of a template or of the config that holds it.
 const MOST_BYTES: usize = 16 << 20;
@@ -183,7 +183,7 @@ fn read(path: &Path) -> Result<Option<String>, TemplateError> {
 }
 
 fn open_error(path: &Path, problem: impl ToString) -> TemplateError {
-    TemplateError::Open { path: path.into(), problem: shown::field(&problem.to_string()) }
+    TemplateError::Open { path: path.into(), problem: escape::field(&problem.to_string()) }
 }
 
 /// What the library says, on one line.
@@ -193,7 +193,7 @@ fn said(error: &Error) -> String {
         Some(detail) => detail.to_string(),
         None => error.kind().to_string(),
     };
-    shown::field(&problem) + &line
+    escape::field(&problem) + &line
 }
 
 #[cfg(test)]

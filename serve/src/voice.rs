@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 
 use super::stops::Stops;
 use super::talk::{Piece, Token};
-use page_by_page::scoring::Likely;
-use page_by_page::tokenizer::{TextStream, Tokenizer, TokenizerError};
+use page_by_page::decode::scoring::Likely;
+use page_by_page::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 
 /// The new part of a text, as far as it may be told.
 pub struct Voice<'t> {

@@ -26,7 +26,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::refusal::Refusal;
 use super::talk::Command;
-use page_by_page::view::{EndedView, View};
+use page_by_page::serving::view::{EndedView, View};
 
 /// From one look of a watcher to its next. More would be more than an eye sees.
 const PACE: Duration = Duration::from_millis(50);

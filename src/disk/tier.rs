@@ -16,8 +16,8 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::chapters::ch16_pages_on_disk::{PageFile, offset, record_bytes};
 use crate::prefixes::Prefixes;
-use crate::schedule::SequenceId;
 use crate::serving::Generated;
+use crate::serving::schedule::SequenceId;
 
 /// A prefix cache that a scheduler and a file of pages both use.
 pub type SharedPrefixes = Rc<RefCell<Box<dyn Prefixes>>>;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::cache::KvLayout;
-use crate::checkpoint::{CheckpointError, read_json};
+use crate::decode::sampler::Sampling;
+use crate::escape::quoted;
 use crate::kernels::Heads;
-use crate::sampler::Sampling;
-use crate::shown::quoted;
+use crate::model::checkpoint::{CheckpointError, read_json};
 
 /// The shape of a Qwen3 model and what else its config fixes.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,11 +49,11 @@ const MOST_BYTES: usize = 1 << 20;
 /// What `generation_config.json` says of sampling, where it is present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct SamplingDefaults {
-    /// See [`crate::sampler::Sampling`].
+    /// See [`crate::decode::sampler::Sampling`].
     pub temperature: Option<f32>,
-    /// See [`crate::sampler::Sampling`].
+    /// See [`crate::decode::sampler::Sampling`].
     pub top_k: Option<usize>,
-    /// See [`crate::sampler::Sampling`].
+    /// See [`crate::decode::sampler::Sampling`].
     pub top_p: Option<f32>,
 }
 

@@ -14,19 +14,21 @@
 //! Architecture: [Qwen3 technical report, 2025](https://arxiv.org/abs/2505.09388); tensor names as Hugging Face
 //! publishes them.
 
+pub mod checkpoint;
 mod config;
 mod fingerprint;
 mod rope;
+pub mod tokenizer;
 
 use std::borrow::Cow;
 use std::path::Path;
 
+use crate::cache::in_place::{Attention, CacheRef, Rows, SequenceRows};
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch13_paged_attention::attend_batch;
 use crate::chapters::ch14_half_the_bytes::{attend_packed_batch, encode_rows, packed};
-use crate::checkpoint::{Checkpoint, CheckpointError, Weight};
-use crate::in_place::{Attention, CacheRef, Rows, SequenceRows};
 use crate::kernels::{RowFormat, attend, matmul, matmuls, rms_norm, silu_times};
+use crate::model::checkpoint::{Checkpoint, CheckpointError, Weight};
 
 pub use config::{ModelConfig, SamplingDefaults};
 use rope::Rotation;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{SCORED_AT_ONCE, Serving, ServingError};
 use crate::cache::KvCache;
+use crate::cache::in_place::CacheRef;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::in_place::CacheRef;
+use crate::decode::scoring::{Likely, Scoring};
 use crate::model::{LogitRows, Model, StepError};
-use crate::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId};
-use crate::scoring::{Likely, Scoring};
+use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, SequenceId};
 
 /// A sequence, and the logits after its newest token: `[vocab_size]`.
 type Answer = (SequenceId, Result<Vec<f32>, StepError>);

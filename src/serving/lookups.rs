@@ -9,8 +9,8 @@ use std::rc::Rc;
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
+use crate::decode::scoring::Scorings;
 use crate::prefixes::{HeldPage, Prefixes};
-use crate::scoring::Scorings;
 
 /// Forks of page tables, between the step that computed a prompt and the next one.
 #[derive(Default)]

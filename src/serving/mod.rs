@@ -26,8 +26,10 @@
 mod compute;
 mod lookups;
 mod samples;
+pub mod schedule;
 pub mod side_by_side;
 mod steps;
+pub mod view;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -35,11 +37,13 @@ use std::rc::Rc;
 
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch12_scheduler::Scheduler;
+use crate::decode::sampler::Sampler;
+use crate::decode::scoring::{Likely, Scoring, Scorings};
 use crate::model::{Model, StepError};
 use crate::prefixes::Prefixes;
-use crate::sampler::Sampler;
-use crate::schedule::{FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
-use crate::scoring::{Likely, Scoring, Scorings};
+use crate::serving::schedule::{
+    FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits,
+};
 use lookups::{Forks, Lookups, Release};
 pub(crate) use steps::Steps;
 
@@ -91,7 +95,7 @@ impl Sequence {
 /// A sequence that has finished.
 pub struct Generated {
     /// Its tokens and counters.
-    pub text: crate::schedule::Sequence,
+    pub text: crate::serving::schedule::Sequence,
     /// Why it ended; an error if the model had no next token for it.
     pub end: Result<FinishReason, StepError>,
     /// What it held at its end, and what it had computed twice.

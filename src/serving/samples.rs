@@ -1,9 +1,9 @@
 //! Samples of one prompt, from the logits after it to sequences of their own.
 
 use super::{Sequence, Serving, ServingError};
+use crate::decode::sampler::Sampler;
 use crate::model::StepError;
-use crate::sampler::Sampler;
-use crate::schedule::{FinishReason, NextToken, SequenceId};
+use crate::serving::schedule::{FinishReason, NextToken, SequenceId};
 
 /// Samples whose first tokens are drawn: they begin when the step is settled.
 pub(super) struct Samples {
@@ -26,7 +26,7 @@ impl Serving<'_> {
         let Some((text, _)) = running.find(|(text, _)| text.id == first) else {
             return Err(ServingError::LostText(first));
         };
-        let crate::schedule::Sequence { tokens: prompt, max_new_tokens, .. } = text.clone();
+        let crate::serving::schedule::Sequence { tokens: prompt, max_new_tokens, .. } = text.clone();
         drop(running);
         let draw = |mut sampler: Sampler| {
             let token = logits.as_ref().map(|row| sampler.pick(row)).map_err(Clone::clone);

@@ -6,10 +6,12 @@
 use std::collections::VecDeque;
 
 use super::{Generated, Held, Step, Totals};
-use crate::in_place::{CacheRef, InPlace};
+use crate::cache::in_place::{CacheRef, InPlace};
+use crate::decode::sampler::Sampler;
 use crate::model::{LogitRows, Model, StepError};
-use crate::sampler::Sampler;
-use crate::schedule::{self, FinishReason, NextToken, ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
+use crate::serving::schedule::{
+    self, FinishReason, NextToken, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
+};
 
 /// Sequences that share a model, and nothing else.
 pub struct SideBySide<'m> {

@@ -11,7 +11,9 @@ use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
-use crate::schedule::{ChunkInput, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits};
+use crate::serving::schedule::{
+    ChunkInput, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits,
+};
 
 /// A scheduler, and what its sequences have cost.
 pub(crate) struct Steps {

@@ -2,7 +2,7 @@
 //!
 //! This is what most test suites do, and it isn't enough: all ten [planted](super::planted) schedulers pass.
 
-use crate::schedule::{FinishReason, StepLimits};
+use crate::serving::schedule::{FinishReason, StepLimits};
 
 use super::{Case, Ended, Event, Make, Setup, Violation, World, alone};
 

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use crate::schedule::StepLimits;
+use crate::serving::schedule::StepLimits;
 
 use super::{Case, Event, Setup};
 

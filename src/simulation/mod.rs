@@ -39,7 +39,7 @@ pub use world::{MOST_SEQUENCES, World, is_inside, pulse};
 use serde::Serialize;
 
 use crate::cache::PageId;
-use crate::schedule::{FinishReason, ScheduledChunk, SequenceId, StepLimits};
+use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceId, StepLimits};
 
 /// How large a world is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

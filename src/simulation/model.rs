@@ -1,7 +1,7 @@
 //! What stands in for a model: its output is decided by all rows that a sequence has.
 
 use crate::cache::KvLayout;
-use crate::schedule::FinishReason;
+use crate::serving::schedule::FinishReason;
 
 /// One layer, and rows of two numbers: the rows of a token say which it is and where it stands.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };

@@ -10,7 +10,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::prefixes::Prefixes;
-use crate::schedule::{
+use crate::serving::schedule::{
     ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
 };
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use crate::schedule::{ScheduledChunk, SequenceId};
+use crate::serving::schedule::{ScheduledChunk, SequenceId};
 
 use super::{Case, Event, Failure, Make, Scene, Setup, World};
 

@@ -4,7 +4,7 @@ use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch12_scheduler::Scheduler;
 use crate::prefixes::Prefixes;
-use crate::schedule::{
+use crate::serving::schedule::{
     ChunkInput, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
 };
 

@@ -14,7 +14,7 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::prefixes::none::NoPrefixes;
 use crate::prefixes::{HeldPage, Prefixes};
-use crate::schedule::{NextToken, ScheduleError, SequenceId};
+use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
 
 use super::model::{LAYOUT, Rows, prompt, rows};
 use super::{END_OF_TEXT, Ended, Event, Make, Planned, Rule, Scene, Seen, Setup, Subject, Violation};

@@ -20,7 +20,7 @@ use super::Request;
 use crate::cache::KvLayout;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::prefixes::Prefixes;
-use crate::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
+use crate::serving::schedule::{NextToken, ScheduledChunk, SequenceId, StepLimits};
 use crate::serving::{ServingError, Steps, Totals};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};

@@ -86,7 +86,7 @@ fn a_pipe_or_a_device_where_a_file_should_be() {
         for folder in [&pipe, &device] {
             let says = [name, "this is a pipe, a socket or a device, not a file"];
             if name == "tokenizer.json" {
-                let error = page_by_page::tokenizer::Tokenizer::open(folder.path().as_ref()).err().unwrap();
+                let error = page_by_page::model::tokenizer::Tokenizer::open(folder.path().as_ref()).err().unwrap();
                 assert!(says.iter().all(|word| error.to_string().contains(word)), "{error}");
             } else {
                 refused(folder, &says);
@@ -113,7 +113,7 @@ fn a_file_that_is_much_too_large() {
         std::fs::File::options().write(true).open(folder.file(name)).unwrap().set_len(1 << 40).unwrap();
         let says = [name, &format!("the file has 1099511627776 bytes, at most {most} are expected here")];
         if name == "tokenizer.json" {
-            let error = page_by_page::tokenizer::Tokenizer::open(folder.path().as_ref()).err().unwrap();
+            let error = page_by_page::model::tokenizer::Tokenizer::open(folder.path().as_ref()).err().unwrap();
             assert!(says.iter().all(|word| error.to_string().contains(word)), "{error}");
         } else {
             refused(&folder, &says);

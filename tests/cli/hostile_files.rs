@@ -10,9 +10,9 @@ use crate::checkpoints::Folder;
 use crate::support::dense::DenseCache;
 use crate::support::limits::allocated;
 use crate::support::oracle::{Dice, seeds};
+use page_by_page::cache::snapshot::Snapshot;
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{LogitRows, Model};
-use page_by_page::snapshot::Snapshot;
-use page_by_page::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// Files of each kind, unless `PAGE_BY_PAGE_SEEDS` says otherwise.
@@ -275,7 +275,7 @@ fn any_saved_cache() {
         let snapshot = Snapshot::load(&folder.file("some.cache"), &model)?;
         let mut cache = DenseCache::new(snapshot.layout());
         snapshot.restore(&mut cache).expect("room for it");
-        Ok::<_, page_by_page::snapshot::SnapshotError>(())
+        Ok::<_, page_by_page::cache::snapshot::SnapshotError>(())
     });
 }
 

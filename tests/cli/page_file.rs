@@ -12,13 +12,13 @@ mod with_chapters {
 
     use page_by_page::chapters::ch06_paged::PageSlab;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+    use page_by_page::decode::sampler::{Sampler, Sampling};
     use page_by_page::disk::file::FileDisk;
     use page_by_page::disk::tier::{SharedPrefixes, Tier};
     use page_by_page::disk::{Disk, PageShape};
     use page_by_page::model::Model;
-    use page_by_page::sampler::{Sampler, Sampling};
-    use page_by_page::schedule::StepLimits;
     use page_by_page::serving::Serving;
+    use page_by_page::serving::schedule::StepLimits;
     use serde_json::Value;
     use tempfile::TempDir;
 

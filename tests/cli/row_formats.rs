@@ -6,12 +6,12 @@ mod with_chapters {
     use std::fs;
 
     use page_by_page::cache::KvCache;
+    use page_by_page::cache::in_place::Attention;
+    use page_by_page::cache::snapshot::{Snapshot, SnapshotError};
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch14_half_the_bytes::{encode_rows, token_bytes};
-    use page_by_page::in_place::Attention;
     use page_by_page::kernels::RowFormat;
     use page_by_page::model::{Model, StepError};
-    use page_by_page::snapshot::{Snapshot, SnapshotError};
     use safetensors::{Dtype, SafeTensors};
     use serde_json::Value;
 

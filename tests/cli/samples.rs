@@ -1,11 +1,11 @@
 //! `generate --samples` and `--beams`, and `bench samples`: what they print, what they count, what they refuse.
 
 use crate::program::{ok, run};
-use page_by_page::beams::search;
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::engine::Limits;
+use page_by_page::decode::Limits;
+use page_by_page::decode::beams::search;
 use page_by_page::model::Model;
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 #[track_caller]

@@ -1,6 +1,6 @@
 //! The made-up world of chapter 15, the ten planted schedulers, and the command `simulate`.
 
-use page_by_page::schedule::StepLimits;
+use page_by_page::serving::schedule::StepLimits;
 use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{
     Case, Event, MOST_SEQUENCES, Make, Rule, Setup, World, alone, chapter_12, examples, prompt, rule_broken, search,

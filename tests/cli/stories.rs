@@ -10,9 +10,9 @@ mod stories {
     use std::time::{Duration, Instant};
 
     use page_by_page::chapters::{self, Source};
+    use page_by_page::decode::sampler::{Sampler, Sampling};
     use page_by_page::model::Model;
-    use page_by_page::sampler::{Sampler, Sampling};
-    use page_by_page::tokenizer::Tokenizer;
+    use page_by_page::model::tokenizer::Tokenizer;
     use serde_json::{Value, json};
 
     use crate::checkpoints::Folder;
@@ -297,7 +297,7 @@ mod stories {
     }
 
     mod with_forks {
-        use page_by_page::beams::log_softmax;
+        use page_by_page::decode::beams::log_softmax;
 
         use super::*;
 

@@ -8,8 +8,8 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
-use page_by_page::schedule::{ScheduleError, StepLimits};
 use page_by_page::serving::ServingError;
+use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 use page_by_page::workload::Request;
 use page_by_page::workload::serving::{
     Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use page_by_page::beams::{BeamSearch, Found, LENGTH_PENALTY, log_softmax, score, search};
 use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
-use page_by_page::engine::Limits;
+use page_by_page::decode::Limits;
+use page_by_page::decode::beams::{BeamSearch, Found, LENGTH_PENALTY, log_softmax, score, search};
 use page_by_page::model::{Model, StepError};
 
 use crate::support::oracle::{self, Dice, Oracle};

@@ -1,9 +1,9 @@
 //! Our page tables as the arrays that FlashInfer and vLLM read.
 
+use page_by_page::cache::page_metadata::{BlockTables, PagedKv};
 use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
-use page_by_page::page_metadata::{BlockTables, PagedKv};
 
 /// A table of so many tokens in these pages of 4.
 fn table(pool: &mut PagePool, pages: &[u32], tokens: usize) -> PageTable {

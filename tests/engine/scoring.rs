@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::StepLimits;
+use page_by_page::serving::schedule::StepLimits;
 use page_by_page::serving::{SCORED_AT_ONCE, Serving};
 
 /// Bytes that are held, and the most that were.

@@ -5,19 +5,19 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use page_by_page::cache::CacheError;
+use page_by_page::cache::in_place::InPlace;
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::in_place::InPlace;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::scoring::{Likely, likely};
 use page_by_page::model::{LogitRows, Model, StepError};
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
-use page_by_page::scoring::{Likely, likely};
+use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
 use page_by_page::serving::side_by_side::SideBySide;
 use page_by_page::serving::{Generated, Serving, ServingError, Totals};
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use page_by_page::sampler::Sampling;
-use page_by_page::schedule::StepLimits;
+use page_by_page::decode::sampler::Sampling;
+use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
 use crate::http::Connection;

@@ -1,6 +1,6 @@
 //! Attention of queries over dense rows: what it gives, and what it gives if something goes wrong, in words.
 
-use page_by_page::in_place::{Run, SequenceRows};
+use page_by_page::cache::in_place::{Run, SequenceRows};
 use page_by_page::kernels::{Heads, RowFormat, add_scaled, attend, dot, softmax_scaled};
 
 use super::packed::{self, PACKED};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use page_by_page::cache::{CacheError, KvLayout};
-use page_by_page::engine::{LanguageModel, RewindableModel};
+use page_by_page::decode::{LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
 use super::limits;

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
+use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::model::tokenizer::Tokenizer;
 
 use super::asking::asking;
 use super::rows;

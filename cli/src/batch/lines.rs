@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use page_by_page::escape;
 use page_by_page::files;
-use page_by_page::shown;
 use serde::Deserialize;
 
 use crate::interrupt::Interrupt;
@@ -137,7 +137,7 @@ impl Wish {
             let (column, text) = (error.column(), error.to_string());
             // It counts the lines of what it was given: always one.
             let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
-            format!("column {column}: {}", shown::field(problem))
+            format!("column {column}: {}", escape::field(problem))
         })?;
         if wish.prompt.is_empty() {
             return Err("the prompt is empty; give the text a beginning, such as \"Once upon a time\"".into());

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
+use page_by_page::cache::in_place::{Attention, CacheRef, InPlace};
 use page_by_page::cache::{KvCache, KvLayout, Rewind};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
-use page_by_page::in_place::{Attention, CacheRef, InPlace};
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 

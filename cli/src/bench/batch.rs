@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::Rewind;
+use page_by_page::cache::in_place::CacheRef;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
-use page_by_page::in_place::CacheRef;
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use page_by_page::engine::Limits;
+use page_by_page::decode::Limits;
+use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
-use page_by_page::sampler::{Sampler, Sampling};
 use serde::Serialize;
 
 use super::Output;

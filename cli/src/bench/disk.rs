@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use page_by_page::cache::in_place::CacheRef;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch16_pages_on_disk::{PageFile, offset, record_bytes};
 use page_by_page::disk::PageShape;
 use page_by_page::disk::file::FileDisk;
-use page_by_page::in_place::CacheRef;
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 

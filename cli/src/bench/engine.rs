@@ -12,9 +12,9 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::checkpoint::Weight;
 use page_by_page::kernels::multiply_adds;
 use page_by_page::model::Model;
+use page_by_page::model::checkpoint::Weight;
 use rayon::prelude::*;
 use serde::Serialize;
 

@@ -7,11 +7,11 @@ use clap::Args;
 use page_by_page::chapters::ch01_recompute::{argmax, generate};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
-use page_by_page::engine::{Cached, Limits};
+use page_by_page::decode::{Cached, Limits};
 use page_by_page::files;
 use page_by_page::kernels::RowFormat;
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{LogitRows, Model};
-use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use super::Output;

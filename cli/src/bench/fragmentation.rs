@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
+use page_by_page::cache::regions::Regions;
 use page_by_page::chapters::ch04_page_pool::PagePool;
-use page_by_page::regions::Regions;
 use serde_json::json;
 
 use super::Output;

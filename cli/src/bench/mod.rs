@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
+use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::{CacheError, KvLayout, Rewind};
 use page_by_page::files;
-use page_by_page::in_place::InPlace;
 use serde::Serialize;
 
 use super::kv::{Kv, Room};

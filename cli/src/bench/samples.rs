@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use page_by_page::cache::snapshot::Snapshot;
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::model::ModelConfig;
-use page_by_page::snapshot::Snapshot;
 use serde::Serialize;
 
 use super::{Output, require_little_memory, rows};

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use page_by_page::chapters::ch09_chance::share_to_expect;
-use page_by_page::engine::Limits;
+use page_by_page::decode::Limits;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{LogitRows, Model};
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use super::{Output, median};

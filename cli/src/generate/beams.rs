@@ -1,12 +1,12 @@
 //! `--beams`: the likeliest text, and those that came close.
 
 use anyhow::{Context, Result, bail, ensure};
-use page_by_page::beams::{Found, LENGTH_PENALTY, Work, search};
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::engine::Limits;
+use page_by_page::decode::Limits;
+use page_by_page::decode::beams::{Found, LENGTH_PENALTY, Work, search};
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, StepError};
-use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use super::{Generate, Timings, Tokens, whose_chapters};

@@ -3,19 +3,19 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::{PageId, Usage};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::in_place::InPlace;
+use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
+use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{NextToken, StepLimits};
+use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::side_by_side::SideBySide;
 use page_by_page::serving::{Generated, Serving, Step, Totals};
-use page_by_page::tokenizer::{TextStream, Tokenizer};
 
 use super::Generate;
 use super::several::{Asked, MOST_TOKENS, Pages};

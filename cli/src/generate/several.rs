@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use page_by_page::cache::{KvLayout, Usage};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::Model;
-use page_by_page::sampler::Sampling;
-use page_by_page::schedule::{FinishReason, ScheduleError};
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::schedule::{FinishReason, ScheduleError};
 use serde::Serialize;
 
 use super::growing::{Growing, Story};

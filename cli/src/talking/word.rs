@@ -1,7 +1,7 @@
 //! Words that are for the program, not for the model: they begin with a slash.
 
 use anyhow::{Result, bail};
-use page_by_page::shown;
+use page_by_page::escape;
 
 /// What the program can be told between two turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Word {
         let found = Word::ALL.into_iter().find(|word| word.name() == line.trim_end());
         if found.is_none() {
             let known = Word::ALL.map(Word::name).join(", ");
-            let line = shown::quoted(line);
+            let line = escape::quoted(line);
             bail!("{line} is none of the words {known}; to say it to the model, begin the line with a space");
         }
         Ok(found)

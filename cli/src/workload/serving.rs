@@ -8,7 +8,7 @@ use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
-use page_by_page::schedule::StepLimits;
+use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::serving::{
     Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
 };

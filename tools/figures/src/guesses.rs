@@ -9,10 +9,10 @@ use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
 use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, share_to_expect};
-use page_by_page::engine::{Accept, Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{Accept, Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, StepError};
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use crate::runs::bundled;

@@ -7,7 +7,7 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId};
 use page_by_page::chapters::ch01_recompute::generate;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
-use page_by_page::engine::{LanguageModel, Limits};
+use page_by_page::decode::{LanguageModel, Limits};
 use serde::Serialize;
 
 // The graders' rows: each number tells its token, its layer, keys or values.

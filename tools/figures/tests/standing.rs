@@ -13,8 +13,8 @@ use syn::{Item, UseTree};
 /// What the engine runs of a chapter for somebody who names none. A figure that has one of these names stands on it.
 /// The model's attention runs chapters 13 and 14 only if it is asked to, and no figure asks for it.
 const THROUGH_THE_ENGINE: [(&str, &str, &[usize]); 3] = [
-    ("Sampler", "src/sampler.rs", &[1]),
-    ("Serving", "src/serving.rs", &[6, 10, 12]),
+    ("Sampler", "src/decode/sampler.rs", &[1]),
+    ("Serving", "src/serving/mod.rs", &[6, 10, 12]),
     ("Prefixes", "src/prefixes/mod.rs", &[4, 5]),
 ];
 

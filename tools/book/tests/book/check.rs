@@ -174,7 +174,7 @@ fn a_link_in_html() {
 
 #[test]
 fn a_link_out_of_the_book() {
-    finds_at_the_end("[x](../../src/cache.rs)", "the link `../../src/cache.rs` leaves the book");
+    finds_at_the_end("[x](../../src/cache/mod.rs)", "the link `../../src/cache/mod.rs` leaves the book");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use page_by_page::chapters::ch01_recompute::Recompute;
 use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::engine::Cached;
+use page_by_page::decode::Cached;
 use page_by_page::model::Model;
 use serde::Serialize;
 

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
-use page_by_page::engine::{LanguageModel, Limits};
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{LanguageModel, Limits};
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, StepError};
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use crate::fragment::Drawing;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use page_by_page::cache::Rewind;
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::engine::Cached;
+use page_by_page::decode::Cached;
 use page_by_page::model::Model;
 use serde::Serialize;
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use page_by_page::cache::PageId;
+use page_by_page::cache::regions::{NoGap, Regions};
 use page_by_page::chapters::ch04_page_pool::PagePool;
-use page_by_page::regions::{NoGap, Regions};
 use serde::Serialize;
 
 use crate::fragment::Drawing;

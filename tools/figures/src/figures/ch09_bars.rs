@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use page_by_page::chapters::ch09_chance::{accept_sampled, residual, share_to_expect};
-use page_by_page::engine::Draft;
+use page_by_page::decode::Draft;
 use serde::Serialize;
 
 use crate::fragment::Drawing;

@@ -5,7 +5,7 @@ use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch12_scheduler::Scheduler;
-use page_by_page::schedule::{NextToken, SequenceCounters, SequenceId, StepLimits};
+use page_by_page::serving::schedule::{NextToken, SequenceCounters, SequenceId, StepLimits};
 use serde::Serialize;
 
 use crate::fragment::Drawing;

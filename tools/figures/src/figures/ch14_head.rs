@@ -6,7 +6,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::{decode, encode, words};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
-use page_by_page::tokenizer::Tokenizer;
+use page_by_page::model::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use crate::fragment::Drawing;

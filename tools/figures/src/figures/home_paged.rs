@@ -4,10 +4,10 @@ use anyhow::{Context, Result, ensure};
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
-use page_by_page::engine::Limits;
+use page_by_page::decode::Limits;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use page_by_page::model::{LogitRows, Model};
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
 
 use crate::fragment::Drawing;

@@ -6,12 +6,12 @@
 use anyhow::{Result, ensure};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
-use page_by_page::sampler::{Sampler, Sampling};
-use page_by_page::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::Serving;
-use page_by_page::tokenizer::Tokenizer;
-use page_by_page::view::{self, EndedView, State, TextView, View, Words};
+use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
+use page_by_page::serving::view::{self, EndedView, State, TextView, View, Words};
 use serde::Serialize;
 
 use crate::fragment::Drawing;

@@ -190,7 +190,7 @@ fn a_run_that_was_cut_off_says_so() {
 
 #[test]
 fn several_panics_in_one_check_are_all_told() {
-    let words = "first\nthread '<unnamed>' (7) panicked at src/engine.rs:3:1:\nsecond\n\n\n\nthird";
+    let words = "first\nthread '<unnamed>' (7) panicked at src/decode/mod.rs:3:1:\nsecond\n\n\n\nthird";
     assert_eq!(red(&run(&[("checks::task_1_a", Some(words))]), "checks::task_1_a"), "first\nsecond\n\nthird");
 }
 

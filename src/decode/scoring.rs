@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::schedule::SequenceId;
+use crate::serving::schedule::SequenceId;
 
 /// Natural logarithms of probabilities, as the model gives them: temperature, top-k and top-p not applied.
 #[derive(Clone, Debug, PartialEq)]

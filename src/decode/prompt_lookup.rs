@@ -11,7 +11,7 @@
 //! Known as prompt lookup decoding ([Saxena, 2023](https://github.com/apoorvumang/prompt-lookup-decoding)), and in vLLM as
 //! n-gram speculation.
 
-use crate::engine::{Draft, Drafter};
+use crate::decode::{Draft, Drafter};
 use crate::model::StepError;
 
 /// Drafts what followed the same tokens earlier in the text.

@@ -19,7 +19,7 @@ use memmap2::Mmap;
 use safetensors::SafeTensors;
 
 use crate::kernels::{Dtype, Matrix};
-use crate::{files, shown};
+use crate::{escape, files};
 
 /// What is wrong with a checkpoint folder. Each message names the file, the numbers and the next step.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum CheckpointError {
         error: std::io::Error,
     },
     /// A JSON file is not JSON, or not of the expected form.
-    #[error("{}: not the JSON expected here: {}", path.display(), shown::field(&error.to_string()))]
+    #[error("{}: not the JSON expected here: {}", path.display(), escape::field(&error.to_string()))]
     Json {
         /// The file.
         path: PathBuf,
@@ -80,7 +80,7 @@ pub enum CheckpointError {
     #[error(
         "{}: tensor {name} is {}, expected {expected:?}; config.json and the checkpoint do not belong together",
         path.display(),
-        shown::shape(found)
+        escape::shape(found)
     )]
     WrongShape {
         /// The file.
@@ -196,14 +196,14 @@ impl Checkpoint {
         for (name, shard) in &weight_map {
             if !shards.contains_key(shard) {
                 if !is_plain_file_name(shard) {
-                    let shard = shown::quoted(shard);
+                    let shard = escape::quoted(shard);
                     let problem = format!("the index names the shard {shard}, which is not a plain file name");
                     return Err(CheckpointError::Damaged { path: index, problem });
                 }
                 shards.insert(shard, map_file(&dir.join(shard))?);
             }
             let Some(stored) = shards[shard].get(name) else {
-                let (name, shard) = (shown::field(name), shown::field(shard));
+                let (name, shard) = (escape::field(name), escape::field(shard));
                 let problem = format!("the index places tensor {name} in {shard}, which does not hold it");
                 return Err(CheckpointError::Damaged { path: index, problem });
             };
@@ -355,7 +355,7 @@ pub(crate) fn what_is_damaged(bytes: &[u8], error: safetensors::SafeTensorError)
             "its header describes tensors that do not end where the file ends, at byte {file_len}: it was cut short, \
              or something was added"
         ),
-        error => format!("not a safetensors file ({})", shown::field(&error.to_string())),
+        error => format!("not a safetensors file ({})", escape::field(&error.to_string())),
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Once;
 
 use serde_json::Value;
 
-use crate::{files, shown};
+use crate::{escape, files};
 
 /// A tokenizer that cannot be used, or a text that it cannot take.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +138,7 @@ fn check_added_tokens(file: &[u8]) -> Result<(), String> {
     let lengths = tokens.iter().map(|token| (token, token.content.chars().count()));
     match lengths.max_by_key(|(_, length)| *length) {
         Some((token, length)) if length > MOST_CHARACTERS => {
-            let token = shown::quoted(&token.content);
+            let token = escape::quoted(&token.content);
             Err(format!("its added token {token} has {length} characters, at most {MOST_CHARACTERS} are expected"))
         }
         _ => Ok(()),
@@ -154,7 +154,7 @@ fn check_templates(post_processor: &Value) -> Result<(), String> {
         if let Some(token) = piece["SpecialToken"]["id"].as_str()
             && post_processor["special_tokens"].get(token).is_none()
         {
-            let token = shown::quoted(token);
+            let token = escape::quoted(token);
             return Err(format!("its post_processor uses the token {token}, which its special_tokens do not define"));
         }
         if piece["Sequence"]["id"] == "B" {
@@ -181,8 +181,8 @@ fn caught<T>(ask: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     let answer = panic::catch_unwind(AssertUnwindSafe(ask));
     ASKING.set(before);
     match answer {
-        Ok(answer) => answer.map_err(|error| shown::field(&error.to_string())),
-        Err(panic) => Err(format!("the tokenizers library fails with it ({})", shown::field(panic_text(&*panic)))),
+        Ok(answer) => answer.map_err(|error| escape::field(&error.to_string())),
+        Err(panic) => Err(format!("the tokenizers library fails with it ({})", escape::field(panic_text(&*panic)))),
     }
 }
 

@@ -37,10 +37,10 @@ use safetensors::{Dtype, SafeTensors, View};
 
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch14_half_the_bytes::decode;
-use crate::checkpoint::what_is_damaged;
 use crate::kernels::RowFormat;
 use crate::model::Model;
-use crate::{files, shown};
+use crate::model::checkpoint::what_is_damaged;
+use crate::{escape, files};
 
 /// The keys and values of a text, in every layer, and its tokens.
 #[derive(Clone, Debug)]
@@ -485,7 +485,7 @@ impl Header {
             return Err(SnapshotError::NotASnapshot { path: path(), problem });
         }
         let field = |name: &str| fields.get(name).ok_or_else(|| damaged(format!("the header has no {name}")));
-        let wrong = |name: &str, value: &str| damaged(format!("the header says {name} {}", shown::quoted(value)));
+        let wrong = |name: &str, value: &str| damaged(format!("the header says {name} {}", escape::quoted(value)));
         let number = |name: &str| {
             let value = field(name)?;
             value.parse::<usize>().map_err(|_| wrong(name, value))
@@ -502,7 +502,7 @@ impl Header {
         let (found, expected) = (field("checksum")?, checksum(bytes).map(digits));
         if expected.as_ref() != Some(found) {
             let expected = expected.unwrap_or_default();
-            let found = shown::field(found);
+            let found = escape::field(found);
             return Err(damaged(format!("its bytes have the checksum {expected}, the header says {found}")));
         }
         let layout = KvLayout {
@@ -547,7 +547,7 @@ impl Header {
     fn tensor<'f>(&self, file: &'f [u8], name: &str, dtype: Dtype, shape: &[usize]) -> Result<&'f [[u8; 4]], String> {
         let info = self.info(name)?;
         if (info.dtype, info.shape.as_slice()) != (dtype, shape) {
-            let (found, its_shape) = (info.dtype, shown::shape(&info.shape));
+            let (found, its_shape) = (info.dtype, escape::shape(&info.shape));
             return Err(format!("tensor {name} is {found:?} {its_shape}, expected {dtype:?} {shape:?}"));
         }
         // The parser has checked that the places lie in the file and are as long as the shapes say.

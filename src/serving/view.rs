@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use crate::cache::PageId;
 use crate::chapters::ch04_page_pool::PagePool;
-use crate::schedule::{ScheduledChunk, Sequence, SequenceCounters};
 use crate::serving::Serving;
+use crate::serving::schedule::{ScheduledChunk, Sequence, SequenceCounters};
 
 /// Bytes of a text that are shown, at most: its newest.
 const NEWEST: usize = 4096;

@@ -18,6 +18,11 @@
 //!
 //! A cache holds one text. The chapters implement the caches; this file only says what they must do.
 
+pub mod in_place;
+pub mod page_metadata;
+pub mod regions;
+pub mod snapshot;
+
 use std::borrow::Cow;
 
 /// The shape of what one token leaves in a cache.

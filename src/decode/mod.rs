@@ -1,9 +1,14 @@
 //! What the generation loop asks of a model, and the same with a cache.
 
+pub mod beams;
+pub mod prompt_lookup;
+pub mod sampler;
+pub mod scoring;
+
+use crate::cache::in_place::{CacheRef, InPlace};
 use crate::cache::{CacheError, KvLayout, Rewind};
 use crate::chapters::ch01_recompute::Recompute;
 use crate::chapters::ch02_flat::FlatCache;
-use crate::in_place::{CacheRef, InPlace};
 use crate::model::{LogitRows, Model, StepError};
 
 /// Says what may come after a text: all that the loop of chapter 1 asks of a model.

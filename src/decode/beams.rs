@@ -19,11 +19,11 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::cache::in_place::CacheRef;
 use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::engine::Limits;
-use crate::in_place::CacheRef;
+use crate::decode::Limits;
 use crate::model::{LogitRows, Model, StepError};
 
 /// How much a score makes up for length: a log-probability is divided by the number of tokens to the power of this.
