@@ -140,7 +140,10 @@ mod checks {
         one.unwrap_or_else(|| panic!("pick was given {logits:?}: not the logits that the model answered")) as u32
     }
 
+    /// A run of `generate` on [`Counting`].
     struct Run {
+        /// What was asked for, the limits included.
+        what: String,
         new_tokens: Result<Vec<u32>, StepError>,
         reported: Vec<u32>,
         asked: Vec<Vec<u32>>,
@@ -151,20 +154,40 @@ mod checks {
     }
 
     fn run_on(mut model: Counting, prompt: &[u32], end_of_text: &[u32]) -> Run {
+        let ends = match end_of_text {
+            [] => "no token ends the text".to_string(),
+            [end] => format!("token {end} ends the text"),
+            ends => format!("each of the tokens {ends:?} ends the text"),
+        };
+        let what = format!("after the prompt {prompt:?}; at most {} new tokens, and {ends}", model.budget);
         let limits = Limits { max_new_tokens: model.budget, end_of_text };
-        let _question = asking(format!("generate with the prompt {prompt:?}, {limits:?}"));
+        let _question = asking(format!("generate {what}"));
         let mut reported = Vec::new();
         let new_tokens =
             generate(&mut model, prompt, limits, &mut |logits| the_one(logits), &mut |token| reported.push(token));
-        Run { new_tokens, reported, asked: model.asked }
+        Run { what, new_tokens, reported, asked: model.asked }
+    }
+
+    impl Run {
+        /// Compares the new tokens, and that each was reported and took one question. The pick that ends the text takes one too.
+        #[track_caller]
+        fn gives(self, new_tokens: &[u32]) -> Self {
+            let Run { what, asked, .. } = &self;
+            same!(self.new_tokens, Ok(new_tokens.to_vec()), "new tokens {what}");
+            same!(self.reported, new_tokens, "tokens given to on_token {what}");
+            let is_cut = self.what.contains("no token") || asked.len() == new_tokens.len();
+            let questions = new_tokens.len() + usize::from(!is_cut);
+            let why = "logits that nobody uses cost as much as others";
+            same!(asked.len(), questions, "questions that the model was asked {what}: {why}");
+            self
+        }
     }
 
     #[test]
     fn task_2_a_turn_asks_about_the_whole_text() {
-        let run = run(&[3, 4], 3, &[]);
-        same!(run.new_tokens, Ok(vec![5, 6, 7]), "new tokens after the prompt [3, 4]");
+        let run = run(&[3, 4], 3, &[]).gives(&[5, 6, 7]);
         let expected: [&[u32]; 3] = [&[3, 4], &[3, 4, 5], &[3, 4, 5, 6]];
-        same!(run.asked, expected, "the texts that the model was asked about");
+        same!(run.asked, expected, "the texts that the model was asked about {}", run.what);
     }
 
     #[test]
@@ -172,35 +195,33 @@ mod checks {
         let prompts: [(&[u32], [u32; 2]); 4] =
             [(&[0, 3], [4, 5]), (&[3, 0], [1, 2]), (&[0], [1, 2]), (&[0, 0], [1, 2])];
         for (prompt, expected) in prompts {
-            let run = run(prompt, 2, &[0]);
-            same!(
-                run.new_tokens,
-                Ok(expected.to_vec()),
-                "new tokens after the prompt {prompt:?}, when 0 ends the text"
-            );
+            run(prompt, 2, &[0]).gives(&expected);
         }
-        let run = run(&[6, 3], 9, &[6]);
-        same!(
-            run.new_tokens,
-            Ok(vec![4, 5]),
-            "new tokens after the prompt [6, 3], when 6 ends the text: it does, once picked"
-        );
+        run(&[6, 3], 9, &[6]).gives(&[4, 5]);
+    }
+
+    #[test]
+    fn task_2_an_end_of_text_stops_the_loop_and_is_not_part_of_the_text() {
+        run(&[3], 100, &[6]).gives(&[4, 5]);
     }
 
     #[test]
     fn task_2_any_of_several_ends_stops_the_loop() {
-        for end_of_text in [&[6][..], &[6, 0], &[0, 6], &[0, 6, 9], &[9, 6, 0], &[9, 0, 6, 2, 1]] {
-            let run = run(&[3], 100, end_of_text);
-            same!(run.new_tokens, Ok(vec![4, 5]), "new tokens after the prompt [3], when {end_of_text:?} end the text");
-            same!(run.reported, [4, 5], "tokens given to on_token, when {end_of_text:?} end the text");
-            same!(run.asked.len(), 3, "questions asked, when {end_of_text:?} end the text");
+        for end_of_text in [&[6, 0][..], &[0, 6], &[0, 6, 9], &[9, 6, 0], &[9, 0, 6, 2, 1], &[2, 1, 7, 6]] {
+            run(&[3], 100, end_of_text).gives(&[4, 5]);
         }
-        let run = run(&[3], 100, &[2, 1, 7, 6]);
-        same!(
-            run.new_tokens,
-            Ok(vec![4, 5]),
-            "new tokens after the prompt [3], when [2, 1, 7, 6] end the text: 6 comes first"
-        );
+    }
+
+    #[test]
+    fn task_2_the_end_of_text_may_come_in_the_first_turn_and_in_the_last() {
+        for budget in [2, 3, 4] {
+            let run = run(&[3], budget, &[6]).gives(&[4, 5]);
+            same!(run.asked.len(), budget.min(3), "questions that the model was asked {}", run.what);
+        }
+        for budget in [1, 2] {
+            let run = run(&[5], budget, &[6]).gives(&[]);
+            same!(run.asked.len(), 1, "questions that the model was asked {}", run.what);
+        }
     }
 
     #[test]
@@ -260,11 +281,7 @@ mod checks {
     #[test]
     fn task_2_the_budget_counts_new_tokens_only() {
         for budget in 0..5 {
-            let run = run(&[1, 2, 3], budget, &[]);
-            let new_tokens = run.new_tokens.map(|tokens| tokens.len());
-            same!(new_tokens, Ok(budget), "new tokens with max_new_tokens = {budget} and a prompt of 3");
-            let asked = run.asked.len();
-            same!(asked, budget, "questions asked for {budget} new tokens: logits that nobody uses cost as much");
+            run(&[1, 2, 3], budget, &[]).gives(&[4, 5, 6, 7][..budget]);
         }
     }
 
@@ -272,12 +289,7 @@ mod checks {
     fn task_2_the_budget_may_be_any_number() {
         // From the second on, their low bits are 3.
         for budget in [usize::MAX, 256 + 3, 65_536 + 3, (1 << 32) + 3] {
-            let run = run(&[3], budget, &[9]);
-            same!(
-                run.new_tokens,
-                Ok(vec![4, 5, 6, 7, 8]),
-                "new tokens with max_new_tokens = {budget}, when 9 ends the text"
-            );
+            run(&[3], budget, &[9]).gives(&[4, 5, 6, 7, 8]);
         }
     }
 
@@ -309,62 +321,12 @@ mod checks {
     }
 
     #[test]
-    fn task_2_an_end_of_text_stops_the_loop_and_is_not_part_of_the_text() {
-        let run = run(&[3], 100, &[0, 6]);
-        same!(run.new_tokens, Ok(vec![4, 5]), "new tokens when 6 ends the text");
-        same!(run.reported, [4, 5], "tokens given to on_token when 6 ends the text");
-        same!(run.asked.len(), 3, "questions asked");
-    }
-
-    #[test]
-    fn task_2_the_end_of_text_may_come_in_the_first_turn_and_in_the_last() {
-        for (budget, expected, questions) in [(2, vec![4, 5], 2), (3, vec![4, 5], 3), (4, vec![4, 5], 3)] {
-            let run = run(&[3], budget, &[6]);
-            same!(
-                run.new_tokens,
-                Ok(expected.clone()),
-                "new tokens with max_new_tokens = {budget}, when 6 ends the text"
-            );
-            same!(
-                run.reported,
-                expected,
-                "tokens given to on_token with max_new_tokens = {budget}, when 6 ends the text"
-            );
-            same!(run.asked.len(), questions, "questions asked with max_new_tokens = {budget}");
-        }
-        for budget in [1, 2] {
-            let run = run(&[5], budget, &[6]);
-            same!(
-                run.new_tokens,
-                Ok(vec![]),
-                "new tokens with max_new_tokens = {budget}, when the first pick ends the text"
-            );
-            same!(run.reported, Vec::<u32>::new(), "tokens given to on_token, when the first pick ends the text");
-            same!(run.asked.len(), 1, "questions asked, when the first pick ends the text");
-        }
-    }
-
-    #[test]
     fn task_2_the_first_error_ends_the_loop() {
-        let error = StepError::TooLong { len: 4, max_positions: 3 };
-        let model = Counting { refuses: Some((2, error.clone())), ..Counting::new(9) };
-        let run = run_on(model, &[3, 4], &[]);
-        same!(
-            run.new_tokens,
-            Err(error.clone()),
-            "what generate returns, when question 3, about 4 tokens, is refused with {error:?}"
-        );
-        same!(run.reported, [5, 6], "tokens reported before the error");
-        same!(run.asked.len(), 3, "questions asked: the third was refused");
-    }
-
-    #[test]
-    fn task_2_whatever_the_error_and_whenever_it_is_passed_on() {
         let layout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
         let errors = [
+            StepError::TooLong { len: 4, max_positions: 3 },
             StepError::NoTokens,
             StepError::UnknownToken { token: 5, vocab_size: 4 },
-            StepError::TooLong { len: 4, max_positions: 3 },
             StepError::TooFewTokens { wanted: 2, tokens: 1 },
             StepError::WrongLayout { found: layout, expected: layout },
             StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 3 }),
@@ -380,17 +342,18 @@ mod checks {
                 same!(run.asked.len(), question + 1, "questions asked, {what}");
             }
         }
+    }
+
+    #[test]
+    fn task_2_the_model_refuses_an_empty_prompt() {
         let nothing = run(&[], 3, &[]);
         same!(
             nothing.new_tokens,
             Err(StepError::NoTokens),
-            "what generate returns for an empty prompt: the model refuses it"
+            "what generate returns {}: the model refuses it",
+            nothing.what
         );
-        same!(
-            run(&[], 0, &[]).new_tokens,
-            Ok(vec![]),
-            "what generate returns for an empty prompt, with max_new_tokens = 0"
-        );
+        run(&[], 0, &[]).gives(&[]);
     }
 
     #[test]
