@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     fn answer(kind: Kind) -> Answer {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/storyteller");
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller");
         Answer {
             kind,
             id: "cmpl-1".into(),

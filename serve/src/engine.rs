@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::metrics::{Metrics, PagesNow};
+use super::metrics::{Metrics, PagesNow, raise};
 use super::refusal::Refusal;
 use super::talk::{Asked, Command, Ended, Event, Piece, Submission, Token};
 use super::voice::{Heard, Voice};
@@ -23,7 +23,7 @@ use super::watching::Stage;
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::decode::sampler::Sampler;
 use page_by_page::decode::scoring::{Likely, likely};
-use page_by_page::disk::tier::{Tier, TierError};
+use page_by_page::disk::tier::{Counters, Tier, TierError};
 use page_by_page::model::StepError;
 use page_by_page::model::tokenizer::{Tokenizer, TokenizerError};
 use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
@@ -213,7 +213,7 @@ impl<'m> Engine<'m> {
         }
         let (open, most) = (self.open.len() + self.n_held(), self.most_texts);
         if open + texts > most {
-            self.metrics.numbers().refused += 1;
+            self.metrics.refused.inc();
             let message = format!("{open} of {most} places are taken, and {texts} are needed; ask again in a second");
             return Some(Refusal::full(message, 1));
         }
@@ -292,7 +292,7 @@ impl<'m> Engine<'m> {
                 let refusal = if stopped { Refusal::stopping() } else { Refusal::too_slow() };
                 // Whoever has gone does not hear it.
                 let _ = open.events.send(Event::Failed(refusal));
-                self.metrics.numbers().end("abort", open.came.elapsed());
+                self.metrics.end("abort", open.came.elapsed());
                 self.stage.note_end(|| open.last_seen(id, "abort", self.tokenizer));
             }
             self.forget(id)?;
@@ -317,7 +317,7 @@ impl<'m> Engine<'m> {
     /// Tells and counts the end of a text.
     fn note_end(&mut self, id: SequenceId, open: &Open<'_>, piece: Piece, reason: &'static str) {
         let _ = open.events.send(Event::End { text: open.text, piece, end: open.ended(reason) });
-        self.metrics.numbers().end(reason, open.came.elapsed());
+        self.metrics.end(reason, open.came.elapsed());
         self.stage.note_end(|| open.last_seen(id, reason, self.tokenizer));
     }
 
@@ -380,14 +380,14 @@ impl<'m> Engine<'m> {
             Ok(FinishReason::Cancelled) => return Ok(()),
             Err(error) => {
                 let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
-                self.metrics.numbers().end("error", open.came.elapsed());
+                self.metrics.end("error", open.came.elapsed());
                 self.stage.note_end(|| open.last_seen(text.id, "error", self.tokenizer));
                 return Ok(());
             }
         };
         if open.newest.is_none() && text.counters.computed > 0 {
             // It has read its prompt, for the scores or for an end of text.
-            self.metrics.numbers().prompt_tokens += open.n_prompt as u64;
+            self.metrics.prompt_tokens.inc_by(open.n_prompt as u64);
         }
         match open.voice.finish() {
             Ok((mut piece, is_stopped)) => {
@@ -409,7 +409,7 @@ impl<'m> Engine<'m> {
     fn fail(&mut self, id: SequenceId, error: &TokenizerError) -> Result<(), EngineError> {
         if let Some(open) = self.open.get(&id) {
             let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
-            self.metrics.numbers().end("error", open.came.elapsed());
+            self.metrics.end("error", open.came.elapsed());
             self.stage.note_end(|| open.last_seen(id, "error", self.tokenizer));
         }
         self.forget(id)
@@ -434,15 +434,26 @@ impl<'m> Engine<'m> {
             let free = pool.n_free();
             PagesNow { free, cached, used: pool.n_pages().saturating_sub(free + cached) }
         };
-        let mut numbers = self.metrics.numbers();
-        numbers.running = scheduler.running().count();
-        numbers.waiting = scheduler.waiting().count() + self.n_held();
-        numbers.pages = pages;
-        numbers.totals = self.serving.totals();
-        numbers.page_file = self.tier.as_ref().map(|tier| (tier.counters(), tier.failed().is_some()));
-        let texts = scheduler.running().map(|(text, _)| text).chain(scheduler.waiting());
-        let open: u64 = texts.map(|text| text.counters.preemptions).sum();
-        numbers.preemptions = numbers.totals.preemptions + open;
+        let totals = self.serving.totals();
+        let open: u64 = scheduler
+            .running()
+            .map(|(text, _)| text)
+            .chain(scheduler.waiting())
+            .map(|text| text.counters.preemptions)
+            .sum();
+        let metrics = self.metrics;
+        metrics.running.set(scheduler.running().count() as i64);
+        metrics.waiting.set((scheduler.waiting().count() + self.n_held()) as i64);
+        metrics.set_pages(pages);
+        raise(&metrics.steps, totals.steps);
+        raise(&metrics.rows_projected, totals.rows_projected);
+        raise(&metrics.recomputed, totals.recomputed);
+        raise(&metrics.preemptions, totals.preemptions + open);
+        if let Some(tier) = &self.tier {
+            let Counters { written, read, brought_back } = tier.counters();
+            let pages = [("written", written), ("read", read), ("restored", brought_back)];
+            metrics.set_page_file(pages, tier.failed().is_some());
+        }
     }
 }
 
@@ -454,21 +465,19 @@ fn note_begin(open: &mut HashMap<SequenceId, Open<'_>>, metrics: &Metrics, id: S
             // It was not looked up.
             return;
         }
-        let mut numbers = metrics.numbers();
-        numbers.queries += open.n_prompt as u64;
-        numbers.hits += found as u64;
+        metrics.prefix_queries.inc_by(open.n_prompt as u64);
+        metrics.prefix_hits.inc_by(found as u64);
     }
 }
 
 impl Open<'_> {
     fn note_token(&mut self, metrics: &Metrics, now: Instant) {
-        let mut numbers = metrics.numbers();
-        numbers.generation_tokens += 1;
+        metrics.generation_tokens.inc();
         match self.newest.replace(now) {
-            Some(before) => numbers.next_token(now - before),
+            Some(before) => metrics.next_token(now - before),
             None => {
-                numbers.prompt_tokens += self.n_prompt as u64;
-                numbers.first_token(now - self.came);
+                metrics.prompt_tokens.inc_by(self.n_prompt as u64);
+                metrics.first_token(now - self.came);
             }
         }
     }

@@ -27,7 +27,7 @@ use tokio::task::spawn_blocking;
 use super::answer::{Answer, Kind};
 use super::connections::Patience;
 use super::guard::{self, Guard};
-use super::metrics::Metrics;
+use super::metrics::{self, Metrics};
 use super::page;
 use super::protocol::{Chat, Completion, Prompt, Wish};
 use super::refusal::Refusal;
@@ -41,6 +41,9 @@ use page_by_page::serving::schedule::SequenceId;
 
 /// How often a client that waits for its first token hears that it is not forgotten.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
+/// Log probabilities that one request gets. As JSON they take some hundred bytes each.
+const MOST_PROBABILITIES: usize = 1 << 19;
 
 /// What every answer needs.
 pub struct Shared {
@@ -81,7 +84,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/models/{name}", get(model))
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(show_metrics))
         .route("/pages", get(pages))
         .route("/texts/{text}", delete(end_text))
         .fallback(nothing_here)
@@ -126,8 +129,8 @@ async fn health(State(shared): Shares) -> Result<&'static str, Refusal> {
     if *shared.stop.borrow() { Err(Refusal::stopping()) } else { Ok("ok\n") }
 }
 
-async fn metrics(State(shared): Shares) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], shared.metrics.render())
+async fn show_metrics(State(shared): Shares) -> impl IntoResponse {
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], shared.metrics.render())
 }
 
 async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
@@ -137,8 +140,13 @@ async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Bod
 }
 
 /// Ends a text for whoever waits for it. Who may watch may do that.
-async fn end_text(State(shared): Shares, Path(text): Path<String>) -> Result<StatusCode, Refusal> {
+async fn end_text(
+    State(shared): Shares,
+    text: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<StatusCode, Refusal> {
     shared.places.check()?;
+    let Ok(Path(text)) = text else { return Err(nothing_here(uri).await) };
     let unknown = || {
         let message = format!("no text {} runs or waits; it has ended, perhaps", page_by_page::escape::quoted(&text));
         Refusal::new(StatusCode::NOT_FOUND, Some("unknown_text"), message)
@@ -207,6 +215,7 @@ async fn chat(State(shared): Shares, request: Request<Body>) -> Result<Response<
                 return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
             }
         };
+        this.check_bytes(Kind::Chat, &text)?;
         let tokens = this.tokenizer.encode_as_it_is(&text).map_err(|error| refused_text(Kind::Chat, &error))?;
         Ok((wish, vec![tokens]))
     });
@@ -259,9 +268,44 @@ impl Shared {
         Err(Refusal::of_field(if n == 1 { "prompt" } else { "n" }, message))
     }
 
+    /// Refuses a prompt that has too many bytes to fit, before time is spent on turning it into tokens.
+    fn check_bytes(&self, kind: Kind, prompt: &str) -> Result<(), Refusal> {
+        let most = self.most_tokens.saturating_mul(self.tokenizer.most_bytes_per_token());
+        if prompt.len() <= most {
+            return Ok(());
+        }
+        let message = format!(
+            "the prompt has {} bytes, and the {} tokens that fit here stand for {most} at most; shorten the prompt",
+            prompt.len(),
+            self.most_tokens
+        );
+        Err(Refusal::too_long(kind.prompt(), message))
+    }
+
+    /// Refuses a request whose probabilities would fill the memory: each of its sequences has some for each token.
+    fn check_logprobs(&self, texts: &[Asked]) -> Result<(), Refusal> {
+        let of = |asked: &Asked| {
+            let prompt = if asked.is_scored { asked.prompt.len() } else { 0 };
+            let each = asked.logprobs.map_or(0, |top| top + 1);
+            prompt.saturating_add(asked.max_new_tokens).saturating_mul(each)
+        };
+        let asked = texts.iter().map(of).fold(0, usize::saturating_add);
+        if asked <= MOST_PROBABILITIES {
+            return Ok(());
+        }
+        let message = format!(
+            "the request asks for {asked} log probabilities, and one request gets {MOST_PROBABILITIES} at most; \
+             ask for fewer sequences, fewer logprobs or fewer tokens"
+        );
+        Err(Refusal::of_field("logprobs", message))
+    }
+
     fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, Refusal> {
         match prompt {
-            Prompt::Text(text) => self.tokenizer.encode(text).map_err(|error| refused_text(Kind::Completion, &error)),
+            Prompt::Text(text) => {
+                self.check_bytes(Kind::Completion, text)?;
+                self.tokenizer.encode(text).map_err(|error| refused_text(Kind::Completion, &error))
+            }
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
         }
     }
@@ -305,6 +349,7 @@ impl Shared {
                 texts.push(Asked { prompt, max_new_tokens, sampling, stops, logprobs, is_scored });
             }
         }
+        self.check_logprobs(&texts)?;
         let events = self.submit(texts, came).await?;
         let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -16,7 +16,6 @@
 
 pub mod answer;
 pub mod connections;
-mod dates;
 pub mod engine;
 pub mod fields;
 pub mod guard;
@@ -148,7 +147,7 @@ pub fn serve(
     let Memory { slab, prefixes, tier, slots } = memory;
     let serving = Serving::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?;
     let (engine, commands) = mpsc::channel();
-    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model)));
+    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model, tier.is_some())));
     // The newest token is never read, and needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
     let most_texts = settings.limits.sequences.saturating_add(settings.queue);

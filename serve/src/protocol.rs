@@ -108,9 +108,6 @@ impl Chat {
         if top.is_some() && !logprobs {
             return Err(Refusal::of_field("top_logprobs", "top_logprobs is for a request with logprobs: true; add it"));
         }
-        for name in ["tools", "functions"] {
-            fields.refuse(name, |value| value.as_array().is_some_and(Vec::is_empty))?;
-        }
         fields.refuse("audio", |_| false)?;
         let expected = "an object with what the chat template is to know";
         let for_template = fields.take("chat_template_kwargs", expected, |value| value.as_object().cloned())?;
@@ -129,6 +126,21 @@ fn wish(fields: &Fields, defaults: SamplingDefaults, logprobs: Option<usize>) ->
         fields.refuse(name, |value| value.as_f64() == Some(0.0))?;
     }
     fields.refuse("repetition_penalty", |value| value.as_f64() == Some(1.0))?;
+    // vLLM's fields that change what is generated, each with the value that changes nothing.
+    for name in ["ignore_eos", "use_beam_search", "continue_final_message"] {
+        fields.refuse(name, |value| value == false)?;
+    }
+    for name in ["add_special_tokens", "add_generation_prompt", "skip_special_tokens"] {
+        fields.refuse(name, |value| value == true)?;
+    }
+    fields.refuse("min_tokens", |value| value.as_u64() == Some(0))?;
+    for name in ["stop_token_ids", "tools", "functions"] {
+        fields.refuse(name, |value| value.as_array().is_some_and(Vec::is_empty))?;
+    }
+    for name in ["prompt_logprobs", "chat_template"] {
+        fields.refuse(name, |_| false)?;
+    }
+    fields.refuse("tool_choice", |value| value == "none" || value == "auto")?;
     fields.refuse("logit_bias", |value| value.as_object().is_some_and(Map::is_empty))?;
     fields.refuse("response_format", |value| value["type"] == "text")?;
     let stream = fields.flag("stream")?;

@@ -10,7 +10,6 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
@@ -20,13 +19,14 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::dates::date;
 use page_by_page::{escape, files};
 
 /// Bytes of a template or of the config that holds it.
 const MOST_BYTES: usize = 16 << 20;
 /// Steps that a template may take for one text. Those of published models take a few hundred for a message.
 const MOST_STEPS: u64 = 5_000_000;
+/// Bytes that a template may write for one request.
+const MOST_TEXT: usize = 16 << 20;
 /// The name that the template has in its environment.
 const NAME: &str = "chat";
 
@@ -94,8 +94,35 @@ impl ChatTemplate {
         context.insert("messages".into(), messages.into());
         context.insert("add_generation_prompt".into(), true.into());
         let template = self.environment.get_template(NAME);
-        let text = template.and_then(|template| template.render(Serde(context)));
-        text.map_err(|error| TemplateError::Refused(said(&error)))
+        let mut text = Bounded::default();
+        let rendered = template.and_then(|template| template.render_captured_to(Serde(context), &mut text).map(drop));
+        if text.is_full {
+            return Err(TemplateError::Refused(format!("it writes more than {MOST_TEXT} bytes")));
+        }
+        rendered.map_err(|error| TemplateError::Refused(said(&error)))?;
+        String::from_utf8(text.bytes).map_err(|error| TemplateError::Refused(error.to_string()))
+    }
+}
+
+/// What a template has written, up to [`MOST_TEXT`] bytes.
+#[derive(Default)]
+struct Bounded {
+    bytes: Vec<u8>,
+    is_full: bool,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.is_full |= self.bytes.len() + bytes.len() > MOST_TEXT;
+        if self.is_full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -108,10 +135,7 @@ fn environment(source: String) -> Result<Environment<'static>, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_test("iterable", |value: minijinja::Value| !value.is_none() && value.try_iter().is_ok());
-    environment.add_function("strftime_now", |format: &str| {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        date(since_1970.as_secs(), format)
-    });
+    environment.add_function("strftime_now", |format: &str| date(jiff::Timestamp::now(), format));
     environment.add_filter("tojson", |value: minijinja::Value, options: Kwargs| -> Result<String, Error> {
         let indent: Option<usize> = options.get("indent")?;
         let failed = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
@@ -123,6 +147,14 @@ fn environment(source: String) -> Result<Environment<'static>, Error> {
     });
     environment.add_template_owned(NAME, without_marks(&source))?;
     Ok(environment)
+}
+
+/// A time in UTC, in a format of Python's `strftime`. Letters that the library doesn't know stay as they are.
+fn date(time: jiff::Timestamp, format: &str) -> String {
+    let utc = time.to_zoned(jiff::tz::TimeZone::UTC);
+    let config = jiff::fmt::strtime::Config::new().lenient(true);
+    let broken_down = jiff::fmt::strtime::BrokenDownTime::from(&utc);
+    broken_down.to_string_with_config(&config, format).unwrap_or_else(|_| format.into())
 }
 
 /// Some templates mark what the model says, `{% generation %} … {% endgeneration %}`, for whoever trains it.
@@ -231,6 +263,15 @@ mod tests {
     }
 
     #[test]
+    fn a_date_is_as_python_writes_it() {
+        let date = |seconds, format| date(jiff::Timestamp::from_second(seconds).unwrap(), format);
+        let all = "%Y-%m-%d %H:%M:%S %y %B %b %e %A %a %I %p %%";
+        assert_eq!(date(0, all), "1970-01-01 00:00:00 70 January Jan  1 Thursday Thu 12 AM %");
+        assert_eq!(date(1_709_210_096, all), "2024-02-29 12:34:56 24 February Feb 29 Thursday Thu 12 PM %");
+        assert_eq!(date(4_102_444_799, "%A %d %B %Y %I%p"), "Thursday 31 December 2099 11PM");
+    }
+
+    #[test]
     fn messages_become_what_the_template_says() {
         let template = open(&[("chat_template.jinja", CHATML)]).unwrap().unwrap();
         let messages = [message("system", "Be brief."), message("user", " Who are you?\n")];
@@ -329,5 +370,8 @@ mod tests {
         let template = open(&[("chat_template.jinja", endless)]).unwrap().unwrap();
         let error = template.render(&[], &Map::new()).unwrap_err().to_string();
         assert!(error.contains("fuel"), "{error}");
+        let large = "{% set text = 'x' * 1000000 %}{% for _ in range(100) %}{{ text }}{% endfor %}";
+        let error = open(&[("chat_template.jinja", large)]).unwrap().unwrap().render(&[], &Map::new()).unwrap_err();
+        assert!(error.to_string().contains("it writes more than 16777216 bytes"), "{error}");
     }
 }

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn storyteller() -> Tokenizer {
-        Tokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/storyteller")).unwrap()
+        Tokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller")).unwrap()
     }
 
     /// The pieces of a text, its end, and whether a stop ended it.

@@ -44,6 +44,7 @@ const MOST_CHARACTERS: usize = 256;
 pub struct Tokenizer {
     path: PathBuf,
     inner: tokenizers::Tokenizer,
+    most_bytes_per_token: usize,
 }
 
 impl Tokenizer {
@@ -67,9 +68,15 @@ impl Tokenizer {
             Ok(inner)
         });
         match opened {
-            Ok(inner) => Ok(Tokenizer { path, inner }),
+            Ok(inner) => Ok(Tokenizer { path, most_bytes_per_token: most_bytes_per_token(&inner), inner }),
             Err(problem) => Err(TokenizerError::Open { path, problem }),
         }
+    }
+
+    /// Bytes of a text that one token stands for, at most: a longer text has more tokens than its bytes divided by this.
+    /// `usize::MAX` where the tokenizer drops characters, so that there is no such limit.
+    pub fn most_bytes_per_token(&self) -> usize {
+        self.most_bytes_per_token
     }
 
     /// The ids of a text, with the special tokens that the model expects around it.
@@ -122,6 +129,21 @@ impl Tokenizer {
     pub fn stream(&self) -> TextStream<'_> {
         TextStream { tokenizer: self, tokens: Vec::new(), shown: 0, text: String::new() }
     }
+}
+
+/// See [`Tokenizer::most_bytes_per_token`].
+fn most_bytes_per_token(inner: &tokenizers::Tokenizer) -> usize {
+    // Composed, characters take a third of their bytes at the least: a Hangul syllable for three letters.
+    let shrinks_to = match inner.get_normalizer() {
+        None => 1,
+        Some(tokenizers::NormalizerWrapper::NFC(_)) => 3,
+        Some(_) => return usize::MAX,
+    };
+    if inner.get_added_tokens_decoder().values().any(|token| token.lstrip || token.rstrip) {
+        return usize::MAX;
+    }
+    let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(1);
+    longest.saturating_mul(shrinks_to)
 }
 
 /// Refuses an added token that is too long. What else is wrong with the file is left to the library.

@@ -93,7 +93,7 @@ fn the_model_says_what_it_is() {
     let health = server.get("/health");
     assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
     let metrics = server.get("/metrics");
-    assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert_eq!(metrics.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
     server.end().unwrap();
 }
 
@@ -561,6 +561,7 @@ fn what_cannot_be_answered_is_refused_by_name() {
     let post =
         |path: &str, headers: &[(&str, &str)], body: &str| ask(server.address, "POST", path, headers, body.as_bytes());
     let many = json!({ "prompt": vec!["a"; 200_000] }).to_string();
+    let one_megabyte = json!({ "prompt": "a".repeat(1_000_000) }).to_string();
     for (body, status, param, code, says) in [
         ("{\"prompt\": ", 400, json!(null), json!("invalid_json"), "the body is not JSON"),
         ("[]", 400, json!(null), json!("invalid_json"), "not an object"),
@@ -597,6 +598,21 @@ fn what_cannot_be_answered_is_refused_by_name() {
             "positions",
         ),
         ("{\"prompt\": [[1], [2]], \"n\": 100}", 400, json!("n"), json!(null), "200 texts are more than the 72"),
+        (
+            "{\"prompt\": [1], \"ignore_eos\": true}",
+            400,
+            json!("ignore_eos"),
+            json!(null),
+            "ignore_eos is true, which this server does not do",
+        ),
+        (&one_megabyte, 400, json!("prompt"), json!("context_length_exceeded"), "the prompt has 1000000 bytes"),
+        (
+            "{\"prompt\": [1], \"n\": 64, \"logprobs\": 20, \"max_tokens\": 1000}",
+            400,
+            json!("logprobs"),
+            json!(null),
+            "1344000 log probabilities",
+        ),
         (&many, 400, json!("prompt"), json!(null), "200000 texts are more than the 72"),
         (
             "{\"prompt\": \"a\", \"tools\": 1, \"max_tokens\": \"x\"}",
@@ -631,6 +647,7 @@ fn what_cannot_be_answered_is_refused_by_name() {
         ("GET", "/nothing", &[][..], "", 404),
         ("DELETE", "/texts/0", &[][..], "", 404),
         ("DELETE", "/texts/all", &[][..], "", 404),
+        ("DELETE", "/texts/%ff", &[][..], "", 404),
         ("POST", "/texts/0", &[][..], "{}", 405),
         ("GET", "/", &[("host", "evil.example")][..], "", 403),
         ("GET", "/pages", &[("host", "evil.example")][..], "", 403),
