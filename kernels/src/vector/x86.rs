@@ -1,6 +1,8 @@
-//! These types are used only below `Registers::run`, which has asked the processor whether it has the instructions. What is read or written through a pointer lies in an array of exactly as many bytes.
+//! These types are used only below `registers::vectorized`, which has asked the processor whether it has the instructions.
+//! Numbers come and go by value, since the checks of a load through a pointer stay in debug builds, in the innermost loops.
 
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
 use super::{LANES, Lanes, Vector};
 use crate::registers::Kernel;
@@ -30,35 +32,35 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     fn load(numbers: &Lanes) -> Self {
-        // SAFETY: the processor has these instructions; they read the 64 bytes of `numbers`.
-        Avx512(unsafe { _mm512_loadu_ps(numbers.as_ptr()) })
+        // SAFETY: both are 64 bytes that may hold anything.
+        Avx512(unsafe { transmute::<Lanes, __m512>(*numbers) })
     }
 
     #[inline(always)]
     fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
-        // SAFETY: the processor has these instructions; they read the 64 bytes of `bytes`.
-        Avx512(unsafe { _mm512_loadu_ps(bytes.as_ptr().cast()) })
+        // SAFETY: both are 64 bytes that may hold anything.
+        Avx512(unsafe { transmute::<[u8; 64], __m512>(*bytes) })
     }
 
     #[inline(always)]
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
-        // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
+        // SAFETY: the processor has these instructions; both sides of the transmute are 32 bytes that may hold anything.
         unsafe {
-            let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(bytes.as_ptr().cast()));
+            let halves = _mm512_cvtepu16_epi32(transmute::<[u8; 32], __m256i>(*bytes));
             Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
         }
     }
 
     #[inline(always)]
     fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
-        // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
-        Avx512(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bytes.as_ptr().cast())) })
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_cvtph_ps(transmute::<[u8; 32], __m256i>(*bytes)) })
     }
 
     #[inline(always)]
     fn load_i8(bytes: &[u8; LANES]) -> Self {
-        // SAFETY: the processor has these instructions; they read the 16 bytes of `bytes`.
-        Avx512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()))) })
+        // SAFETY: as above, with 16 bytes.
+        Avx512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(transmute::<[u8; 16], __m128i>(*bytes))) })
     }
 
     #[inline(always)]
@@ -81,10 +83,8 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     fn lanes(self) -> Lanes {
-        let mut lanes = [0.0; LANES];
-        // SAFETY: the processor has these instructions; they write the 64 bytes of `lanes`.
-        unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), self.0) };
-        lanes
+        // SAFETY: both are 64 bytes that may hold anything.
+        unsafe { transmute::<__m512, Lanes>(self.0) }
     }
 
     #[inline(always)]
@@ -134,17 +134,15 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn sum_4(four: &[Self; 4]) -> [f32; 4] {
         let [Avx512(a), Avx512(b), Avx512(c), Avx512(d)] = *four;
-        let mut sums = [0.0; 4];
-        // SAFETY: the processor has these instructions; they write the 16 bytes of `sums`.
+        // SAFETY: the processor has these instructions; both sides of the transmute are 16 bytes that may hold anything.
         unsafe {
             let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
             let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
             let four = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
             let two = _mm512_add_ps(four, _mm512_permute_ps::<0x4E>(four));
             let one = _mm512_add_ps(two, _mm512_permute_ps::<0xB1>(two));
-            _mm_storeu_ps(sums.as_mut_ptr(), _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
+            transmute::<__m128, [f32; 4]>(_mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)))
         }
-        sums
     }
 }
 
@@ -173,41 +171,42 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     fn load(numbers: &Lanes) -> Self {
-        let start = numbers.as_ptr();
-        // SAFETY: the processor has these instructions; they read the 64 bytes of `numbers`.
-        unsafe { Avx2(_mm256_loadu_ps(start), _mm256_loadu_ps(start.add(8))) }
+        // SAFETY: both are 64 bytes that may hold anything.
+        let [low, high] = unsafe { transmute::<Lanes, [__m256; 2]>(*numbers) };
+        Avx2(low, high)
     }
 
     #[inline(always)]
     fn load_f32(bytes: &[u8; 4 * LANES]) -> Self {
-        let start = bytes.as_ptr().cast::<f32>();
-        // SAFETY: the processor has these instructions; they read the 64 bytes of `bytes`.
-        unsafe { Avx2(_mm256_loadu_ps(start), _mm256_loadu_ps(start.add(8))) }
+        // SAFETY: both are 64 bytes that may hold anything.
+        let [low, high] = unsafe { transmute::<[u8; 64], [__m256; 2]>(*bytes) };
+        Avx2(low, high)
     }
 
     #[inline(always)]
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self {
-        let start = bytes.as_ptr().cast::<__m128i>();
-        // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
+        // SAFETY: the processor has these instructions; both sides of the transmute are 32 bytes that may hold anything.
         unsafe {
-            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(start));
-            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(start.add(1)));
+            let [low, high] = transmute::<[u8; 32], [__m128i; 2]>(*bytes);
+            let (low, high) = (_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high));
             Avx2(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)))
         }
     }
 
     #[inline(always)]
     fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
-        let start = bytes.as_ptr().cast::<__m128i>();
-        // SAFETY: the processor has these instructions; they read the 32 bytes of `bytes`.
-        unsafe { Avx2(_mm256_cvtph_ps(_mm_loadu_si128(start)), _mm256_cvtph_ps(_mm_loadu_si128(start.add(1)))) }
+        // SAFETY: as above.
+        unsafe {
+            let [low, high] = transmute::<[u8; 32], [__m128i; 2]>(*bytes);
+            Avx2(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+        }
     }
 
     #[inline(always)]
     fn load_i8(bytes: &[u8; LANES]) -> Self {
-        // SAFETY: the processor has these instructions; they read the 16 bytes of `bytes`.
+        // SAFETY: as above, with 16 bytes.
         unsafe {
-            let numbers = _mm_loadu_si128(bytes.as_ptr().cast());
+            let numbers = transmute::<[u8; 16], __m128i>(*bytes);
             Avx2(
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(numbers))),
@@ -235,13 +234,8 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     fn lanes(self) -> Lanes {
-        let mut lanes = [0.0; LANES];
-        // SAFETY: the processor has these instructions; they write the 64 bytes of `lanes`.
-        unsafe {
-            _mm256_storeu_ps(lanes.as_mut_ptr(), self.0);
-            _mm256_storeu_ps(lanes.as_mut_ptr().add(8), self.1);
-        }
-        lanes
+        // SAFETY: both are 64 bytes that may hold anything.
+        unsafe { transmute::<[__m256; 2], Lanes>([self.0, self.1]) }
     }
 
     #[inline(always)]
