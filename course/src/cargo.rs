@@ -65,6 +65,8 @@ pub struct Line {
 pub enum Streams {
     /// Each line says where it came from. The order of lines from different streams isn't kept.
     Apart,
+    /// The same, but standard output comes in pieces as it is written, line ends included.
+    Live,
     /// As on a terminal, in the order in which they were written.
     Together,
 }
@@ -95,10 +97,13 @@ impl Running {
                 read(reader, false, sender);
                 child
             }
-            Streams::Apart => {
+            Streams::Apart | Streams::Live => {
                 let mut child = command.spawn()?;
                 if let Some(out) = child.stdout.take() {
-                    read(out, false, sender.clone());
+                    match streams {
+                        Streams::Live => read_live(out, sender.clone()),
+                        _ => read(out, false, sender.clone()),
+                    }
                 }
                 if let Some(err) = child.stderr.take() {
                     read(err, true, sender);
@@ -215,6 +220,26 @@ fn read(from: impl Read + Send + 'static, is_error: bool, sender: Sender<Line>) 
     });
 }
 
+/// Sends text as it comes.
+fn read_live(mut from: impl Read + Send + 'static, sender: Sender<Line>) {
+    thread::spawn(move || {
+        let (mut bytes, mut held) = ([0; 1024], Vec::new());
+        while let Ok(n @ 1..) = from.read(&mut bytes) {
+            held.extend_from_slice(&bytes[..n]);
+            // A character may come in two pieces.
+            let whole = match std::str::from_utf8(&held) {
+                Err(error) if error.error_len().is_none() => error.valid_up_to(),
+                _ => held.len(),
+            };
+            let text = String::from_utf8_lossy(&held[..whole]).into_owned();
+            held.drain(..whole);
+            if sender.send(Line { text, is_error: false }).is_err() {
+                return;
+            }
+        }
+    });
+}
+
 /// cargo's own progress, such as `    Building [====>     ] 34/145: serde, syn`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -259,6 +284,8 @@ mod tests {
         assert_eq!(apart, [of("a", false), of("b", false), of("c", true), of("d", false)]);
         let together: Vec<_> = Running::start(shell(script), Streams::Together).unwrap().lines().map(text).collect();
         assert_eq!(together, ["a", "b", "c", "d"].map(|text| of(text, false)));
+        let live = Running::start(shell("printf 'no line \\303'; sleep 0.1; printf '\\244'"), Streams::Live).unwrap().lines();
+        assert_eq!(live.map(|line| line.text).collect::<Vec<_>>().concat(), "no line ä");
     }
 
     #[test]

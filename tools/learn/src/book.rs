@@ -1,51 +1,49 @@
-//! The book beside the terminal: whether it is served, where a chapter's page is, and the browser.
+//! The rendered book: whether this clone's is served, where a chapter's page is, and the browser.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
-use crate::runs;
+use page_by_page_course::cargo::{self, Environment, Line, Running, Streams};
+use page_by_page_course::chapters::clone_id;
 
-/// Where `cargo book` begins to look for a port, and how many it tries after that.
-const PORT: u16 = 3000;
-const MORE_PORTS: u16 = 20;
+/// The ports that `cargo book` tries, in order.
+const PORTS: std::ops::RangeInclusive<u16> = 3000..=3020;
 
-/// How long another program on this computer may take to answer.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// The longest that another program on this computer may take to answer.
+const ANSWER: Duration = Duration::from_millis(300);
 
-/// The port on which the book is served already.
-pub fn served() -> Option<u16> {
-    (PORT..=PORT + MORE_PORTS).find(|port| is_book(*port))
+/// The port on which the book of this clone is served already.
+pub fn served(root: &Path) -> Option<u16> {
+    let id = clone_id(root);
+    PORTS.into_iter().find(|port| clone_of(*port).is_some_and(|answer| is_clone(&answer, &id)))
 }
 
-/// Whether it is the book that answers: no other program knows `/.edition`.
-fn is_book(port: u16) -> bool {
-    let ask = || -> Option<String> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        stream.set_write_timeout(Some(PATIENCE)).ok()?;
-        write!(stream, "GET /.edition HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.take(1000).read_to_string(&mut answer).ok()?;
-        Some(answer)
-    };
-    ask().is_some_and(|answer| is_edition(&answer))
+/// The answer on this port to the question whose book it is.
+fn clone_of(port: u16) -> Option<String> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER).ok()?;
+    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    stream.set_write_timeout(Some(ANSWER)).ok()?;
+    write!(stream, "GET /.clone HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = Vec::new();
+    // A server that keeps the connection open has answered all the same.
+    let _ = stream.take(2000).read_to_end(&mut answer);
+    Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
-fn is_edition(answer: &str) -> bool {
+fn is_clone(answer: &str, id: &str) -> bool {
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body.trim());
-    answer.starts_with("HTTP/1.1 200") && !body.is_empty() && body.bytes().all(|byte| byte.is_ascii_digit())
+    answer.starts_with("HTTP/1.1 200") && body == id
 }
 
-/// Where a section of a chapter's page is: in the book that is served, else in the one that was rendered, else in its source.
+/// Where a section of a page is: in the served book, else in the rendered one, else in its source.
 pub fn link(root: &Path, port: Option<u16>, name: &str, anchor: &str, line: usize) -> String {
     let rendered = root.join("book/html").join(format!("{name}.html"));
     match port {
-        // The same host that `cargo book` opens: the browser keeps the ticks by host.
+        // The host that `cargo book` opens: the browser keeps the reader's ticks by host.
         Some(port) => format!("http://127.0.0.1:{port}/{name}.html#{anchor}"),
         None if rendered.is_file() => format!("{}#{anchor}", file_url(&rendered)),
         None => format!("book/src/{name}.md:{line}"),
@@ -58,57 +56,40 @@ fn file_url(file: &Path) -> String {
     format!("file://{}{path}", if path.starts_with('/') { "" } else { "/" })
 }
 
-/// What the book that was started says.
+/// An event of the book that was started.
 #[derive(Debug)]
 pub enum News {
-    /// What it is doing.
+    /// A line about what it is doing.
     Doing(String),
     Served(u16),
-    /// It has ended, with these words.
+    /// It has ended, with this last line.
     Ended(String),
 }
 
-/// The book, served for as long as this lives.
-pub struct Served(Child);
-
-impl Served {
-    /// Starts `cargo book`; tells how it goes.
-    ///
-    /// # Errors
-    /// If cargo cannot be started.
-    pub fn start(root: &Path, tell: impl Fn(News) + Clone + Send + 'static) -> Result<Self, String> {
-        let mut cargo = runs::cargo(root);
-        cargo.args(["run", "--package", "book-tool", "--", "--no-open"]);
-        let mut child = cargo.spawn().map_err(|error| format!("cargo cannot be started: {error}"))?;
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        if let Some(out) = out {
-            let tell = tell.clone();
-            thread::spawn(move || {
-                for line in BufReader::new(out).lines().map_while(Result::ok) {
-                    if let Some(port) = port_of(&line) {
-                        tell(News::Served(port));
-                    }
+/// Starts `cargo book`, and sends its events. It ends when the result is dropped.
+///
+/// # Errors
+/// If cargo can't be started.
+pub fn serve(root: &Path, send: impl Fn(News) + Send + 'static) -> Result<Running, String> {
+    let mut cargo = cargo::cargo(root, Environment::Shell);
+    cargo.args(["run", "--package", "book-tool", "--", "--no-open"]);
+    let mut running =
+        Running::start(cargo, Streams::Apart).map_err(|error| format!("cargo cannot be started: {error}"))?;
+    let lines = running.lines();
+    thread::spawn(move || {
+        let mut last = String::new();
+        for Line { text, is_error } in lines {
+            match port_of(&text) {
+                Some(port) if !is_error => send(News::Served(port)),
+                _ => {
+                    last = text.trim().to_string();
+                    send(News::Doing(last.clone()));
                 }
-            });
+            }
         }
-        if let Some(err) = err {
-            thread::spawn(move || {
-                let mut last = String::new();
-                for line in BufReader::new(err).lines().map_while(Result::ok) {
-                    last = line.trim().to_string();
-                    tell(News::Doing(last.clone()));
-                }
-                tell(News::Ended(last));
-            });
-        }
-        Ok(Served(child))
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        runs::end(&mut self.0);
-    }
+        send(News::Ended(last));
+    });
+    Ok(running)
 }
 
 /// `Page by Page is at http://127.0.0.1:3000/ (Ctrl-C stops)` → 3000
@@ -129,17 +110,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_book_is_taken_for_the_book() {
-        assert!(is_edition("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n123"));
-        for other in ["", "HTTP/1.1 404 x\r\n\r\n123", "HTTP/1.1 200 OK\r\n\r\n<html>", "HTTP/1.1 200 OK\r\n\r\n"] {
-            assert!(!is_edition(other), "{other}");
+    fn only_the_book_of_this_clone_is_taken_for_it() {
+        let id = clone_id(Path::new("."));
+        assert!(is_clone(&format!("HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n{id}"), &id));
+        let other = format!("HTTP/1.1 200 OK\r\n\r\n{}", clone_id(Path::new("/")));
+        for other in ["", "HTTP/1.1 404 x\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n123", "HTTP/1.1 200 OK\r\n\r\n", &other] {
+            assert!(!is_clone(other, &id), "{other}");
         }
         assert_eq!(port_of("Page by Page is at http://127.0.0.1:3001/ (Ctrl-C stops)"), Some(3001));
         assert_eq!(port_of("Port 3000 is taken; using 3001"), None);
     }
 
     #[test]
-    fn a_page_is_found_served_rendered_or_written() {
+    fn a_page_is_served_rendered_or_source() {
         let folder = tempfile::tempdir().unwrap();
         let link = |port| link(folder.path(), port, "ch02_flat", "task-1", 99);
         assert_eq!(link(Some(3000)), "http://127.0.0.1:3000/ch02_flat.html#task-1");

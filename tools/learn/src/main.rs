@@ -1,53 +1,59 @@
-//! `cargo learn`: the companion at the reader's side.
+//! `cargo learn`: the companion beside the reader's editor.
 //!
-//! It watches `exercises/`. On each save it compiles, runs the checks of the task in hand, and shows one thing: the task, what
-//! is green, the first failure in the check's own words, and where the page speaks of it. The rest is a key away. Hints and
-//! questions are those of the page; nothing is written down twice.
+//! It watches `exercises/`. On each save it compiles, runs the checks of the current task, then all others, and shows one
+//! thing: the task, what is green, the first failure in the check's own words, and where the page explains it. Everything
+//! else is a key away. Hints and questions come from the page.
+//!
+//! `app` holds the state, runs the loop and answers keys; `current` is the chapter and its verdict; `run` runs cargo; `view` draws.
 
 mod app;
-mod beside;
 mod book;
-mod bought;
+mod checking;
 mod checks;
-mod compile;
-mod course;
+mod compare;
+mod compiler;
+mod current;
+mod gains;
+mod keys;
 mod markdown;
+mod places;
 mod plain;
 mod reset;
-mod runs;
+mod run;
+mod story;
 mod terminal;
 mod text;
 mod view;
 mod watch;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use clap::Parser;
-use page_by_page_course::{lesson, record, stub};
+use page_by_page_course::chapters::{self, Chapter, State};
+use page_by_page_course::record::{Record, Standing};
 
 use crate::app::App;
-use crate::course::{Chapter, State};
-use crate::record::{Record, Standing};
 
-/// Learn: on each save, the checks of the task in hand, and the first thing to mend.
+/// Check a chapter each time you save it, and show the first failure.
 ///
-/// Edit the chapter's file in exercises/ in your own editor, beside this. Without a chapter it goes on where you left.
+/// Edit the chapter's file in exercises/ in your own editor beside this. Without a chapter it continues where you left off.
 #[derive(Parser)]
 #[command(name = "cargo learn", bin_name = "cargo learn", version)]
 struct Arguments {
-    /// The chapter to go to; otherwise the one you were in
+    /// The chapter to open [default: where you left off]
     #[arg(value_name = "N")]
     chapter: Option<usize>,
 
-    /// Check once and print plain lines; exit with 0 if the chapter is green, otherwise with 1
+    /// Check once, print plain lines, and record the result; exit with 0 if the chapter is green, otherwise with 1
     ///
-    /// This is also what happens where no terminal is, as in a pipe.
+    /// The same happens without a terminal, as in a pipe.
     #[arg(long)]
     once: bool,
 
-    /// Seconds after which checks that are still running are ended
+    /// Seconds after which checks that are still running are stopped
     #[arg(long, value_name = "S", default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
 }
@@ -63,8 +69,8 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let root = course::repository_root()?;
-    let chapters = course::chapters(&root)?;
+    let root = chapters::root().map_err(Error::msg)?;
+    let chapters = chapters::all(&root).map_err(Error::msg)?;
     let (record, note) = Record::read(&root);
     let at = match arguments.chapter {
         Some(number) => match chapters.iter().position(|chapter| chapter.number == number) {
@@ -83,14 +89,14 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     App::new(root, chapters, at, record, note, limit).run()
 }
 
-/// The chapter that the record names; else the first that is started and not known to be green; else the first.
-fn where_left(root: &std::path::Path, chapters: &[Chapter], record: &Record) -> usize {
+/// The chapter that the record names, else the first that is started and not known to be green, else the first.
+fn where_left(root: &Path, chapters: &[Chapter], record: &Record) -> usize {
     let named = record.at.as_ref().and_then(|at| chapters.iter().position(|chapter| chapter.name == *at));
     let is_open = |chapter: &Chapter| {
         chapter.read(root).is_ok_and(|exercise| {
             let is_current = record.standing(&chapter.name, &exercise.fingerprint) == Standing::Current;
             let is_green = record.chapters.get(&chapter.name).is_some_and(|ran| ran.checks().all_green());
-            exercise.state == State::Started && !(is_current && is_green)
+            exercise.state != State::Untouched && !(is_current && is_green)
         })
     };
     named.or_else(|| chapters.iter().position(is_open)).unwrap_or(0)

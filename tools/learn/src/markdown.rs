@@ -1,34 +1,35 @@
-//! A piece of a page as lines for the terminal: prose to be wrapped, code and tables as they are.
+//! Markdown as paragraphs for the terminal: prose to be wrapped, code and tables as they are.
 
 use pulldown_cmark::{Alignment, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use crate::text::{BOLD, CYAN, DIM, Line, PLAIN, Style, Wrap};
+use ratatui_core::style::{Modifier, Style};
+use unicode_width::UnicodeWidthStr;
 
-/// The lines of a Markdown text.
-pub fn lines(markdown: &str) -> Vec<Line> {
-    let mut page = Page::default();
+use crate::text::{BOLD, CYAN, DIM, PLAIN, Paragraph, blank, code, plain, prose};
+
+/// The paragraphs of a Markdown text.
+pub fn lines(markdown: &str) -> Vec<Paragraph> {
+    let mut page = Page::new();
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_SMART_PUNCTUATION;
     for event in Parser::new_ext(markdown, options) {
         page.take(event);
     }
     page.end_line();
-    while page.lines.last().is_some_and(|line| line.pieces.is_empty()) {
+    while page.lines.last().is_some_and(Paragraph::is_blank) {
         page.lines.pop();
     }
     page.lines
 }
 
-/// A line of Markdown without its signs, in one style: the summary of a hint.
-pub fn line(markdown: &str, style: Style) -> Line {
-    let text: Vec<String> = lines(markdown).iter().map(Line::text).collect();
-    Line::new(text.join(" "), style)
+/// A line of Markdown without its signs.
+pub fn line(markdown: &str) -> String {
+    lines(markdown).iter().map(Paragraph::text).collect::<Vec<_>>().join(" ")
 }
 
-#[derive(Default)]
 struct Page {
-    lines: Vec<Line>,
-    line: Line,
-    /// Of each list that is open, the number of its next item; None if it has signs.
+    lines: Vec<Paragraph>,
+    line: Paragraph,
+    /// For each open list the number of its next item; None if it has none.
     lists: Vec<Option<u64>>,
     style: Style,
     in_code: bool,
@@ -43,20 +44,24 @@ struct Table {
 }
 
 impl Page {
+    fn new() -> Self {
+        Page { lines: Vec::new(), line: blank(), lists: Vec::new(), style: PLAIN, in_code: false, table: None }
+    }
+
     fn take(&mut self, event: Event<'_>) {
         match event {
             Event::Start(tag) => self.start(tag),
             Event::End(tag) => self.end(tag),
             Event::Text(text) if self.in_code => {
                 for line in text.lines() {
-                    self.lines.push(Line::code(format!("{}  {line}", self.indent()), CYAN));
+                    self.lines.push(code(format!("{}  {line}", self.indent()), CYAN));
                 }
             }
             Event::Text(text) => self.text(&text, self.style),
-            Event::Code(text) => self.text(&text, Style { colour: CYAN.colour, ..self.style }),
+            Event::Code(text) => self.text(&text, self.style.patch(CYAN)),
             Event::SoftBreak => self.text(" ", self.style),
             Event::HardBreak => self.end_line(),
-            Event::Rule => self.block(Line::new("───", DIM)),
+            Event::Rule => self.block(prose("───", DIM)),
             _ => {}
         }
     }
@@ -91,10 +96,10 @@ impl Page {
                     }
                     _ => format!("{indent}- "),
                 };
-                self.line = Line::plain(sign);
+                self.line = plain(sign);
             }
-            Tag::Emphasis => self.style.italic = true,
-            Tag::Strong => self.style.bold = true,
+            Tag::Emphasis => self.style = self.style.add_modifier(Modifier::ITALIC),
+            Tag::Strong => self.style = self.style.add_modifier(Modifier::BOLD),
             Tag::Table(alignments) => {
                 self.gap();
                 self.table = Some(Table { alignments, ..Table::default() });
@@ -121,8 +126,8 @@ impl Page {
                 self.lists.pop();
             }
             TagEnd::Item => self.end_line(),
-            TagEnd::Emphasis => self.style.italic = false,
-            TagEnd::Strong => self.style.bold = false,
+            TagEnd::Emphasis => self.style.add_modifier -= Modifier::ITALIC,
+            TagEnd::Strong => self.style.add_modifier -= Modifier::BOLD,
             TagEnd::TableCell => {
                 if let Some(table) = &mut self.table {
                     let cell = std::mem::take(&mut table.cell);
@@ -143,57 +148,57 @@ impl Page {
     fn text(&mut self, text: &str, style: Style) {
         match &mut self.table {
             Some(table) => table.cell.push_str(text),
-            None => self.line.push(text, style),
+            None => self.line = std::mem::replace(&mut self.line, blank()).and(text, style),
         }
     }
 
-    /// Spaces under the text of the item that is open.
+    /// Spaces under the text of the open item.
     fn indent(&self) -> String {
         "  ".repeat(self.lists.len())
     }
 
     fn end_line(&mut self) {
-        if !self.line.pieces.is_empty() {
-            let line = std::mem::take(&mut self.line);
-            self.lines.push(line);
+        if !self.line.is_blank() {
+            self.lines.push(std::mem::replace(&mut self.line, blank()));
         }
     }
 
     /// A blank line, unless there is one.
     fn gap(&mut self) {
         self.end_line();
-        if self.lines.last().is_some_and(|line| !line.pieces.is_empty()) {
-            self.lines.push(Line::default());
+        if self.lines.last().is_some_and(|line| !line.is_blank()) {
+            self.lines.push(blank());
         }
     }
 
-    fn block(&mut self, line: Line) {
+    fn block(&mut self, line: Paragraph) {
         self.gap();
         self.lines.push(line);
     }
 }
 
 impl Table {
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<Paragraph> {
         let n_columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| Line::plain(cell).width()).max().unwrap_or(0)
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.width()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..n_columns).map(width).collect();
         let cell = |row: &Vec<String>, column: usize| {
             let text = row.get(column).map_or("", String::as_str);
-            let room = " ".repeat(widths[column] - Line::plain(text).width());
+            let room = " ".repeat(widths[column] - text.width());
             match self.alignments.get(column) {
                 Some(Alignment::Right) => format!("{room}{text}"),
                 _ => format!("{text}{room}"),
             }
         };
         let text = |row: &Vec<String>| (0..n_columns).map(|column| cell(row, column)).collect::<Vec<_>>().join("  ");
-        let lines = self.rows.iter().enumerate().map(|(index, row)| {
-            let style = if index == 0 { BOLD } else { PLAIN };
-            Line { wrap: Wrap::Anywhere, ..Line::new(text(row).trim_end(), style) }
-        });
-        lines.filter(|line| !line.pieces.is_empty()).collect()
+        let lines = self
+            .rows
+            .iter()
+            .enumerate()
+            .map(|(index, row)| code(text(row).trim_end(), if index == 0 { BOLD } else { PLAIN }));
+        lines.filter(|line| !line.is_blank()).collect()
     }
 }
 
@@ -204,7 +209,7 @@ mod tests {
     #[test]
     fn a_hint_is_lines_without_signs() {
         let markdown = "Look at `vec![0; len]`,\n*not* at [this](x.md).\n\n```rust\nlet a = 1;\n\n    b\n```\n\n- one\n  line\n- two\n\n1. first\n2. **second**\n";
-        let found: Vec<String> = lines(markdown).iter().map(Line::text).collect();
+        let found: Vec<String> = lines(markdown).iter().map(Paragraph::text).collect();
         let expected = [
             "Look at vec![0; len], not at this.",
             "",
@@ -224,7 +229,7 @@ mod tests {
     #[test]
     fn a_table_keeps_its_columns() {
         let found: Vec<String> =
-            lines("A:\n\n| | rows |\n|---|--:|\n| flat | 9 |\n| *b* | 10 |\n").iter().map(Line::text).collect();
+            lines("A:\n\n| | rows |\n|---|--:|\n| flat | 9 |\n| *b* | 10 |\n").iter().map(Paragraph::text).collect();
         assert_eq!(found, ["A:", "", "      rows", "flat     9", "b       10"]);
     }
 }

@@ -1,4 +1,7 @@
-//! The terminal: taken over whole, drawn row by row, and given back as it was, whatever happens.
+//! The terminal: taken over as a whole, drawn by ratatui, and restored however the program ends.
+//!
+//! ratatui's own backend for crossterm is a crate whose macros would build another parser of Rust, 15 seconds of processor
+//! time before the first screen. The part of it that is needed here is short.
 
 use std::io::{self, IsTerminal, Write};
 use std::panic;
@@ -6,168 +9,181 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crossterm::cursor::{Hide, MoveTo, Show};
-use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor};
+use crossterm::style::{Attribute, Color as Shade, Print, SetAttribute, SetForegroundColor};
 use crossterm::terminal::{
-    self, Clear, ClearType, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
+    self, Clear, ClearType as Part, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
 };
 use crossterm::{execute, queue};
+use ratatui_core::backend::{Backend, ClearType, WindowSize};
+use ratatui_core::buffer::Cell;
+use ratatui_core::layout::{Position, Size};
+use ratatui_core::style::{Color, Modifier};
+use ratatui_core::terminal::Terminal;
 
-use crate::text::{Colour, Line, Style};
+/// Whether the screen is taken over.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the screen is ours.
-static IS_OURS: AtomicBool = AtomicBool::new(false);
-
-/// Whether somebody sits at a terminal that can be drawn on.
+/// Whether input and output are a terminal that can be drawn on.
 pub fn is_there() -> bool {
     let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
     io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb
 }
 
-/// Whether colours are wanted: see https://no-color.org.
-fn has_colours() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
+/// The screen while it is taken over; restored when this is dropped.
+pub struct Screen(Terminal<Crossterm>);
 
-/// Whether the terminal is one of those that are known to follow links; in others their signs could be seen.
-fn follows_links() -> bool {
-    let has = |name: &str| std::env::var_os(name).is_some();
-    let program = std::env::var("TERM_PROGRAM").unwrap_or_default();
-    let is_new_vte = std::env::var("VTE_VERSION").is_ok_and(|version| version.parse::<u32>().is_ok_and(|n| n >= 5000));
-    let is_known = ["iTerm.app", "WezTerm", "vscode", "ghostty", "zed"].contains(&program.as_str());
-    !has("TMUX") && !has("STY") && (is_known || is_new_vte || has("KITTY_WINDOW_ID") || has("WT_SESSION"))
-}
-
-/// The screen while it is ours; given back when this is dropped.
-pub struct Terminal {
-    /// The rows that are on the screen.
-    shown: Vec<Line>,
-    has_colours: bool,
-    follows_links: bool,
-}
-
-impl Terminal {
+impl Screen {
     pub fn take() -> io::Result<Self> {
         static HOOK: std::sync::Once = std::sync::Once::new();
         HOOK.call_once(|| {
             let usual = panic::take_hook();
             let main = thread::current().id();
             panic::set_hook(Box::new(move |panic| {
-                give_back();
+                restore();
                 usual(panic);
-                // Nobody would notice that a thread beside the screen is gone.
+                // The main thread unwinds; without another one the program would go on half dead.
                 if thread::current().id() != main {
                     std::process::exit(101);
                 }
             }));
         });
-        let terminal = Terminal { shown: Vec::new(), has_colours: has_colours(), follows_links: follows_links() };
         enter()?;
-        Ok(terminal)
+        Ok(Screen(Terminal::new(Crossterm)?))
     }
 
-    /// Gives the screen back and stops, until the shell says to go on.
-    #[cfg(unix)]
+    /// Restores the screen and stops until the shell continues this program.
     pub fn suspend(&mut self) -> io::Result<()> {
-        give_back();
-        signal_hook::low_level::raise(signal_hook::consts::SIGSTOP)?;
-        self.shown.clear();
-        enter()
-    }
-
-    #[cfg(not(unix))]
-    pub fn suspend(&mut self) -> io::Result<()> {
+        #[cfg(unix)]
+        {
+            restore();
+            signal_hook::low_level::raise(signal_hook::consts::SIGSTOP)?;
+            enter()?;
+            self.redraw()?;
+        }
         Ok(())
     }
 
-    /// Columns and rows.
-    pub fn size(&self) -> (usize, usize) {
-        let (columns, rows) = terminal::size().unwrap_or((80, 24));
-        (usize::from(columns), usize::from(rows))
+    /// Forgets what is on the screen, so that all of it is drawn next.
+    pub fn redraw(&mut self) -> io::Result<()> {
+        self.0.clear()
     }
 
-    /// Draws all rows anew.
-    pub fn forget(&mut self) {
-        self.shown.clear();
-    }
-
-    /// Draws what is not there yet.
-    pub fn draw(&mut self, rows: Vec<Line>, columns: usize) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        if self.shown.len() != rows.len() {
-            queue!(out, Clear(ClearType::All))?;
-            self.shown.clear();
-        }
-        for (y, row) in rows.iter().enumerate().filter(|(y, row)| self.shown.get(*y) != Some(*row)) {
-            queue!(out, MoveTo(0, u16::try_from(y).unwrap_or(u16::MAX)))?;
-            let link = row.link.as_ref().filter(|_| self.follows_links);
-            if let Some(link) = link {
-                queue!(out, Print(format!("\x1b]8;;{link}\x1b\\")))?;
-            }
-            for (text, style) in &row.pieces {
-                self.set(&mut out, style)?;
-                queue!(out, Print(text))?;
-            }
-            if link.is_some() {
-                queue!(out, Print("\x1b]8;;\x1b\\"))?;
-            }
-            queue!(out, SetAttribute(Attribute::Reset))?;
-            // Behind a row that is full, the cursor still stands on its last character.
-            if row.width() < columns {
-                queue!(out, Clear(ClearType::UntilNewLine))?;
-            }
-        }
-        out.flush()?;
-        self.shown = rows;
-        Ok(())
-    }
-
-    fn set(&self, out: &mut impl Write, style: &Style) -> io::Result<()> {
-        queue!(out, SetAttribute(Attribute::Reset))?;
-        let attributes = [
-            (style.bold, Attribute::Bold),
-            (style.dim, Attribute::Dim),
-            (style.italic, Attribute::Italic),
-            (style.underlined, Attribute::Underlined),
-            (style.reversed, Attribute::Reverse),
-        ];
-        for (_, attribute) in attributes.into_iter().filter(|(is_set, _)| *is_set) {
-            queue!(out, SetAttribute(attribute))?;
-        }
-        let colour = match style.colour {
-            Colour::Plain => return Ok(()),
-            Colour::Red => Color::DarkRed,
-            Colour::Green => Color::DarkGreen,
-            Colour::Yellow => Color::DarkYellow,
-            Colour::Blue => Color::DarkBlue,
-            Colour::Magenta => Color::DarkMagenta,
-            Colour::Cyan => Color::DarkCyan,
-            Colour::Grey => Color::DarkGrey,
-        };
-        if self.has_colours { queue!(out, SetForegroundColor(colour)) } else { Ok(()) }
+    pub fn draw(&mut self, draw: impl FnOnce(&mut ratatui_core::terminal::Frame<'_>)) -> io::Result<()> {
+        self.0.draw(draw).map(drop)
     }
 }
 
-impl Drop for Terminal {
+impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
 fn enter() -> io::Result<()> {
-    IS_OURS.store(true, Ordering::SeqCst);
+    IS_TAKEN.store(true, Ordering::SeqCst);
     let taken = terminal::enable_raw_mode()
-        .and_then(|()| execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, Hide, Clear(ClearType::All)));
+        .and_then(|()| execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, Hide, Clear(Part::All)));
     if taken.is_err() {
-        give_back();
+        restore();
     }
     taken
 }
 
-/// Gives the screen back, once.
-fn give_back() {
-    if IS_OURS.swap(false, Ordering::SeqCst) {
-        // There is nobody left to tell.
+/// Restores the screen, once.
+fn restore() {
+    if IS_TAKEN.swap(false, Ordering::SeqCst) {
+        // If the terminal is gone there is nothing left to restore.
         let _ = execute!(io::stdout(), SetAttribute(Attribute::Reset), EnableLineWrap, Show, LeaveAlternateScreen);
         let _ = terminal::disable_raw_mode();
+    }
+}
+
+/// ratatui's cells on the standard output. crossterm leaves out colours when `NO_COLOR` is set.
+struct Crossterm;
+
+const ATTRIBUTES: [(Modifier, Attribute); 4] = [
+    (Modifier::BOLD, Attribute::Bold),
+    (Modifier::DIM, Attribute::Dim),
+    (Modifier::ITALIC, Attribute::Italic),
+    (Modifier::UNDERLINED, Attribute::Underlined),
+];
+
+/// The shade of a colour that is readable on light and on dark.
+fn shade(colour: Color) -> Option<Shade> {
+    Some(match colour {
+        Color::Red => Shade::DarkRed,
+        Color::Green => Shade::DarkGreen,
+        Color::Yellow => Shade::DarkYellow,
+        Color::Blue => Shade::DarkBlue,
+        Color::Magenta => Shade::DarkMagenta,
+        Color::Cyan => Shade::DarkCyan,
+        Color::DarkGray => Shade::DarkGrey,
+        _ => return None,
+    })
+}
+
+impl Backend for Crossterm {
+    type Error = io::Error;
+
+    fn draw<'a, I: Iterator<Item = (u16, u16, &'a Cell)>>(&mut self, cells: I) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let (mut next, mut style) = (None, None);
+        for (x, y, cell) in cells {
+            if next != Some((x, y)) {
+                queue!(out, MoveTo(x, y))?;
+            }
+            next = Some((x + 1, y));
+            if style != Some((cell.fg, cell.modifier)) {
+                queue!(out, SetAttribute(Attribute::Reset))?;
+                for (_, attribute) in ATTRIBUTES.iter().filter(|(modifier, _)| cell.modifier.contains(*modifier)) {
+                    queue!(out, SetAttribute(*attribute))?;
+                }
+                if let Some(shade) = shade(cell.fg) {
+                    queue!(out, SetForegroundColor(shade))?;
+                }
+                style = Some((cell.fg, cell.modifier));
+            }
+            queue!(out, Print(cell.symbol()))?;
+        }
+        queue!(out, SetAttribute(Attribute::Reset))
+    }
+
+    fn hide_cursor(&mut self) -> io::Result<()> {
+        execute!(io::stdout(), Hide)
+    }
+
+    fn show_cursor(&mut self) -> io::Result<()> {
+        execute!(io::stdout(), Show)
+    }
+
+    // To ask the terminal would take its answer from the keyboard's input, and nothing here is drawn at the cursor.
+    fn get_cursor_position(&mut self) -> io::Result<Position> {
+        Ok(Position::ORIGIN)
+    }
+
+    fn set_cursor_position<P: Into<Position>>(&mut self, position: P) -> io::Result<()> {
+        let Position { x, y } = position.into();
+        execute!(io::stdout(), MoveTo(x, y))
+    }
+
+    fn clear(&mut self) -> io::Result<()> {
+        execute!(io::stdout(), Clear(Part::All))
+    }
+
+    fn clear_region(&mut self, _: ClearType) -> io::Result<()> {
+        self.clear()
+    }
+
+    fn size(&self) -> io::Result<Size> {
+        let (columns, rows) = terminal::size().unwrap_or((80, 24));
+        Ok(Size::new(columns, rows))
+    }
+
+    fn window_size(&mut self) -> io::Result<WindowSize> {
+        Ok(WindowSize { columns_rows: self.size()?, pixels: Size::ZERO })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush()
     }
 }

@@ -1,203 +1,52 @@
-//! Lines with colours, cut and wrapped to the width of a terminal.
+//! Paragraphs of styled text, wrapped to the width of the terminal.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::text::{Line, Span};
+use unicode_width::UnicodeWidthChar;
 
-/// The colours that every terminal has, in the shades that its owner has chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Colour {
-    #[default]
-    Plain,
-    Red,
-    Green,
-    Yellow,
-    Blue,
-    Magenta,
-    Cyan,
-    Grey,
-}
+pub const PLAIN: Style = Style::new();
+pub const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+pub const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+pub const RED: Style = BOLD.fg(Color::Red);
+pub const GREEN: Style = BOLD.fg(Color::Green);
+pub const YELLOW: Style = BOLD.fg(Color::Yellow);
+pub const CYAN: Style = Style::new().fg(Color::Cyan);
 
-/// How a piece of a line looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Style {
-    pub colour: Colour,
-    pub bold: bool,
-    pub dim: bool,
-    pub italic: bool,
-    pub underlined: bool,
-    pub reversed: bool,
-}
+/// Characters after which a name or a path is broken when it doesn't fit on a row.
+const BREAKS: &str = "_/:.,-=";
 
-pub const PLAIN: Style =
-    Style { colour: Colour::Plain, bold: false, dim: false, italic: false, underlined: false, reversed: false };
-pub const BOLD: Style = Style { bold: true, ..PLAIN };
-pub const DIM: Style = Style { dim: true, ..PLAIN };
-pub const RED: Style = Style { colour: Colour::Red, bold: true, ..PLAIN };
-pub const GREEN: Style = Style { colour: Colour::Green, bold: true, ..PLAIN };
-pub const YELLOW: Style = Style { colour: Colour::Yellow, bold: true, ..PLAIN };
-pub const CYAN: Style = Style { colour: Colour::Cyan, ..PLAIN };
-
-/// What happens to a line that is wider than the terminal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What happens to a paragraph that is wider than the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrap {
-    /// It is broken between words, and goes on under the beginning of its text.
-    #[default]
-    Words,
-    /// It is broken anywhere: code, tables, differences.
-    Anywhere,
+    /// It is broken between words. The next rows begin under its text, or at this column if that is further in.
+    Words(usize),
+    /// It is broken at the edge: code, tables, differences.
+    Edge,
 }
 
-/// A line: pieces of text, each with its style. No piece holds a control character.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
-    pub pieces: Vec<(String, Style)>,
+/// A line of text before it is wrapped. It holds no control characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paragraph {
+    pub line: Line<'static>,
     pub wrap: Wrap,
-    /// The column in which its further rows begin at the least.
-    pub hang: usize,
-    /// Where it leads, on a terminal that can follow links.
-    pub link: Option<String>,
 }
 
-impl Line {
-    pub fn new(text: impl AsRef<str>, style: Style) -> Self {
-        Line::default().and(text, style)
-    }
-
-    pub fn plain(text: impl AsRef<str>) -> Self {
-        Line::new(text, PLAIN)
-    }
-
-    /// A line that is broken anywhere.
-    pub fn code(text: impl AsRef<str>, style: Style) -> Self {
-        Line { wrap: Wrap::Anywhere, ..Line::new(text, style) }
-    }
-
-    /// The same line with one more piece.
-    pub fn and(mut self, text: impl AsRef<str>, style: Style) -> Self {
-        self.push(text, style);
-        self
-    }
-
-    pub fn push(&mut self, text: impl AsRef<str>, style: Style) {
-        let mut clean = String::with_capacity(text.as_ref().len());
-        for c in text.as_ref().chars() {
-            match c {
-                '\t' => clean.push_str("    "),
-                // What a check prints must not steer the terminal.
-                c if c.is_control() => {}
-                c => clean.push(c),
-            }
-        }
-        match self.pieces.last_mut() {
-            _ if clean.is_empty() => {}
-            Some((last, before)) if *before == style => last.push_str(&clean),
-            _ => self.pieces.push((clean, style)),
-        }
-    }
-
-    pub fn text(&self) -> String {
-        self.pieces.iter().map(|(text, _)| text.as_str()).collect()
-    }
-
-    /// In columns.
-    pub fn width(&self) -> usize {
-        self.pieces.iter().map(|(text, _)| text.width()).sum()
-    }
-
-    /// The same, in one style.
-    pub fn all(mut self, style: Style) -> Self {
-        self.pieces.iter_mut().for_each(|(_, before)| *before = style);
-        self
-    }
-
-    /// The beginning of the line that fits into `width` columns; what is cut off is told by `…`.
-    pub fn cut(&self, width: usize) -> Line {
-        if self.width() <= width {
-            return self.clone();
-        }
-        let mut kept = Line { link: self.link.clone(), ..Line::default() };
-        let mut used = 0;
-        for (c, style) in self.chars() {
-            used += c.width().unwrap_or(0);
-            if used + 1 > width {
-                kept.push("…", style);
-                break;
-            }
-            kept.push(c.encode_utf8(&mut [0; 4]), style);
-        }
-        kept
-    }
-
-    /// The line padded with spaces to `width` columns, or cut.
-    pub fn fit(&self, width: usize) -> Line {
-        let mut line = self.cut(width);
-        line.push(" ".repeat(width - line.width().min(width)), PLAIN);
-        line
-    }
-
-    fn chars(&self) -> impl Iterator<Item = (char, Style)> {
-        self.pieces.iter().flat_map(|(text, style)| text.chars().map(|c| (c, *style)))
-    }
-
-    /// The line in rows of at most `width` columns: one at least.
-    pub fn rows(&self, width: usize) -> Vec<Line> {
-        let width = width.max(1);
-        if self.width() <= width {
-            return vec![self.clone()];
-        }
-        let chars: Vec<(char, Style)> = self.chars().collect();
-        let indent = match self.wrap {
-            Wrap::Anywhere => 0,
-            Wrap::Words => indent(&self.text()).max(self.hang).min(width / 2),
-        };
-        let mut rows = Vec::new();
-        let mut from = 0;
-        while from < chars.len() {
-            let lead = if rows.is_empty() { 0 } else { indent };
-            let (mut to, mut used) = (from, lead);
-            while to < chars.len() && used + chars[to].0.width().unwrap_or(0) <= width {
-                used += chars[to].0.width().unwrap_or(0);
-                to += 1;
-            }
-            // A character wider than the whole row is shown all the same.
-            to = to.max(from + 1);
-            let mut next = to;
-            if self.wrap == Wrap::Words && to < chars.len() {
-                let space = (from + 1..=to).rev().find(|at| chars[*at].0 == ' ');
-                if let Some(space) = space.filter(|at| chars[from..*at].iter().any(|(c, _)| *c != ' ')) {
-                    (to, next) = (space, space);
-                    while chars.get(next).is_some_and(|(c, _)| *c == ' ') {
-                        next += 1;
-                    }
-                    while chars[to - 1].0 == ' ' {
-                        to -= 1;
-                    }
-                }
-            }
-            let mut row = Line { wrap: self.wrap, link: self.link.clone(), ..Line::default() };
-            row.push(" ".repeat(lead), PLAIN);
-            for (c, style) in &chars[from..to] {
-                row.push(c.encode_utf8(&mut [0; 4]), *style);
-            }
-            rows.push(row);
-            from = next;
-        }
-        rows
-    }
+/// Prose in one style.
+pub fn prose(text: impl AsRef<str>, style: Style) -> Paragraph {
+    Paragraph { line: Line::default(), wrap: Wrap::Words(0) }.and(text, style)
 }
 
-/// Where the text of a line begins: behind its spaces, and behind the sign of a list.
-fn indent(text: &str) -> usize {
-    let trimmed = text.trim_start();
-    let spaces = text.len() - trimmed.len();
-    let (sign, rest) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
-    let is_number = sign.strip_suffix('.').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    let is_sign = sign == "-" || is_number;
-    if is_sign { spaces + sign.len() + 1 + (rest.len() - rest.trim_start().len()) } else { spaces }
+/// Code in one style.
+pub fn code(text: impl AsRef<str>, style: Style) -> Paragraph {
+    Paragraph { wrap: Wrap::Edge, ..prose(text, style) }
 }
 
-/// Lines in rows of at most `width` columns.
-pub fn rows(lines: &[Line], width: usize) -> Vec<Line> {
-    lines.iter().flat_map(|line| line.rows(width)).collect()
+pub fn plain(text: impl AsRef<str>) -> Paragraph {
+    prose(text, PLAIN)
+}
+
+pub fn blank() -> Paragraph {
+    plain("")
 }
 
 /// `1 check`, `2 checks`
@@ -205,74 +54,186 @@ pub fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// A text with the colours of ANSI, as compilers write it; other sequences are left out.
-pub fn from_ansi(text: &str) -> Vec<Line> {
-    let mut style = PLAIN;
-    text.lines()
-        .map(|line| {
-            let mut parsed = Line { wrap: Wrap::Anywhere, ..Line::default() };
-            let mut rest = line;
-            while let Some((before, sequence)) = rest.split_once('\x1b') {
-                parsed.push(before, style);
-                rest = match sequence.strip_prefix('[') {
-                    Some(sequence) => {
-                        let end = sequence.find(|c: char| ('@'..='~').contains(&c)).unwrap_or(sequence.len());
-                        if sequence[end..].starts_with('m') {
-                            style = styled(style, &sequence[..end]);
-                        }
-                        sequence.get(end + 1..).unwrap_or("")
-                    }
-                    None => {
-                        // A link or a title: up to BEL, or up to the backslash of ST.
-                        let end = sequence.find(['\x07', '\\']).map_or(sequence.len(), |end| end + 1);
-                        if sequence.starts_with(']') { &sequence[end..] } else { sequence }
-                    }
-                };
+/// Text without tabs, and without characters that could control the terminal.
+pub fn clean(text: &str) -> String {
+    text.replace('\t', "    ").chars().filter(|c| !c.is_control()).collect()
+}
+
+/// The beginning of a line that fits into `width` columns, with `…` if something is cut off.
+pub fn cut(line: Line<'static>, width: usize) -> Line<'static> {
+    if line.width() <= width {
+        return line;
+    }
+    let (mut kept, mut used) = (prose("", PLAIN), 0);
+    for (c, style) in chars(&line) {
+        used += c.width().unwrap_or(0);
+        if used + 1 > width {
+            return kept.and("…", style).line;
+        }
+        kept = kept.and(c.encode_utf8(&mut [0; 4]), style);
+    }
+    kept.line
+}
+
+fn chars(line: &Line<'static>) -> Vec<(char, Style)> {
+    line.spans.iter().flat_map(|span| span.content.chars().map(|c| (c, span.style))).collect()
+}
+
+impl Paragraph {
+    /// The same paragraph with more text.
+    pub fn and(mut self, text: impl AsRef<str>, style: Style) -> Self {
+        let text = clean(text.as_ref());
+        match self.line.spans.last_mut() {
+            _ if text.is_empty() => {}
+            Some(last) if last.style == style => last.content.to_mut().push_str(&text),
+            _ => self.line.spans.push(Span::styled(text, style)),
+        }
+        self
+    }
+
+    /// With further rows indented to this column.
+    pub fn hanging(self, column: usize) -> Self {
+        Paragraph { wrap: Wrap::Words(column), ..self }
+    }
+
+    /// The same text in one style.
+    pub fn all(&self, style: Style) -> Self {
+        Paragraph { wrap: self.wrap, ..prose(self.text(), style) }
+    }
+
+    pub fn text(&self) -> String {
+        self.line.spans.iter().map(|span| span.content.as_ref()).collect()
+    }
+
+    pub fn is_blank(&self) -> bool {
+        self.line.spans.is_empty()
+    }
+
+    /// Rows of at most `width` columns, at least one.
+    pub fn rows(&self, width: usize) -> Vec<Line<'static>> {
+        let width = width.max(1);
+        if self.line.width() <= width {
+            return vec![self.line.clone()];
+        }
+        let chars = chars(&self.line);
+        let indent = match self.wrap {
+            Wrap::Edge => 0,
+            Wrap::Words(hang) => indent(&self.text()).max(hang).min(width / 2),
+        };
+        let (mut rows, mut from) = (Vec::new(), 0);
+        while from < chars.len() {
+            let lead = if rows.is_empty() { 0 } else { indent };
+            let mut to = from + fitting(&chars[from..], width - lead);
+            if self.wrap != Wrap::Edge && to < chars.len() {
+                to = from + break_before(&chars[from..], to - from);
             }
-            parsed.push(rest, style);
-            parsed
-        })
-        .collect()
+            let end =
+                (from..to).rev().find(|at| chars[*at].0 != ' ' || self.wrap == Wrap::Edge).map_or(to, |at| at + 1);
+            let row = chars[from..end]
+                .iter()
+                .fold(plain(" ".repeat(lead)), |row, (c, style)| row.and(c.encode_utf8(&mut [0; 4]), *style));
+            rows.push(row.line);
+            from = to;
+            while self.wrap != Wrap::Edge && chars.get(from).is_some_and(|(c, _)| *c == ' ') {
+                from += 1;
+            }
+        }
+        rows
+    }
+}
+
+/// How many characters fit into `width` columns. A character wider than that counts as one that does.
+fn fitting(chars: &[(char, Style)], width: usize) -> usize {
+    let mut used = 0;
+    let fits = chars.iter().take_while(|(c, _)| {
+        used += c.width().unwrap_or(0);
+        used <= width
+    });
+    fits.count().max(1)
+}
+
+/// Where to break text of which `most` characters fit: at the last space, or inside a long name after one of its signs.
+fn break_before(chars: &[(char, Style)], most: usize) -> usize {
+    let has_text = |at: &usize| chars[..*at].iter().any(|(c, _)| *c != ' ');
+    let space = (1..=most).rev().find(|at| chars[*at].0 == ' ').filter(has_text);
+    let sign = (1..=most).rev().find(|at| BREAKS.contains(chars[*at - 1].0)).filter(has_text);
+    match (space, sign) {
+        // A space near the beginning would leave the row empty.
+        (Some(space), Some(sign)) if space * 3 < most && sign > space => sign,
+        (Some(space), _) => space,
+        (None, sign) => sign.unwrap_or(most),
+    }
+}
+
+/// The column where the text of a line begins, after its spaces and the sign of a list.
+fn indent(text: &str) -> usize {
+    let trimmed = text.trim_start();
+    let spaces = text.len() - trimmed.len();
+    let (sign, rest) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
+    let is_number = sign.strip_suffix('.').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    let is_sign = ["-", "✗"].contains(&sign) || is_number;
+    if is_sign { spaces + sign.chars().count() + 1 + (rest.len() - rest.trim_start().len()) } else { spaces }
+}
+
+/// The rows of several paragraphs.
+pub fn rows(paragraphs: &[Paragraph], width: usize) -> Vec<Line<'static>> {
+    paragraphs.iter().flat_map(|paragraph| paragraph.rows(width)).collect()
+}
+
+/// Text with ANSI colours, as the compiler writes it. Other escape sequences are left out.
+pub fn from_ansi(text: &str) -> Vec<Paragraph> {
+    let mut style = PLAIN;
+    let line = |line: &str| {
+        let mut parsed = code("", PLAIN);
+        let mut rest = line;
+        while let Some((before, sequence)) = rest.split_once('\x1b') {
+            parsed = parsed.and(before, style);
+            rest = match sequence.strip_prefix('[') {
+                Some(sequence) => {
+                    let end = sequence.find(|c: char| ('@'..='~').contains(&c)).unwrap_or(sequence.len());
+                    if sequence[end..].starts_with('m') {
+                        style = styled(style, &sequence[..end]);
+                    }
+                    sequence.get(end + 1..).unwrap_or("")
+                }
+                // A link or a title ends with BEL, or with the backslash of ST.
+                None if sequence.starts_with(']') => {
+                    &sequence[sequence.find(['\x07', '\\']).map_or(sequence.len(), |end| end + 1)..]
+                }
+                None => sequence,
+            };
+        }
+        parsed.and(rest, style)
+    };
+    text.lines().map(line).collect()
 }
 
 /// The style after a sequence such as `1;38;5;9`.
-fn styled(before: Style, codes: &str) -> Style {
-    const COLOURS: [Colour; 8] = [
-        Colour::Grey,
-        Colour::Red,
-        Colour::Green,
-        Colour::Yellow,
-        Colour::Blue,
-        Colour::Magenta,
-        Colour::Cyan,
-        Colour::Plain,
-    ];
-    let mut style = before;
+fn styled(mut style: Style, codes: &str) -> Style {
+    use Color::{Blue, Cyan, DarkGray, Green, Magenta, Red, Reset, Yellow};
+    const COLOURS: [Color; 8] = [DarkGray, Red, Green, Yellow, Blue, Magenta, Cyan, Reset];
     let mut codes = codes.split(';').map(|code| code.parse::<usize>().unwrap_or(0));
     while let Some(code) = codes.next() {
-        match code {
-            0 => style = PLAIN,
-            1 => style.bold = true,
-            2 => style.dim = true,
-            3 => style.italic = true,
-            4 => style.underlined = true,
-            7 => style.reversed = true,
-            22 => (style.bold, style.dim) = (false, false),
-            30..=37 => style.colour = COLOURS[code - 30],
-            90..=97 => style.colour = COLOURS[code - 90],
-            39 => style.colour = Colour::Plain,
+        style = match code {
+            0 => PLAIN,
+            1 => style.add_modifier(Modifier::BOLD),
+            2 => style.add_modifier(Modifier::DIM),
+            3 => style.add_modifier(Modifier::ITALIC),
+            4 => style.add_modifier(Modifier::UNDERLINED),
+            22 => style.remove_modifier(Modifier::BOLD | Modifier::DIM),
+            30..=37 => style.fg(COLOURS[code - 30]),
+            90..=97 => style.fg(COLOURS[code - 90]),
+            39 => style.fg(Reset),
             38 | 48 => {
-                // 5;n is one of 256 colours, 2;r;g;b any.
+                // 5;n is one of 256 colours, 2;r;g;b any. Backgrounds are left out.
                 let colour = match codes.next() {
-                    Some(5) => codes.next().and_then(|n| COLOURS.get(if n < 16 { n % 8 } else { 7 })),
+                    Some(5) => codes.next().map(|n| COLOURS[if n < 16 { n % 8 } else { 7 }]),
                     _ => codes.nth(2).and(None),
                 };
-                if code == 38 {
-                    style.colour = colour.copied().unwrap_or_default();
-                }
+                if code == 38 { style.fg(colour.unwrap_or(Reset)) } else { style }
             }
-            _ => {}
-        }
+            _ => style,
+        };
     }
     style
 }
@@ -281,51 +242,56 @@ fn styled(before: Style, codes: &str) -> Style {
 mod tests {
     use super::*;
 
-    fn texts(lines: &[Line]) -> Vec<String> {
-        lines.iter().map(Line::text).collect()
+    fn texts(rows: &[Line<'_>]) -> Vec<String> {
+        rows.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn words_wrap_under_their_beginning() {
-        let line = Line::plain("  - one two three four");
-        assert_eq!(texts(&line.rows(14)), ["  - one two", "    three four"]);
-        assert_eq!(texts(&Line::plain("ab  cd").rows(3)), ["ab", "cd"]);
-        assert_eq!(texts(&Line::plain("abcdefgh ij").rows(4)), ["abcd", "efgh", "ij"], "a long word is broken");
-        assert_eq!(texts(&Line::plain("    abcdef").rows(6)), ["    ab", "   cde", "   f"]);
-        assert_eq!(texts(&Line::plain("").rows(6)), [""]);
+    fn words_wrap_under_their_text() {
+        assert_eq!(texts(&plain("  - one two three four").rows(14)), ["  - one two", "    three four"]);
+        assert_eq!(texts(&plain("ab  cd").rows(3)), ["ab", "cd"]);
+        assert_eq!(texts(&plain("abcdefgh ij").rows(4)), ["abcd", "efgh", "ij"], "a word without a sign is cut");
+        assert_eq!(texts(&plain("    abcdef").rows(6)), ["    ab", "   cde", "   f"]);
+        assert_eq!(texts(&plain("").rows(6)), [""]);
+        assert_eq!(texts(&plain("key  one two").hanging(5).rows(10)), ["key  one", "     two"]);
     }
 
     #[test]
-    fn code_wraps_anywhere_and_loses_nothing() {
-        let line = Line::code("  let a = b;", PLAIN);
-        assert_eq!(texts(&line.rows(5)), ["  let", " a = ", "b;"]);
+    fn names_are_broken_after_their_signs() {
+        let name = plain("✗ task_1_rows_copied_are_the_tokens_held");
+        assert_eq!(texts(&name.rows(20)), ["✗ task_1_rows_", "  copied_are_the_", "  tokens_held"]);
+        assert_eq!(texts(&plain("see exercises/ch02_flat.rs:52").rows(18)), ["see exercises/", "ch02_flat.rs:52"]);
+    }
+
+    #[test]
+    fn code_wraps_at_the_edge_and_loses_nothing() {
+        assert_eq!(texts(&code("  let a = b;", PLAIN).rows(5)), ["  let", " a = ", "b;"]);
     }
 
     #[test]
     fn wide_characters_take_two_columns() {
-        let line = Line::plain("龍龍龍");
-        assert_eq!((line.width(), line.cut(5).text()), (6, "龍龍…".into()));
+        let line = plain("龍龍龍");
+        assert_eq!((line.line.width(), cut(line.line.clone(), 5).to_string()), (6, "龍龍…".into()));
         assert_eq!(texts(&line.rows(5)), ["龍龍", "龍"]);
-        assert_eq!(texts(&line.rows(1)), ["龍", "龍", "龍"], "and never for ever");
-        assert_eq!(line.fit(8).text(), "龍龍龍  ");
+        assert_eq!(texts(&line.rows(1)), ["龍", "龍", "龍"], "and it ends");
     }
 
     #[test]
-    fn nothing_that_is_printed_steers_the_terminal() {
-        assert_eq!(Line::plain("a\x1b[2Jb\tc\r\n\u{9b}d").text(), "a[2Jb    cd");
+    fn text_controls_no_terminal() {
+        assert_eq!(plain("a\x1b[2Jb\tc\r\n\u{9b}d").text(), "a[2Jb    cd");
     }
 
     #[test]
     fn colours_of_the_compiler_are_kept() {
         let lines = from_ansi("\x1b[1m\x1b[91merror\x1b[0m\x1b[1m: no\x1b[0m\n\x1b[38;5;12m |\x1b[0m x\x1b[2K\n");
-        assert_eq!(texts(&lines), ["error: no", " | x"]);
-        assert_eq!(lines[0].pieces[0].1, RED);
-        assert_eq!(lines[0].pieces[1].1, BOLD);
-        assert_eq!(lines[1].pieces[0].1.colour, Colour::Blue);
+        let text = |lines: &[Paragraph]| lines.iter().map(Paragraph::text).collect::<Vec<_>>();
+        assert_eq!(text(&lines), ["error: no", " | x"]);
+        let styles: Vec<Style> = lines.iter().flat_map(|line| line.line.spans.iter().map(|span| span.style)).collect();
+        assert_eq!(styles[..3], [RED, BOLD, Style::new().fg(Color::Blue)]);
         let link = "\x1b]8;;https://a\x1b\\E0308\x1b]8;;\x1b\\ x \x1b[38;2;1;2;3my";
-        assert_eq!(texts(&from_ansi(link)), ["E0308 x y"]);
+        assert_eq!(text(&from_ansi(link)), ["E0308 x y"]);
         for broken in ["\x1b", "\x1b[", "\x1b[1", "\x1b[38m", "\x1b[38;5m", "\x1b]8;;", "\x1b[;m"] {
-            assert_eq!(texts(&from_ansi(&format!("a{broken}"))), ["a"], "{broken:?}");
+            assert_eq!(text(&from_ansi(&format!("a{broken}"))), ["a"], "{broken:?}");
         }
     }
 }

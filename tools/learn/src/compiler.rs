@@ -1,41 +1,34 @@
-//! What the compiler said: cargo's messages in JSON, cut down to what the reader can mend.
-
-use std::path::PathBuf;
+//! The compiler's errors and warnings, from cargo's messages in JSON: those in the reader's file come first.
 
 use serde::Deserialize;
-
-/// The program that the chapters are part of.
-const PROGRAM: &str = "page-by-page";
 
 /// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// As rustc shows it, with its colours.
+    /// As rustc prints it, with colours.
     pub rendered: String,
     /// Whether it points into the reader's file.
     pub is_in_file: bool,
-    /// Where it points to, by its first place.
+    /// Its first place.
     pub file: Option<String>,
     pub line: Option<usize>,
 }
 
-/// What a build said.
+/// The messages of a build.
 #[derive(Clone, Debug, Default)]
 pub struct Build {
     errors: Vec<Diagnostic>,
     warnings: Vec<Diagnostic>,
-    /// The program that was built beside the checks: `page-by-page`.
-    pub program: Option<PathBuf>,
-    /// Whether it came to its end, and how.
+    /// Whether it ended, and if so, whether it succeeded.
     pub finished: Option<bool>,
 }
 
-/// What there is to mend.
+/// The errors of a build that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors {
-    /// Those in the reader's file; all if none is there.
+    /// Those in the reader's file, or all of them if none is there.
     pub shown: Vec<Diagnostic>,
-    /// How many there are elsewhere, as long as some are in the reader's file.
+    /// How many are elsewhere, if some are in the reader's file.
     pub elsewhere: usize,
     /// Whether the shown ones are in the reader's file.
     pub in_file: bool,
@@ -47,14 +40,6 @@ struct Message {
     #[serde(default)]
     success: bool,
     message: Option<Text>,
-    target: Option<Target>,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -82,12 +67,7 @@ struct Expansion {
 }
 
 impl Span {
-    /// Whether it points into the file: by itself, or by the macro that is used there.
-    fn is_in(&self, file: &str) -> bool {
-        self.place_in(file).is_some()
-    }
-
-    /// The span in the file that it points to, by itself or by the macro that is used there.
+    /// The span in the file that it points to, directly or through a macro used there.
     fn place_in(&self, file: &str) -> Option<&Span> {
         let name = self.file_name.replace('\\', "/");
         let is_here = name == file || name.strip_suffix(file).is_some_and(|folder| folder.ends_with('/'));
@@ -99,24 +79,17 @@ impl Span {
 }
 
 impl Build {
-    /// Takes a line of cargo's standard output; false if it is none of cargo's messages.
+    /// Takes a line of cargo's standard output; false if it isn't one of cargo's messages.
     pub fn take(&mut self, line: &str, file: &str) -> bool {
         if !line.starts_with("{\"reason\":") {
             return false;
         }
-        let Ok(Message { reason, success, message, target, executable }) = serde_json::from_str(line) else {
+        let Ok(Message { reason, success, message }) = serde_json::from_str(line) else {
             return false;
         };
         match (reason.as_str(), message) {
             ("build-finished", _) => self.finished = Some(success),
             ("compiler-message", Some(text)) => self.add(text, file),
-            ("compiler-artifact", _) => {
-                let is_program =
-                    |target: &Target| target.name == PROGRAM && target.kind.iter().any(|kind| kind == "bin");
-                if executable.is_some() && target.as_ref().is_some_and(is_program) {
-                    self.program = executable;
-                }
-            }
             _ => {}
         }
         true
@@ -131,7 +104,7 @@ impl Build {
             "warning" => &mut self.warnings,
             _ => return,
         };
-        let is_in_file = text.spans.iter().any(|span| span.is_primary && span.is_in(file));
+        let is_in_file = text.spans.iter().any(|span| span.is_primary && span.place_in(file).is_some());
         let mut primary = text.spans.iter().filter(|span| span.is_primary);
         let place = primary.clone().find_map(|span| span.place_in(file)).or(primary.next());
         let diagnostic = Diagnostic {
@@ -140,7 +113,7 @@ impl Build {
             rendered: text.rendered.unwrap_or(text.message),
             is_in_file,
         };
-        // The same file is compiled for the library and for its own tests.
+        // The same file may be compiled more than once.
         if !list.contains(&diagnostic) {
             list.push(diagnostic);
         }
@@ -164,13 +137,14 @@ impl Build {
     }
 }
 
-/// What went wrong before anything was compiled: the words of cargo and of `build.rs`, without what cargo says of its work.
+/// Why nothing was compiled: the words of cargo and of `build.rs`, without cargo's lines about its progress.
 pub fn refusals(stderr: &str) -> String {
-    const WORK: [&str; 9] = [
+    const WORK: [&str; 10] = [
         "Compiling ",
         "Finished ",
         "Running ",
         "Blocking ",
+        "Building ",
         "Fresh ",
         "Updating ",
         "Downloading ",
@@ -179,7 +153,7 @@ pub fn refusals(stderr: &str) -> String {
     ];
     let is_work = |line: &&str| WORK.iter().any(|work| line.trim_start().starts_with(work));
     let said: Vec<&str> = stderr.lines().filter(|line| !is_work(line)).collect();
-    // `error: page-by-page@0.1.0: exercises/ch02_flat.rs is missing: …` is what build.rs says to the reader.
+    // `error: page-by-page@0.1.0: exercises/ch02_flat.rs is missing: …` is build.rs's message to the reader.
     let own =
         said.iter().filter_map(|line| line.strip_prefix("error: page-by-page@")?.split_once(": ").map(|(_, own)| own));
     let own: Vec<&str> = own.collect();
@@ -231,22 +205,6 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_found() {
-        let artifact = |kind: &str, name: &str, executable: &str| {
-            format!(
-                r#"{{"reason":"compiler-artifact","target":{{"kind":["{kind}"],"name":"{name}"}},"executable":{executable}}}"#
-            )
-        };
-        let all = [
-            artifact("lib", "page-by-page", "null"),
-            artifact("bin", "page-by-page", r#""/x/page-by-page""#),
-            artifact("test", "page-by-page", r#""/x/deps/page_by_page""#),
-            artifact("test", "ch02_flat", r#""/x/deps/ch02_flat""#),
-        ];
-        assert_eq!(build(&all).program, Some(PathBuf::from("/x/page-by-page")));
-    }
-
-    #[test]
     fn where_none_is_in_the_readers_file_all_are_shown() {
         let no_span = r#"{"reason":"compiler-message","message":{"level":"error","message":"linker `cc` not found","rendered":null,"spans":[]}}"#;
         let found = build(&[no_span.into(), message("error", "there", "tests/ch02_flat.rs", "null")]).errors().unwrap();
@@ -256,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_checks_print_is_no_message() {
+    fn output_of_the_checks_is_no_message() {
         let mut build = Build::default();
         for line in ["", "running 3 tests", "{\"reason\":", "{\"reason\":7}", "{}"] {
             assert!(!build.take(line, FILE), "{line}");
@@ -264,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_build_script_says_is_shown_as_it_is() {
+    fn a_message_of_the_build_script_is_shown_as_it_is() {
         let stderr = "   Compiling page-by-page v0.1.0 (/x)\nerror: page-by-page@0.1.0: exercises/ch02_flat.rs is missing: \
                       restore it\nerror: build script logged errors\n";
         assert_eq!(refusals(stderr), "exercises/ch02_flat.rs is missing: restore it");
