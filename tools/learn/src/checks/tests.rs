@@ -163,41 +163,8 @@ fn the_lowest_task_with_a_red_check_is_next() {
 }
 
 #[test]
-<<<<<<< HEAD
-fn a_check_that_prints_results_makes_nothing_green() {
-    let words = "no\ntest checks::task_1_b ... ok\n\nfailures:\n    checks::task_1_c\n\n---- checks::task_1_b stdout ----\nmine";
-    let printed =
-        run(&[("checks::task_1_a", Some(words)), ("checks::task_1_b", Some("truly red")), ("checks::task_1_c", None)]);
-    assert_eq!(outcome(&printed, "checks::task_1_c"), &Outcome::Green);
-    assert!(red(&printed, "checks::task_1_a").starts_with("no\ntest checks::task_1_b ... ok"));
-    assert!(matches!(outcome(&printed, "checks::task_1_b"), Outcome::Red(_)));
-    // Past libtest's capture, in the middle of a line and as a line.
-    let loud = "running 2 tests\nhello test checks::a ... ok\ntest checks::b ... ok\ntest checks::b ... FAILED\n\
-                test checks::b ... ok\n\nfailures:\n\n---- checks::b stdout ----\nx\n\nfailures:\n    checks::b\n\ntest result: x\n";
-    let printed = read(loud, 1);
-    assert_eq!((outcome(&printed, "checks::a"), red(&printed, "checks::b")), (&Outcome::Green, "x".into()));
-}
-
-#[test]
-fn a_run_that_was_cut_off_says_so() {
-    let cut = "running 3 tests\ntest checks::task_1_a ... ok\ntest checks::task_1_b ... FAILED\n";
-    let printed = read(cut, 2);
-    assert!(!printed.ended && printed.announced == 3);
-    assert_eq!(outcome(&printed, "checks::task_1_a"), &Outcome::Green);
-    assert_eq!(red(&printed, "checks::task_1_b"), "");
-    for nothing in ["", "running", "running x tests", "error: no such file"] {
-        let printed = read(nothing, 2);
-        assert!(!printed.ended && printed.verdict == Verdict::default(), "{nothing}");
-    }
-}
-
-#[test]
-fn several_panics_in_one_check_are_all_told() {
-    let words = "first\nthread '<unnamed>' (7) panicked at src/decode/mod.rs:3:1:\nsecond\n\n\n\nthird";
-=======
 fn all_panics_of_a_check_are_shown() {
-    let words = "first\nthread '<unnamed>' (7) panicked at src/engine.rs:3:1:\nsecond\n\n\n\nthird";
->>>>>>> 48d05e3 (cargo learn shows what it is compiling, where code differs, and the failure on a small screen)
+    let words = "first\nthread '<unnamed>' (7) panicked at src/decode/mod.rs:3:1:\nsecond\n\n\n\nthird";
     assert_eq!(red(&run(&[("checks::task_1_a", Some(words))]), "checks::task_1_a"), "first\nsecond\n\nthird");
 }
 
