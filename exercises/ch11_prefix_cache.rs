@@ -14,8 +14,6 @@
 //! The first text's page 2 never gets into the trie: it is filled in part, and the next token
 //! would still go into it. So it is free when that text ends, and the next text fills it.
 //!
-//! What each call promises stands with the trait, in `src/prefixes/mod.rs`.
-//!
 //! Check your work with `cargo test --features solution --test ch11_prefix_cache`.
 
 use std::collections::HashMap;
@@ -73,8 +71,9 @@ impl PrefixCache {
             None => &mut self.first,
             Some(page) => {
                 let parent = self.nodes.get_mut(&page);
-                let parent = parent.expect("a parent must be in the trie: was it evicted before its child?");
-                &mut parent.children
+                let words =
+                    "is a parent, and not in the trie: has the table another page by now, or was it evicted first?";
+                &mut parent.unwrap_or_else(|| panic!("page {page} {words}")).children
             }
         }
     }
@@ -118,11 +117,15 @@ impl PrefixCache {
 
 impl Prefixes for PrefixCache {
     fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+        // Before anything changes, `all_owned` asks the pool about all pages of the table, the last one too,
+        // and about those found. For task 3: an insert is a tick of the `clock`, and uses (`touch`) the pages
+        // that the table then has in the trie, and no others.
         todo!("ch11 task 1: add the full pages that are new, swap those that are not")
     }
 
     fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         // The fields `pages` and `len` of a `PageTable` can be written here: they are open to this crate.
+        // For task 3: a lookup is a tick of the `clock`, too, and uses (`touch`) the pages that it returns.
         todo!("ch11 task 2: the pages found, with one more owner each")
     }
 

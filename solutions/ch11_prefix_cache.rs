@@ -69,8 +69,9 @@ impl PrefixCache {
             None => &mut self.first,
             Some(page) => {
                 let parent = self.nodes.get_mut(&page);
-                let parent = parent.expect("a parent must be in the trie: was it evicted before its child?");
-                &mut parent.children
+                let words =
+                    "is a parent, and not in the trie: has the table another page by now, or was it evicted first?";
+                &mut parent.unwrap_or_else(|| panic!("page {page} {words}")).children
             }
         }
     }
@@ -105,6 +106,7 @@ impl PrefixCache {
     /// In the trie above: `once upon a time` → `0 1`, `once upon a queen` → `0`,
     /// `a time` → nothing.
     fn find(&self, text: &[u32]) -> Vec<PageId> {
+        // ch11 task 1: follow the text through the trie, page by page
         let mut pages = Vec::new();
         let mut children = &self.first;
         for tokens in text.chunks_exact(self.page_size) {
@@ -122,6 +124,7 @@ impl PrefixCache {
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
     fn next_to_go(&self, pool: &PagePool) -> Result<Option<PageId>, CacheError> {
+        // ch11 task 3: of the leaves that may go, the one that was used longest ago
         let mut oldest = None;
         for (page, node) in &self.nodes {
             let may_go = node.children.is_empty() && pool.owners(*page)? == 1;
@@ -137,6 +140,10 @@ impl PrefixCache {
 impl Prefixes for PrefixCache {
     // ANCHOR: insert
     fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+        // stub: // Before anything changes, `all_owned` asks the pool about all pages of the table, the last one too,
+        // stub: // and about those found. For task 3: an insert is a tick of the `clock`, and uses (`touch`) the pages
+        // stub: // that the table then has in the trie, and no others.
+        // ch11 task 1: add the full pages that are new, swap those that are not
         let (held, given) = (table.len(), text.len());
         assert!(held <= given, "the table holds {held} tokens, the text has {given}");
         assert_eq!(table.page_size(), self.page_size, "slots in a page: table and trie");
@@ -169,6 +176,9 @@ impl Prefixes for PrefixCache {
 
     // ANCHOR: lookup
     fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        // stub: // The fields `pages` and `len` of a `PageTable` can be written here: they are open to this crate.
+        // stub: // For task 3: a lookup is a tick of the `clock`, too, and uses (`touch`) the pages that it returns.
+        // ch11 task 2: the pages found, with one more owner each
         let all_but_one = text.len().saturating_sub(1);
         let pages = self.find(&text[..all_but_one]);
         all_owned(&pages, pool)?;
@@ -186,6 +196,7 @@ impl Prefixes for PrefixCache {
 
     // ANCHOR: evict
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
+        // ch11 task 3: let go of one leaf after the other
         for evicted in 0..n {
             let Some(page) = self.next_to_go(pool)? else { return Ok(evicted) };
             pool.free(page)?;

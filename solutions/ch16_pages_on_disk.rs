@@ -1,322 +1,85 @@
 //! Chapter 16: pages on disk. What one run has computed, the next one reads.
 //!
-//! A file of *records*, all of one length, behind a header. A record is a page: its tokens,
-//! its rows in all layers, and the record of the page before it. Every record has a *number*;
-//! one that is written later has a higher one, and no number is used twice.
+//! A page file has a header and places for *records*, all of one length. A record is a page: its
+//! tokens, its rows in all layers, and the record of the page before it. Every record has a
+//! *number*; one that is written later has a higher one, and no number is given twice.
 //!
 //! ```text
-//!   page size 2; "once upon a time" was told, then "once upon a king"
+//!   page size 2; "once upon a time" was generated, then "once upon a king"
 //!
 //!   header | place 0     | place 1     | place 2     |
 //!            number 1      number 2      number 3
-//!            parent 0      parent 1      parent 1       0: texts begin with it
+//!            parent 0      parent 1      parent 1       0: sequences begin with it
 //!            once upon     a time        a king
 //!            rows          rows          rows
 //! ```
 //!
-//! A record in bytes. The first checksum is over the file's header, without the checksum that
-//! it ends with, and what is between 4 and the end of the tokens; the second over the rows.
-//!
-//! ```text
-//!   0    checksum of the head   u32
-//!   4    checksum of the rows   u32
-//!   8    number, parent         u64 each
-//!   24   tokens                 u32 × page size
-//!   ..   keys, then values      f32 × layers × page size × row, each; as they lie in the slab
-//! ```
-//!
-//! Checksums are CRC-32, numbers have their lowest byte first.
+//! Given, in `src/disk`: the bytes of a record (`record.rs`), and what lies at which place
+//! (`index.rs`), which is read from the heads when the file is opened.
 
-use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use crate::cache::{CacheError, KvCache, PageId};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::disk::{Disk, HEADER, PageFileError, PageShape, Read, RecordError, Wanted};
+use crate::disk::index::Index;
+use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
+use crate::disk::{Disk, PageFileError, PageShape, Read, Wanted};
 use crate::prefixes::Prefixes;
 
-/// Where the tokens of a record begin.
-const TOKENS: usize = 24;
-
-/// A record without its rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// Its number, from 1.
-    pub number: u64,
-    /// The number of the record before it: a lower one; 0 if texts begin with this page.
-    pub parent: u64,
-    /// The tokens whose rows it holds: `[page_size]`.
-    pub tokens: Box<[u32]>,
-    /// The checksum of the rows.
-    pub rows_checksum: u32,
-}
-
-/// The rows of a page, as they lie in the slab.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PageRows {
-    /// `[n_layers, page_size, kv_width]`, row-major.
-    pub k: Vec<f32>,
-    /// `[n_layers, page_size, kv_width]`, row-major.
-    pub v: Vec<f32>,
-}
-
-// ANCHOR: lengths
-/// Bytes of a record up to the end of its tokens.
-pub fn head_bytes(shape: &PageShape) -> usize {
-    TOKENS + shape.page_size * size_of::<u32>()
-}
-
-/// Bytes of a record.
-///
-/// Pages of 16 slots, 6 layers and rows of 64 numbers: 88 + 2 · 4 · 6,144 = 49,240 bytes.
-pub fn record_bytes(shape: &PageShape) -> usize {
-    head_bytes(shape) + 2 * shape.numbers() * size_of::<f32>()
-}
-
-/// Where the record at `place` begins in the file. A file may have many more bytes than 32
-/// bits can count.
-pub fn offset(shape: &PageShape, place: usize) -> u64 {
-    HEADER as u64 + place as u64 * record_bytes(shape) as u64
-}
-// ANCHOR_END: lengths
-
-// ANCHOR: encode
-/// A record in bytes. `tokens`: `[page_size]`; `k` and `v`: `[n_layers, page_size, kv_width]`.
-/// Every bit of the rows is kept, whatever number it makes.
-pub fn encode(shape: &PageShape, number: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; 8];
-    bytes.extend(number.to_le_bytes());
-    bytes.extend(parent.to_le_bytes());
-    bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-    bytes.extend(k.iter().chain(v).flat_map(|number| number.to_le_bytes()));
-    let rows = crc32fast::hash(&bytes[head_bytes(shape)..]);
-    bytes[4..8].copy_from_slice(&rows.to_le_bytes());
-    let head = head_checksum(shape, &bytes);
-    bytes[..4].copy_from_slice(&head.to_le_bytes());
-    bytes
-}
-
-/// The checksum of a head: over the file's header without the checksum that it ends with, and
-/// the head without its own.
-fn head_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    sum.update(&shape.header()[..HEADER - 4]);
-    sum.update(&bytes[4..head_bytes(shape)]);
-    sum.finalize()
-}
-// ANCHOR_END: encode
-
 // ANCHOR: decode
-/// Reads the head of a record. `bytes`: those of a record, or its first ones.
-///
-/// # Errors
-/// [`RecordError::WrongLength`] if they are too few for a head, [`RecordError::DamagedHead`],
-/// [`RecordError::WrongParent`].
-pub fn decode_head(shape: &PageShape, bytes: &[u8]) -> Result<Head, RecordError> {
-    let (found, expected) = (bytes.len(), head_bytes(shape));
-    if found < expected {
-        return Err(RecordError::WrongLength { found, expected });
-    }
-    let (found, expected) = (u32_at(bytes, 0), head_checksum(shape, bytes));
-    if found != expected {
-        return Err(RecordError::DamagedHead { found, expected });
-    }
-    let (number, parent) = (u64_at(bytes, 8), u64_at(bytes, 16));
-    if parent >= number {
-        return Err(RecordError::WrongParent { number, parent });
-    }
-    let tokens = (0..shape.page_size).map(|slot| u32_at(bytes, TOKENS + 4 * slot)).collect();
-    Ok(Head { number, parent, tokens, rows_checksum: u32_at(bytes, 4) })
-}
-
-/// Reads a record. `bytes`: as many as a record has.
+/// Reads a record: the inverse of [`encode`]. `bytes`: as many as a record has.
 ///
 /// # Errors
 /// [`RecordError::WrongLength`] if they are fewer or more, [`RecordError::DamagedRows`], and
 /// the errors of [`decode_head`].
 pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(Head, PageRows), RecordError> {
-    let (found, expected) = (bytes.len(), record_bytes(shape));
+    // ch16 task 1: check the length, then the head, then the rows, and read them
+    let (found, expected) = (bytes.len(), shape.record_bytes());
     if found != expected {
         return Err(RecordError::WrongLength { found, expected });
     }
     let head = decode_head(shape, bytes)?;
-    let rows = &bytes[head_bytes(shape)..];
+    let rows = &bytes[shape.head_bytes()..];
     let (found, expected) = (head.rows_checksum, crc32fast::hash(rows));
     if found != expected {
         return Err(RecordError::DamagedRows { found, expected });
     }
     let (k, v) = rows.split_at(rows.len() / 2);
-    let [k, v] = [k, v].map(|rows| rows.chunks_exact(4).map(f32_of).collect());
+    let [k, v] = [k, v].map(|rows| rows.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect());
     Ok((head, PageRows { k, v }))
 }
 // ANCHOR_END: decode
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-fn f32_of(bytes: &[u8]) -> f32 {
-    f32::from_bits(u32_at(bytes, 0))
-}
-
-/// A file of pages, found by the tokens of their texts. It never has more bytes than allowed:
-/// the pages that were used longest ago are overwritten.
+/// A file of pages, found by the tokens of their sequences. It never has more bytes than
+/// allowed: the pages that were used longest ago are overwritten.
 pub struct PageFile {
     disk: Box<dyn Disk>,
     shape: PageShape,
-    /// Records that the file may have.
-    n_places: usize,
-    /// What lies at each place that the file has; `None` if nothing that is of use.
-    places: Vec<Option<Entry>>,
-    /// The places of `places` that are `None`.
-    free: Vec<usize>,
-    /// For each record that others follow, and for 0: their places, by their tokens.
-    children: HashMap<u64, HashMap<Box<[u32]>, usize>>,
-    /// The places in the order of their last use, by what the clock said then.
-    by_use: BTreeMap<u64, usize>,
-    clock: u64,
-    next_number: u64,
-}
-
-/// A record of the file.
-struct Entry {
-    head: Head,
-    last_used: u64,
+    /// What lies at which place, by number, parent and tokens, and when it was last used.
+    index: Index,
 }
 
 impl PageFile {
-    /// Opens a file of pages of this shape, and finds what is in it. Of each record the head
-    /// is read, not the rows. `most_bytes`: what the file may have; what lies behind is cut
-    /// off.
-    ///
-    /// An empty file gets a header, as does one that is shorter than a header and has only
-    /// bytes that `shape.header()` begins with. Whatever else is as short is refused, as
-    /// [`PageFileError::NotAPageFile`] or [`PageFileError::DamagedHeader`].
-    ///
-    /// A record is kept if its head is whole, its rows are not cut off, and its parent is
-    /// kept. If two hold the same tokens behind the same parent, the later one is.
-    ///
-    /// Nobody knows any more which page was used when. Records that were written later count
-    /// as used later, and with each record those before it.
+    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the
+    /// file is allowed to have.
     ///
     /// # Errors
-    /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of
-    /// [`PageShape::read`]. [`PageFileError::WrongFormat`], [`PageFileError::WrongLayout`],
-    /// [`PageFileError::OtherModel`] and [`PageFileError::WrongPageSize`], looked for in this
-    /// order, if the pages have another shape. The file is then as it was.
-    ///
-    /// [`PageFileError::Unreadable`] and [`PageFileError::Unwritable`] if the disk fails, even
-    /// for one head: it may be there again tomorrow, and its number must not be given twice.
+    /// The errors of [`Index::open`].
     pub fn open(mut disk: Box<dyn Disk>, shape: PageShape, most_bytes: u64) -> Result<Self, PageFileError> {
-        let room = most_bytes.saturating_sub(HEADER as u64) / record_bytes(&shape) as u64;
-        if room == 0 {
-            return Err(PageFileError::TooSmall { most: most_bytes, needed: offset(&shape, 1) });
-        }
-        let len = read_header(&mut *disk, &shape)?;
-        let mut file = PageFile {
-            disk,
-            shape,
-            n_places: usize::try_from(room).unwrap_or(usize::MAX),
-            places: Vec::new(),
-            free: Vec::new(),
-            children: HashMap::new(),
-            by_use: BTreeMap::new(),
-            clock: 0,
-            next_number: 1,
-        };
-        let heads = file.scan(len, most_bytes)?;
-        file.link(heads);
-        file.order();
-        Ok(file)
-    }
-
-    // ANCHOR: scan
-    /// Makes a place for each record that is not cut off, and reads the heads: those that are
-    /// whole, each with its place. `len`: bytes of the file. If they are more than allowed, the
-    /// file is cut off, at `most_bytes` or behind the last record that fits: either will do.
-    fn scan(&mut self, len: u64, most_bytes: u64) -> Result<Vec<(usize, Head)>, PageFileError> {
-        let whole = (len - HEADER as u64) / record_bytes(&self.shape) as u64;
-        let n_whole = usize::try_from(whole).unwrap_or(usize::MAX).min(self.n_places);
-        if len > most_bytes {
-            let offset = offset(&self.shape, n_whole);
-            let cut = self.disk.cut(offset);
-            cut.map_err(|error| PageFileError::Unwritable { offset, error })?;
-        }
-        self.places.resize_with(n_whole, || None);
-        let mut heads = Vec::new();
-        let mut bytes = vec![0; head_bytes(&self.shape)];
-        for place in 0..n_whole {
-            let read = self.disk.read(offset(&self.shape, place), &mut bytes);
-            read.map_err(|error| PageFileError::Unreadable { error })?;
-            if let Ok(head) = decode_head(&self.shape, &bytes) {
-                heads.push((place, head));
-            }
-        }
-        Ok(heads)
-    }
-    // ANCHOR_END: scan
-
-    // ANCHOR: link
-    /// Takes the records that were found, as far as each leads back to the beginning of a
-    /// text. All other places are free. The next number is higher than any that was found.
-    fn link(&mut self, mut heads: Vec<(usize, Head)>) {
-        heads.sort_by_key(|(_, head)| head.number);
-        let mut place_of = HashMap::new();
-        // A parent has a lower number: it comes before those that follow it.
-        for (place, head) in heads {
-            self.next_number = head.number + 1;
-            let parent: Option<usize> = place_of.get(&head.parent).copied();
-            if head.parent > 0 && parent.is_none_or(|parent| self.places[parent].is_none()) {
-                continue;
-            }
-            if let Some(earlier) = self.child(head.parent, &head.tokens) {
-                self.forget(earlier);
-            }
-            place_of.insert(head.number, place);
-            self.add(place, head);
-        }
-        let places = (0..self.places.len()).rev();
-        self.free = places.filter(|place| self.places[*place].is_none()).collect();
-    }
-    // ANCHOR_END: link
-
-    /// Puts the records that were found in the order of their use: the latest record and those
-    /// before it were used last, before them the latest of the others, and so on.
-    fn order(&mut self) {
-        let mut place_of = BTreeMap::new();
-        for (place, entry) in self.places.iter().enumerate() {
-            if let Some(entry) = entry {
-                place_of.insert(entry.head.number, place);
-            }
-        }
-        let mut newest_first = Vec::new();
-        let mut is_there = vec![false; self.places.len()];
-        for place in place_of.values().rev() {
-            let mut path = Vec::new();
-            let mut next = Some(*place);
-            while let Some(place) = next.filter(|place| !is_there[*place]) {
-                is_there[place] = true;
-                path.push(place);
-                next = place_of.get(&self.head(place).parent).copied();
-            }
-            newest_first.extend(path.into_iter().rev());
-        }
-        self.touch(&newest_first);
+        let index = Index::open(&mut *disk, &shape, most_bytes)?;
+        Ok(PageFile { disk, shape, index })
     }
 
     /// Records that can be found.
     pub fn n_records(&self) -> usize {
-        self.by_use.len()
+        self.index.n_records()
     }
 
-    /// Records that the file may have.
+    /// Records that the file is allowed to have.
     pub fn n_places(&self) -> usize {
-        self.n_places
+        self.index.n_places()
     }
 
     /// What all pages have in common.
@@ -324,118 +87,117 @@ impl PageFile {
         &self.shape
     }
 
-    /// Reads the record at a place, whatever is there: [`wanted`](Self::wanted) says which are
-    /// to be read, and [`bring_back`](Self::bring_back) looks at what came of it.
+    /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) says which are to
+    /// be read, and [`bring_back`](Self::bring_back) checks them.
     pub fn read(&mut self, wanted: Wanted) -> Read {
-        let mut bytes = vec![0; record_bytes(&self.shape)];
-        let read = self.disk.read(offset(&self.shape, wanted.place), &mut bytes);
+        let mut bytes = vec![0; self.shape.record_bytes()];
+        let read = self.disk.read(self.shape.offset(wanted.place), &mut bytes);
         Read { wanted, bytes: read.map(|()| bytes) }
     }
 
-    /// The record at a place that has one.
-    fn head(&self, place: usize) -> &Head {
-        &self.places[place].as_ref().expect("a record that can be found").head
-    }
-
-    /// Where the record lies that holds `tokens` behind the record with the number `parent`.
-    fn child(&self, parent: u64, tokens: &[u32]) -> Option<usize> {
-        self.children.get(&parent)?.get(tokens).copied()
-    }
-
     // ANCHOR: find
-    /// The places of the pages that `text` begins with, in its order, as far as the file has
-    /// them. Tokens behind the last full page are not looked at.
+    /// The places of the pages that `tokens` begins with, in its order, as far as the file has
+    /// them. Tokens after the last full page are ignored.
     ///
     /// In the file above: `once upon a king` → `0 2`, `a king` → nothing.
-    pub fn find(&self, text: &[u32]) -> Vec<usize> {
+    pub fn find(&self, tokens: &[u32]) -> Vec<usize> {
+        // ch16 task 2: follow the tokens from record to record
         let mut places = Vec::new();
         let mut parent = 0;
-        for tokens in text.chunks_exact(self.shape.page_size) {
-            let Some(place) = self.child(parent, tokens) else { break };
+        for page in tokens.chunks_exact(self.shape.page_size) {
+            let Some(place) = self.index.child(parent, page) else { break };
             places.push(place);
-            parent = self.head(place).number;
+            parent = self.index.head(place).number;
         }
         places
     }
     // ANCHOR_END: find
 
     // ANCHOR: use
-    /// Notes that the pages of a text are used now. `places`: in the order of the text. Its
-    /// first page counts as used last: so a page is never older than one that follows it, and
-    /// the oldest of all is one that nothing follows.
+    /// Notes that the pages of a sequence are used now. `places`: in the order of the sequence.
+    /// Its first page counts as used last. So a page is never older than one that follows it,
+    /// and nothing follows the oldest page of all.
     fn touch(&mut self, places: &[usize]) {
+        // ch16 task 3: the first page is used last
         for place in places.iter().rev() {
-            self.clock += 1;
-            let entry = self.places[*place].as_mut().expect("a record that can be found");
-            self.by_use.remove(&entry.last_used);
-            entry.last_used = self.clock;
-            self.by_use.insert(self.clock, *place);
+            self.index.use_now(*place);
         }
     }
     // ANCHOR_END: use
 
-    // ANCHOR: forget
-    /// Adds a record, used now.
-    fn add(&mut self, place: usize, head: Head) {
-        self.clock += 1;
-        self.by_use.insert(self.clock, place);
-        self.children.entry(head.parent).or_default().insert(head.tokens.clone(), place);
-        self.places[place] = Some(Entry { head, last_used: self.clock });
+    // ANCHOR: make_room
+    /// A place for a record: one that is free, or that of the page that was used longest ago,
+    /// which is forgotten. `None` if every page was used after `before`.
+    fn make_room(&mut self, before: u64) -> Option<usize> {
+        // ch16 task 3: a free place, or that of the oldest page
+        if let Some(place) = self.index.take_place() {
+            return Some(place);
+        }
+        let (place, last_used) = self.index.oldest()?;
+        if last_used > before {
+            return None;
+        }
+        self.index.forget(place);
+        self.index.take_place()
     }
+    // ANCHOR_END: make_room
 
-    /// Forgets a record and all that follow it: without it, nobody finds them. Their places
-    /// are free.
-    fn forget(&mut self, place: usize) {
-        let Head { parent, tokens, .. } = self.head(place).clone();
-        if let Some(children) = self.children.get_mut(&parent) {
-            children.remove(&tokens);
-            if children.is_empty() {
-                self.children.remove(&parent);
-            }
+    // ANCHOR: put
+    /// Writes a page to a place that [`make_room`](Self::make_room) gave. The page can be found
+    /// only after it is written. If the write fails, the place is given back, and the number is
+    /// not given again.
+    fn put(
+        &mut self,
+        place: usize,
+        parent: u64,
+        tokens: &[u32],
+        (k, v): (&[f32], &[f32]),
+    ) -> Result<(), PageFileError> {
+        // ch16 task 3: write the page, and only then let it be found
+        let number = self.index.take_number();
+        let bytes = encode(&self.shape, number, parent, tokens, k, v);
+        let offset = self.shape.offset(place);
+        if let Err(error) = self.disk.write(offset, &bytes) {
+            self.index.give_back(place);
+            return Err(PageFileError::Unwritable { offset, error });
         }
-        let mut gone = vec![place];
-        while let Some(place) = gone.pop() {
-            let entry = self.places[place].take().expect("a record that can be found");
-            self.by_use.remove(&entry.last_used);
-            self.free.push(place);
-            let followers = self.children.remove(&entry.head.number).unwrap_or_default();
-            gone.extend(followers.values());
-        }
+        let head = decode_head(&self.shape, &bytes).expect("a head that was just encoded");
+        self.index.add(place, head);
+        Ok(())
     }
-    // ANCHOR_END: forget
+    // ANCHOR_END: put
 
     // ANCHOR: keep
-    /// Writes the full pages of a text that the file has not yet, in the order of the text,
-    /// and returns how many. All its pages are used now. `table` and `slab` have their rows,
-    /// computed; `text` begins with the tokens that the table holds.
+    /// Writes the full pages of a sequence that the file lacks, in the order of the sequence,
+    /// and returns how many. All its pages are used now. `table` and `slab` hold their rows,
+    /// computed; `tokens` begins with the tokens that the table holds.
     ///
     /// If the file is full, the pages that were used longest ago make room, but never one of
-    /// this text: of a text that is longer than the file, the beginning is kept.
+    /// this sequence: of a sequence that is longer than the file, the beginning is kept.
     ///
     /// # Errors
-    /// [`PageFileError::Unwritable`]. The pages that were written before are kept; what lay at
-    /// the place is forgotten, as it may be half overwritten. The number that the page was to
-    /// have is used up: its head may lie there whole.
+    /// [`PageFileError::Unwritable`]. The pages that were written before are kept. The record at
+    /// the place is forgotten, because it can be half overwritten.
     ///
     /// # Panics
-    /// If the table holds more tokens than `text` has, or has pages of another size.
-    pub fn keep(&mut self, text: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
+    /// If the table holds more tokens than `tokens` has, or has pages of another size.
+    pub fn keep(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
         let size = self.shape.page_size;
         assert_eq!(table.page_size(), size, "slots in a page: table and file");
-        let (held, given) = (table.len(), text.len());
-        assert!(held <= given, "the table holds {held} tokens, the text has {given}");
-        let full = held / size;
-        let text = &text[..full * size];
-        let before = self.clock;
-        let mut places = self.find(text);
+        let (held, given) = (table.len(), tokens.len());
+        assert!(held <= given, "the table holds {held} tokens, {given} are given");
+        let full = &tokens[..held / size * size];
+        // ch16 task 3: write what is missing, in the order of the sequence
+        let before = self.index.clock();
+        let mut places = self.find(full);
         self.touch(&places);
         let found = places.len();
         let mut outcome = Ok(());
-        for page in found..full {
+        for (page, tokens) in full.chunks_exact(size).enumerate().skip(found) {
             let Some(place) = self.make_room(before) else { break };
-            let tokens = &text[page * size..][..size];
-            let parent = places.last().map_or(0, |place| self.head(*place).number);
-            outcome = self.put(place, parent, tokens, slab, table.pages()[page]);
+            let parent = places.last().map_or(0, |place| self.index.head(*place).number);
+            let rows = self.numbers(table.pages()[page]);
+            outcome = self.put(place, parent, tokens, (&slab.k[rows.clone()], &slab.v[rows]));
             if outcome.is_err() {
                 break;
             }
@@ -444,89 +206,47 @@ impl PageFile {
         self.touch(&places);
         outcome.map(|()| places.len() - found)
     }
-
-    /// A place for a record: one that is free, or that of the page that was used longest ago,
-    /// which is forgotten. `None` if there are only pages that were used after `before`.
-    fn make_room(&mut self, before: u64) -> Option<usize> {
-        if self.free.is_empty() {
-            if self.places.len() < self.n_places {
-                self.places.push(None);
-                return Some(self.places.len() - 1);
-            }
-            let (last_used, place) = self.by_use.first_key_value()?;
-            if *last_used > before {
-                return None;
-            }
-            self.forget(*place);
-        }
-        self.free.pop()
-    }
-
-    /// Writes a page to a place that nobody has. It can be found only when it is written. If
-    /// the write fails, the place is free, and the number is not given again.
-    fn put(
-        &mut self,
-        place: usize,
-        parent: u64,
-        tokens: &[u32],
-        slab: &PageSlab,
-        page: PageId,
-    ) -> Result<(), PageFileError> {
-        let (number, numbers) = (self.next_number, whole(&self.shape, page));
-        self.next_number += 1;
-        let (k, v) = (&slab.k[numbers.clone()], &slab.v[numbers]);
-        let bytes = encode(&self.shape, number, parent, tokens, k, v);
-        let offset = offset(&self.shape, place);
-        if let Err(error) = self.disk.write(offset, &bytes) {
-            self.free.push(place);
-            return Err(PageFileError::Unwritable { offset, error });
-        }
-        let rows_checksum = u32_at(&bytes, 4);
-        self.add(place, Head { number, parent, tokens: tokens.into(), rows_checksum });
-        Ok(())
-    }
     // ANCHOR_END: keep
 
+    /// Where the numbers of a page lie in a slab's `k` and in its `v`: all of them side by side.
+    fn numbers(&self, page: PageId) -> Range<usize> {
+        page.index() * self.shape.numbers()..(page.index() + 1) * self.shape.numbers()
+    }
+
     // ANCHOR: wanted
-    /// The pages of a text that the file has and `prefixes` has not, in the order of the text;
-    /// at least one token of the text is left to compute. The pages of the text that the file
-    /// has are used now, those in memory included, but not a last page that would leave no
-    /// token. Nobody owns a page more than before.
+    /// The pages of a sequence that the file has and `prefixes` has not, in the order of the
+    /// sequence; at least one token is left to compute. The pages that the file has are used
+    /// now, those in memory included, but not a last page that would leave no token. No page
+    /// has one more owner than before.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
     pub fn wanted(
         &mut self,
-        text: &[u32],
+        tokens: &[u32],
         prefixes: &mut dyn Prefixes,
         slab: &SharedSlab,
     ) -> Result<Vec<Wanted>, CacheError> {
-        let held = ForkCache::with_prefix(slab, prefixes, text)?.len() / self.shape.page_size;
-        let places = self.find(&text[..text.len().saturating_sub(1)]);
+        let held = ForkCache::with_prefix(slab, prefixes, tokens)?.len() / self.shape.page_size;
+        let places = self.find(&tokens[..tokens.len().saturating_sub(1)]);
         self.touch(&places);
-        let mut wanted = Vec::new();
-        for (page, place) in places.into_iter().enumerate().skip(held) {
-            wanted.push(Wanted { page, place, number: self.head(place).number });
-        }
-        Ok(wanted)
+        let missing = places.into_iter().enumerate().skip(held);
+        Ok(missing.map(|(page, place)| Wanted { page, place, number: self.index.head(place).number }).collect())
     }
     // ANCHOR_END: wanted
 
     // ANCHOR: accept
     /// The rows of a page that was read, if the file still has the record that was wanted. If
-    /// what was read is another one, or damaged, or if nothing could be read, the file forgets
-    /// the record.
+    /// that record cannot be read, is damaged or is not the one in the index, it is forgotten.
     fn accept(&mut self, read: &Read) -> Option<PageRows> {
+        // ch16 task 4: the rows, if they are those that were wanted
         let Wanted { place, number, .. } = read.wanted;
-        let entry = self.places.get(place)?.as_ref()?;
-        if entry.head.number != number {
-            return None;
-        }
+        let expected = self.index.get(place).filter(|head| head.number == number)?;
         let bytes = read.bytes.as_ref().ok();
         match bytes.and_then(|bytes| decode(&self.shape, bytes).ok()) {
-            Some((head, rows)) if head == entry.head => Some(rows),
+            Some((head, rows)) if head == *expected => Some(rows),
             _ => {
-                self.forget(place);
+                self.index.forget(place);
                 None
             }
         }
@@ -534,30 +254,31 @@ impl PageFile {
     // ANCHOR_END: accept
 
     // ANCHOR: bring_back
-    /// Gives pages of a text that were read to `prefixes`, and returns how many. `read`: what
-    /// came of reading the pages that were [`wanted`](Self::wanted), in their order. Some may
-    /// be missing, also in the middle, as they are being read for another text: what is behind
-    /// a gap is not brought back.
+    /// Gives pages of a sequence that were read to `prefixes`, and returns how many. `read`:
+    /// what was read for [`wanted`](Self::wanted), in its order. Some pages can be missing, also
+    /// in the middle, because they are being read for another sequence: what follows a gap is
+    /// not brought back.
     ///
-    /// The pages go to free pages of the slab; where there are too few, others are evicted,
-    /// but none of this text. If that is not enough either, the first ones are brought back. A
-    /// page that cannot be read, or is damaged, or that the file has lost since, ends the
-    /// prefix: it and those behind it are computed again. Pages that `prefixes` has by now are
-    /// passed over; if it has lost one that was not wanted, nothing is brought back.
+    /// The pages go to free pages of the slab; where there are too few, others are evicted, but
+    /// none of this sequence. If that is not enough either, the first ones are brought back. A
+    /// page that cannot be read, is damaged, or has left the file since, ends the prefix: it and
+    /// those after it are recomputed. Pages that `prefixes` has by now are skipped; if it has
+    /// lost one that was not wanted, nothing is brought back.
     ///
-    /// Nobody but `prefixes` owns a page more than before.
+    /// No one but `prefixes` owns a page more than before.
     ///
     /// # Errors
-    /// The errors of [`Prefixes`]: the slab is another one than its pages came from.
+    /// The errors of [`Prefixes`]: the slab is not the one that its pages came from.
     pub fn bring_back(
         &mut self,
-        text: &[u32],
+        tokens: &[u32],
         read: &[Read],
         prefixes: &mut dyn Prefixes,
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
+        // ch16 task 4: hold what is there, make room, copy, insert
         // As long as this cache lives, the pages before those that are missing stay.
-        let mut cache = ForkCache::with_prefix(slab, prefixes, text)?;
+        let mut cache = ForkCache::with_prefix(slab, prefixes, tokens)?;
         let held = cache.len() / self.shape.page_size;
         let mut pages = Vec::new();
         for read in read {
@@ -574,50 +295,17 @@ impl PageFile {
         }
         cache.extend(pages.len() * self.shape.page_size)?;
         for (page, rows) in cache.table().pages()[held..].iter().zip(&pages) {
-            let (slab, numbers) = (&mut *slab.borrow_mut(), whole(&self.shape, *page));
-            slab.k[numbers.clone()].copy_from_slice(&rows.k);
-            slab.v[numbers].copy_from_slice(&rows.v);
+            self.copy_in(*page, rows, &mut slab.borrow_mut());
         }
-        cache.insert_into(prefixes, text)?;
+        cache.insert_into(prefixes, tokens)?;
         Ok(pages.len())
     }
     // ANCHOR_END: bring_back
-}
 
-// ANCHOR: header
-/// Reads the header of a file, or gives it one; returns the bytes that the file then has.
-fn read_header(disk: &mut dyn Disk, shape: &PageShape) -> Result<u64, PageFileError> {
-    let unreadable = |error| PageFileError::Unreadable { error };
-    let (len, own) = (disk.len().map_err(unreadable)?, shape.header());
-    let mut header = [0; HEADER];
-    let there = &mut header[..len.min(HEADER as u64) as usize];
-    disk.read(0, there).map_err(unreadable)?;
-    if there.len() < HEADER && own.starts_with(there) {
-        disk.write(0, &own).map_err(|error| PageFileError::Unwritable { offset: 0, error })?;
-        return Ok(HEADER as u64);
+    /// Copies the rows of a record to a page of the slab.
+    fn copy_in(&self, page: PageId, rows: &PageRows, slab: &mut PageSlab) {
+        let numbers = self.numbers(page);
+        slab.k[numbers.clone()].copy_from_slice(&rows.k);
+        slab.v[numbers].copy_from_slice(&rows.v);
     }
-    let found = PageShape::read(&header)?;
-    if found.format != shape.format {
-        let (found, expected) = (found.format, shape.format);
-        return Err(PageFileError::WrongFormat { found, expected });
-    }
-    if found.layout != shape.layout {
-        let (found, expected) = (found.layout, shape.layout);
-        return Err(PageFileError::WrongLayout { found, expected });
-    }
-    if found.model != shape.model {
-        let (found, expected) = (found.model, shape.model);
-        return Err(PageFileError::OtherModel { found, expected });
-    }
-    if found.page_size != shape.page_size {
-        let (found, expected) = (found.page_size, shape.page_size);
-        return Err(PageFileError::WrongPageSize { found, expected });
-    }
-    Ok(len)
-}
-// ANCHOR_END: header
-
-/// Where the rows of a page lie in a slab's `k` and in its `v`: all of them side by side.
-fn whole(shape: &PageShape, page: PageId) -> std::ops::Range<usize> {
-    page.index() * shape.numbers()..(page.index() + 1) * shape.numbers()
 }

@@ -294,7 +294,7 @@ mod checks {
     // Task 1
 
     #[test]
-    fn task_1_full_pages_are_taken_and_no_other() {
+    fn task_1_a_full_page_is_taken_and_no_other() {
         for size in 1..=LARGEST_PAGE {
             for len in 0..=3 * size + 1 {
                 let mut desk = Desk::new(size, 20);
@@ -302,11 +302,11 @@ mod checks {
                 let mut table = desk.table(len);
                 let before = numbers(&table);
                 desk.insert(&text, &mut table);
-                let at = format!("an insert of {len} tokens, page size {size}");
+                let at = format!("an insert of {}, page size {size}", count(len, "token"));
                 same!(
                     desk.trie.n_pages(),
                     len / size,
-                    "pages of the trie after {at}: one that is not full is not taken"
+                    "pages of the trie after {at}: full pages are taken, the last one too, and one that is not full is not"
                 );
                 same!(numbers(&table), before, "pages of the table after {at}: nothing was there to swap");
                 for (place, page) in before.into_iter().enumerate() {
@@ -399,7 +399,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_a_duplicate_that_somebody_else_has_too_loses_one_owner() {
+    fn task_1_duplicates_that_a_fork_has_too_lose_one_owner() {
         let mut desk = Desk::new(4, 7);
         desk.keep(&counting(4));
         let mut table = desk.table(5);
@@ -431,14 +431,18 @@ mod checks {
         same!(desk.trie.n_pages(), 4, "pages of the trie: one common, one more of the first text, two of the second");
     }
 
-    /// The second pages hold the same tokens, behind others: their rows are not the same.
+    /// The second pages hold the same tokens, after different ones: their rows are not the same.
     #[test]
-    fn task_1_the_same_tokens_behind_others_are_another_page() {
+    fn task_1_a_page_belongs_to_all_tokens_before_it() {
         let mut desk = Desk::new(2, 9);
         let _a = desk.tell(&[1, 1, 7, 7, 8, 8]);
         let b = desk.tell(&[2, 2, 7, 7, 8, 8]);
         let why = "rows depend on all tokens before them";
-        same!(numbers(&b), [3, 4, 5], "pages of the second text: 7, 7 is in both, but behind other tokens; {why}");
+        same!(
+            numbers(&b),
+            [3, 4, 5],
+            "pages of the second sequence: 7, 7 is in both, but after different tokens; {why}"
+        );
         same!(desk.trie.n_pages(), 6, "pages of the trie");
         let c = desk.tell(&[7, 7, 7, 7, 7, 7]);
         same!(numbers(&c), [6, 7, 8], "pages of a text that repeats itself: the same tokens at another place; {why}");
@@ -485,7 +489,7 @@ mod checks {
 
     /// Alone in a pool of 3 pages: what the first text left must not stay pinned beside the second text's own copy of it.
     #[test]
-    fn task_1_a_page_has_as_many_owners_as_those_behind_it() {
+    fn task_1_a_page_has_as_many_owners_as_those_after_it() {
         let mut desk = Desk::new(4, 3);
         desk.keep(&counting(4));
         let mut table = desk.table(8);
@@ -587,6 +591,11 @@ mod checks {
         refused(&mut desk, &text, &mut table, &mut other_pool(5, &[1]), free(0), "in which page 0 is free");
         desk.insert(&text, &mut table);
         same!(desk.owners(), [2, 2, 0, 0, 0], "owners after the insert over the right pool, after the refusals");
+        // The last page is not full, and the table's all the same.
+        let (mut desk, text) = (Desk::new(4, 5), counting(9));
+        let mut table = desk.table(9);
+        let tail = "in which page 2 is free, the table's last page, which is not full";
+        refused(&mut desk, &text, &mut table, &mut other_pool(5, &[0, 1]), free(2), tail);
 
         // Of the trie's pages 2 and 3. The table is at home in the other pool.
         let mut desk = Desk::new(4, 5);
@@ -604,7 +613,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_a_text_of_100_000_pages_takes_no_recursion() {
+    fn task_1_very_long_sequences_take_no_recursion() {
         for many in more_and_more() {
             let mut desk = Desk::new(1, many);
             // The same token all along: only its place tells a page from the others.
@@ -739,7 +748,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_a_page_is_found_behind_its_own_prefix_only() {
+    fn task_2_a_page_is_found_after_its_own_prefix_only() {
         let mut desk = Desk::new(2, 9);
         desk.keep(&[1, 1, 7, 7, 8, 8]);
         desk.keep(&[2, 2, 7, 7, 8, 8]);
@@ -806,7 +815,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_a_text_of_100_000_pages_takes_no_recursion() {
+    fn task_2_very_long_sequences_take_no_recursion() {
         for many in more_and_more() {
             let mut desk = Desk::new(1, many);
             let text = vec![7; many];
@@ -1130,6 +1139,56 @@ mod checks {
     }
 
     #[test]
+    fn task_3_a_call_is_a_tick_of_the_clock() {
+        let mut desk = Desk::new(2, 9);
+        desk.keep(&counting(4));
+        desk.keep(&[50, 50]);
+        let what = "(page, last_used) as `pages` lists them";
+        let used = listed(&desk.trie);
+        assert!(
+            used[2].1 > used[1].1,
+            "{what}: page 2 was inserted after 0 and 1, so it was used later; yours: {used:?}"
+        );
+        same!(desk.found(&counting(5)), [0, 1], "pages found of the first sequence");
+        let used = listed(&desk.trie);
+        assert!(
+            used[0].1 > used[2].1 && used[1].1 > used[2].1,
+            "{what}: pages 0 and 1 were looked up after page 2 was inserted, so they were used later: each lookup and each \
+             insert is a tick of the clock; yours: {used:?}"
+        );
+    }
+
+    #[test]
+    fn task_3_an_insert_uses_no_page_beyond_its_table() {
+        let mut desk = Desk::new(2, 9);
+        desk.keep(&counting(6));
+        desk.keep(&[50, 50]);
+        let mut table = desk.table(2);
+        desk.insert(&counting(6), &mut table);
+        desk.release(table);
+        same!(
+            desk.evict_all(),
+            [2, 1, 3, 0],
+            "the order of eviction: the sequence of pages 0, 1, 2 came first, then page 3, and then an insert with a table that \
+             holds the tokens of page 0 only: it used that page, and not 1 and 2, which the trie found beyond the table"
+        );
+    }
+
+    #[test]
+    fn task_3_a_parent_that_became_a_leaf_is_next() {
+        let mut desk = Desk::new(1, 5);
+        desk.keep(&[1, 2]);
+        desk.keep(&[3, 4]);
+        same!(desk.evict(2), 2, "evict(2) of four pages that no sequence uses");
+        same!(
+            desk.owners(),
+            [0, 0, 1, 1, 0],
+            "owners after evict(2): the sequence of pages 0 and 1 came first, then that of 2 and 3. Page 1 goes, and then 0, \
+             which has become a leaf and is older than 3: each page is chosen anew, not in rounds of leaves"
+        );
+    }
+
+    #[test]
     fn task_3_an_insert_that_is_refused_uses_no_page() {
         let mut desk = Desk::new(2, 6);
         desk.keep(&[1, 1, 2, 2]);
@@ -1243,6 +1302,13 @@ mod checks {
         same!(owners(&other), before, "owners in the other pool after the refused evict");
         same!(desk.trie.n_pages(), 3, "pages of the trie after the refused evict");
         same!(desk.trie.evict(0, &mut other), Ok(0), "evict(0), over another pool: it looks for no page");
+        let mut free = other_pool(4, &[0]);
+        same!(
+            desk.trie.evict(2, &mut free),
+            Ok(0),
+            "evict(2), over another pool in which pages 1, 2, 3 have no owner: to be evicted, a page has exactly one"
+        );
+        same!(desk.trie.n_pages(), 3, "pages of the trie after that evict");
         same!(desk.evict(3), 3, "evict(3) over the right pool, after the refusal");
     }
 

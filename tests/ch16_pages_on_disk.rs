@@ -28,18 +28,17 @@ mod checks {
     use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-    use page_by_page::chapters::ch16_pages_on_disk::{
-        Head, PageFile, decode, decode_head, encode, head_bytes, offset, record_bytes,
-    };
+    use page_by_page::chapters::ch16_pages_on_disk::{PageFile, decode};
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::disk::file::FileDisk;
-    use page_by_page::disk::{HEADER, PageFileError, PageShape, Read, RecordError, Wanted};
+    use page_by_page::disk::record::{Head, RecordError};
+    use page_by_page::disk::{HEADER, PageFileError, PageShape, Read, Wanted};
     use page_by_page::kernels::RowFormat;
     use page_by_page::prefixes::Prefixes;
 
     use crate::support::asking::{asking, granted, made, quietly};
     use crate::support::disk::{MemoryDisk, apply, head_sum, heads, lengths, prefixes, record};
-    use crate::support::limits::{alive, often, once};
+    use crate::support::limits::{often, once};
     use crate::support::oracle::{Dice, STEPS, seeds};
     use crate::support::packed::hex;
     use crate::support::story::{SAMPLING, Storyteller};
@@ -107,7 +106,7 @@ mod checks {
         (first..first + n as u32).collect()
     }
 
-    /// Room for so many records.
+    /// Room for this many records.
     fn room(shape: &PageShape, records: usize) -> u64 {
         (HEADER + records * lengths(shape).1) as u64
     }
@@ -211,7 +210,7 @@ mod checks {
             let before = self.owners();
             let question = format!("wanted of {}", shown(text));
             let wanted = granted(question.as_str(), || self.file.wanted(text, &mut self.trie, &self.slab));
-            same!(self.owners(), before, "owners of the pages after a {question}: nobody has one more or less");
+            same!(self.owners(), before, "owners of the pages after a {question}: no one has one more or less");
             wanted
         }
 
@@ -230,7 +229,7 @@ mod checks {
             same!(
                 owned,
                 self.trie.n_pages(),
-                "pages with an owner after a {question}, nobody but the prefix cache having any: as many as it has"
+                "pages with an owner after a {question}, no one but the prefix cache having any: as many as it has"
             );
             same!(
                 self.owners().iter().max().copied().unwrap_or(0) < 2,
@@ -286,29 +285,6 @@ mod checks {
 
     // Task 1
 
-    #[test]
-    fn task_1_how_long_a_record_is() {
-        let storyteller =
-            PageShape { layout: KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 }, page_size: 16, ..SHAPE };
-        let qwen3 =
-            PageShape { layout: KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 }, page_size: 256, ..SHAPE };
-        for (shape, head, record) in
-            [(SHAPE, HEAD, RECORD), (TINY, 28, 36), (storyteller, 88, 49_240), (qwen3, 1048, 58_721_304)]
-        {
-            let PageShape { layout, page_size, .. } = shape;
-            same!(head_bytes(&shape), head, "head_bytes for pages of {page_size} and {layout:?}");
-            same!(record_bytes(&shape), record, "record_bytes for pages of {page_size} and {layout:?}");
-        }
-    }
-
-    #[test]
-    fn task_1_where_a_record_begins_also_beyond_four_gib() {
-        for place in [0, 1, 2, 255, 256, 65_535, 65_536, 4_294_967, 4_294_968, 5_000_000_000] {
-            let expected = HEADER as u64 + 1000 * place as u64;
-            same!(offset(&SHAPE, place), expected, "offset of place {place}, records of 1,000 bytes");
-        }
-    }
-
     /// The parts of a record, for a message.
     fn part(byte: usize) -> String {
         match byte {
@@ -322,58 +298,6 @@ mod checks {
         }
     }
 
-    /// What the wrong checksum of a head is over, if it can be told. `head`: the bytes behind its first four.
-    fn over(sum: u32, head: &[u8]) -> &'static str {
-        let header = SHAPE.header();
-        if sum == crc32fast::hash(head) {
-            "; yours is the checksum of the head alone: the file's header belongs before it, without its last 4 bytes"
-        } else if sum == crc32fast::hash(&[&header[..], head].concat()) {
-            "; yours has the whole header before the head: leave out its last 4 bytes, its own checksum"
-        } else {
-            ""
-        }
-    }
-
-    /// The same, for what decode says.
-    fn over_what(said: Option<&RecordError>, head: &[u8]) -> &'static str {
-        match said {
-            Some(RecordError::DamagedHead { expected, .. }) => over(*expected, head),
-            _ => "",
-        }
-    }
-
-    #[test]
-    fn task_1_a_record_byte_by_byte() {
-        for (number, parent, text) in [
-            (1, 0, counting(1, 4)),
-            (7, 3, counting(100, 8)),
-            (u64::from(u32::MAX) + 6, u64::from(u32::MAX) + 5, text_of([0, u32::MAX, 1 << 24, 65_536])),
-        ] {
-            alive();
-            let (k, v) = (rows(&SHAPE, &text, 0), rows(&SHAPE, &text, 1));
-            let tokens = &text[text.len() - SIZE..];
-            let question = format!("encode of record {number} behind {parent}, tokens {tokens:?}");
-            let asked = asking(question.as_str());
-            let found = encode(&SHAPE, number, parent, tokens, &k, &v);
-            drop(asked);
-            let expected = record(&SHAPE, number, parent, tokens, &k, &v);
-            same!(found.len(), expected.len(), "bytes of {question}");
-            // What the checksums are of comes before they do.
-            let order = (8..RECORD).chain(4..8).chain(0..4);
-            let differ = order.into_iter().find(|byte| found[*byte] != expected[*byte]);
-            if let Some(byte) = differ {
-                let sum = u32::from_le_bytes(found[..4].try_into().unwrap());
-                let over = if byte < 4 { over(sum, &found[4..HEAD]) } else { "" };
-                panic!(
-                    "{question}\n  byte {byte}, in {}{over}\n  expected: {:#04X}\n  yours:    {:#04X}",
-                    part(byte),
-                    expected[byte],
-                    found[byte]
-                );
-            }
-        }
-    }
-
     #[test]
     fn task_1_decode_reads_what_was_encoded() {
         for (number, parent, text) in
@@ -381,7 +305,7 @@ mod checks {
         {
             let bytes = record_of(&SHAPE, number, parent, &text);
             let (k, v) = (rows(&SHAPE, &text, 0), rows(&SHAPE, &text, 1));
-            let question = format!("decode of record {number} behind {parent}, tokens {text:?}");
+            let question = format!("decode of record {number} after {parent}, tokens {text:?}");
             let (head, found) = granted(question.as_str(), || decode(&SHAPE, &bytes));
             same!((head.number, head.parent), (number, parent), "number and parent in a {question}");
             same!(head.tokens[..], text[..], "tokens in a {question}");
@@ -390,9 +314,6 @@ mod checks {
             let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
             let expected = Head { number, parent, tokens: text.as_slice().into(), rows_checksum };
             same!(head, expected, "the head in a {question}");
-            let alone =
-                granted(format!("decode_head of the first {HEAD} bytes"), || decode_head(&SHAPE, &bytes[..HEAD]));
-            same!(alone, expected, "the head by decode_head, from its {HEAD} bytes alone");
         }
     }
 
@@ -405,14 +326,6 @@ mod checks {
                 decode(&SHAPE, &bytes[..len]).err(),
                 Some(expected),
                 "decode of {len} bytes, where a record has 1,000"
-            );
-        }
-        for len in 0..HEAD {
-            let expected = RecordError::WrongLength { found: len, expected: HEAD };
-            same!(
-                decode_head(&SHAPE, &bytes[..len]).err(),
-                Some(expected),
-                "decode_head of {len} bytes, a head has 40"
             );
         }
     }
@@ -435,13 +348,7 @@ mod checks {
                     }
                 };
                 let question = format!("decode of a record whose byte {byte} has changed, in {}", part(byte));
-                let found = decode(&SHAPE, &bytes).err();
-                let wrong = found.as_ref().filter(|found| **found != expected);
-                let over = over_what(wrong, &bytes[4..HEAD]);
-                same!(found, Some(expected.clone()), "{question}: it belongs to {why}{over}");
-                let head = decode_head(&SHAPE, &bytes).err();
-                let of_head = (byte < HEAD).then_some(expected);
-                same!(head, of_head, "decode_head, where byte {byte} has changed, in {}", part(byte));
+                same!(decode(&SHAPE, &bytes).err(), Some(expected), "{question}: it belongs to {why}");
             }
         }
     }
@@ -470,10 +377,7 @@ mod checks {
         for (number, parent) in [(5, 5), (5, 6), (0, 0), (1, u64::MAX), (1 << 32, (1 << 32) + 1)] {
             let bytes = record_of(&SHAPE, number, parent, &counting(1, 4));
             let expected = Some(RecordError::WrongParent { number, parent });
-            let found = decode_head(&SHAPE, &bytes).err();
-            let over = over_what(found.as_ref(), &bytes[4..HEAD]);
-            same!(found, expected, "decode_head of record {number} behind {parent}{over}");
-            same!(decode(&SHAPE, &bytes).err(), expected, "decode of record {number} behind {parent}");
+            same!(decode(&SHAPE, &bytes).err(), expected, "decode of record {number} after {parent}");
         }
         same!(decode(&SHAPE, &[0; RECORD]).is_err(), true, "whether decode refuses zeros: no record was written there");
     }
@@ -481,120 +385,9 @@ mod checks {
     // Task 2
 
     #[test]
-    fn task_2_a_new_file_gets_a_header() {
-        let disk = MemoryDisk::default();
-        let file = open(&disk, SHAPE, room(&SHAPE, 3));
-        same!(disk.bytes(), SHAPE.header(), "bytes of a new file, opened");
-        same!((file.n_records(), file.n_places()), (0, 3), "(records, places) of a new file with room for 3");
-        same!(file.find(&counting(1, 9)), Vec::<usize>::new(), "find in a new file");
-    }
-
-    /// Whoever was stopped while the header was written has written nothing else.
-    #[test]
-    fn task_2_a_header_that_was_cut_off_is_written_again() {
-        for len in 0..=HEADER {
-            let disk = MemoryDisk::of(SHAPE.header()[..len].to_vec());
-            open(&disk, SHAPE, room(&SHAPE, 3));
-            same!(
-                disk.bytes(),
-                SHAPE.header(),
-                "bytes of a file that ended after {len} of {HEADER} bytes of its header"
-            );
-        }
-    }
-
-    /// Opens what cannot be opened; the error, and the file is as it was.
-    #[track_caller]
-    fn refused(bytes: &[u8], shape: PageShape, what: &str) -> PageFileError {
-        let disk = MemoryDisk::of(bytes.to_vec());
-        let asked = asking(format!("open of {what}"));
-        let opened = PageFile::open(Box::new(disk.clone()), shape, room(&shape, 3));
-        drop(asked);
-        same!(disk.bytes() == bytes, true, "after open of {what}, the file is as it was");
-        match opened {
-            Ok(_) => panic!("open of {what}\n  expected: an error\n  yours:    Ok(…)"),
-            Err(error) => error,
-        }
-    }
-
-    #[test]
-    fn task_2_what_is_no_file_of_pages_is_left_alone() {
-        let long = "Once upon a time there lived a king, and he had a file in which there were no pages at all.";
-        for text in ["h", "hello", "pbppagez", long, &long.repeat(20)] {
-            let error = refused(text.as_bytes(), SHAPE, &format!("a file that says {text:.20?}"));
-            let is_it = matches!(error, PageFileError::NotAPageFile);
-            same!(is_it, true, "whether {error:?} is NotAPageFile, for a file that says {text:.20?}");
-        }
-        let file = file_of(&SHAPE, &[(1, 0, &counting(1, 4))]);
-        for byte in 0..HEADER {
-            let mut damaged = file.clone();
-            damaged[byte] ^= 0x10;
-            let error = refused(&damaged, SHAPE, &format!("a file whose byte {byte} has changed, in the header"));
-            let is_it = matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader { .. });
-            same!(is_it, true, "whether {error:?} is NotAPageFile or DamagedHeader, byte {byte}");
-        }
-    }
-
-    /// It begins like a file of pages, and was not cut off in this header.
-    #[test]
-    fn task_2_what_ends_within_another_header_is_left_alone() {
-        let other = PageShape { model: SHAPE.model ^ 1, ..SHAPE }.header();
-        let no_header = [&SHAPE.header()[..8], b" are what this text is about"].concat();
-        let cut = (13..HEADER).map(|len| other[..len].to_vec());
-        for bytes in cut.chain([no_header.clone(), no_header[..9].to_vec()]) {
-            let len = bytes.len();
-            let what = format!("a file of {len} bytes that begins like a file of pages, and goes on in another way");
-            let error = refused(&bytes, SHAPE, &what);
-            let is_it = matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader { .. });
-            same!(is_it, true, "whether {error:?} is NotAPageFile or DamagedHeader, for {what}");
-        }
-    }
-
-    #[test]
-    fn task_2_pages_of_another_shape_are_refused_with_the_numbers() {
-        let KvLayout { n_layers, n_kv_heads, head_dim } = SHAPE.layout;
-        let layouts = [
-            KvLayout { n_layers: 4, n_kv_heads, head_dim },
-            KvLayout { n_layers, n_kv_heads: 1, head_dim },
-            KvLayout { n_layers, n_kv_heads, head_dim: 6 },
-            KvLayout { n_layers: n_kv_heads, n_kv_heads: n_layers, head_dim },
-        ];
-        let wrong_size = PageShape { page_size: 5, ..SHAPE };
-        let two = PageShape { model: SHAPE.model ^ 1, ..wrong_size };
-        let three = PageShape { layout: layouts[0], ..two };
-        let four = PageShape { format: RowFormat::F16, ..three };
-        let three_wrong = format!("WrongLayout {:?} {:?}", layouts[0], SHAPE.layout);
-        let layouts =
-            layouts.map(|layout| (PageShape { layout, ..SHAPE }, format!("WrongLayout {layout:?} {:?}", SHAPE.layout)));
-        let others = [
-            (PageShape { format: RowFormat::Bf16, ..SHAPE }, "WrongFormat bf16 f32".to_string()),
-            (PageShape { format: RowFormat::F16, layout: layouts[2].0.layout, ..SHAPE }, "WrongFormat f16 f32".into()),
-            (PageShape { model: SHAPE.model ^ 1, ..SHAPE }, "OtherModel c0ffee17 c0ffee16".into()),
-            // Several things are wrong: the first of the order that open promises.
-            (four, "WrongFormat f16 f32".into()),
-            (three, three_wrong),
-            (two, "OtherModel c0ffee17 c0ffee16".into()),
-            (wrong_size, "WrongPageSize 5 4".into()),
-            (PageShape { page_size: 1 << 33, ..SHAPE }, "WrongPageSize 8589934592 4".into()),
-        ];
-        for (other, expected) in layouts.into_iter().chain(others) {
-            let file = [&other.header()[..], &[7; 3000]].concat();
-            let error = refused(&file, SHAPE, &format!("a file of {other:?}, where {SHAPE:?} is asked for"));
-            let found = match error {
-                PageFileError::WrongLayout { found, expected } => format!("WrongLayout {found:?} {expected:?}"),
-                PageFileError::WrongFormat { found, expected } => format!("WrongFormat {found} {expected}"),
-                PageFileError::OtherModel { found, expected } => format!("OtherModel {found:x} {expected:x}"),
-                PageFileError::WrongPageSize { found, expected } => format!("WrongPageSize {found} {expected}"),
-                other => format!("{other:?}"),
-            };
-            same!(found, expected, "the error of open, for a file of {other:?}, where {SHAPE:?} is asked for");
-        }
-    }
-
-    #[test]
     fn task_2_records_are_found_by_their_text() {
         let (a, b) = ([counting(1, 4), counting(7, 4)].concat(), [counting(1, 4), counting(8, 4)].concat());
-        // The same tokens as in a, behind others; and a page that lies before the one it follows.
+        // The same tokens as in a, after others; and a page that lies before the one it follows.
         let c = [counting(50, 4), counting(7, 4)].concat();
         let records: [(u64, u64, &[u32]); 5] = [(2, 1, &a), (1, 0, &a[..4]), (5, 4, &c), (9, 1, &b), (4, 0, &c[..4])];
         let disk = MemoryDisk::of(file_of(&SHAPE, &records));
@@ -616,146 +409,10 @@ mod checks {
             (&[&a[..], &[1, 2, 3, 4, 5]].concat(), vec![1, 0]),
             (&counting(1, 8), vec![1]),
             (&[1, 2, 3, 5], vec![]),
+            (&[&[9, 9, 9, 9], &a[..4]].concat(), vec![]),
         ] {
             same!(find(text), places, "places of the pages that find gives for {}", shown(text));
         }
-    }
-
-    #[test]
-    fn task_2_only_the_heads_are_read() {
-        let text = counting(1, 20);
-        let pages: Vec<_> = (1..=5).map(|n| (n as u64, n as u64 - 1, &text[..4 * n])).collect();
-        let disk = MemoryDisk::of(file_of(&SHAPE, &pages));
-        disk.take_reads();
-        same!(open(&disk, SHAPE, room(&SHAPE, 9)).n_records(), 5, "records of a file with 5 that are whole");
-        let read: usize = disk.take_reads().iter().map(|(_, bytes)| bytes).sum();
-        let most = HEADER + 5 * HEAD;
-        assert!(
-            read <= most,
-            "open of 5 records read {read} bytes: the header and 5 heads have {most}, rows are not read"
-        );
-        same!(disk.take_writes().len(), 0, "writes of an open of a file that has its header");
-    }
-
-    #[test]
-    fn task_2_what_follows_a_damaged_record_is_not_found() {
-        // 0 ─ 1 ─ 2 and 1 ─ 3, and 4 by itself.
-        let texts = [
-            counting(1, 4),
-            counting(1, 8),
-            counting(1, 12),
-            [counting(1, 8), counting(30, 4)].concat(),
-            counting(90, 4),
-        ];
-        let parents = [0, 1, 2, 2, 0];
-        let records: Vec<_> = (0..5).map(|i| (i as u64 + 1, parents[i], &texts[i][..])).collect();
-        let good = file_of(&SHAPE, &records);
-        for (damaged, left) in
-            [(0, vec![4]), (1, vec![0, 4]), (2, vec![0, 1, 3, 4]), (3, vec![0, 1, 2, 4]), (4, vec![0, 1, 2, 3])]
-        {
-            for byte in [0, 5, 8, 16, 24, HEAD - 1] {
-                let disk = MemoryDisk::of(good.clone());
-                disk.flip(HEADER + damaged * RECORD + byte, 4);
-                let file = open(&disk, SHAPE, room(&SHAPE, 9));
-                let what = format!("a file of 5 records, the head at place {damaged} damaged at its byte {byte}");
-                same!(file.n_records(), left.len(), "records that can be found in {what}");
-                for (place, text) in texts.iter().enumerate() {
-                    let is_found = file.find(text).contains(&place);
-                    same!(is_found, left.contains(&place), "whether find gives place {place} for its text, in {what}");
-                }
-            }
-            let disk = MemoryDisk::of(good.clone());
-            disk.flip(HEADER + damaged * RECORD + HEAD + 100, 4);
-            let found = open(&disk, SHAPE, room(&SHAPE, 9)).n_records();
-            same!(found, 5, "records, where the rows at place {damaged} are damaged: open reads heads only");
-        }
-    }
-
-    #[test]
-    fn task_2_a_file_that_was_cut_off_anywhere_opens() {
-        let text = counting(1, 12);
-        let good = file_of(&SHAPE, &[(1, 0, &text[..4]), (2, 1, &text[..8]), (3, 2, &text)]);
-        let step = if cfg!(miri) { 97 } else { 1 };
-        for len in (HEADER..=good.len()).step_by(step) {
-            let disk = MemoryDisk::of(good[..len].to_vec());
-            let whole = (len - HEADER) / RECORD;
-            let file = open(&disk, SHAPE, room(&SHAPE, 9));
-            same!(
-                file.n_records(),
-                whole,
-                "records of a file that was cut off after {len} bytes, in a record of 1,000"
-            );
-            same!(file.find(&text).len(), whole, "pages found in a file that was cut off after {len} bytes");
-        }
-    }
-
-    #[test]
-    fn task_2_of_two_records_of_one_prefix_the_later_counts() {
-        let (text, other) = (counting(1, 8), [counting(1, 4), counting(60, 4)].concat());
-        // 1 and 3 hold the same page; 2 follows 1, and 4 follows 3.
-        let records: [(u64, u64, &[u32]); 4] = [(3, 0, &text[..4]), (1, 0, &text[..4]), (2, 1, &text), (4, 3, &other)];
-        let file = open(&MemoryDisk::of(file_of(&SHAPE, &records)), SHAPE, room(&SHAPE, 9));
-        same!(file.find(&other), vec![0, 3], "find, where records 1 and 3 hold the same page and 4 follows 3");
-        same!(file.find(&text), vec![0], "find of the page that follows record 1, which 3 has replaced");
-        same!(file.n_records(), 2, "records that can be found, where 3 has replaced 1, and 2 followed 1: 3 and 4");
-    }
-
-    #[test]
-    fn task_2_a_page_without_a_parent_is_not_found() {
-        let text = counting(1, 12);
-        let records: [(u64, u64, &[u32]); 3] = [(8, 7, &text[..4]), (9, 8, &text[..8]), (3, 0, &text[8..])];
-        let file = open(&MemoryDisk::of(file_of(&SHAPE, &records)), SHAPE, room(&SHAPE, 9));
-        same!(file.find(&text), Vec::<usize>::new(), "find of a page whose parent, record 7, is not there");
-        same!(file.n_records(), 1, "records that lead back to the beginning of a text");
-    }
-
-    #[test]
-    fn task_2_a_file_never_has_more_bytes_than_allowed() {
-        let text = counting(1, 16);
-        let pages: Vec<_> = (1..=4).map(|n| (n as u64, n as u64 - 1, &text[..4 * n])).collect();
-        let good = [file_of(&SHAPE, &pages), vec![1; 300]].concat();
-        for most in [1064, 1065, 2063, 2064, 3064, 3065, 4063, 4064, 4065, 4363, 4364, 9999] {
-            let disk = MemoryDisk::of(good.clone());
-            let file = open(&disk, SHAPE, most);
-            let places = (most as usize - HEADER) / RECORD;
-            let what = format!("a file of 4 records and 300 bytes more, which may have {most} bytes");
-            same!(file.n_places(), places, "places of {what}");
-            same!(file.find(&text).len(), places.min(4), "pages found in {what}");
-            let len = disk.bytes().len();
-            assert!(len as u64 <= most, "after open, {what}, has {len}");
-        }
-    }
-
-    #[test]
-    fn task_2_there_must_be_room_for_a_page() {
-        for most in [0, 1, 63, 64, 65, 1063] {
-            let disk = MemoryDisk::default();
-            let asked = asking(format!("open of a file that may have {most} bytes"));
-            let error = PageFile::open(Box::new(disk.clone()), SHAPE, most).err().map(|error| error.to_string());
-            drop(asked);
-            let expected = PageFileError::TooSmall { most, needed: 1064 }.to_string();
-            same!(error, Some(expected), "open of a file that may have {most} bytes");
-            same!(disk.bytes().len(), 0, "bytes of a file that was too small to open");
-        }
-    }
-
-    #[test]
-    fn task_2_a_disk_that_fails_is_an_error() {
-        let text = counting(1, 12);
-        let good = file_of(&SHAPE, &[(1, 0, &text[..4]), (2, 1, &text[..8]), (3, 2, &text)]);
-        for (what, bytes) in [("the header", 10..11), ("the first head", 70..71), ("the last head", 2074..2075)] {
-            let disk = MemoryDisk::of(good.clone());
-            disk.set_unreadable(Some(bytes));
-            let opened = PageFile::open(Box::new(disk.clone()), SHAPE, room(&SHAPE, 9));
-            let is_it = matches!(opened, Err(PageFileError::Unreadable { .. }));
-            same!(is_it, true, "whether open is Unreadable where {what} cannot be read");
-            same!(disk.bytes() == good, true, "after an open that failed, the file is as it was");
-        }
-        let disk = MemoryDisk::default();
-        disk.set_room(Some(10));
-        let opened = PageFile::open(Box::new(disk), SHAPE, room(&SHAPE, 9));
-        let is_it = matches!(opened, Err(PageFileError::Unwritable { offset: 0, .. }));
-        same!(is_it, true, "whether open is Unwritable at byte 0 where the disk is full before the header is written");
     }
 
     #[test]
@@ -901,39 +558,9 @@ mod checks {
         same!(seen.len(), 20, "records that were written in 5 runs of 4 pages each");
     }
 
-    /// Else a page that lost its parent would one day follow another page, which has got the parent's number.
-    #[test]
-    fn task_3_the_number_of_a_record_that_cannot_be_found_is_not_given_again() {
-        let text = counting(1, 16);
-        let records: [(u64, u64, &[u32]); 4] =
-            [(5, 0, &text[..4]), (6, 5, &text[..8]), (7, 6, &text[..12]), (8, 7, &text)];
-        let disk = MemoryDisk::of(file_of(&SHAPE, &records));
-        disk.flip(HEADER, 1);
-        let mut desk = Desk::over(disk, 20, 9);
-        same!(
-            desk.file.n_records(),
-            0,
-            "records that can be found where the head of record 5 is damaged, and 6 to 8 follow it"
-        );
-        let other = counting(100, 4);
-        desk.keep(&other);
-        let Some(head) = heads(&SHAPE, &desk.disk.bytes()).into_iter().find(|head| head.tokens == other) else {
-            panic!("after keep, no record in the file has a whole head and the tokens {other:?}")
-        };
-        let number = head.number;
-        assert!(
-            number > 8,
-            "the record of {other:?} has the number {number}, and records 6 to 8 are in the file: they cannot be found, and \
-             follow whoever has their parent's number"
-        );
-        desk.restart();
-        let mixed = [&other[..], &text[4..]].concat();
-        same!(desk.find(&mixed).len(), 1, "pages that find gives for {} after a restart", shown(&mixed));
-    }
-
     /// A full disk may leave the head of the page whole, and with it its number.
     #[test]
-    fn task_3_the_number_of_a_write_that_failed_is_not_given_again() {
+    fn task_3_when_a_write_fails_its_number_is_not_given_again() {
         let [a, b, c] = [1, 100, 200].map(|first| counting(first, 4));
         for fits in [HEAD, HEAD + 1, 700, RECORD - 1] {
             // A full file: what is torn lies over the rest of a whole record.
@@ -964,22 +591,41 @@ mod checks {
         }
     }
 
-    /// A place that is free twice is given to two pages.
     #[test]
-    fn task_3_each_page_has_a_place_of_its_own() {
-        let (a, new) = (counting(1, 8), counting(100, 16));
-        // The later of two records of one prefix counts; the places of the earlier, and of what follows it, are free.
-        let alone: &[(u64, u64, &[u32])] = &[(1, 0, &a[..4]), (3, 0, &a[..4])];
-        let followed: &[(u64, u64, &[u32])] = &[(1, 0, &a[..4]), (2, 1, &a), (3, 0, &a[..4])];
-        for records in [alone, followed] {
-            let free = records.len() - 1;
-            let mut desk = Desk::over(MemoryDisk::of(file_of(&SHAPE, records)), 20, 9);
-            let what = format!("where {} of a file's {} places were free", free, records.len());
-            same!(desk.keep(&new), 4, "pages that keep of 16 tokens writes, {what}");
-            let places: BTreeSet<usize> = [desk.find(&new), desk.find(&a[..4])].concat().into_iter().collect();
-            same!(places.len(), 5, "places of 5 pages, 4 of them just written, {what}: each has its own");
-            check_file(&desk, &[&a[..4], &new[..4], &new[..8], &new[..12], &new], &what);
-        }
+    fn task_3_a_page_follows_the_page_before_it() {
+        let mut desk = Desk::new(8, 8);
+        let text = counting(1, 12);
+        let longer = [&text[..8], &counting(60, 4)].concat();
+        desk.keep(&text);
+        desk.keep(&longer);
+        let records: Vec<_> =
+            heads(&SHAPE, &desk.disk.bytes()).into_iter().map(|head| (head.number, head.parent, head.tokens)).collect();
+        let expected = [(1, 0, &text[..4]), (2, 1, &text[4..8]), (3, 2, &text[8..]), (4, 2, &longer[8..])]
+            .map(|(a, b, c)| (a, b, c.to_vec()));
+        same!(
+            records,
+            expected,
+            "records in the file as (number, parent, tokens), after a keep of 3 pages, and one of a sequence that shares \
+             the first two: the parent is the number of the record before, 0 where there is none"
+        );
+    }
+
+    #[test]
+    fn task_3_a_file_of_one_page_gives_it_up() {
+        let mut desk = Desk::new(8, 1);
+        let (a, b) = (counting(1, 4), counting(100, 4));
+        desk.keep(&a);
+        same!(
+            desk.keep(&b),
+            1,
+            "pages that keep writes to a file with one place, which an earlier sequence has: only pages of the sequence \
+             itself make no room, and those were used after keep was called"
+        );
+        same!(
+            (desk.find(&a).len(), desk.find(&b).len()),
+            (0, 1),
+            "pages found (of the earlier sequence, of the new one)"
+        );
     }
 
     #[test]
@@ -1064,14 +710,14 @@ mod checks {
                 desk.find(gone).len(),
                 gone.len() / SIZE - 1,
                 "pages found of {}, after restart {n} and one more page in a full file. Which go first, by when they and those \
-                 behind them were written: {order:?}",
+                 after them were written: {order:?}",
                 shown(gone)
             );
         }
     }
 
     #[test]
-    fn task_3_a_disk_that_is_full() {
+    fn task_3_when_the_disk_is_full() {
         let [a, b, c] = [1, 100, 200].map(|first| counting(first, 8));
         for fits in [0, 1, 3, 39, 40, 41, 500, 999] {
             let mut desk = Desk::new(40, 9);
@@ -1087,7 +733,11 @@ mod checks {
             let is_it = matches!(error, Some(PageFileError::Unwritable { offset, .. }) if offset == at);
             same!(is_it, true, "whether {error:?} is Unwritable at byte {at}, for a keep of a page that finds no room");
             let what = format!("after a write that ended {fits} bytes into a record");
-            same!((desk.find(&a).len(), desk.find(&b).len()), (2, 1), "pages found of what was there before, {what}");
+            same!(
+                (desk.find(&a).len(), desk.find(&b).len()),
+                (2, 1),
+                "pages found (of what was there before, of the sequence being written), {what}"
+            );
             same!(desk.file.n_records(), 3, "records, {what}: half a page is none");
             desk.disk.set_room(None);
             same!(desk.keep(&b), 1, "pages that keep writes when there is room again, {what}");
@@ -1100,7 +750,7 @@ mod checks {
 
     /// What follows a page that was not written could never be found.
     #[test]
-    fn task_3_nothing_is_written_behind_a_page_that_was_not() {
+    fn task_3_when_a_write_fails_nothing_follows_it() {
         let text = counting(1, 16);
         for good in 0..4 {
             let mut desk = Desk::new(40, 9);
@@ -1128,7 +778,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_a_text_loses_its_end_first_also_after_a_write_that_failed() {
+    fn task_3_when_a_write_fails_the_end_still_goes_first() {
         let mut desk = Desk::new(40, 3);
         let text = counting(1, 16);
         desk.disk.fail_once(2 * RECORD + 700);
@@ -1150,7 +800,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_a_page_that_makes_room_is_gone_even_if_the_write_fails() {
+    fn task_3_when_a_write_fails_the_page_that_made_room_is_gone() {
         let [a, b, c] = [1, 100, 200].map(|first| counting(first, 4));
         let mut desk = Desk::new(40, 2);
         desk.keep(&a);
@@ -1185,7 +835,7 @@ mod checks {
 
     /// Whatever stops the program, and wherever in a write: the others are there. Task 4 reads them.
     #[test]
-    fn task_3_a_write_that_was_cut_off_leaves_the_others() {
+    fn task_3_when_a_write_is_cut_off_the_others_stay() {
         let [a, b, c] = [1, 100, 200].map(|first| counting(first, 8));
         let step = if cfg!(miri) { 333 } else { 7 };
         // To a new place, and to that of the page that was used longest ago: the second of a.
@@ -1215,6 +865,7 @@ mod checks {
     #[test]
     fn task_3_wrong_tables_are_refused() {
         let mut desk = Desk::new(8, 8);
+        same!(desk.keep(&counting(50, 4)), 1, "pages that keep of 4 tokens writes, with a table that fits");
         let cache = desk.compute(&counting(1, 9));
         let refused = quietly(|| desk.file.keep(&counting(1, 8), cache.table(), &desk.slab.borrow()).is_ok());
         same!(refused, None, "keep of 8 tokens with a table that holds 9: it panics");
@@ -1225,11 +876,11 @@ mod checks {
         granted("extend(6) of chapter 10", || cache.extend(6));
         let refused = quietly(|| desk.file.keep(&counting(1, 6), cache.table(), &slab.borrow()).is_ok());
         same!(refused, None, "keep of a table with pages of 3 slots, where the file's have 4: it panics");
-        same!(desk.file.n_records(), 0, "records after both");
+        same!(desk.file.n_records(), 1, "records after both");
     }
 
     #[test]
-    fn task_3_a_page_costs_the_same_in_a_large_file() {
+    fn task_3_very_large_files_cost_no_more() {
         let n = MANY / 4;
         let mut bytes = TINY.header().to_vec();
         for i in 0..n as u32 {
@@ -1308,7 +959,7 @@ mod checks {
         same!(desk.find(&text).len(), 4, "pages that find gives then: nothing is wrong with the file");
     }
 
-    /// A page that another text has asked for is read for that one. What is behind it belongs behind it.
+    /// A page that another text has asked for is read for that one. What is after it belongs after it.
     #[test]
     fn task_4_pages_may_be_missing_in_the_middle() {
         let text = counting(1, 17);
@@ -1381,7 +1032,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_nobody_makes_room_for_pages_that_are_damaged() {
+    fn task_4_no_page_makes_room_for_pages_that_are_damaged() {
         let mut desk = Desk::new(5, 20);
         let text = counting(1, 17);
         desk.keep(&text);
@@ -1402,11 +1053,11 @@ mod checks {
         same!(
             left,
             vec![1, 1, 1, 1],
-            "pages left of four others: nobody has to make room for pages that do not come back"
+            "pages left of four others: no one has to make room for pages that do not come back"
         );
     }
 
-    /// What the text has in memory is worth more than what comes behind it.
+    /// What the text has in memory is worth more than what comes after it.
     #[test]
     fn task_4_its_own_pages_make_no_room() {
         let mut desk = Desk::new(5, 20);
@@ -1431,7 +1082,7 @@ mod checks {
             let text = counting(1, 17);
             desk.keep(&text);
             desk.restart();
-            // Somebody runs, and needs all pages but so many.
+            // A sequence runs, and needs all pages but these.
             let mut running = made("ForkCache::new of chapter 10", || ForkCache::new(&desk.slab));
             granted(format!("extend({}) of chapter 10", 4 * taken), || running.extend(4 * taken));
             let wanted = desk.wanted(&text);
@@ -1572,6 +1223,14 @@ mod checks {
         let late: Vec<Read> = wanted.iter().map(|wanted| desk.file.read(*wanted)).collect();
         same!(desk.bring_back(&text, &late), 0, "pages that come back when other records lie at their places");
         same!(desk.find(&other).len(), 4, "pages found of the other text after that: its records are not damaged");
+        let failed = |wanted: &Wanted| Read { wanted: *wanted, bytes: Err(io::Error::other("a bad part of the disk")) };
+        let failed: Vec<Read> = wanted.iter().map(failed).collect();
+        same!(desk.bring_back(&text, &failed), 0, "pages that come back when they could not be read");
+        same!(
+            desk.find(&other).len(),
+            4,
+            "pages found of the other text after reads that failed: its records have other numbers than those wanted"
+        );
         let n = desk.bring_back(&text, &read);
         same!(
             desk.held(&text),
@@ -1591,7 +1250,7 @@ mod checks {
             let wanted = desk.wanted(&text);
             let read = desk.read(&wanted);
             drop(desk.compute(&text[..4 * n]));
-            let what = format!("4 pages were wanted, and somebody has computed {n} of them since");
+            let what = format!("4 pages were wanted, and another sequence has computed {n} of them since");
             same!(desk.bring_back(&text, &read), 4 - n, "pages that come back, where {what}");
             same!(desk.held(&text), 16, "tokens of the text in memory, where {what}");
         }
@@ -1703,7 +1362,7 @@ mod checks {
     }
 
     #[test]
-    fn transcript() {
+    fn whole_transcript() {
         let shape = PageShape { page_size: 2, ..SHAPE };
         let disk = MemoryDisk::default();
         let (slab, trie) = memory(&shape, 8);
@@ -1902,7 +1561,7 @@ mod checks {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri reads no files")]
-    fn the_story_goes_on_from_pages_of_another_run() {
+    fn whole_story_goes_on_from_pages_of_another_run() {
         let teller = Storyteller::open();
         let expected = teller.recompute(40);
         let folder = tempfile::tempdir().expect("a folder for the file");

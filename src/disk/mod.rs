@@ -10,11 +10,14 @@
 //!
 //! - [`Disk`]: bytes at places, a [file](file::FileDisk) or what a test puts in its place.
 //! - [`PageShape`]: what all pages of a file have in common; the file begins with it.
+//! - [`record`]: a page as it is written; [`index`]: what lies at which place.
 //! - [`Wanted`] and [`Read`]: pages asked for, and what came of it.
 //! - [`reader`]: the thread that reads; [`tier`]: the file, the thread and a prefix cache, for a loop that serves texts.
 
 pub mod file;
+pub mod index;
 pub mod reader;
+pub mod record;
 pub mod tier;
 
 use std::io;
@@ -161,43 +164,6 @@ pub struct Read {
     pub wanted: Wanted,
     /// The bytes at its place, as many as a record has.
     pub bytes: io::Result<Vec<u8>>,
-}
-
-/// Why bytes are not the record that they should be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecordError {
-    /// There are too few of them, or too many.
-    #[error("a record of {expected} bytes, and {found} are there: the file was cut short")]
-    WrongLength {
-        /// Bytes that are there.
-        found: usize,
-        /// Bytes of a record, or of its head.
-        expected: usize,
-    },
-    /// The head is damaged, or no record was ever written there.
-    #[error("the head's bytes have the checksum {expected:08x}, the head says {found:08x}")]
-    DamagedHead {
-        /// What the head says.
-        found: u32,
-        /// What its bytes have.
-        expected: u32,
-    },
-    /// The rows are damaged.
-    #[error("the rows' bytes have the checksum {expected:08x}, the head says {found:08x}")]
-    DamagedRows {
-        /// What the head says.
-        found: u32,
-        /// What the rows' bytes have.
-        expected: u32,
-    },
-    /// The record says that it follows one that was written later, or itself.
-    #[error("record {number} follows record {parent}, and should follow an earlier one")]
-    WrongParent {
-        /// The record.
-        number: u64,
-        /// The one that it says to follow.
-        parent: u64,
-    },
 }
 
 /// Why a file of pages was not opened, or a page not written.

@@ -14,7 +14,7 @@ use crate::cache::CacheError;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::chapters::ch16_pages_on_disk::{PageFile, offset, record_bytes};
+use crate::chapters::ch16_pages_on_disk::PageFile;
 use crate::prefixes::Prefixes;
 use crate::serving::Generated;
 use crate::serving::schedule::SequenceId;
@@ -101,9 +101,9 @@ impl Tier {
         }
         let shape = *self.file.shape();
         let new = wanted.into_iter().filter(|wanted| self.reading.insert(wanted.number));
-        let pages: Vec<_> = new.map(|wanted| (wanted, offset(&shape, wanted.place))).collect();
+        let pages: Vec<_> = new.map(|wanted| (wanted, shape.offset(wanted.place))).collect();
         self.counters.read += pages.len() as u64;
-        let ticket = self.reader.ask(pages, record_bytes(&shape));
+        let ticket = self.reader.ask(pages, shape.record_bytes());
         self.asked.push_back((ticket, text.to_vec()));
         Ok(Some(ticket))
     }

@@ -13,6 +13,7 @@ mod beams;
 mod golden;
 mod graders;
 mod numbers;
+mod page_index;
 mod page_metadata;
 mod prefix_caches;
 mod rules;

@@ -26,6 +26,8 @@ struct State {
     fails_once: bool,
     /// What cannot be read.
     unreadable: Option<Range<u64>>,
+    /// Whether cutting the file fails.
+    refuses_cuts: bool,
     /// Each write since this was last asked: where, and what.
     writes: Vec<(u64, Vec<u8>)>,
     /// Each read: where, and how many bytes.
@@ -61,6 +63,10 @@ impl MemoryDisk {
     /// From now on these bytes cannot be read.
     pub fn set_unreadable(&self, bytes: Option<Range<u64>>) {
         self.0.borrow_mut().unreadable = bytes;
+    }
+
+    pub fn refuse_cuts(&self) {
+        self.0.borrow_mut().refuses_cuts = true;
     }
 
     pub fn take_writes(&self) -> Vec<(u64, Vec<u8>)> {
@@ -127,6 +133,9 @@ impl Disk for MemoryDisk {
 
     fn cut(&mut self, len: u64) -> io::Result<()> {
         let mut state = self.0.borrow_mut();
+        if state.refuses_cuts {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
         assert!(len <= state.bytes.len() as u64, "your code cuts a file of {} bytes to {len}", state.bytes.len());
         state.bytes.truncate(len as usize);
         Ok(())

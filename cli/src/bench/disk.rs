@@ -9,7 +9,7 @@ use page_by_page::cache::in_place::CacheRef;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::chapters::ch16_pages_on_disk::{PageFile, offset, record_bytes};
+use page_by_page::chapters::ch16_pages_on_disk::PageFile;
 use page_by_page::disk::PageShape;
 use page_by_page::disk::file::FileDisk;
 use page_by_page::model::{LogitRows, Model};
@@ -138,7 +138,7 @@ impl Disk {
         for turn in 0..usize::from(self.turns) {
             // Another text each time: the file has none of it.
             let text: Vec<u32> = (0..self.tokens).map(|i| ((i * 7919 + turn * 104_729) % vocab_size) as u32).collect();
-            let most_bytes = offset(&shape, full);
+            let most_bytes = shape.offset(full);
             let mut file = PageFile::open(Box::new(disk.clone()), shape, most_bytes).with_context(at)?;
             self.turn(&model, &text, &mut file, &mut times)?;
             progress.advance(1);
@@ -197,7 +197,7 @@ impl Disk {
             check_and_copy: per_page(&times.check_and_copy),
         };
         let Milliseconds { compute, read, check_and_copy, .. } = milliseconds;
-        let record_bytes = record_bytes(shape);
+        let record_bytes = shape.record_bytes();
         Numbers {
             model: self.model.display().to_string(),
             threads: rayon::current_num_threads(),

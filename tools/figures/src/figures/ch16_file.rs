@@ -9,7 +9,8 @@ use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::chapters::ch16_pages_on_disk::{PageFile, decode, decode_head, offset, record_bytes};
+use page_by_page::chapters::ch16_pages_on_disk::{PageFile, decode};
+use page_by_page::disk::record::decode_head;
 use page_by_page::disk::{Disk, PageShape};
 use page_by_page::kernels::RowFormat;
 use serde::Serialize;
@@ -120,7 +121,7 @@ struct Run {
 
 impl Run {
     fn open(disk: Memory) -> Result<Self> {
-        let file = PageFile::open(Box::new(disk.clone()), SHAPE, offset(&SHAPE, PLACES))?;
+        let file = PageFile::open(Box::new(disk.clone()), SHAPE, SHAPE.offset(PLACES))?;
         let slab = PageSlab::new(SHAPE.layout, SHAPE.page_size, PAGES)?;
         Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)? })
     }
@@ -148,7 +149,7 @@ impl Run {
             }
         }
         let record = |place: usize| {
-            let record = bytes.get(offset(&SHAPE, place) as usize..)?.get(..record_bytes(&SHAPE))?;
+            let record = bytes.get(SHAPE.offset(place) as usize..)?.get(..SHAPE.record_bytes())?;
             let head = decode_head(&SHAPE, record).ok()?;
             let words: Vec<&str> = head.tokens.iter().map(|token| WORDS[*token as usize]).collect();
             Some(Record {
@@ -184,7 +185,7 @@ pub fn record() -> Result<Trace> {
                 ("read".into(), text, pages)
             }
             Operation::Flip(place) => {
-                let byte = offset(&SHAPE, place) as usize + record_bytes(&SHAPE) - 1;
+                let byte = SHAPE.offset(place) as usize + SHAPE.record_bytes() - 1;
                 run.disk.0.borrow_mut()[byte] ^= 1;
                 (format!("a byte changes at place {place}"), "", 0)
             }

@@ -1,0 +1,276 @@
+//! What lies in a page file, kept in memory: for each place its head, who follows whom, and the order of use.
+//!
+//! A page file has a [header](PageShape::header) and, after it, *places* for [records](super::record). Opening one reads the
+//! header and all heads, but no rows. A record is found from the first page of a sequence, so one whose parent is missing is of
+//! no use, and its place is free.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::record::{Head, decode_head};
+use super::{Disk, HEADER, PageFileError, PageShape};
+
+/// What lies at each place of a page file.
+pub struct Index {
+    /// Records that the file is allowed to have.
+    n_places: usize,
+    /// What lies at each place that the file has; `None` if it is free.
+    places: Vec<Option<Entry>>,
+    /// The places of `places` that are `None`, and are not handed out.
+    free: Vec<usize>,
+    /// For each record with followers, and for 0: the places of its followers, by their tokens.
+    children: HashMap<u64, HashMap<Box<[u32]>, usize>>,
+    /// The places in the order of their last use, by the clock's time of it.
+    by_use: BTreeMap<u64, usize>,
+    clock: u64,
+    next_number: u64,
+}
+
+/// A record of the file.
+struct Entry {
+    head: Head,
+    last_used: u64,
+}
+
+impl Index {
+    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the file is allowed to have; what lies
+    /// beyond is cut off.
+    ///
+    /// A file is new, and gets a header, if it is empty or holds only a beginning of the very header that it is to get: the
+    /// program was stopped while it wrote that. Any other file shorter than a header is [`PageFileError::NotAPageFile`], or
+    /// [`PageFileError::DamagedHeader`] if it begins like a page file.
+    ///
+    /// A record is kept if its head is whole, its rows are not cut off, and its parent is kept. If two hold the same tokens
+    /// after the same parent, the later one is kept.
+    ///
+    /// The file doesn't say which page was used when. Records that were written later count as used later, and with each
+    /// record those before it.
+    ///
+    /// # Errors
+    /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::read`].
+    /// [`PageFileError::WrongFormat`], [`PageFileError::WrongLayout`], [`PageFileError::OtherModel`] and
+    /// [`PageFileError::WrongPageSize`], looked for in this order, if the pages have another shape. The file is then as it was.
+    ///
+    /// [`PageFileError::Unreadable`] if anything cannot be read, even one head: it may be readable tomorrow, and its number must
+    /// not be given twice. [`PageFileError::Unwritable`] if the header cannot be written or the file not cut.
+    pub fn open(disk: &mut dyn Disk, shape: &PageShape, most_bytes: u64) -> Result<Self, PageFileError> {
+        let room = most_bytes.saturating_sub(HEADER as u64) / shape.record_bytes() as u64;
+        if room == 0 {
+            return Err(PageFileError::TooSmall { most: most_bytes, needed: shape.offset(1) });
+        }
+        let len = read_header(disk, shape)?;
+        let n_places = usize::try_from(room).unwrap_or(usize::MAX);
+        let whole = (len - HEADER as u64) / shape.record_bytes() as u64;
+        let n_whole = usize::try_from(whole).unwrap_or(usize::MAX).min(n_places);
+        if len > most_bytes {
+            let offset = shape.offset(n_whole);
+            disk.cut(offset).map_err(|error| PageFileError::Unwritable { offset, error })?;
+        }
+        let mut heads = Vec::new();
+        let mut bytes = vec![0; shape.head_bytes()];
+        for place in 0..n_whole {
+            let read = disk.read(shape.offset(place), &mut bytes);
+            read.map_err(|error| PageFileError::Unreadable { error })?;
+            if let Ok(head) = decode_head(shape, &bytes) {
+                heads.push((place, head));
+            }
+        }
+        let mut index = Index {
+            n_places,
+            places: (0..n_whole).map(|_| None).collect(),
+            free: Vec::new(),
+            children: HashMap::new(),
+            by_use: BTreeMap::new(),
+            clock: 0,
+            next_number: 1,
+        };
+        index.link(heads);
+        index.order();
+        Ok(index)
+    }
+
+    /// Adds the records that lead back to the beginning of a sequence. All other places are free. The next number is higher
+    /// than that of any record, kept or not.
+    fn link(&mut self, mut heads: Vec<(usize, Head)>) {
+        heads.sort_by_key(|(_, head)| head.number);
+        let mut place_of = HashMap::new();
+        // A parent has a lower number, so it comes before its followers.
+        for (place, head) in heads {
+            self.next_number = head.number + 1;
+            let parent: Option<usize> = place_of.get(&head.parent).copied();
+            // A parent that was replaced by a later record of the same tokens has left its place in `place_of`.
+            if head.parent > 0 && parent.is_none_or(|parent| self.places[parent].is_none()) {
+                continue;
+            }
+            if let Some(earlier) = self.child(head.parent, &head.tokens) {
+                self.forget(earlier);
+            }
+            place_of.insert(head.number, place);
+            self.add(place, head);
+        }
+        let places = (0..self.places.len()).rev();
+        self.free = places.filter(|place| self.places[*place].is_none()).collect();
+    }
+
+    /// Puts the records in the order of their use: the latest record and those before it were used last, before them the
+    /// latest of the others, and so on.
+    fn order(&mut self) {
+        let entries = self.places.iter().enumerate();
+        let place_of: BTreeMap<u64, usize> =
+            entries.filter_map(|(place, entry)| Some((entry.as_ref()?.head.number, place))).collect();
+        let mut newest_first = Vec::new();
+        let mut is_there = vec![false; self.places.len()];
+        for place in place_of.values().rev() {
+            let mut path = Vec::new();
+            let mut next = Some(*place);
+            while let Some(place) = next.filter(|place| !is_there[*place]) {
+                is_there[place] = true;
+                path.push(place);
+                next = place_of.get(&self.head(place).parent).copied();
+            }
+            newest_first.extend(path.into_iter().rev());
+        }
+        for place in newest_first.into_iter().rev() {
+            self.use_now(place);
+        }
+    }
+
+    /// Records that can be found.
+    pub fn n_records(&self) -> usize {
+        self.by_use.len()
+    }
+
+    /// Records that the file is allowed to have.
+    pub fn n_places(&self) -> usize {
+        self.n_places
+    }
+
+    /// The record at a place; `None` if the place is free.
+    pub fn get(&self, place: usize) -> Option<&Head> {
+        Some(&self.places.get(place)?.as_ref()?.head)
+    }
+
+    /// The record at a place that has one.
+    ///
+    /// # Panics
+    /// If the place is free.
+    #[track_caller]
+    pub fn head(&self, place: usize) -> &Head {
+        self.get(place).unwrap_or_else(|| panic!("place {place} has no record: was it forgotten to make room?"))
+    }
+
+    /// The place of the record that holds `tokens` after the record with the number `parent`.
+    pub fn child(&self, parent: u64, tokens: &[u32]) -> Option<usize> {
+        self.children.get(&parent)?.get(tokens).copied()
+    }
+
+    /// The time: it goes up with each use.
+    pub fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Notes that the record at a place is used now, after all others.
+    ///
+    /// # Panics
+    /// If the place is free.
+    #[track_caller]
+    pub fn use_now(&mut self, place: usize) {
+        let last_used = self.places.get_mut(place).and_then(|entry| Some(&mut entry.as_mut()?.last_used));
+        let last_used =
+            last_used.unwrap_or_else(|| panic!("place {place} has no record: was it forgotten to make room?"));
+        self.clock += 1;
+        self.by_use.remove(last_used);
+        *last_used = self.clock;
+        self.by_use.insert(self.clock, place);
+    }
+
+    /// The place of the record that was used longest ago, and the time when it was.
+    pub fn oldest(&self) -> Option<(usize, u64)> {
+        self.by_use.first_key_value().map(|(last_used, place)| (*place, *last_used))
+    }
+
+    /// Takes a free place, or a new one at the end of the file; `None` if the file is full.
+    pub fn take_place(&mut self) -> Option<usize> {
+        self.free.pop().or_else(|| {
+            let is_new = self.places.len() < self.n_places;
+            is_new.then(|| {
+                self.places.push(None);
+                self.places.len() - 1
+            })
+        })
+    }
+
+    /// Gives a place back that was taken, and got no record.
+    pub fn give_back(&mut self, place: usize) {
+        self.free.push(place);
+    }
+
+    /// A number that no record has had before.
+    pub fn take_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    /// Adds the record that was written to a place, used now. It can be found from here on.
+    pub fn add(&mut self, place: usize, head: Head) {
+        self.clock += 1;
+        self.by_use.insert(self.clock, place);
+        self.children.entry(head.parent).or_default().insert(head.tokens.clone(), place);
+        self.places[place] = Some(Entry { head, last_used: self.clock });
+    }
+
+    // ANCHOR: forget
+    /// Forgets a record and all that follow it, which cannot be found without it. Their places are free.
+    ///
+    /// # Panics
+    /// If the place is free.
+    #[track_caller]
+    pub fn forget(&mut self, place: usize) {
+        let Head { parent, tokens, .. } = self.head(place).clone();
+        if let Some(children) = self.children.get_mut(&parent) {
+            children.remove(&tokens);
+            if children.is_empty() {
+                self.children.remove(&parent);
+            }
+        }
+        let mut gone = vec![place];
+        while let Some(place) = gone.pop() {
+            let entry = self.places[place].take().expect("a follower is in the index");
+            self.by_use.remove(&entry.last_used);
+            self.free.push(place);
+            let followers = self.children.remove(&entry.head.number).unwrap_or_default();
+            gone.extend(followers.values());
+        }
+    }
+    // ANCHOR_END: forget
+}
+
+/// Reads the header of a file, or gives it one; returns the bytes that the file then has.
+fn read_header(disk: &mut dyn Disk, shape: &PageShape) -> Result<u64, PageFileError> {
+    let unreadable = |error| PageFileError::Unreadable { error };
+    let (len, own) = (disk.len().map_err(unreadable)?, shape.header());
+    let mut header = [0; HEADER];
+    let there = &mut header[..len.min(HEADER as u64) as usize];
+    disk.read(0, there).map_err(unreadable)?;
+    if there.len() < HEADER && own.starts_with(there) {
+        disk.write(0, &own).map_err(|error| PageFileError::Unwritable { offset: 0, error })?;
+        return Ok(HEADER as u64);
+    }
+    let found = PageShape::read(&header)?;
+    if found.format != shape.format {
+        let (found, expected) = (found.format, shape.format);
+        return Err(PageFileError::WrongFormat { found, expected });
+    }
+    if found.layout != shape.layout {
+        let (found, expected) = (found.layout, shape.layout);
+        return Err(PageFileError::WrongLayout { found, expected });
+    }
+    if found.model != shape.model {
+        let (found, expected) = (found.model, shape.model);
+        return Err(PageFileError::OtherModel { found, expected });
+    }
+    if found.page_size != shape.page_size {
+        let (found, expected) = (found.page_size, shape.page_size);
+        return Err(PageFileError::WrongPageSize { found, expected });
+    }
+    Ok(len)
+}

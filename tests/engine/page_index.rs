@@ -1,0 +1,305 @@
+//! The page file's given parts: the bytes of a record, and what is found when a file is opened. Chapter 16 builds on them.
+
+use page_by_page::cache::KvLayout;
+use page_by_page::disk::index::Index;
+use page_by_page::disk::record::{Head, RecordError, decode_head, encode};
+use page_by_page::disk::{HEADER, PageFileError, PageShape};
+use page_by_page::kernels::RowFormat;
+
+use crate::support::disk::{MemoryDisk, lengths, record};
+
+/// Numbers that cannot be taken for one another: a head has 40 bytes, a record 1,000.
+const SHAPE: PageShape = PageShape {
+    model: 0xC0FF_EE16,
+    format: RowFormat::F32,
+    layout: KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 },
+    page_size: 4,
+};
+const HEAD: usize = 40;
+const RECORD: usize = 1000;
+
+/// Row numbers of all kinds: NaN, infinity, -0.
+fn rows(seed: u32) -> Vec<f32> {
+    (0..120).map(|i| f32::from_bits((seed + i).wrapping_mul(0x9E37_79B1))).collect()
+}
+
+/// The tokens `first`, `first + 1` …
+fn counting(first: u32, n: usize) -> Vec<u32> {
+    (first..first + n as u32).collect()
+}
+
+fn record_of(number: u64, parent: u64, tokens: &[u32]) -> Vec<u8> {
+    record(&SHAPE, number, parent, tokens, &rows(number as u32), &rows(7 + number as u32))
+}
+
+/// A file with these records: number, parent, tokens.
+fn file_of(records: &[(u64, u64, &[u32])]) -> Vec<u8> {
+    let mut file = SHAPE.header().to_vec();
+    records.iter().for_each(|(number, parent, tokens)| file.extend(record_of(*number, *parent, tokens)));
+    file
+}
+
+/// A file with one sequence of pages: 1 to 4, 5 to 8 …
+fn sequence(n_pages: usize) -> Vec<u8> {
+    let tokens: Vec<Vec<u32>> = (0..n_pages).map(|page| counting(1 + 4 * page as u32, 4)).collect();
+    let records: Vec<_> = (0..n_pages).map(|page| (page as u64 + 1, page as u64, &tokens[page][..])).collect();
+    file_of(&records)
+}
+
+fn open(disk: &MemoryDisk, most_bytes: u64) -> Result<Index, PageFileError> {
+    Index::open(&mut disk.clone(), &SHAPE, most_bytes)
+}
+
+fn open_bytes(bytes: &[u8]) -> Index {
+    open(&MemoryDisk::of(bytes.to_vec()), SHAPE.offset(99)).unwrap()
+}
+
+/// The error of opening these bytes, which stay as they are.
+#[track_caller]
+fn refused(bytes: &[u8]) -> PageFileError {
+    let disk = MemoryDisk::of(bytes.to_vec());
+    let error = open(&disk, SHAPE.offset(3)).err().expect("an error");
+    assert!(disk.bytes() == bytes, "the file is as it was: {error}");
+    error
+}
+
+/// The places of the pages that these tokens begin with.
+fn find(index: &Index, tokens: &[u32]) -> Vec<usize> {
+    let (mut places, mut parent) = (Vec::new(), 0);
+    for page in tokens.chunks_exact(4) {
+        let Some(place) = index.child(parent, page) else { break };
+        parent = index.head(place).number;
+        places.push(place);
+    }
+    places
+}
+
+// Records
+
+#[test]
+fn a_record_has_its_length_and_its_place_also_beyond_four_gib() {
+    let storyteller =
+        PageShape { layout: KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 }, page_size: 16, ..SHAPE };
+    let qwen3 = PageShape { layout: KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 }, page_size: 256, ..SHAPE };
+    for (shape, head, record) in [(SHAPE, HEAD, RECORD), (storyteller, 88, 49_240), (qwen3, 1048, 58_721_304)] {
+        assert_eq!((shape.head_bytes(), shape.record_bytes()), (head, record), "{shape:?}");
+        assert_eq!(lengths(&shape), (head, record), "{shape:?}");
+    }
+    for place in [0, 1, 255, 65_536, 4_294_967, 4_294_968, 5_000_000_000] {
+        assert_eq!(SHAPE.offset(place), HEADER as u64 + 1000 * place as u64);
+    }
+}
+
+#[test]
+fn a_record_is_what_its_picture_says_and_its_head_comes_back() {
+    let large = u64::from(u32::MAX);
+    for (number, parent, tokens) in [(1, 0, [1, 2, 3, 4]), (large + 6, large + 5, [0, u32::MAX, 1 << 24, 65_536])] {
+        let (k, v) = (rows(number as u32), rows(7 + number as u32));
+        let bytes = encode(&SHAPE, number, parent, &tokens, &k, &v);
+        assert!(bytes == record_of(number, parent, &tokens), "record {number}");
+        let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
+        let head = Head { number, parent, tokens: tokens.into(), rows_checksum };
+        assert_eq!(decode_head(&SHAPE, &bytes[..HEAD]), Ok(head));
+    }
+    let good = record_of(9, 4, &[1, 2, 3, 4]);
+    for len in 0..HEAD {
+        let expected = RecordError::WrongLength { found: len, expected: HEAD };
+        assert_eq!(decode_head(&SHAPE, &good[..len]), Err(expected));
+    }
+    for byte in 0..HEAD {
+        let mut bytes = good.clone();
+        bytes[byte] ^= 1;
+        assert!(matches!(decode_head(&SHAPE, &bytes), Err(RecordError::DamagedHead { .. })), "byte {byte}");
+    }
+    for (number, parent) in [(5, 5), (5, 6), (0, 0), (1, u64::MAX)] {
+        let bytes = record_of(number, parent, &[1, 2, 3, 4]);
+        assert_eq!(decode_head(&SHAPE, &bytes), Err(RecordError::WrongParent { number, parent }));
+    }
+    assert!(decode_head(&SHAPE, &[0; RECORD]).is_err(), "no record was ever written there");
+    // A record of a different file: the checksum covers the header.
+    for other in [PageShape { model: 1, ..SHAPE }, PageShape { format: RowFormat::F16, ..SHAPE }] {
+        assert!(matches!(decode_head(&other, &good), Err(RecordError::DamagedHead { .. })), "{other:?}");
+    }
+}
+
+// Headers
+
+#[test]
+fn a_new_file_gets_a_header_also_after_one_that_was_cut_off() {
+    for len in 0..=HEADER {
+        let disk = MemoryDisk::of(SHAPE.header()[..len].to_vec());
+        let index = open(&disk, SHAPE.offset(3)).unwrap();
+        assert_eq!(disk.bytes(), SHAPE.header(), "after {len} bytes of a header");
+        assert_eq!((index.n_records(), index.n_places()), (0, 3));
+    }
+}
+
+#[test]
+fn what_is_no_page_file_is_left_alone() {
+    let long = "Once upon a time there lived a king, and he had a file in which there were no pages at all.";
+    for text in ["h", "hello", "pbppagez", long, &long.repeat(20)] {
+        assert!(matches!(refused(text.as_bytes()), PageFileError::NotAPageFile), "{text:.20?}");
+    }
+    let is_it = |error| matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader { .. });
+    let file = sequence(1);
+    for byte in 0..HEADER {
+        let mut damaged = file.clone();
+        damaged[byte] ^= 0x10;
+        assert!(is_it(refused(&damaged)), "byte {byte}");
+    }
+    // These begin like a page file, but were not cut off in this header.
+    let other = PageShape { model: SHAPE.model ^ 1, ..SHAPE }.header();
+    (13..HEADER)
+        .for_each(|len| assert!(matches!(refused(&other[..len]), PageFileError::DamagedHeader { .. }), "{len}"));
+    let no_header = [&SHAPE.header()[..8], b" are what this is about"].concat();
+    assert!(matches!(refused(&no_header), PageFileError::DamagedHeader { .. }));
+}
+
+#[test]
+fn pages_of_another_shape_are_refused_with_the_numbers() {
+    let layout = KvLayout { n_layers: 4, ..SHAPE.layout };
+    let swapped = KvLayout { n_layers: 2, n_kv_heads: 3, ..SHAPE.layout };
+    let size = PageShape { page_size: 5, ..SHAPE };
+    let model = PageShape { model: SHAPE.model ^ 1, ..size };
+    let (two, all) = (PageShape { layout, ..model }, PageShape { layout, format: RowFormat::F16, ..model });
+    for (other, expected) in [
+        (size, "WrongPageSize { found: 5, expected: 4 }".to_string()),
+        (PageShape { page_size: 1 << 33, ..SHAPE }, "WrongPageSize { found: 8589934592, expected: 4 }".into()),
+        // Several things are wrong: the first that `open` promises to look for.
+        (model, format!("OtherModel {{ found: {}, expected: {} }}", SHAPE.model ^ 1, SHAPE.model)),
+        (two, format!("WrongLayout {{ found: {layout:?}, expected: {:?} }}", SHAPE.layout)),
+        (all, "WrongFormat { found: F16, expected: F32 }".into()),
+        (
+            PageShape { layout: swapped, ..SHAPE },
+            format!("WrongLayout {{ found: {swapped:?}, expected: {:?} }}", SHAPE.layout),
+        ),
+    ] {
+        let error = refused(&[&other.header()[..], &[7; 3000]].concat());
+        assert_eq!(format!("{error:?}"), expected);
+    }
+}
+
+// What is found
+
+#[test]
+fn records_are_found_wherever_they_lie_and_only_the_heads_are_read() {
+    let [a, b, c, d] = [1, 7, 8, 50].map(|first| counting(first, 4));
+    // a b, a c, d b: the same tokens after different parents, and pages that lie before their parent.
+    let disk = MemoryDisk::of(file_of(&[(2, 1, &b), (1, 0, &a), (5, 4, &b), (9, 1, &c), (4, 0, &d)]));
+    let mut index = open(&disk, SHAPE.offset(9)).unwrap();
+    assert_eq!(index.n_records(), 5);
+    assert_eq!(find(&index, &[&a[..], &b].concat()), [1, 0]);
+    assert_eq!(find(&index, &[&a[..], &c].concat()), [1, 3]);
+    assert_eq!(find(&index, &[&d[..], &b].concat()), [4, 2]);
+    assert!(find(&index, &b).is_empty());
+    let read: usize = disk.take_reads().iter().map(|(_, bytes)| bytes).sum();
+    assert!(read <= HEADER + 5 * HEAD, "{read} bytes");
+    assert_eq!(disk.take_writes().len(), 0);
+    // Record 9 and those before it count as used last, and the end of each sequence goes first.
+    let order: Vec<usize> = std::iter::from_fn(|| {
+        let (place, _) = index.oldest()?;
+        index.forget(place);
+        Some(place)
+    })
+    .collect();
+    assert_eq!(order, [0, 2, 4, 3, 1]);
+}
+
+#[test]
+fn what_follows_a_damaged_record_is_not_found() {
+    // 0 ─ 1 ─ 2 and 1 ─ 3, and 4 by itself.
+    let tokens = [1, 5, 9, 30, 90].map(|first| counting(first, 4));
+    let parents = [0, 1, 2, 2, 0];
+    let records: Vec<_> = (0..5).map(|i| (i as u64 + 1, parents[i], &tokens[i][..])).collect();
+    let good = file_of(&records);
+    for (damaged, left) in [(0, &[4][..]), (1, &[0, 4]), (2, &[0, 1, 3, 4]), (3, &[0, 1, 2, 4]), (4, &[0, 1, 2, 3])] {
+        for byte in [0, 5, 8, 16, 24, HEAD - 1] {
+            let disk = MemoryDisk::of(good.clone());
+            disk.flip(HEADER + damaged * RECORD + byte, 4);
+            let index = open(&disk, SHAPE.offset(9)).unwrap();
+            let kept: Vec<usize> = (0..5).filter(|place| index.get(*place).is_some()).collect();
+            assert_eq!((kept.as_slice(), index.n_records()), (left, left.len()), "head {damaged} damaged");
+        }
+        let disk = MemoryDisk::of(good.clone());
+        disk.flip(HEADER + damaged * RECORD + HEAD + 100, 4);
+        assert_eq!(open(&disk, SHAPE.offset(9)).unwrap().n_records(), 5, "rows are not looked at");
+    }
+}
+
+#[test]
+fn of_two_records_of_one_prefix_the_later_counts() {
+    let [a, b, c] = [1, 5, 60].map(|first| counting(first, 4));
+    // 1 and 3 hold the same page; 2 follows 1, and 4 follows 3. The place of 1 and that of 2 are free, once.
+    let mut index = open_bytes(&file_of(&[(3, 0, &a), (1, 0, &a), (2, 1, &b), (4, 3, &c)]));
+    assert_eq!((index.n_records(), find(&index, &[&a[..], &c].concat())), (2, vec![0, 3]));
+    assert_eq!(find(&index, &[&a[..], &b].concat()), [0]);
+    assert_eq!([index.take_place(), index.take_place(), index.take_place()], [Some(1), Some(2), Some(4)]);
+    // 4 follows 1, which 3 has replaced: it is not found, and does not count.
+    let mut index = open_bytes(&file_of(&[(1, 0, &a), (3, 0, &a), (4, 1, &b)]));
+    assert_eq!((index.n_records(), find(&index, &[&a[..], &b].concat())), (1, vec![1]));
+    assert_eq!([index.take_place(), index.take_place(), index.take_place()], [Some(0), Some(2), Some(3)]);
+}
+
+#[test]
+fn a_number_is_never_given_twice() {
+    let [a, b] = [1, 5].map(|first| counting(first, 4));
+    // 8 and 9 cannot be found, because 7 is missing; their numbers are taken all the same.
+    let mut index = open_bytes(&file_of(&[(8, 7, &a), (9, 8, &b), (3, 0, &b)]));
+    assert_eq!((index.n_records(), index.take_number(), index.take_number()), (1, 10, 11));
+}
+
+#[test]
+fn a_file_that_was_cut_off_anywhere_opens() {
+    let good = sequence(3);
+    for len in HEADER..=good.len() {
+        let index = open_bytes(&good[..len]);
+        assert_eq!(index.n_records(), (len - HEADER) / RECORD, "{len} bytes");
+    }
+}
+
+#[test]
+fn a_file_never_has_more_bytes_than_allowed() {
+    let good = [sequence(4), vec![1; 300]].concat();
+    for most in [1064, 1065, 2063, 2064, 3064, 4063, 4064, 4065, 4363, 4364, 9999] {
+        let disk = MemoryDisk::of(good.clone());
+        let index = open(&disk, most).unwrap();
+        let places = (most as usize - HEADER) / RECORD;
+        assert_eq!((index.n_places(), index.n_records()), (places, places.min(4)), "{most} bytes");
+        assert!(disk.bytes().len() as u64 <= most, "{most} bytes");
+    }
+    for most in [0, 1, 63, 64, 65, 1063] {
+        let disk = MemoryDisk::default();
+        let error = open(&disk, most).err().expect("no room for a page");
+        assert_eq!(error.to_string(), PageFileError::TooSmall { most, needed: 1064 }.to_string());
+        assert_eq!(disk.bytes().len(), 0);
+    }
+}
+
+#[test]
+fn a_disk_that_fails_is_an_error() {
+    let good = sequence(3);
+    for bytes in [10..11, 70..71, 2074..2075] {
+        let disk = MemoryDisk::of(good.clone());
+        disk.set_unreadable(Some(bytes));
+        assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unreadable { .. })));
+        assert!(disk.bytes() == good);
+    }
+    let disk = MemoryDisk::default();
+    disk.set_room(Some(10));
+    assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unwritable { offset: 0, .. })));
+    // A file that is too long and cannot be cut would have more bytes than allowed.
+    let disk = MemoryDisk::of(good.clone());
+    disk.refuse_cuts();
+    assert!(matches!(open(&disk, SHAPE.offset(2)), Err(PageFileError::Unwritable { offset: 2064, .. })));
+}
+
+#[test]
+fn one_long_sequence_takes_no_recursion() {
+    let tiny = PageShape { layout: KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, page_size: 1, ..SHAPE };
+    let mut bytes = tiny.header().to_vec();
+    (0..70_000).for_each(|i| bytes.extend(record(&tiny, i + 1, i, &[i as u32], &[1.0], &[2.0])));
+    let mut index = Index::open(&mut MemoryDisk::of(bytes), &tiny, tiny.offset(70_000)).unwrap();
+    assert_eq!(index.n_records(), 70_000);
+    index.forget(0);
+    assert_eq!((index.n_records(), index.oldest()), (0, None));
+}
