@@ -14,6 +14,8 @@
 //! The first text's page 2 never gets into the trie: it is filled in part, and the next token
 //! would still go into it. So it is free when that text ends, and the next text fills it.
 //!
+//! What each call promises is said with the trait, in `src/prefixes/mod.rs`.
+//!
 //! Check your work with `cargo test --features solution --test ch11_prefix_cache`.
 
 use std::collections::HashMap;
