@@ -10,83 +10,67 @@ use crate::cache::{KvLayout, PageId};
 use crate::kernels::Run;
 
 #[cfg_attr(reference = "ch01_recompute", path = "../solutions/ch01_recompute.rs")]
-#[cfg_attr(not(reference = "ch01_recompute"), path = "../exercises/ch01_recompute.rs")]
-#[cfg_attr(not(reference = "ch01_recompute"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch01_recompute"), path = "../exercises/ch01_recompute.rs", allow(unused))]
 pub mod ch01_recompute;
 
 #[cfg_attr(reference = "ch02_flat", path = "../solutions/ch02_flat.rs")]
-#[cfg_attr(not(reference = "ch02_flat"), path = "../exercises/ch02_flat.rs")]
-#[cfg_attr(not(reference = "ch02_flat"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch02_flat"), path = "../exercises/ch02_flat.rs", allow(unused))]
 pub mod ch02_flat;
 
 #[cfg_attr(reference = "ch03_contiguous", path = "../solutions/ch03_contiguous.rs")]
-#[cfg_attr(not(reference = "ch03_contiguous"), path = "../exercises/ch03_contiguous.rs")]
-#[cfg_attr(not(reference = "ch03_contiguous"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch03_contiguous"), path = "../exercises/ch03_contiguous.rs", allow(unused))]
 pub mod ch03_contiguous;
 
 #[cfg_attr(reference = "ch04_page_pool", path = "../solutions/ch04_page_pool.rs")]
-#[cfg_attr(not(reference = "ch04_page_pool"), path = "../exercises/ch04_page_pool.rs")]
-#[cfg_attr(not(reference = "ch04_page_pool"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch04_page_pool"), path = "../exercises/ch04_page_pool.rs", allow(unused))]
 pub mod ch04_page_pool;
 
 #[cfg_attr(reference = "ch05_page_table", path = "../solutions/ch05_page_table.rs")]
-#[cfg_attr(not(reference = "ch05_page_table"), path = "../exercises/ch05_page_table.rs")]
-#[cfg_attr(not(reference = "ch05_page_table"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch05_page_table"), path = "../exercises/ch05_page_table.rs", allow(unused))]
 pub mod ch05_page_table;
 
 #[cfg_attr(reference = "ch06_paged", path = "../solutions/ch06_paged.rs")]
-#[cfg_attr(not(reference = "ch06_paged"), path = "../exercises/ch06_paged.rs")]
-#[cfg_attr(not(reference = "ch06_paged"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch06_paged"), path = "../exercises/ch06_paged.rs", allow(unused))]
 pub mod ch06_paged;
 
 #[cfg_attr(reference = "ch07_rewind", path = "../solutions/ch07_rewind.rs")]
-#[cfg_attr(not(reference = "ch07_rewind"), path = "../exercises/ch07_rewind.rs")]
-#[cfg_attr(not(reference = "ch07_rewind"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch07_rewind"), path = "../exercises/ch07_rewind.rs", allow(unused))]
 pub mod ch07_rewind;
 
 #[cfg_attr(reference = "ch08_speculative", path = "../solutions/ch08_speculative.rs")]
-#[cfg_attr(not(reference = "ch08_speculative"), path = "../exercises/ch08_speculative.rs")]
-#[cfg_attr(not(reference = "ch08_speculative"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch08_speculative"), path = "../exercises/ch08_speculative.rs", allow(unused))]
 pub mod ch08_speculative;
 
 #[cfg_attr(reference = "ch09_chance", path = "../solutions/ch09_chance.rs")]
-#[cfg_attr(not(reference = "ch09_chance"), path = "../exercises/ch09_chance.rs")]
-#[cfg_attr(not(reference = "ch09_chance"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch09_chance"), path = "../exercises/ch09_chance.rs", allow(unused))]
 pub mod ch09_chance;
 
 #[cfg_attr(reference = "ch10_fork", path = "../solutions/ch10_fork.rs")]
-#[cfg_attr(not(reference = "ch10_fork"), path = "../exercises/ch10_fork.rs")]
-#[cfg_attr(not(reference = "ch10_fork"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch10_fork"), path = "../exercises/ch10_fork.rs", allow(unused))]
 pub mod ch10_fork;
 
 #[cfg_attr(reference = "ch11_prefix_cache", path = "../solutions/ch11_prefix_cache.rs")]
-#[cfg_attr(not(reference = "ch11_prefix_cache"), path = "../exercises/ch11_prefix_cache.rs")]
-#[cfg_attr(not(reference = "ch11_prefix_cache"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch11_prefix_cache"), path = "../exercises/ch11_prefix_cache.rs", allow(unused))]
 pub mod ch11_prefix_cache;
 
 #[cfg_attr(reference = "ch12_scheduler", path = "../solutions/ch12_scheduler.rs")]
-#[cfg_attr(not(reference = "ch12_scheduler"), path = "../exercises/ch12_scheduler.rs")]
-#[cfg_attr(not(reference = "ch12_scheduler"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch12_scheduler"), path = "../exercises/ch12_scheduler.rs", allow(unused))]
 pub mod ch12_scheduler;
 
 #[cfg_attr(reference = "ch13_paged_attention", path = "../solutions/ch13_paged_attention.rs")]
-#[cfg_attr(not(reference = "ch13_paged_attention"), path = "../exercises/ch13_paged_attention.rs")]
-#[cfg_attr(not(reference = "ch13_paged_attention"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch13_paged_attention"), path = "../exercises/ch13_paged_attention.rs", allow(unused))]
 pub mod ch13_paged_attention;
 
 #[cfg_attr(reference = "ch14_half_the_bytes", path = "../solutions/ch14_half_the_bytes.rs")]
-#[cfg_attr(not(reference = "ch14_half_the_bytes"), path = "../exercises/ch14_half_the_bytes.rs")]
-#[cfg_attr(not(reference = "ch14_half_the_bytes"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch14_half_the_bytes"), path = "../exercises/ch14_half_the_bytes.rs", allow(unused))]
 pub mod ch14_half_the_bytes;
 
 #[cfg_attr(reference = "ch15_simulation", path = "../solutions/ch15_simulation.rs")]
-#[cfg_attr(not(reference = "ch15_simulation"), path = "../exercises/ch15_simulation.rs")]
-#[cfg_attr(not(reference = "ch15_simulation"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch15_simulation"), path = "../exercises/ch15_simulation.rs", allow(unused))]
 pub mod ch15_simulation;
 
 #[cfg_attr(reference = "ch16_pages_on_disk", path = "../solutions/ch16_pages_on_disk.rs")]
-#[cfg_attr(not(reference = "ch16_pages_on_disk"), path = "../exercises/ch16_pages_on_disk.rs")]
-#[cfg_attr(not(reference = "ch16_pages_on_disk"), allow(unused_variables, unused_imports, unused_mut, dead_code))]
+#[cfg_attr(not(reference = "ch16_pages_on_disk"), path = "../exercises/ch16_pages_on_disk.rs", allow(unused))]
 pub mod ch16_pages_on_disk;
 
 /// A chapter of the book.
@@ -111,7 +95,7 @@ pub enum Source {
     Yours,
     /// The reference, from `solutions/`.
     Reference,
-    /// Nobody's: the untouched stub.
+    /// The stub as it was handed out.
     Unstarted,
 }
 
@@ -126,120 +110,37 @@ impl Chapter {
     }
 }
 
-const CHAPTERS: [Chapter; 16] = [
-    Chapter {
-        number: 1,
-        title: "Recompute everything",
-        name: "ch01_recompute",
-        source: source(cfg!(reference = "ch01_recompute"), cfg!(unstarted = "ch01_recompute")),
-        exercise: include_str!("../exercises/ch01_recompute.rs"),
-    },
-    Chapter {
-        number: 2,
-        title: "The flat cache",
-        name: "ch02_flat",
-        source: source(cfg!(reference = "ch02_flat"), cfg!(unstarted = "ch02_flat")),
-        exercise: include_str!("../exercises/ch02_flat.rs"),
-    },
-    Chapter {
-        number: 3,
-        title: "The contiguous cache",
-        name: "ch03_contiguous",
-        source: source(cfg!(reference = "ch03_contiguous"), cfg!(unstarted = "ch03_contiguous")),
-        exercise: include_str!("../exercises/ch03_contiguous.rs"),
-    },
-    Chapter {
-        number: 4,
-        title: "The page pool",
-        name: "ch04_page_pool",
-        source: source(cfg!(reference = "ch04_page_pool"), cfg!(unstarted = "ch04_page_pool")),
-        exercise: include_str!("../exercises/ch04_page_pool.rs"),
-    },
-    Chapter {
-        number: 5,
-        title: "The page table",
-        name: "ch05_page_table",
-        source: source(cfg!(reference = "ch05_page_table"), cfg!(unstarted = "ch05_page_table")),
-        exercise: include_str!("../exercises/ch05_page_table.rs"),
-    },
-    Chapter {
-        number: 6,
-        title: "The paged cache",
-        name: "ch06_paged",
-        source: source(cfg!(reference = "ch06_paged"), cfg!(unstarted = "ch06_paged")),
-        exercise: include_str!("../exercises/ch06_paged.rs"),
-    },
-    Chapter {
-        number: 7,
-        title: "Rewind",
-        name: "ch07_rewind",
-        source: source(cfg!(reference = "ch07_rewind"), cfg!(unstarted = "ch07_rewind")),
-        exercise: include_str!("../exercises/ch07_rewind.rs"),
-    },
-    Chapter {
-        number: 8,
-        title: "Speculative decoding",
-        name: "ch08_speculative",
-        source: source(cfg!(reference = "ch08_speculative"), cfg!(unstarted = "ch08_speculative")),
-        exercise: include_str!("../exercises/ch08_speculative.rs"),
-    },
-    Chapter {
-        number: 9,
-        title: "Guessing by chance",
-        name: "ch09_chance",
-        source: source(cfg!(reference = "ch09_chance"), cfg!(unstarted = "ch09_chance")),
-        exercise: include_str!("../exercises/ch09_chance.rs"),
-    },
-    Chapter {
-        number: 10,
-        title: "Fork and copy-on-write",
-        name: "ch10_fork",
-        source: source(cfg!(reference = "ch10_fork"), cfg!(unstarted = "ch10_fork")),
-        exercise: include_str!("../exercises/ch10_fork.rs"),
-    },
-    Chapter {
-        number: 11,
-        title: "The prefix cache",
-        name: "ch11_prefix_cache",
-        source: source(cfg!(reference = "ch11_prefix_cache"), cfg!(unstarted = "ch11_prefix_cache")),
-        exercise: include_str!("../exercises/ch11_prefix_cache.rs"),
-    },
-    Chapter {
-        number: 12,
-        title: "The scheduler",
-        name: "ch12_scheduler",
-        source: source(cfg!(reference = "ch12_scheduler"), cfg!(unstarted = "ch12_scheduler")),
-        exercise: include_str!("../exercises/ch12_scheduler.rs"),
-    },
-    Chapter {
-        number: 13,
-        title: "Paged attention",
-        name: "ch13_paged_attention",
-        source: source(cfg!(reference = "ch13_paged_attention"), cfg!(unstarted = "ch13_paged_attention")),
-        exercise: include_str!("../exercises/ch13_paged_attention.rs"),
-    },
-    Chapter {
-        number: 14,
-        title: "Half the bytes",
-        name: "ch14_half_the_bytes",
-        source: source(cfg!(reference = "ch14_half_the_bytes"), cfg!(unstarted = "ch14_half_the_bytes")),
-        exercise: include_str!("../exercises/ch14_half_the_bytes.rs"),
-    },
-    Chapter {
-        number: 15,
-        title: "Break the scheduler",
-        name: "ch15_simulation",
-        source: source(cfg!(reference = "ch15_simulation"), cfg!(unstarted = "ch15_simulation")),
-        exercise: include_str!("../exercises/ch15_simulation.rs"),
-    },
-    Chapter {
-        number: 16,
-        title: "Pages on disk",
-        name: "ch16_pages_on_disk",
-        source: source(cfg!(reference = "ch16_pages_on_disk"), cfg!(unstarted = "ch16_pages_on_disk")),
-        exercise: include_str!("../exercises/ch16_pages_on_disk.rs"),
-    },
-];
+/// The table of chapters: number, title in the book, name of the files.
+macro_rules! chapters {
+    ($($number:literal $title:literal $name:literal;)*) => {
+        const CHAPTERS: [Chapter; 16] = [$(Chapter {
+            number: $number,
+            title: $title,
+            name: $name,
+            source: source(cfg!(reference = $name), cfg!(unstarted = $name)),
+            exercise: include_str!(concat!("../exercises/", $name, ".rs")),
+        }),*];
+    };
+}
+
+chapters! {
+    1 "Recompute everything" "ch01_recompute";
+    2 "The flat cache" "ch02_flat";
+    3 "The contiguous cache" "ch03_contiguous";
+    4 "The page pool" "ch04_page_pool";
+    5 "The page table" "ch05_page_table";
+    6 "The paged cache" "ch06_paged";
+    7 "Rewind" "ch07_rewind";
+    8 "Speculative decoding" "ch08_speculative";
+    9 "Guessing by chance" "ch09_chance";
+    10 "Fork and copy-on-write" "ch10_fork";
+    11 "The prefix cache" "ch11_prefix_cache";
+    12 "The scheduler" "ch12_scheduler";
+    13 "Paged attention" "ch13_paged_attention";
+    14 "Half the bytes" "ch14_half_the_bytes";
+    15 "Break the scheduler" "ch15_simulation";
+    16 "Pages on disk" "ch16_pages_on_disk";
+}
 
 const fn source(reference: bool, unstarted: bool) -> Source {
     match (reference, unstarted) {
@@ -285,7 +186,7 @@ pub fn runs_in_a_hollow_slab(
         (slab.layout, slab.page_size) = (layout, page_size);
     }
     let runs = cache.runs(layer);
-    // They are nobody's pages, so they must not be given back.
+    // No pool has these pages, so they must not be given back.
     cache.table.pages.clear();
     runs
 }

@@ -6,9 +6,8 @@ pub mod sampler;
 pub mod scoring;
 
 use crate::cache::in_place::{CacheRef, InPlace};
-use crate::cache::{CacheError, KvLayout, Rewind};
+use crate::cache::{CacheError, Rewind};
 use crate::chapters::ch01_recompute::Recompute;
-use crate::chapters::ch02_flat::FlatCache;
 use crate::model::{LogitRows, Model, StepError};
 
 /// Says what may come after a text: all that the loop of chapter 1 asks of a model.
@@ -139,26 +138,6 @@ impl RewindableModel for Cached<'_> {
 }
 // ANCHOR_END: rewindable
 
-impl<'m> Recompute<'m> {
-    /// A model that has projected so many rows already. Some numbers would take hours to count up to, row by row.
-    #[doc(hidden)]
-    pub fn counting_from(model: &'m Model, rows_projected: u64) -> Self {
-        let mut recompute = Recompute::new(model);
-        recompute.rows_projected = rows_projected;
-        recompute
-    }
-}
-
-impl FlatCache {
-    /// An empty cache that has copied so many rows already. Some numbers would take hours to count up to, row by row.
-    #[doc(hidden)]
-    pub fn counting_from(layout: KvLayout, rows_copied: u64) -> Self {
-        let mut cache = FlatCache::new(layout);
-        cache.rows_copied = rows_copied;
-        cache
-    }
-}
-
 /// A model that forgets everything at once can take part too: it computes the whole text for every question.
 impl RewindableModel for Recompute<'_> {
     fn remembered(&self) -> usize {
@@ -239,16 +218,5 @@ mod tests {
             assert_eq!(Recompute::new(&model).last_logits(&[], n), Err(StepError::NoTokens), "{n} rows after no text");
         }
         assert_eq!(Recompute::new(&model).last_logits(&[1], 0), Ok(Vec::new()), "no row after a text");
-    }
-
-    #[cfg(not(unstarted = "ch01_recompute"))]
-    #[test]
-    fn the_last_logits_of_recompute_count_rows_beyond_32_bits() {
-        use super::*;
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
-        let model = Model::open(&folder).expect("a golden checkpoint opens");
-        let mut model = Recompute::counting_from(&model, u32::MAX.into());
-        model.last_logits(&[1, 2, 3], 2).expect("three tokens of the vocabulary are computed");
-        assert_eq!(model.rows_projected(), (1 << 32) + 2, "rows after 3 more than {}", u32::MAX);
     }
 }

@@ -17,8 +17,7 @@ pub fn check_module(root: &Path, chapter: &Chapter, report: &mut Report) -> Resu
     let name = &chapter.name;
     let module = format!(
         "#[cfg_attr(reference = \"{name}\", path = \"../solutions/{name}.rs\")]\n\
-         #[cfg_attr(not(reference = \"{name}\"), path = \"../exercises/{name}.rs\")]\n\
-         #[cfg_attr(not(reference = \"{name}\"), allow(unused_variables, unused_imports, unused_mut, dead_code))]\n\
+         #[cfg_attr(not(reference = \"{name}\"), path = \"../exercises/{name}.rs\", allow(unused))]\n\
          pub mod {name};\n"
     );
     if !read(root, MODULES)?.contains(&module) {
