@@ -109,7 +109,7 @@ mod checks {
     impl LanguageModel for Counting {
         fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
             let question = self.asked.len();
-            bound(question, self.budget, tokens);
+            bound(question, self.budget, 1_000, tokens);
             self.asked.push(tokens.to_vec());
             if let Some((_, error)) = self.refuses.as_ref().filter(|(refused, _)| *refused == question) {
                 return Err(error.clone());
@@ -121,12 +121,13 @@ mod checks {
         }
     }
 
-    /// Ends a loop that asks without end: ten questions more than are needed are let pass, and counted by the checks.
+    /// Ends a loop that asks without end: ten questions more than are needed, at most `most`, are let pass, and counted by the
+    /// checks.
     #[track_caller]
-    fn bound(earlier_questions: usize, budget: usize, tokens: &[u32]) {
+    fn bound(earlier_questions: usize, budget: usize, most: usize, tokens: &[u32]) {
         let advice = if tokens.len() < earlier_questions { "does the text grow?" } else { "does the loop end?" };
         assert!(
-            earlier_questions < budget.min(100_000) + 10,
+            earlier_questions < budget.min(most) + 10,
             "the model was asked {} times for at most {budget} new tokens, the last time about {} tokens: {advice}",
             earlier_questions + 1,
             tokens.len()
@@ -251,7 +252,7 @@ mod checks {
         struct Same(Vec<f32>, Vec<Vec<u32>>);
         impl LanguageModel for Same {
             fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-                bound(self.1.len(), 4, tokens);
+                bound(self.1.len(), 4, 4, tokens);
                 self.1.push(tokens.to_vec());
                 Ok(self.0.clone())
             }
@@ -303,7 +304,7 @@ mod checks {
         }
         impl LanguageModel for Long {
             fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-                bound(self.questions, self.budget, tokens);
+                bound(self.questions, self.budget, self.budget, tokens);
                 let expected = self.prompt + self.questions;
                 same!(tokens.len(), expected, "tokens that question {} is about", self.questions + 1);
                 self.questions += 1;
@@ -514,7 +515,7 @@ mod checks {
 
     impl LanguageModel for Bounded<'_> {
         fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-            bound(self.questions, self.budget, tokens);
+            bound(self.questions, self.budget, self.budget, tokens);
             self.questions += 1;
             self.model.next_logits(tokens)
         }

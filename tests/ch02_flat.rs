@@ -19,21 +19,12 @@ mod checks {
     use page_by_page::decode::{Cached, LanguageModel};
 
     use crate::support::asking::asking;
-    use crate::support::in_place;
+    use crate::support::in_place::{self, LAYOUT, TELLING, bits};
     use crate::support::limits::allocated;
-    use crate::support::oracle::{Dice, Oracle, seeds, write};
+    use crate::support::oracle::{Dice, Oracle, seeds};
     use crate::support::rows::{self, KINDS, row};
     use crate::support::story::{Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript};
-
-    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
-
-    /// Numbers that a tensor keeps only if it keeps every bit.
-    const TELLING: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
-
-    fn bits(numbers: &[f32]) -> Vec<u32> {
-        numbers.iter().map(|number| number.to_bits()).collect()
-    }
 
     // Task 1
 
@@ -208,77 +199,23 @@ mod checks {
     // Task 3
 
     #[test]
-    fn task_3_a_new_row_goes_behind_the_old_ones() {
-        let mut cache = FlatCache::new(LAYOUT);
-        let mut oracle = Oracle::default();
-        for tokens in [vec![10, 11, 12], vec![13], vec![14, 15]] {
-            oracle.append(&mut cache, &tokens);
-            oracle.check(&cache);
-        }
+    fn task_3_a_new_row_goes_after_the_old_ones() {
+        in_place::new_rows_go_after_the_old_ones(&mut FlatCache::new(LAYOUT));
     }
 
     #[test]
     fn task_3_a_row_lands_in_its_layer_only() {
-        let mut cache = FlatCache::new(LAYOUT);
-        extend(&mut cache, 1);
-        let [keys, values] = KINDS.map(|kind| row(LAYOUT, 1, 1, kind));
-        let question = asking("write of 1 row to layer 1, 1 token held");
-        cache.write(1, &keys, &values);
-        drop(question);
-        for layer in [0, 2] {
-            same!(*cache.gather(layer).0, [0.0; 8], "keys of layer {layer} after a write to layer 1 only");
-            same!(*cache.gather(layer).1, [0.0; 8], "values of layer {layer} after a write to layer 1 only");
-        }
-        same!(*cache.gather(1).0, *keys, "keys of layer 1");
-        same!(*cache.gather(1).1, *values, "values of layer 1");
+        in_place::a_row_lands_in_its_layer_only(&mut FlatCache::new(LAYOUT));
     }
 
     #[test]
     fn task_3_any_number_of_the_newest_rows_can_be_written() {
-        let mut cache = FlatCache::new(LAYOUT);
-        extend(&mut cache, 2);
-        extend(&mut cache, 3);
-        let mut oracle = Oracle::default();
-        oracle.tokens = vec![1, 2, 3, 4, 5];
-        oracle.note("extend(2); extend(3); write of 5 rows".into());
-        write(&mut cache, &[1, 2, 3, 4, 5]);
-        oracle.check(&cache);
-        for tokens in [&[6][..], &[7, 8], &[9, 10, 11, 12]] {
-            oracle.note(format!("write of {}", rows::count(tokens.len() * 8, 8)));
-            write(&mut cache, tokens);
-            oracle.tokens.splice(5 - tokens.len().., tokens.iter().copied());
-            oracle.check(&cache);
-        }
+        in_place::any_number_of_the_newest_rows(&mut FlatCache::new(LAYOUT));
     }
 
     #[test]
     fn task_3_every_bit_is_kept() {
-        let mut cache = FlatCache::new(LAYOUT);
-        let values: Vec<f32> = TELLING.iter().map(|number| -number).collect();
-        extend(&mut cache, 1);
-        for layer in 0..LAYOUT.n_layers {
-            let _question = asking(format!("write of {TELLING:?} to layer {layer}"));
-            cache.write(layer, &TELLING, &values);
-        }
-        extend(&mut cache, 1);
-        for layer in 0..LAYOUT.n_layers {
-            let (k, v) = cache.gather(layer);
-            same!(
-                (k.len(), v.len()),
-                (16, 16),
-                "numbers of keys and values in layer {layer}, 2 tokens of 8 numbers held"
-            );
-            same!(
-                bits(&k[..8]),
-                bits(&TELLING),
-                "bits of the keys {TELLING:?} in layer {layer}, after one more extend"
-            );
-            same!(
-                bits(&v[..8]),
-                bits(&values),
-                "bits of the values {values:?} in layer {layer}, after one more extend"
-            );
-        }
+        in_place::every_bit_is_kept(&mut FlatCache::new(LAYOUT));
     }
 
     #[test]
@@ -324,26 +261,7 @@ mod checks {
 
     #[test]
     fn task_3_rows_of_zeros_are_rows() {
-        let mut cache = FlatCache::new(LAYOUT);
-        let mut oracle = Oracle::default();
-        oracle.append(&mut cache, &[1, 2]);
-        let zeros = [0.0; 8];
-        for layer in 0..LAYOUT.n_layers {
-            cache.write(layer, &zeros, &zeros);
-            let (k, v) = cache.gather(layer);
-            let newest = (k[8..].to_vec(), v[8..].to_vec());
-            same!(newest, (zeros.to_vec(), zeros.to_vec()), "row 1 of layer {layer}, when zeros were written over t2");
-        }
-        oracle.note("zeros written over t2".into());
-        extend(&mut cache, 1);
-        write(&mut cache, &[3]);
-        for layer in 0..LAYOUT.n_layers {
-            let (k, v) = cache.gather(layer);
-            for (kind, found) in KINDS.into_iter().zip([k, v]) {
-                let names: Vec<String> = found.chunks(8).map(|row| rows::name(LAYOUT, row, layer, kind)).collect();
-                same!(names, ["t1", "zeros", "t3"], "{kind} of layer {layer}, when a row of zeros came before t3");
-            }
-        }
+        in_place::rows_of_zeros_are_rows(&mut FlatCache::new(LAYOUT));
     }
 
     #[test]
@@ -358,24 +276,7 @@ mod checks {
 
     #[test]
     fn task_3_write_moves_nothing_and_changes_nothing_else() {
-        let mut cache = FlatCache::new(LAYOUT);
-        let mut next = 0;
-        for n in [3, 1, 2, 1, 70, 1] {
-            extend(&mut cache, n);
-            in_place::write(&mut cache, &(next..next + n).collect::<Vec<_>>());
-            next += n;
-        }
-    }
-
-    #[test]
-    fn task_3_writing_the_same_rows_again_changes_nothing() {
-        let mut cache = FlatCache::new(LAYOUT);
-        let mut oracle = Oracle::default();
-        oracle.append(&mut cache, &[1, 2]);
-        oracle.append(&mut cache, &[3]);
-        write(&mut cache, &[3]);
-        oracle.note("write again".into());
-        oracle.check(&cache);
+        in_place::write_moves_nothing(&mut FlatCache::new(LAYOUT));
     }
 
     // All tasks

@@ -1,13 +1,143 @@
-//! Caches whose rows lie side by side: what they lend, that a write moves nothing and changes nothing else, and which
-//! writes it must not accept.
+//! Caches whose rows lie side by side: what they lend, where a row goes, that a write moves nothing and changes nothing else,
+//! and which writes they must not accept. The caches are empty and of [`LAYOUT`], with room for what a check says.
 
 use std::borrow::Cow;
 
-use page_by_page::cache::KvCache;
+use page_by_page::cache::{KvCache, KvLayout};
 
 use super::asking::{asking, granted, quietly};
 use super::limits::allocated;
-use super::rows::{self, KINDS};
+use super::oracle::{self, Oracle};
+use super::rows::{self, KINDS, row};
+
+/// Three different numbers, so that none can stand in for a different one.
+pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
+
+/// Numbers that a tensor keeps only if it keeps every bit.
+pub const TELLING: [f32; 8] = [-0.0, 0.1, -3.5, 1e-40, f32::MAX, -1e-30, 1.0 + f32::EPSILON, 16_777_215.0];
+
+pub fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+#[track_caller]
+fn extend(cache: &mut dyn KvCache, n: usize) {
+    granted(format!("extend({n}) on {} tokens", cache.len()), || cache.extend(n));
+}
+
+/// New rows go after the older ones. Room for 6 tokens.
+#[track_caller]
+pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
+    let mut oracle = Oracle::default();
+    for tokens in [&[10, 11, 12][..], &[13], &[14, 15]] {
+        oracle.append(cache, tokens);
+        oracle.check(cache);
+    }
+}
+
+/// A row that is written to layer 1 is in no other. Room for 1 token.
+#[track_caller]
+pub fn a_row_lands_in_its_layer_only(cache: &mut dyn KvCache) {
+    extend(cache, 1);
+    let [keys, values] = KINDS.map(|kind| row(LAYOUT, 1, 1, kind));
+    let question = asking("write of 1 row to layer 1, 1 token held");
+    cache.write(1, &keys, &values);
+    drop(question);
+    for layer in 0..LAYOUT.n_layers {
+        let question = asking(format!("gather({layer}) of 1 token"));
+        let (k, v) = cache.gather(layer);
+        drop(question);
+        for (kind, found, written) in [("keys", k, &keys), ("values", v, &values)] {
+            let expected = if layer == 1 { written.clone() } else { vec![0.0; 8] };
+            same!(*found, *expected, "{kind} of layer {layer} after a write to layer 1 only");
+        }
+    }
+}
+
+/// Any number of the newest rows can be written, those of earlier calls of `extend` too. Room for 5 tokens.
+#[track_caller]
+pub fn any_number_of_the_newest_rows(cache: &mut dyn KvCache) {
+    extend(cache, 2);
+    extend(cache, 3);
+    let mut oracle = Oracle::default();
+    oracle.tokens = vec![1, 2, 3, 4, 5];
+    oracle.note("extend(2); extend(3); write of 5 rows".into());
+    oracle::write(cache, &[1, 2, 3, 4, 5]);
+    oracle.check(cache);
+    for tokens in [&[6][..], &[7, 8], &[9, 10, 11, 12]] {
+        oracle.note(format!("write of {}", rows::count(tokens.len() * 8, 8)));
+        oracle::write(cache, tokens);
+        oracle.tokens.splice(5 - tokens.len().., tokens.iter().copied());
+        oracle.check(cache);
+    }
+}
+
+/// Every bit of a row is kept, also when the cache is extended. Room for 2 tokens.
+#[track_caller]
+pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
+    let values = TELLING.map(|number| -number);
+    extend(cache, 1);
+    for layer in 0..LAYOUT.n_layers {
+        let _question = asking(format!("write of {TELLING:?} to layer {layer}"));
+        cache.write(layer, &TELLING, &values);
+    }
+    extend(cache, 1);
+    for layer in 0..LAYOUT.n_layers {
+        let _question = asking(format!("gather({layer}) of 2 tokens"));
+        let (k, v) = cache.gather(layer);
+        for (kind, found, written) in [("keys", k, TELLING), ("values", v, values)] {
+            same!(rows::count(found.len(), 8), "2 rows", "{kind} that gather({layer}) gives, 2 tokens held");
+            same!(
+                bits(&found[..8]),
+                bits(&written),
+                "bits of the {kind} {written:?} in layer {layer}, after one more extend"
+            );
+        }
+    }
+}
+
+/// A row of zeros is a row like any other. Room for 3 tokens.
+#[track_caller]
+pub fn rows_of_zeros_are_rows(cache: &mut dyn KvCache) {
+    let mut oracle = Oracle::default();
+    oracle.append(cache, &[1, 2]);
+    let names = |cache: &dyn KvCache, layer: usize| {
+        let _question = asking(format!("gather({layer}) of {} tokens", cache.len()));
+        let (k, v) = cache.gather(layer);
+        [k, v].map(|found| found.chunks(8).map(|row| row.to_vec()).collect::<Vec<_>>())
+    };
+    let named = |found: &[Vec<f32>], layer, kind| -> Vec<String> {
+        found.iter().map(|row| rows::name(LAYOUT, row, layer, kind)).collect()
+    };
+    for layer in 0..LAYOUT.n_layers {
+        let question = asking(format!("write of a row of zeros over t2 in layer {layer}"));
+        cache.write(layer, &[0.0; 8], &[0.0; 8]);
+        drop(question);
+        for (kind, found) in KINDS.into_iter().zip(names(cache, layer)) {
+            let what = "when zeros were written over t2";
+            same!(named(&found, layer, kind), ["t1", "zeros"], "{kind} of layer {layer}, {what}");
+        }
+    }
+    extend(cache, 1);
+    oracle::write(cache, &[3]);
+    for layer in 0..LAYOUT.n_layers {
+        for (kind, found) in KINDS.into_iter().zip(names(cache, layer)) {
+            let what = "when a row of zeros came before t3";
+            same!(named(&found, layer, kind), ["t1", "zeros", "t3"], "{kind} of layer {layer}, {what}");
+        }
+    }
+}
+
+/// Writes that move nothing and change nothing else. Room for 78 tokens.
+#[track_caller]
+pub fn write_moves_nothing(cache: &mut dyn KvCache) {
+    let mut next = 0;
+    for n in [3, 1, 2, 1, 70, 1] {
+        extend(cache, n);
+        write(cache, &(next..next + n).collect::<Vec<_>>());
+        next += n;
+    }
+}
 
 /// Gathers every layer: its keys and its values must be lent, and lending asks for no memory.
 #[track_caller]
@@ -66,13 +196,13 @@ pub fn write_behind_zeros(cache: &mut dyn KvCache) {
     let layout = cache.layout();
     let [negative, positive] = [-0.0, 0.0].map(|zero| vec![zero; layout.kv_width()]);
     let (k, v) = ([&*negative, &positive].concat(), [positive, negative].concat());
-    granted("extend(2) on no tokens", || cache.extend(2));
+    extend(cache, 2);
     for layer in 0..layout.n_layers {
         let _question = asking(format!("write of 2 rows to layer {layer}, 2 tokens held"));
         cache.write(layer, &k, &v);
     }
     for n in [1, 2] {
-        granted(format!("extend({n}) on {} tokens", cache.len()), || cache.extend(n));
+        extend(cache, n);
         write(cache, &(1..=n).collect::<Vec<_>>());
     }
 }
@@ -88,7 +218,7 @@ pub fn refuse_rows_that_do_not_fit(cache: &mut dyn KvCache) {
         let found = rows::count(n, 1);
         assert!(outcome.is_none(), "write of {found} when no token is held did not panic: extend has made no room");
     }
-    granted("extend(2) on no tokens", || cache.extend(2));
+    extend(cache, 2);
     for (k, v, what) in [
         (rows(3), rows(3), "3 rows when 2 tokens are held: extend has made no room for them"),
         (rows(2), rows(1), "2 key rows and 1 value row"),
