@@ -2,28 +2,27 @@
 //!
 //! A cache moves rows; it never computes with them. So the numbers of a head can be rounded
 //! and packed into 32-bit words, and to the cache a head of 9 words is a head of 9 numbers.
-//! Not a line of chapters 2 to 12 changes:
+//! Not a line of chapters 2 to 13 changes:
 //!
 //! ```text
-//!   a head of 5 numbers as words, each written from its lowest bits to its highest
+//!   a head of 5 numbers as words, each shown from its lowest bits to its highest
 //!
 //!   F32          x0 | x1 | x2 | x3 | x4
 //!   F16, Bf16    x0 x1 | x2 x3 | x4 0
 //!   Int8         scale | x0 x1 x2 x3 | x4 0 0 0        a number is its byte times the scale
 //! ```
 //!
-//! A row is rounded before it is written, and nobody reads it earlier. So all who read it
-//! read the same, and all caches of one format agree bit for bit. Left out are formats of
-//! fewer than 8 bits, and scales for several rows, which would have to wait for rows to come.
+//! A row is rounded before it is written, and never read earlier. So every reader gets the
+//! same numbers, and all caches of one format agree bit for bit. Left out are formats with
+//! fewer than 8 bits, and scales shared by several rows, which would have to wait for them.
 //!
 //! Check your work with `cargo test --features solution --test ch14_half_the_bytes`.
 
 use half::{bf16, f16};
 
 use crate::cache::KvLayout;
-use crate::cache::in_place::{BatchError, SequenceRows};
-use crate::chapters::ch13_paged_attention::{check_batch, places};
-use crate::kernels::{Heads, RowFormat, add_scaled, dot, softmax_scaled};
+use crate::cache::in_place::HeadReader;
+use crate::kernels::RowFormat;
 
 /// 32-bit words that a head takes. `head_dim`: its numbers.
 ///
@@ -41,7 +40,7 @@ pub fn packed(format: RowFormat, layout: KvLayout) -> KvLayout {
 
 /// Bytes that a token takes: a row of keys and a row of values in each layer.
 ///
-/// `layout`: that of the numbers. The story teller's, 6 layers of 2 heads of 32 → 3,072 in
+/// `layout`: that of the numbers. The storyteller's, 6 layers of 2 heads of 32 → 3,072 in
 /// `F32`, 1,536 in `F16` and `Bf16`, 864 in `Int8`.
 pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
     todo!("ch14 task 1: the bytes of a token, in all layers")
@@ -49,8 +48,8 @@ pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
 
 /// Rounds the numbers of a head and packs them into words. The rest of the last word is 0.
 ///
-/// A number exactly between two others becomes the even one: that whose last bit, or byte, is
-/// even. NaN stays NaN. What is too large becomes infinite: 65,520 and more in `F16`.
+/// A number halfway between two others becomes the even one, whose last bit, or byte, is
+/// even. NaN stays NaN. A number that is too large becomes infinite: from 65,520 in `F16`.
 ///
 /// `head`: `[head_dim]`, `out`: `[words(format, head_dim)]`.
 pub fn encode(format: RowFormat, head: &[f32], out: &mut [f32]) {
@@ -72,18 +71,17 @@ fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
 /// The scale, then four bytes a word, the first of them the lowest.
 ///
 /// The scale is the largest number, whatever its sign, divided by 127. The byte of `x` is
-/// `x / scale`, rounded to a whole number from -127 to 127. Where the scale comes out as 0,
-/// for a head of zeros or of numbers too small to be divided, all bytes are 0. A head with NaN
-/// or an infinity must read as NaN, all of it: nothing may hide that its numbers are worth
-/// nothing.
+/// `x / scale`, a division for each number, rounded to a whole number from -127 to 127. If the
+/// scale is 0, because all numbers are 0 or too small to be divided, all bytes are 0. A head
+/// with NaN or an infinity must read as NaN in every place: it must not pass for numbers.
 ///
 /// `[0.5, -2.0, 1.0]` → the scale 2/127, then a word with the bits `0x0040_8120`: from its
-/// lowest byte 32, -127, 64 and nothing.
+/// lowest byte 32, -127, 64 and 0.
 fn encode_bytes(head: &[f32], out: &mut [f32]) {
     todo!("ch14 task 3: a scale, and four numbers a word")
 }
 
-/// Turns the words of a head into its numbers again, as they were rounded.
+/// Turns the words of a head back into its numbers, as they were rounded.
 ///
 /// `words`: `[words(format, head_dim)]`, `head`: `[head_dim]`.
 pub fn decode(format: RowFormat, words: &[f32], head: &mut [f32]) {
@@ -95,12 +93,12 @@ pub fn decode(format: RowFormat, words: &[f32], head: &mut [f32]) {
     }
 }
 
-/// The way back from [`encode_halves`]. `number` turns the bits of a half into a number.
+/// The reverse of [`encode_halves`]. `number` turns the bits of a half into a number.
 fn decode_halves(words: &[f32], head: &mut [f32], number: impl Fn(u16) -> f32) {
     todo!("ch14 task 2: the two numbers of a word")
 }
 
-/// The way back from [`encode_bytes`]: a number is its byte, -127 to 127, times the scale.
+/// The reverse of [`encode_bytes`]: a number is its byte, -127 to 127, times the scale.
 fn decode_bytes(words: &[f32], head: &mut [f32]) {
     todo!("ch14 task 3: each byte times the scale")
 }
@@ -112,46 +110,27 @@ pub fn encode_rows(format: RowFormat, layout: KvLayout, rows: &[f32]) -> Vec<f32
     todo!("ch14 task 3: rows, head by head")
 }
 
-/// Attention of one token as in chapter 13's `attend_row`, over rows in this format.
-///
-/// Each key and each value is decoded where it is read. Beside the weights it takes memory
-/// for the numbers of one head, no more. The rest is as there, the order of sums included.
-///
-/// `text`: its runs count words, as the cache does. `q` and `out`: `[n_heads * head_dim]`
-/// numbers.
-pub fn attend_packed_row(
-    heads: Heads,
+/// Reads heads of rows in this format: what chapter 13's attention needs to read them.
+pub struct PackedHeads {
     format: RowFormat,
-    text: &SequenceRows<'_>,
-    seen: usize,
-    q: &[f32],
-    out: &mut [f32],
-) {
-    todo!("ch14 task 4: decode each key and each value where it is read")
+    /// Room for the numbers of one head.
+    numbers: Vec<f32>,
 }
 
-/// Attention of some texts over rows in this format: chapter 13's `attend_batch`.
-///
-/// `q` and `out`: `[rows, n_heads * head_dim]`, the queries of the first text, then those of
-/// the second, and so on.
-///
-/// # Errors
-/// [`BatchError`] as there, and nothing is written.
-pub fn attend_packed_batch(
-    heads: Heads,
-    format: RowFormat,
-    texts: &[SequenceRows<'_>],
-    q: &[f32],
-    out: &mut [f32],
-) -> Result<(), BatchError> {
-    check_batch(heads, words(format, heads.head_dim), texts, q, out)?;
-    let width = heads.n_heads * heads.head_dim;
-    let mut rows = q.chunks_exact(width).zip(out.chunks_exact_mut(width));
-    for text in texts {
-        let before = text.len() - text.queries;
-        for (i, (q, out)) in rows.by_ref().take(text.queries).enumerate() {
-            attend_packed_row(heads, format, text, before + i + 1, q, out);
-        }
+impl PackedHeads {
+    /// `head_dim`: numbers in a head.
+    pub fn new(format: RowFormat, head_dim: usize) -> Self {
+        PackedHeads { format, numbers: vec![0.0; head_dim] }
     }
-    Ok(())
+}
+
+impl HeadReader for PackedHeads {
+    fn words(&self) -> usize {
+        todo!("ch14 task 4: how many words a head takes")
+    }
+
+    /// Decodes the head into the room for one, and takes no more memory than that.
+    fn read<'a>(&'a mut self, words: &'a [f32]) -> &'a [f32] {
+        todo!("ch14 task 4: the numbers of the head in these words")
+    }
 }

@@ -7,7 +7,6 @@
 use std::ops::Range;
 
 use crate::cache::{KvLayout, PageId};
-use crate::kernels::Run;
 
 #[cfg_attr(reference = "ch01_recompute", path = "../solutions/ch01_recompute.rs")]
 #[cfg_attr(not(reference = "ch01_recompute"), path = "../exercises/ch01_recompute.rs", allow(unused))]
@@ -165,30 +164,6 @@ pub fn range_in_a_hollow_slab(
     let mut slab = slab.borrow_mut();
     (slab.layout, slab.page_size) = (layout, page_size);
     slab.range(page, layer, slots)
-}
-
-/// What [`PagedCache::runs`](ch06_paged::PagedCache::runs) of chapter 13 says of a text in these pages of such a slab.
-#[doc(hidden)]
-pub fn runs_in_a_hollow_slab(
-    layout: KvLayout,
-    page_size: usize,
-    pages: &[PageId],
-    tokens: usize,
-    layer: usize,
-) -> Vec<Run> {
-    let smallest = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
-    let slab = ch06_paged::PageSlab::new(smallest, 1, 1).expect("a slab of one slot");
-    let mut cache = ch06_paged::PagedCache::new(&slab).expect("a cache of its slab");
-    cache.table = ch05_page_table::PageTable::new(page_size).expect("pages with slots");
-    (cache.table.pages, cache.table.len) = (pages.to_vec(), tokens);
-    {
-        let mut slab = slab.borrow_mut();
-        (slab.layout, slab.page_size) = (layout, page_size);
-    }
-    let runs = cache.runs(layer);
-    // No pool has these pages, so they must not be given back.
-    cache.table.pages.clear();
-    runs
 }
 
 /// All chapters that have an exercise, in order.

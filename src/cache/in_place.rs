@@ -1,18 +1,18 @@
 //! Rows where they lie: what attention needs to read a cache without copying it.
 //!
-//! A cache's memory is a long line of numbers, its own or one that many caches share. The rows of a text lie in it in *runs*:
-//! rows side by side. A contiguous cache has one run; a paged cache has one for each page. Two pages of 4 slots, six tokens,
+//! A cache's memory is a long line of numbers, its own or one that many caches share. The rows of a sequence lie in it in
+//! *runs*: rows side by side. A contiguous cache has one run; a paged cache has one for each page. Two pages of 4 slots, six tokens,
 //! one layer of rows of 8 numbers:
 //!
 //! ```text
-//!   memory    page 0 (another text's)   page 1               page 2             …
+//!   memory    page 0 (another's)        page 1               page 2             …
 //!   number    0                         32                   64
 //!                                       t0 t1 t2 t3          t4 t5 .. ..
 //!
 //!   runs      Run { start: 32, rows: 4 }, Run { start: 64, rows: 2 }
 //! ```
 //!
-//! [`KvCache::gather`] copies the runs together; [`InPlace::rows`] says where they are.
+//! [`KvCache::gather`] copies the runs together; [`InPlace::rows`] returns where they are.
 
 use std::borrow::Cow;
 use std::cell::Ref;
@@ -21,6 +21,7 @@ use crate::cache::{CacheError, KvCache, KvLayout, Rewind};
 use crate::chapters::ch02_flat::FlatCache;
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch06_paged::PageSlab;
+use crate::kernels::Heads;
 
 pub use crate::kernels::{Run, SequenceRows};
 
@@ -36,7 +37,7 @@ pub enum Attention {
     Plain,
 }
 
-/// Why attention of a batch was refused. Nothing was written.
+/// Why attention of a batch was refused, by [`check_batch`]. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// The queries are not whole rows.
@@ -47,13 +48,13 @@ pub enum BatchError {
         /// Numbers in a row of queries: those of all query heads.
         width: usize,
     },
-    /// The queries of the texts are not those that were given.
+    /// The sequences have more or fewer queries than were given.
     #[error(
-        "the texts have {texts} queries, but {given} rows of {width} numbers are given; give one row for each query"
+        "the sequences have {queries} queries, but {given} rows of {width} numbers are given; give one row for each query"
     )]
     WrongQueries {
-        /// Queries of all texts.
-        texts: usize,
+        /// Queries of all sequences.
+        queries: usize,
         /// Rows of queries.
         given: usize,
         /// Numbers in a row of queries: those of all query heads.
@@ -68,10 +69,12 @@ pub enum BatchError {
         expected: usize,
     },
     /// More of the newest tokens have queries than there are tokens.
-    #[error("text {text} has {queries} queries and {tokens} tokens: make room for the new tokens and write them first")]
+    #[error(
+        "sequence {sequence} has {queries} queries and {tokens} tokens: make room for the new tokens and write them first"
+    )]
     TooFewTokens {
-        /// The text, by its place in the batch.
-        text: usize,
+        /// The sequence, by its place in the batch.
+        sequence: usize,
         /// Its queries.
         queries: usize,
         /// Rows in its runs.
@@ -79,16 +82,90 @@ pub enum BatchError {
     },
     /// A run ends beyond the memory that it should lie in.
     #[error(
-        "a run of text {text} ends at number {end}, but the memory has {numbers}; the runs are those of another slab"
+        "a run of sequence {sequence} ends at number {end}, but the memory has {numbers}; the runs are those of a \
+         different slab"
     )]
     RunBeyondMemory {
-        /// The text, by its place in the batch.
-        text: usize,
+        /// The sequence, by its place in the batch.
+        sequence: usize,
         /// Where the run ends.
         end: usize,
         /// Numbers of the memory of keys, or of values if they are fewer.
         numbers: usize,
     },
+}
+
+/// Checks the page metadata of a batch before attention computes anything: that the queries are whole rows, as many as the
+/// sequences have, that every run lies in its memory, and that no sequence has more queries than rows.
+///
+/// `words`: 32-bit words that a head takes in memory, so a row takes `n_kv_heads * words`. `heads` and `words` are a model's:
+/// none of their numbers is 0, and their products are small. `q` and `out`: `[queries, n_heads * head_dim]`.
+///
+/// A run can contain anything: a start or a number of rows whose end is more than `usize` counts is beyond the memory too, and
+/// its `end` is `usize::MAX`. Queries that are too many to be added up count as `usize::MAX` together.
+///
+/// # Errors
+/// The first [`BatchError`] in this order: `NotRows`, `WrongQueries`, `WrongOutput`; then, sequence by sequence and whether or
+/// not it has queries, `RunBeyondMemory`, `TooFewTokens`.
+pub fn check_batch(
+    heads: Heads,
+    words: usize,
+    sequences: &[SequenceRows<'_>],
+    q: &[f32],
+    out: &[f32],
+) -> Result<(), BatchError> {
+    let width = heads.n_heads * heads.head_dim;
+    if !q.len().is_multiple_of(width) {
+        return Err(BatchError::NotRows { numbers: q.len(), width });
+    }
+    let given = q.len() / width;
+    let queries = sequences.iter().fold(0, |sum: usize, sequence| sum.saturating_add(sequence.queries));
+    if queries != given {
+        return Err(BatchError::WrongQueries { queries, given, width });
+    }
+    if out.len() != q.len() {
+        return Err(BatchError::WrongOutput { found: out.len(), expected: q.len() });
+    }
+    for (sequence, rows) in sequences.iter().enumerate() {
+        let numbers = rows.keys.len().min(rows.values.len());
+        for run in rows.runs {
+            let end = run.start.saturating_add(run.rows.saturating_mul(heads.n_kv_heads * words));
+            if end > numbers {
+                return Err(BatchError::RunBeyondMemory { sequence, end, numbers });
+            }
+        }
+        let (queries, tokens) = (rows.queries, rows.len());
+        if queries > tokens {
+            return Err(BatchError::TooFewTokens { sequence, queries, tokens });
+        }
+    }
+    Ok(())
+}
+
+/// Reads heads out of rows, as attention needs them: as numbers, however they are stored.
+pub trait HeadReader {
+    /// 32-bit words that a head takes in memory.
+    fn words(&self) -> usize;
+
+    /// The numbers of a head, `[head_dim]`. `words`: `[self.words()]`, where the head lies.
+    fn read<'a>(&'a mut self, words: &'a [f32]) -> &'a [f32];
+}
+
+/// Heads stored as they were computed: a word is a number, and reading one copies nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct F32Heads {
+    /// Numbers in a head.
+    pub head_dim: usize,
+}
+
+impl HeadReader for F32Heads {
+    fn words(&self) -> usize {
+        self.head_dim
+    }
+
+    fn read<'a>(&'a mut self, words: &'a [f32]) -> &'a [f32] {
+        words
+    }
 }
 
 /// A cache whose rows attention can read where they lie.
@@ -99,14 +176,14 @@ pub trait InPlace: Rewind {
     fn rows(&self, layer: usize) -> Rows<'_>;
 }
 
-/// The rows of one text in one layer, where they lie. As long as it lives, nobody writes to their memory.
+/// The rows of one sequence in one layer, where they lie. As long as this lives, nothing can write to their memory.
 pub struct Rows<'a> {
     keys: Lent<'a>,
     values: Lent<'a>,
     runs: Vec<Run>,
 }
 
-/// Memory that somebody else has.
+/// Memory that a cache owns.
 enum Lent<'a> {
     Dense(Cow<'a, [f32]>),
     Shared(Ref<'a, [f32]>),
@@ -134,7 +211,7 @@ impl<'a> Rows<'a> {
         Rows { keys: Lent::Shared(keys), values: Lent::Shared(values), runs }
     }
 
-    /// The memory of the keys, with whatever else lies there.
+    /// The memory of the keys, including everything else that lies there.
     pub fn keys(&self) -> &[f32] {
         self.keys.numbers()
     }

@@ -23,10 +23,10 @@ pub mod tokenizer;
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::cache::in_place::{Attention, CacheRef, Rows, SequenceRows};
+use crate::cache::in_place::{Attention, CacheRef, F32Heads, Rows, SequenceRows};
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch13_paged_attention::attend_batch;
-use crate::chapters::ch14_half_the_bytes::{attend_packed_batch, encode_rows, packed};
+use crate::chapters::ch14_half_the_bytes::{PackedHeads, encode_rows, packed};
 use crate::kernels::{RowFormat, attend, matmul, matmuls, rms_norm, silu_times};
 use crate::model::checkpoint::{Checkpoint, CheckpointError, Weight};
 
@@ -561,8 +561,12 @@ impl Model {
                 attend(heads, format, texts, q, out);
                 Ok(())
             }
-            (Attention::Plain, RowFormat::F32) => attend_batch(heads, texts, q, out),
-            (Attention::Plain, format) => attend_packed_batch(heads, format, texts, q, out),
+            (Attention::Plain, RowFormat::F32) => {
+                attend_batch(heads, &mut F32Heads { head_dim: heads.head_dim }, texts, q, out)
+            }
+            (Attention::Plain, format) => {
+                attend_batch(heads, &mut PackedHeads::new(format, heads.head_dim), texts, q, out)
+            }
         };
         attended.unwrap_or_else(|error| panic!("attention refuses the model's own batch: {error}"));
     }

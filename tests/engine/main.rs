@@ -8,6 +8,7 @@ mod support;
 mod checkpoints;
 
 mod another_way;
+mod batch_checks;
 mod batch_invariance;
 mod beams;
 mod golden;

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use anyhow::{Result, ensure};
-use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch13_paged_attention::{attend_row, places};
+use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::kernels::{Heads, add_scaled, dot, softmax_scaled};
 use serde::Serialize;
 
@@ -113,7 +113,7 @@ fn walk(cache: &PagedCache, slab: &SharedSlab, table: &[u32]) -> Result<(Vec<Fra
         first += run.rows;
     }
     let mut out = [0.0; 2];
-    attend_row(HEADS, &text, TOKENS, &QUERY, &mut out);
+    attend_row(HEADS, &mut F32Heads { head_dim: 2 }, &text, TOKENS, &QUERY, &mut out);
     ensure!(out == sum, "the walk ends with {sum:?}, the chapter's with {out:?}");
     Ok((frames, copied))
 }
