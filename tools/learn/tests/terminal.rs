@@ -36,7 +36,7 @@ const CARGO: &str = r#"#!/bin/sh
 echo "$*" >> asked
 file=exercises/ch01_sum.rs
 case "$*" in
-    run*bought*) grep -q COUNTS $file && { echo $$ > counting; sleep 1000; }; echo '{"chapters":[{"before":{"way":"by hand"},"after":{"way":"in a loop"},"lines":[{"what":"sums made","before":{"shown":"9"},"after":{"shown":"1"}}]}]}'; exit 0 ;;
+    run*bought*) grep -q COUNTS $file && { echo $$ > counting; sleep 1000; }; printf 'chapter 1, Sums\n  sums made: 9 → 1\n'; exit 0 ;;
     run*generate*) echo 'One day a king'; grep -q ENDLESS $file && { echo $$ > generating; sleep 1000; }; exit 0 ;;
     *--test\ ch01_sum*) ;;
     *) echo "error: the test did not expect: $*" >&2; exit 1 ;;
@@ -323,7 +323,7 @@ fn from_the_stub_to_a_chapter_that_is_done() {
     let done = without(&["task 1", "task 2"]);
     sample.save(&done);
     terminal.until("Chapter 1 is done: all 2 checks are green.");
-    terminal.until("What it gains by hand → in a loop: sums made: 9 → 1");
+    terminal.until("What it gains sums made: 9 → 1");
     terminal.press("c");
     terminal.until("Why? Think first");
     terminal.press("\r");
