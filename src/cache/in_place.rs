@@ -80,7 +80,8 @@ pub enum BatchError {
         /// Rows in its runs.
         tokens: usize,
     },
-    /// A run ends beyond the memory that it should lie in.
+    /// A run ends beyond the memory that it should lie in. One that ends exactly where the memory ends lies in it; a run of no
+    /// rows ends where it starts.
     #[error(
         "a run of sequence {sequence} ends at number {end}, but the memory has {numbers}; the runs are those of a \
          different slab"
