@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::chain::{Chain, FirstOut};
-use page_by_page::workload::{Counters, Pages, Trace, run};
+use page_by_page::workload::{PageCounters, Pages, Trace, run};
 use serde::Serialize;
 
 use super::kv::require_chapters;
@@ -152,7 +152,7 @@ struct Report {
 struct Run {
     pages: usize,
     #[serde(flatten)]
-    counters: Counters,
+    counters: PageCounters,
 }
 
 impl Workload {
@@ -267,7 +267,7 @@ impl Report {
                 thousands(*pages),
                 thousands(counters.pages_allocated),
                 thousands(counters.pages_evicted),
-                thousands(counters.tokens_found),
+                thousands(counters.cached_tokens),
                 thousands(counters.prompt_tokens),
                 percent(counters.hit_rate),
                 percent(counters.utilisation),

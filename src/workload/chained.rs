@@ -1,16 +1,16 @@
-//! vLLM's pool as the memory of a run.
+//! vLLM's pool as the page memory of a run.
 
 use crate::cache::{CacheError, PageId};
 use crate::prefixes::chain::Chain;
-use crate::workload::Memory;
+use crate::workload::PageMemory;
 
-/// The pages of a text in the order of its tokens, and how many tokens they hold.
+/// The pages of a sequence in the order of its tokens, and how many tokens they hold.
 pub struct ChainTable {
     pages: Vec<PageId>,
     len: usize,
 }
 
-impl Memory for Chain {
+impl PageMemory for Chain {
     type Table = ChainTable;
 
     fn begin(&mut self, prompt: &[u32]) -> Result<(ChainTable, usize), CacheError> {
@@ -26,8 +26,8 @@ impl Memory for Chain {
         Ok(needed)
     }
 
-    fn keep(&mut self, tokens: &[u32], table: &mut ChainTable) -> Result<(), CacheError> {
-        self.insert(tokens, &table.pages);
+    fn insert(&mut self, tokens: &[u32], table: &mut ChainTable) -> Result<(), CacheError> {
+        Chain::insert(self, tokens, &table.pages);
         Ok(())
     }
 

@@ -1,21 +1,21 @@
-//! Texts that come and go in a pool of pages, counted without a model: where the pages go does not depend on what is in
+//! Requests that come and go in a pool of pages, counted without a model: where the pages go does not depend on what is in
 //! them.
 //!
-//! A [trace](Trace) says who asks for what. A [memory](Memory) keeps the pages: [`Pages`] with the pool, the page tables and
-//! a prefix cache of the chapters, [`Chain`](crate::prefixes::chain::Chain) as vLLM keeps them. [`run`] lets the texts of
-//! the one run in the other, step by step, as a server does:
+//! A [trace](Trace) is a list of requests. A [page memory](PageMemory) keeps the pages: [`Pages`] with the pool, the page
+//! tables and a prefix cache of the chapters, [`Chain`](crate::prefixes::chain::Chain) as vLLM keeps them. [`run`] serves the
+//! requests of the one in the other, step by step, without chapter 12's scheduler:
 //!
 //! ```text
-//!   texts come in while there is room      the prefix that is kept is found, the rest of the prompt takes pages
-//!   each text gets a token                 at a page boundary it takes a page; what is not in use is evicted for it
-//!   texts that have all of theirs end      their full pages are kept for later texts, the others go back
+//!   requests begin while there is room      their cached prefixes are looked up, the rest of the prompt takes pages
+//!   each sequence gets a token              at a page boundary it takes a page; an unused page is evicted for it
+//!   sequences that are complete finish      their full pages stay cached for later ones, the others go back
 //! ```
 //!
-//! A text comes in only if the pages for all of its tokens, and for what the running ones still lack, are free or can be
-//! evicted. So no step ever fails; that is the price of not preempting anybody, which chapter 12 does better.
+//! A sequence begins only if the pages for all of its tokens, and for what the running ones still lack, are free or can be
+//! evicted. So no step ever fails and no sequence is preempted; the price is room that stands empty.
 //!
 //! All counters are exact and the same on every machine. So they are where the [scheduler serves](serving) requests that
-//! come by chance.
+//! arrive at random.
 
 mod chained;
 mod pages;
@@ -30,32 +30,31 @@ use serde::Serialize;
 
 use crate::cache::CacheError;
 
-/// Where running texts have their pages, and finished ones leave some.
-pub trait Memory {
-    /// The pages of one text.
+/// Where running sequences have their pages, and finished ones leave some.
+pub trait PageMemory {
+    /// The pages of one sequence.
     type Table;
 
-    /// Begins a text with the longest prefix of its prompt that is kept; not with all of it, at least one token is left to
-    /// compute. Returns its pages and how many tokens they hold.
+    /// Begins a sequence with the longest cached prefix of its prompt, which leaves at least one token to compute. Returns its
+    /// pages and how many tokens they hold.
     ///
     /// # Errors
-    /// [`CacheError`] if the pages that are kept are not the pool's.
+    /// [`CacheError`] if the cached pages are not the pool's.
     fn begin(&mut self, prompt: &[u32]) -> Result<(Self::Table, usize), CacheError>;
 
-    /// Makes room for `n` more tokens of a text, if need be in place of pages that nobody uses. Returns the pages that it
-    /// took.
+    /// Makes room for `n` more tokens of a sequence, if necessary by evicting pages. Returns how many pages it took.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if there are too few.
     fn grow(&mut self, table: &mut Self::Table, n: usize) -> Result<usize, CacheError>;
 
-    /// Keeps the full pages of a text for later ones. `tokens`: all that the pages hold.
+    /// Caches the full pages of a sequence for later ones. `tokens`: all that the pages hold.
     ///
     /// # Errors
     /// [`CacheError`] if the pages are not the pool's.
-    fn keep(&mut self, tokens: &[u32], table: &mut Self::Table) -> Result<(), CacheError>;
+    fn insert(&mut self, tokens: &[u32], table: &mut Self::Table) -> Result<(), CacheError>;
 
-    /// Lets go of the pages of a text.
+    /// Lets go of the pages of a sequence.
     ///
     /// # Errors
     /// [`CacheError`] if the pages are not the pool's.
@@ -67,19 +66,19 @@ pub trait Memory {
     /// Pages in all.
     fn n_pages(&self) -> usize;
 
-    /// Pages that running texts have; one that several share counts once. All others are free, or can be evicted.
+    /// Pages that running sequences have; a shared page counts once. All others are free, or can be evicted.
     fn n_in_use(&self) -> usize;
 
-    /// Pages that were evicted so far.
+    /// Pages evicted so far.
     fn n_evicted(&self) -> u64;
 }
 
-/// What a run came to.
+/// What a run counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Counters {
-    /// Texts told.
+pub struct PageCounters {
+    /// Requests served.
     pub requests: u64,
-    /// Times that each running text got a token.
+    /// Times that each running sequence got a token.
     pub steps: u64,
     /// Pages taken from the pool.
     pub pages_allocated: u64,
@@ -88,29 +87,29 @@ pub struct Counters {
     /// Tokens of all prompts.
     pub prompt_tokens: u64,
     /// Those of them that the prefix cache held.
-    pub tokens_found: u64,
+    pub cached_tokens: u64,
     /// The second over the first, 0 to 1.
     pub hit_rate: f64,
-    /// Pages that running texts have, of the pool's: the mean over all steps, 0 to 1, each taken when those that were done
-    /// had ended. Pages that are only kept do not count.
+    /// Pages that running sequences have, of the pool's: the mean over all steps, 0 to 1, each taken after the sequences that
+    /// finish have given theirs back. Pages that are only cached do not count.
     pub utilisation: f64,
-    /// Empty slots in the pages of running texts, of all their slots: the mean over all steps, 0 to 1.
+    /// Empty slots in the pages of running sequences, of all their slots: the mean over all steps, 0 to 1.
     pub fragmentation: f64,
 }
 
-/// Why a run did not come to its end.
+/// Why a run was refused, or stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
-    /// Nobody may run.
-    #[error("with 0 texts running at a time no text is ever told: let at least 1 run")]
-    NobodyRuns,
-    /// A text that not even the empty pool could hold.
+    /// No sequence may run.
+    #[error("with 0 sequences running at a time no request is ever served: let at least 1 run")]
+    NoneRuns,
+    /// A request that not even the empty pool could hold.
     #[error(
-        "text {number} needs {needed} pages for its {tokens} tokens, and the pool has {n_pages}; give the pool at least \
+        "request {number} needs {needed} pages for its {tokens} tokens, and the pool has {n_pages}; give the pool at least \
          {needed} pages"
     )]
     NeverFits {
-        /// Which text, counted from 1.
+        /// Which request, counted from 1.
         number: u64,
         /// Its tokens in the end.
         tokens: usize,
@@ -119,11 +118,11 @@ pub enum WorkloadError {
         /// Pages of the pool.
         n_pages: usize,
     },
-    /// A memory that claims to hold what it cannot.
-    #[error("{found} tokens of a prompt of {prompt} were found: at least one must be left to compute")]
-    FoundTooMuch {
-        /// Tokens found.
-        found: usize,
+    /// A lookup that leaves no token to compute.
+    #[error("{cached} of {prompt} tokens of a prompt are said to be cached: at least one must be left to compute")]
+    CachedTooMuch {
+        /// Tokens that the lookup returned.
+        cached: usize,
         /// Tokens of the prompt.
         prompt: usize,
     },
@@ -132,93 +131,134 @@ pub enum WorkloadError {
     Cache(#[from] CacheError),
 }
 
-/// A text that runs.
+/// A sequence that runs.
 struct Running<T> {
     request: Request,
     table: T,
     /// Tokens that it holds.
     len: usize,
-    /// Pages that these take.
-    pages: usize,
 }
 
-/// Lets the texts run, at most `most_running` at a time, until all have ended. `on_end` hears of each end.
+/// Serves the requests, at most `most_running` at a time, until all have finished. `on_end` is called for each that does.
 ///
 /// # Errors
 /// [`WorkloadError`]
-pub fn run<M: Memory>(
+pub fn run<M: PageMemory>(
     requests: impl IntoIterator<Item = Request>,
     most_running: usize,
     memory: &mut M,
     mut on_end: impl FnMut(),
-) -> Result<Counters, WorkloadError> {
+) -> Result<PageCounters, WorkloadError> {
     if most_running == 0 {
-        return Err(WorkloadError::NobodyRuns);
+        return Err(WorkloadError::NoneRuns);
     }
-    let (page_size, n_pages) = (memory.page_size(), memory.n_pages());
     let mut requests = requests.into_iter().peekable();
-    let mut running: Vec<Running<M::Table>> = Vec::new();
-    let mut counters = Counters::default();
-    // Over all running texts: tokens held, pages, and pages that they still lack. Each change adds to them, so that no
-    // step has to walk through all texts or pages.
-    let (mut tokens, mut pages, mut lacking) = (0, 0, 0);
+    let mut run = Run { memory, running: Vec::new(), held: Held::default(), counters: PageCounters::default() };
     let (mut in_use, mut fragmentation) = (0, 0.0);
     loop {
-        while running.len() < most_running {
-            let Some(next) = requests.peek() else { break };
-            let needed = next.text.len().div_ceil(page_size);
-            if needed > n_pages {
-                let (number, tokens) = (counters.requests + running.len() as u64 + 1, next.text.len());
-                return Err(WorkloadError::NeverFits { number, tokens, needed, n_pages });
-            }
-            if needed + lacking > n_pages - memory.n_in_use() {
-                break;
-            }
-            let request = requests.next().expect("there is one to peek at");
-            let prompt = request.prompt;
-            let (mut table, found) = memory.begin(&request.text[..prompt])?;
-            if found >= prompt {
-                return Err(WorkloadError::FoundTooMuch { found, prompt });
-            }
-            counters.pages_allocated += memory.grow(&mut table, prompt - found)? as u64;
-            memory.keep(&request.text[..prompt], &mut table)?;
-            counters.prompt_tokens += prompt as u64;
-            counters.tokens_found += found as u64;
-            let has = prompt.div_ceil(page_size);
-            (tokens, pages, lacking) = (tokens + prompt, pages + has, lacking + needed - has);
-            running.push(Running { request, table, len: prompt, pages: has });
+        while run.running.len() < most_running
+            && let Some(request) = requests.next_if(|next| run.has_room(next))
+        {
+            run.begin(request)?;
         }
-        if running.is_empty() {
-            break;
-        }
-        for text in &mut running {
-            counters.pages_allocated += memory.grow(&mut text.table, 1)? as u64;
-            if text.len == text.pages * page_size {
-                text.pages += 1;
-                (pages, lacking) = (pages + 1, lacking - 1);
+        if run.running.is_empty() {
+            match requests.peek() {
+                Some(next) => return Err(run.never_fits(next)),
+                None => break,
             }
-            text.len += 1;
-            tokens += 1;
         }
-        counters.steps += 1;
-        for mut text in running.extract_if(.., |text| text.len == text.request.text.len()) {
-            memory.keep(&text.request.text, &mut text.table)?;
-            memory.end(text.table)?;
-            (tokens, pages) = (tokens - text.len, pages - text.pages);
-            counters.requests += 1;
-            on_end();
-        }
-        in_use += memory.n_in_use() as u64;
-        if pages > 0 {
-            let slots = (pages * page_size) as f64;
-            fragmentation += (slots - tokens as f64) / slots;
+        run.step(&mut on_end)?;
+        in_use += run.memory.n_in_use() as u64;
+        if run.held.pages > 0 {
+            let slots = (run.held.pages * run.memory.page_size()) as f64;
+            fragmentation += (slots - run.held.tokens as f64) / slots;
         }
     }
+    let Run { memory, mut counters, .. } = run;
     counters.pages_evicted = memory.n_evicted();
-    counters.hit_rate = share(counters.tokens_found as f64, counters.prompt_tokens);
-    counters.utilisation = share(in_use as f64, counters.steps) / n_pages as f64;
+    counters.hit_rate = share(counters.cached_tokens as f64, counters.prompt_tokens);
+    counters.utilisation = share(in_use as f64, counters.steps) / memory.n_pages() as f64;
     counters.fragmentation = share(fragmentation, counters.steps);
     Ok(counters)
+}
+
+struct Run<'a, M: PageMemory> {
+    memory: &'a mut M,
+    running: Vec<Running<M::Table>>,
+    held: Held,
+    counters: PageCounters,
+}
+
+/// Sums over all running sequences: each change adds to them, so no step has to walk through all sequences.
+#[derive(Default)]
+struct Held {
+    tokens: usize,
+    pages: usize,
+    /// Pages that they do not have yet, and will need.
+    lacking: usize,
+}
+
+impl<M: PageMemory> Run<'_, M> {
+    /// Whether a request finds all the pages that it needs beside those that are promised.
+    fn has_room(&self, request: &Request) -> bool {
+        let needed = request.tokens.len().div_ceil(self.memory.page_size());
+        needed + self.held.lacking <= self.memory.n_pages() - self.memory.n_in_use()
+    }
+
+    /// Why a request does not fit into a pool without any sequence.
+    fn never_fits(&self, request: &Request) -> WorkloadError {
+        let tokens = request.tokens.len();
+        WorkloadError::NeverFits {
+            number: self.counters.requests + 1,
+            tokens,
+            needed: tokens.div_ceil(self.memory.page_size()),
+            n_pages: self.memory.n_pages(),
+        }
+    }
+
+    fn begin(&mut self, request: Request) -> Result<(), WorkloadError> {
+        let (n_prompt, page_size) = (request.n_prompt, self.memory.page_size());
+        let prompt = &request.tokens[..n_prompt];
+        let (mut table, cached) = self.memory.begin(prompt)?;
+        if cached >= n_prompt {
+            return Err(WorkloadError::CachedTooMuch { cached, prompt: n_prompt });
+        }
+        let taken = self.memory.grow(&mut table, n_prompt - cached)?;
+        self.memory.insert(prompt, &mut table)?;
+        self.counters.pages_allocated += taken as u64;
+        self.counters.prompt_tokens += n_prompt as u64;
+        self.counters.cached_tokens += cached as u64;
+        let pages = n_prompt.div_ceil(page_size);
+        self.held.tokens += n_prompt;
+        self.held.pages += pages;
+        self.held.lacking += request.tokens.len().div_ceil(page_size) - pages;
+        self.running.push(Running { request, table, len: n_prompt });
+        Ok(())
+    }
+
+    /// Each running sequence gets a token, and those that are complete finish.
+    fn step(&mut self, on_end: &mut impl FnMut()) -> Result<(), WorkloadError> {
+        let page_size = self.memory.page_size();
+        for sequence in &mut self.running {
+            self.counters.pages_allocated += self.memory.grow(&mut sequence.table, 1)? as u64;
+            if sequence.len.is_multiple_of(page_size) {
+                self.held.pages += 1;
+                self.held.lacking -= 1;
+            }
+            sequence.len += 1;
+        }
+        self.held.tokens += self.running.len();
+        self.counters.steps += 1;
+        for mut sequence in self.running.extract_if(.., |sequence| sequence.len == sequence.request.tokens.len()) {
+            self.memory.insert(&sequence.request.tokens, &mut sequence.table)?;
+            self.memory.end(sequence.table)?;
+            self.held.tokens -= sequence.len;
+            self.held.pages -= sequence.len.div_ceil(page_size);
+            self.counters.requests += 1;
+            on_end();
+        }
+        Ok(())
+    }
 }
 
 /// A part of `whole`; 0 of nothing.

@@ -1,12 +1,12 @@
-//! The chapters' pool, page tables and prefix cache as the memory of a run.
+//! The chapters' pool, page tables and prefix cache as the page memory of a run.
 
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::prefixes::Prefixes;
-use crate::workload::Memory;
+use crate::workload::PageMemory;
 
-/// A pool, a page table for each text, and a prefix cache, or none.
+/// A pool, a page table for each sequence, and a prefix cache, or none.
 pub struct Pages {
     pool: PagePool,
     prefixes: Option<Box<dyn Prefixes>>,
@@ -17,7 +17,7 @@ pub struct Pages {
     before: Vec<PageId>,
 }
 
-/// How many running texts have each page: unlike the pool's count, without the prefix cache.
+/// How many running sequences have each page: unlike the pool's count, without the prefix cache.
 struct InUse {
     /// `[n_pages]`
     users: Vec<u32>,
@@ -41,7 +41,7 @@ impl Pages {
 }
 
 impl InUse {
-    /// A text more has these pages.
+    /// One more sequence has these pages.
     fn add(&mut self, pages: &[PageId]) {
         for page in pages {
             let users = &mut self.users[page.index()];
@@ -50,7 +50,7 @@ impl InUse {
         }
     }
 
-    /// A text fewer has these pages.
+    /// One sequence fewer has these pages.
     fn remove(&mut self, pages: &[PageId]) {
         for page in pages {
             let users = &mut self.users[page.index()];
@@ -60,7 +60,7 @@ impl InUse {
     }
 }
 
-impl Memory for Pages {
+impl PageMemory for Pages {
     type Table = PageTable;
 
     fn begin(&mut self, prompt: &[u32]) -> Result<(PageTable, usize), CacheError> {
@@ -86,7 +86,7 @@ impl Memory for Pages {
         Ok(free - self.pool.n_free())
     }
 
-    fn keep(&mut self, tokens: &[u32], table: &mut PageTable) -> Result<(), CacheError> {
+    fn insert(&mut self, tokens: &[u32], table: &mut PageTable) -> Result<(), CacheError> {
         let Some(prefixes) = &mut self.prefixes else { return Ok(()) };
         self.before.clear();
         self.before.extend_from_slice(table.pages());

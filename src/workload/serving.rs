@@ -1,18 +1,18 @@
-//! Requests that arrive at a server by chance, and what the scheduler makes of them, in time that is counted.
+//! Requests that arrive at random, served by the scheduler in simulated time.
 //!
-//! There is no model here and no clock. A step costs [so much](Cost) for itself and so much for each token that it reads,
-//! and that is how late it is then. So a run takes a moment, and its numbers are the same on every machine:
+//! There is no model here and no clock. A step [costs](Cost) a fixed time and a fixed time more for each token that it
+//! computes. So a run takes a moment, and its numbers are the same on every machine:
 //!
 //! ```text
 //!   a step costs 10 ms, and 0.2 ms for each token
 //!
-//!   time      0        ms   a arrives with a prompt of 100 tokens: step 1 reads them
-//!            30.0      ms   a has its first token; b has arrived with 50 tokens: step 2 reads 1 and 50
+//!   time      0        ms   a arrives with a prompt of 100 tokens: step 1 computes them
+//!            30.0      ms   a has its first token; b has arrived with 50 tokens: step 2 computes 1 and 50
 //!            50.2      ms   a has its second token, b its first
 //! ```
 //!
-//! The arrivals are a Poisson process: the gaps between them are exponential, so many a second on average, and nobody's
-//! arrival says anything of the next one's.
+//! The arrivals are a Poisson process: the gaps between them are exponential with a given mean, and independent
+//! of each other.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ use crate::serving::{ServingError, Steps, Totals};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// One layer with rows of one number: nobody reads them.
+/// One layer with rows of one number, which are never read.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
 
 /// Tokens that half of the drawn requests begin with.
@@ -33,19 +33,19 @@ const COMMON: u32 = 64;
 /// How many such beginnings there are.
 const BEGINNINGS: u64 = 4;
 
-/// A request, and when it comes.
+/// A request, and when it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Microseconds from the start.
     pub at: u64,
-    /// What it asks for.
+    /// The request.
     pub request: Request,
 }
 
 /// What a step costs, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// However many tokens it reads: the weights pass by.
+    /// However many tokens it computes: the weights are read once.
     pub step: u64,
     /// For each token.
     pub token: u64,
@@ -63,33 +63,33 @@ pub struct InTime {
 /// `n` requests, `rate` a second on average.
 ///
 /// Every second one, by chance, begins with one of 4 beginnings of 64 tokens, as with the system prompts of 4 applications.
-/// Then come 16 to 256 tokens of its own, and 16 to 128 are written, all of these as likely.
+/// 16 to 256 tokens of its own follow, and 16 to 128 are generated, each number as likely.
 ///
 /// # Panics
 /// If `rate` is not above 0.
 pub fn poisson(rate: f64, seed: u64, n: usize) -> Vec<Arrival> {
-    assert!(rate > 0.0, "{rate} requests a second never come");
+    assert!(rate > 0.0, "{rate} requests a second never arrive");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut at = 0;
     let arrivals = (0..n as u32).map(|number| {
         at += (exponential(&mut rng) / rate * 1e6) as u64;
-        let begins_alike = between(&mut rng, 0, 1) == 0;
+        let is_common = between(&mut rng, 0, 1) == 0;
         let beginning = between(&mut rng, 0, BEGINNINGS - 1) as u32;
-        let (own, written) = (between(&mut rng, 16, 256) as u32, between(&mut rng, 16, 128) as u32);
-        let mut text: Vec<u32> = Vec::new();
-        if begins_alike {
-            text.extend((0..COMMON).map(|token| beginning * COMMON + token));
+        let (own, generated) = (between(&mut rng, 16, 256) as u32, between(&mut rng, 16, 128) as u32);
+        let mut tokens: Vec<u32> = Vec::new();
+        if is_common {
+            tokens.extend((0..COMMON).map(|token| beginning * COMMON + token));
         }
-        let prompt = text.len() + own as usize;
-        // Behind the beginnings, no two requests have a token in common.
-        text.extend((0..own + written).map(|token| BEGINNINGS as u32 * COMMON + number * 512 + token));
-        Arrival { at, request: Request { text, prompt } }
+        let n_prompt = tokens.len() + own as usize;
+        // After the beginnings, no two requests have a token in common.
+        tokens.extend((0..own + generated).map(|token| BEGINNINGS as u32 * COMMON + number * 512 + token));
+        Arrival { at, request: Request { tokens, n_prompt } }
     });
     arrivals.collect()
 }
 
 /// The 16 requests with which the course [tiny-llm](https://github.com/skyzh/tiny-llm) tries its batches, all there at the
-/// start: (tokens of the prompt, tokens written).
+/// start: (tokens of the prompt, tokens generated).
 pub const TINY_LLM: [(usize, usize); 16] = [
     (992, 81),
     (804, 95),
@@ -111,14 +111,14 @@ pub const TINY_LLM: [(usize, usize); 16] = [
 
 /// [`TINY_LLM`] as requests. No two of them share a token.
 pub fn tiny_llm() -> Vec<Arrival> {
-    let arrivals = TINY_LLM.iter().zip(0..).map(|((prompt, written), number)| {
-        let text = (0..(prompt + written) as u32).map(|token| number * 2048 + token).collect();
-        Arrival { at: 0, request: Request { text, prompt: *prompt } }
+    let arrivals = TINY_LLM.iter().zip(0..).map(|((n_prompt, generated), number)| {
+        let tokens = (0..(n_prompt + generated) as u32).map(|token| number * 2048 + token).collect();
+        Arrival { at: 0, request: Request { tokens, n_prompt: *n_prompt } }
     });
     arrivals.collect()
 }
 
-/// What a run came to. Times are in microseconds.
+/// What a run measured. Times are in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Served {
     /// Of each request, in the order of arrival.
@@ -136,7 +136,7 @@ pub struct Served {
     pub utilisation: f64,
 }
 
-/// When a request got what.
+/// When a request got its tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// From its arrival to its first token.
@@ -173,7 +173,7 @@ impl Open<'_> {
     /// The next token, which it gets at `now`. None if it has all of them.
     fn next(&mut self, now: u64, times: &mut [Times]) -> Option<u32> {
         let Arrival { at, request } = self.arrival;
-        let token = *request.text.get(request.prompt + self.n_new)?;
+        let token = *request.tokens.get(request.n_prompt + self.n_new)?;
         if self.n_new == 0 {
             self.first_at = now;
         }
@@ -208,8 +208,8 @@ pub fn serve(
         while let Some((place, arrival)) = coming.next_if(|(_, arrival)| arrival.at <= now || open.is_empty()) {
             // If there is nothing to do, the clock moves on to the next arrival.
             now = now.max(arrival.at);
-            let Request { text, prompt } = &arrival.request;
-            let id = steps.submit(text[..*prompt].to_vec(), text.len() - prompt)?;
+            let Request { tokens, n_prompt } = &arrival.request;
+            let id = steps.submit(tokens[..*n_prompt].to_vec(), tokens.len() - n_prompt)?;
             open.insert(id, Open { place, arrival, n_new: 0, first_at: 0 });
         }
         if open.is_empty() {
@@ -301,14 +301,14 @@ mod tests {
         let seconds = arrivals[3999].at as f64 / 1e6;
         assert!((seconds - 500.0).abs() < 25.0, "{seconds}");
         assert!(arrivals.is_sorted_by_key(|arrival| arrival.at));
-        let alike = |arrival: &&Arrival| arrival.request.text[0] < 256;
+        let alike = |arrival: &&Arrival| arrival.request.tokens[0] < 256;
         let n_alike = arrivals.iter().filter(alike).count();
         assert!((1850..2150).contains(&n_alike), "{n_alike}");
         for arrival in &arrivals {
-            let Request { text, prompt } = &arrival.request;
+            let Request { tokens, n_prompt } = &arrival.request;
             let common = if alike(&arrival) { 64 } else { 0 };
-            assert!((16..=256).contains(&(prompt - common)) && (16..=128).contains(&(text.len() - prompt)));
-            assert_eq!(text.iter().filter(|token| **token < 256).count(), common);
+            assert!((16..=256).contains(&(n_prompt - common)) && (16..=128).contains(&(tokens.len() - n_prompt)));
+            assert_eq!(tokens.iter().filter(|token| **token < 256).count(), common);
         }
         assert_eq!(poisson(8.0, 1, 10), arrivals[..10]);
         assert_ne!(poisson(8.0, 2, 10), arrivals[..10]);

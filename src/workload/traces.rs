@@ -1,35 +1,35 @@
-//! Four traces: who asks for what, in which order. Nobody reads the tokens, so they are numbers that are equal where two
-//! texts are to share pages, and different elsewhere.
+//! Four traces: lists of requests. No model reads their tokens, so these are numbers that are equal where two requests are
+//! to share pages, and different elsewhere.
 
-/// A text as somebody asks for it.
+/// A request, with the output that it will get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The whole text as it will be in the end: the prompt, and behind it what a model would write.
-    pub text: Vec<u32>,
-    /// Tokens of the prompt: at least one, and fewer than the text has.
-    pub prompt: usize,
+    /// All tokens: the prompt, and those that a model would generate after it.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt: at least one, and not all.
+    pub n_prompt: usize,
 }
 
-/// Which requests come.
+/// Which requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trace {
-    /// Prompts that begin with the same 64 tokens. Behind them come 8 to 48 tokens of a user; 16 to 96 are written.
+    /// Prompts that begin with the same 64 tokens. 8 to 48 tokens of a user follow; 16 to 96 are generated.
     Shared,
-    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 are written.
+    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 are generated.
     Unique,
-    /// 20 chats that take turns, 6 times around. A chat begins with the same 64 tokens as the others. Each time it asks
-    /// with all that was said in it so far and a new message of 8 to 48 tokens; 8 to 40 are written.
+    /// 20 chats that take turns, 6 times around. A chat begins with the same 64 tokens as the others. Each turn's
+    /// prompt is all that was said in the chat so far and a new message of 8 to 48 tokens; 8 to 40 are generated.
     Chats,
-    /// 4 documents of 512 tokens, asked in turn, 20 times around: each time a question of 10 tokens behind the document;
-    /// 32 are written.
+    /// 4 documents of 512 tokens, asked in turn, 20 times around: each time a question of 10 tokens after the document;
+    /// 32 are generated.
     Documents,
 }
 
-/// Tokens below this are what users say and models write; the others are what many texts begin with.
+/// Tokens below this are what users write and models generate; the others are what many prompts begin with.
 const FIRST_COMMON: u32 = 5000;
-/// Tokens that texts of [`Trace::Shared`] and [`Trace::Chats`] begin with.
+/// Tokens that the prompts of [`Trace::Shared`] and [`Trace::Chats`] begin with.
 const COMMON: u32 = 64;
-/// Requests of [`Trace::Shared`] and [`Trace::Unique`], if nobody asks for another number.
+/// Requests of [`Trace::Shared`] and [`Trace::Unique`], by default.
 const REQUESTS: usize = 300;
 const CHATS: usize = 20;
 const TURNS: usize = 6;
@@ -50,7 +50,7 @@ impl Trace {
         }
     }
 
-    /// Requests that it has, if nobody asks for another number.
+    /// Requests that it has, by default.
     pub fn n_requests(self) -> usize {
         match self {
             Trace::Shared | Trace::Unique => REQUESTS,
@@ -59,7 +59,7 @@ impl Trace {
         }
     }
 
-    /// Texts that run at the same time, if nobody asks for another number. A chat asks again when it has its answer: turns
+    /// Sequences that run at the same time, by default. A chat asks again when it has its answer: turns
     /// and questions come one after the other.
     pub fn running(self) -> usize {
         match self {
@@ -68,7 +68,7 @@ impl Trace {
         }
     }
 
-    /// Pages of the pool, if nobody asks for another number. The documents alone fill 128 pages of 16 tokens: the last two
+    /// Pages of the pool, by default. The documents alone fill 128 pages of 16 tokens: the last two
     /// are where it gets tight.
     pub fn n_pages(self) -> usize {
         match self {
@@ -99,29 +99,29 @@ impl Trace {
     }
 }
 
-/// What many texts begin with.
+/// What many prompts begin with.
 fn common() -> Vec<u32> {
     (FIRST_COMMON..FIRST_COMMON + COMMON).collect()
 }
 
 /// Request `i` of [`Trace::Shared`].
 fn shared(i: u32, draws: &mut Draws) -> Request {
-    let (user, written) = (draws.between(8, 48), draws.between(16, 96));
-    let mut text = common();
-    text.extend((0..user).map(|_| draws.between(0, FIRST_COMMON - 1)));
-    let prompt = text.len();
-    // What is written is drawn from nothing: no two texts get the same.
-    text.extend((0..written).map(|token| own_token(i, token)));
-    Request { text, prompt }
+    let (user, generated) = (draws.between(8, 48), draws.between(16, 96));
+    let mut tokens = common();
+    tokens.extend((0..user).map(|_| draws.between(0, FIRST_COMMON - 1)));
+    let n_prompt = tokens.len();
+    // The output is not drawn: no two requests get the same.
+    tokens.extend((0..generated).map(|token| own_token(i, token)));
+    Request { tokens, n_prompt }
 }
 
 /// Request `i` of [`Trace::Unique`].
 fn unique(i: u32, draws: &mut Draws) -> Request {
-    let (prompt, written) = (draws.between(32, 64), draws.between(16, 96));
-    Request { text: (0..prompt + written).map(|token| own_token(i, token)).collect(), prompt: prompt as usize }
+    let (prompt, generated) = (draws.between(32, 64), draws.between(16, 96));
+    Request { tokens: (0..prompt + generated).map(|token| own_token(i, token)).collect(), n_prompt: prompt as usize }
 }
 
-/// A token that no other text has at the same place. Numbers that do not fit wrap: the first tokens of two texts still
+/// A token that no other request has at the same place. Numbers that do not fit wrap: the first tokens of two requests still
 /// differ as long as there are fewer than 2^28.
 fn own_token(request: u32, token: u32) -> u32 {
     request.wrapping_mul(10_000).wrapping_add(token)
@@ -131,17 +131,17 @@ fn own_token(request: u32, token: u32) -> u32 {
 fn chat(said: &mut Vec<u32>, draws: &mut Draws) -> Request {
     let (message, answer) = (draws.between(8, 48), draws.between(8, 40));
     said.extend((0..message).map(|_| draws.between(0, FIRST_COMMON - 1)));
-    let prompt = said.len();
+    let n_prompt = said.len();
     said.extend((0..answer).map(|_| draws.between(0, FIRST_COMMON - 1)));
-    Request { text: said.clone(), prompt }
+    Request { tokens: said.clone(), n_prompt }
 }
 
-/// Question `i`, behind the document that it is about.
+/// Question `i`, after the document that it is about.
 fn document(i: u32) -> Request {
     let document = i % DOCUMENTS as u32;
-    let mut text: Vec<u32> = (document * 512..(document + 1) * 512).collect();
-    text.extend((0..10 + 32).map(|token| FIRST_COMMON + 42 * i + token));
-    Request { text, prompt: 512 + 10 }
+    let mut tokens: Vec<u32> = (document * 512..(document + 1) * 512).collect();
+    tokens.extend((0..10 + 32).map(|token| FIRST_COMMON + 42 * i + token));
+    Request { tokens, n_prompt: 512 + 10 }
 }
 
 /// Random numbers, the same on every machine: Knuth's linear congruential generator of MMIX.

@@ -6,7 +6,7 @@ use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::chain::{Chain, FirstOut};
-use page_by_page::workload::{Counters, Pages, Request, Trace, WorkloadError, run};
+use page_by_page::workload::{PageCounters, Pages, Request, Trace, WorkloadError, run};
 use serde_json::Value;
 
 /// With the prefix cache of chapter 11, or with none.
@@ -16,7 +16,7 @@ fn pages(n_pages: usize, page_size: usize, with_prefixes: bool) -> Pages {
 }
 
 /// A whole trace in a pool of pages of 16.
-fn counters(trace: Trace, n_pages: usize, with_prefixes: bool) -> Counters {
+fn counters(trace: Trace, n_pages: usize, with_prefixes: bool) -> PageCounters {
     let mut memory = pages(n_pages, 16, with_prefixes);
     run(trace.requests(trace.n_requests()), trace.running(), &mut memory, || ()).unwrap()
 }
@@ -27,9 +27,10 @@ fn percent(share: f64) -> String {
 }
 
 /// Pages allocated, tokens found, of how many, utilisation, fragmentation, steps.
-fn in_short(counters: Counters) -> (u64, u64, u64, String, String, u64) {
-    let Counters { pages_allocated, tokens_found, prompt_tokens, utilisation, fragmentation, steps, .. } = counters;
-    (pages_allocated, tokens_found, prompt_tokens, percent(utilisation), percent(fragmentation), steps)
+fn in_short(counters: PageCounters) -> (u64, u64, u64, String, String, u64) {
+    let PageCounters { pages_allocated, cached_tokens, prompt_tokens, utilisation, fragmentation, steps, .. } =
+        counters;
+    (pages_allocated, cached_tokens, prompt_tokens, percent(utilisation), percent(fragmentation), steps)
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn the_shared_beginning_is_found_down_to_the_smallest_pool() {
     for n_pages in [13, 14, 20, 40, 100, 512, 5000] {
         let counters = counters(Trace::Shared, n_pages, true);
         assert_eq!((counters.requests, counters.pages_allocated), (300, 1643), "{n_pages} pages");
-        assert_eq!((counters.tokens_found, percent(counters.hit_rate).as_str()), (19_136, "69.9"), "{n_pages} pages");
+        assert_eq!((counters.cached_tokens, percent(counters.hit_rate).as_str()), (19_136, "69.9"), "{n_pages} pages");
     }
 }
 
@@ -66,7 +67,7 @@ fn chats_find_less_in_a_smaller_pool() {
 #[test]
 fn documents_are_found_while_their_tails_go_first() {
     let counters = counters(Trace::Documents, 130, true);
-    assert_eq!((counters.requests, counters.prompt_tokens, counters.tokens_found), (80, 41_760, 32_832));
+    assert_eq!((counters.requests, counters.prompt_tokens, counters.cached_tokens), (80, 41_760, 32_832));
     assert_eq!((percent(counters.hit_rate).as_str(), counters.pages_evicted), ("78.6", 539));
 }
 
@@ -74,7 +75,7 @@ fn documents_are_found_while_their_tails_go_first() {
 fn documents_are_never_found_where_their_heads_go_first() {
     let mut memory = Chain::new(130, 16, FirstOut::Heads).unwrap();
     let counters = run(Trace::Documents.requests(80), 1, &mut memory, || ()).unwrap();
-    assert_eq!((counters.requests, counters.tokens_found), (80, 0));
+    assert_eq!((counters.requests, counters.cached_tokens), (80, 0));
     let (code, stdout, _) = program(&["documents", "--evict", "heads", "--json"]);
     let report: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, report["evict"].as_str()), (0, Some("heads")));
@@ -85,7 +86,7 @@ fn documents_are_never_found_where_their_heads_go_first() {
 fn a_page_is_evicted_is_kept_or_was_never_full() {
     for (trace, n_pages) in [(Trace::Shared, 60), (Trace::Unique, 200), (Trace::Chats, 150), (Trace::Documents, 140)] {
         let counters = counters(trace, n_pages, true);
-        let part_filled = |request: &Request| !request.text.len().is_multiple_of(16);
+        let part_filled = |request: &Request| !request.tokens.len().is_multiple_of(16);
         let tails = trace.requests(trace.n_requests()).filter(part_filled).count() as u64;
         let kept = counters.pages_allocated - counters.pages_evicted - tails;
         // At the end, all pages but those that were not full hold something.
@@ -99,22 +100,22 @@ fn requests_are_the_same_whenever_they_are_made() {
     for trace in Trace::ALL {
         let requests: Vec<Request> = trace.requests(trace.n_requests()).collect();
         assert_eq!(requests.len(), trace.n_requests());
-        assert!(requests.iter().all(|request| (1..request.text.len()).contains(&request.prompt)));
+        assert!(requests.iter().all(|request| (1..request.tokens.len()).contains(&request.n_prompt)));
         assert!(trace.requests(7).eq(requests[..7].iter().cloned()), "{}", trace.name());
     }
     let first = Trace::Shared.requests(1).next().unwrap();
-    assert_eq!(first.text[..64], (5000..5064).collect::<Vec<u32>>());
+    assert_eq!(first.tokens[..64], (5000..5064).collect::<Vec<u32>>());
     let unique: Vec<Request> = Trace::Unique.requests(2).collect();
-    assert_eq!((unique[0].text[3], unique[1].text[3]), (3, 10_003));
+    assert_eq!((unique[0].tokens[3], unique[1].tokens[3]), (3, 10_003));
 }
 
 #[test]
 fn a_text_that_no_pool_of_this_size_holds_is_refused_by_number() {
-    let text = |tokens| Request { text: vec![7; tokens], prompt: 2 };
+    let text = |tokens| Request { tokens: vec![7; tokens], n_prompt: 2 };
     let refused = run([text(8), text(9)], 2, &mut pages(2, 4, true), || ());
     assert_eq!(refused, Err(WorkloadError::NeverFits { number: 2, tokens: 9, needed: 3, n_pages: 2 }));
-    assert_eq!(run([text(8)], 0, &mut pages(2, 4, true), || ()), Err(WorkloadError::NobodyRuns));
-    assert_eq!(run([], 1, &mut pages(2, 4, true), || ()), Ok(Counters::default()));
+    assert_eq!(run([text(8)], 0, &mut pages(2, 4, true), || ()), Err(WorkloadError::NoneRuns));
+    assert_eq!(run([], 1, &mut pages(2, 4, true), || ()), Ok(PageCounters::default()));
     assert_eq!(Pages::new(0, 4, None).err(), Some(CacheError::NoPages));
     assert_eq!(Pages::new(4, 0, None).err(), Some(CacheError::NoSlots));
 }
@@ -123,16 +124,16 @@ fn a_text_that_no_pool_of_this_size_holds_is_refused_by_number() {
 fn steps_utilisation_and_fragmentation_by_hand() {
     // Pages of 4, a pool of 5, one text of 3 + 3 tokens: after the first step 4 tokens in 1 page, after the second 5 in 2,
     // after the third it has ended.
-    let text = Request { text: vec![7; 6], prompt: 3 };
+    let text = Request { tokens: vec![7; 6], n_prompt: 3 };
     let counters = run([text.clone()], 4, &mut pages(5, 4, false), || ()).unwrap();
     assert_eq!((counters.steps, counters.pages_allocated, counters.prompt_tokens), (3, 2, 3));
     assert_eq!(counters.utilisation, (1.0 + 2.0 + 0.0) / 3.0 / 5.0);
     assert_eq!(counters.fragmentation, (0.0 + 3.0 / 8.0 + 0.0) / 3.0);
 
     // Twice, one after the other: of 3 tokens no page is full. The 6 tokens leave a page, a prompt of 5 finds it.
-    let longer = Request { text: vec![7; 6], prompt: 5 };
+    let longer = Request { tokens: vec![7; 6], n_prompt: 5 };
     let counters = run([text, longer], 1, &mut pages(5, 4, true), || ()).unwrap();
-    assert_eq!((counters.tokens_found, counters.prompt_tokens, counters.hit_rate), (4, 8, 0.5));
+    assert_eq!((counters.cached_tokens, counters.prompt_tokens, counters.hit_rate), (4, 8, 0.5));
     assert_eq!((counters.steps, counters.pages_allocated, counters.pages_evicted), (4, 3, 0));
 }
 
@@ -165,7 +166,7 @@ fn json_holds_the_same_counters() {
     let run = &report["runs"][0];
     let number = |name: &str| run[name].as_u64();
     assert_eq!((number("pages"), number("pages_allocated"), number("steps")), (Some(512), Some(1643), Some(1049)));
-    assert_eq!((number("tokens_found"), number("prompt_tokens")), (Some(19_136), Some(27_382)));
+    assert_eq!((number("cached_tokens"), number("prompt_tokens")), (Some(19_136), Some(27_382)));
     assert_eq!(run["hit_rate"].as_f64(), Some(19_136.0 / 27_382.0));
     let (_, stdout, _) = program(&["unique", "--no-prefix-cache", "--requests", "20", "--running", "3", "--json"]);
     let report: Value = serde_json::from_str(&stdout).unwrap();
@@ -178,13 +179,13 @@ fn what_makes_no_sense_is_refused_in_words() {
     let says = [
         (
             &["shared", "--pages", "12"] as &[&str],
-            "text 46 needs 13 pages for its 199 tokens, and the pool has 12; give the pool at least 13 pages",
+            "request 46 needs 13 pages for its 199 tokens, and the pool has 12; give the pool at least 13 pages",
         ),
         (&["shared", "--requests", "0"], "--requests is 0; a workload takes from 1 to 1,000,000"),
         (&["unique", "--requests", "1000001"], "--requests is 1,000,001; a workload takes from 1 to 1,000,000"),
         (&["chats", "--pages", "100,0"], "--pages is 0; a pool takes from 1 to 10,000,000"),
         (&["documents", "--page-size", "0"], "--page-size is 0; a page takes from 1 to 1,000,000"),
-        (&["unique", "--running", "0"], "with 0 texts running at a time no text is ever told: let at least 1 run"),
+        (&["unique", "--running", "0"], "with 0 sequences running at a time no request is ever served: let at least 1 run"),
     ];
     for (arguments, message) in says {
         let expected = (1, String::new(), format!("error: {message}\n"));

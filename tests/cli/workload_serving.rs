@@ -20,7 +20,7 @@ const COST: Cost = Cost { step: 10_000, token: 200 };
 
 fn arrival(at: u64, first_token: u32, prompt: usize, written: usize) -> Arrival {
     let text = (first_token..).take(prompt + written).collect();
-    Arrival { at, request: Request { text, prompt } }
+    Arrival { at, request: Request { tokens: text, n_prompt: prompt } }
 }
 
 fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: bool) -> Result<Served, ServingError> {
@@ -81,7 +81,7 @@ fn everybody_is_served_whatever_the_pool_and_every_count_adds_up() {
                 let served = served(&arrivals, n_pages, limits, keeps).unwrap();
                 let counters = served.totals;
                 for (times, Arrival { request, .. }) in served.requests.iter().zip(&arrivals) {
-                    assert_eq!(times.tokens as usize, request.text.len() - request.prompt, "{run}");
+                    assert_eq!(times.tokens as usize, request.tokens.len() - request.n_prompt, "{run}");
                     assert!(times.first_token >= COST.step + COST.token, "{run}");
                     assert!(times.rest >= (times.tokens - 1) * (COST.step + COST.token), "{run}");
                 }
@@ -245,7 +245,7 @@ fn options_that_make_no_sense_are_refused() {
             &["--trace", "b", "--seed", "3"],
             "error: trace b has its own 16 requests, all there at the start; leave out ",
         ),
-        (&["--budget", "0"], "error: a step of 0 tokens and 16 texts tells nothing: "),
+        (&["--budget", "0"], "error: a step of 0 tokens and 16 sequences computes nothing: "),
         (&["--pages", "3"], "error: a prompt of "),
     ] {
         let (code, stdout, stderr) = program(arguments);

@@ -3,7 +3,7 @@
 use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::chain::{Chain, FirstOut};
-use page_by_page::workload::{Counters, Pages, Request, Trace, run};
+use page_by_page::workload::{PageCounters, Pages, Request, Trace, run};
 
 use crate::support::oracle::Dice;
 
@@ -26,24 +26,30 @@ fn a_queue_of_pages_freed_from_the_end_finds_what_least_recently_used_leaves_lea
                 text.push(own);
                 let prompt = text.len();
                 text.extend(std::iter::repeat_n(own, dice.roll(1, 11)));
-                Request { text, prompt }
+                Request { tokens: text, n_prompt: prompt }
             })
             .collect();
         let (page_size, running) = (dice.roll(1, 4), dice.roll(1, 5));
-        let largest = requests.iter().map(|request| request.text.len().div_ceil(page_size)).max().unwrap();
+        let largest = requests.iter().map(|request| request.tokens.len().div_ceil(page_size)).max().unwrap();
         let n_pages = largest + dice.roll(0, 59);
         let chained = chained(&requests, n_pages, page_size, running, FirstOut::Tails);
         assert_eq!(chained, plain(&requests, n_pages, page_size, running), "seed {seed}");
     }
 }
 
-fn plain(requests: &[Request], n_pages: usize, page_size: usize, running: usize) -> Counters {
+fn plain(requests: &[Request], n_pages: usize, page_size: usize, running: usize) -> PageCounters {
     let prefixes = Box::new(PrefixCache::new(page_size).unwrap());
     let mut memory = Pages::new(n_pages, page_size, Some(prefixes)).unwrap();
     run(requests.to_vec(), running, &mut memory, || ()).unwrap()
 }
 
-fn chained(requests: &[Request], n_pages: usize, page_size: usize, running: usize, first_out: FirstOut) -> Counters {
+fn chained(
+    requests: &[Request],
+    n_pages: usize,
+    page_size: usize,
+    running: usize,
+    first_out: FirstOut,
+) -> PageCounters {
     let mut memory = Chain::new(n_pages, page_size, first_out).unwrap();
     let counters = run(requests.to_vec(), running, &mut memory, || ()).unwrap();
     assert_eq!(memory.n_free(), n_pages, "a page is not let go of");
@@ -55,7 +61,7 @@ fn traces() -> impl Iterator<Item = (Trace, Vec<Request>, usize)> {
     let pools = [13, 40, 130, 300, 512, 2000];
     let traces = Trace::ALL.into_iter().map(|trace| (trace, trace.requests(trace.n_requests()).collect::<Vec<_>>()));
     traces.flat_map(move |(trace, requests)| {
-        let needed = requests.iter().map(|request| request.text.len().div_ceil(16)).max().unwrap();
+        let needed = requests.iter().map(|request| request.tokens.len().div_ceil(16)).max().unwrap();
         pools.into_iter().filter(move |pool| *pool >= needed).map(move |pool| (trace, requests.clone(), pool))
     })
 }
@@ -74,7 +80,7 @@ fn both_count_the_same_on_every_trace() {
 fn heads_first_finds_less() {
     for (trace, requests, n_pages) in traces() {
         let [tails, heads] = [FirstOut::Tails, FirstOut::Heads]
-            .map(|first_out| chained(&requests, n_pages, 16, trace.running(), first_out).tokens_found);
+            .map(|first_out| chained(&requests, n_pages, 16, trace.running(), first_out).cached_tokens);
         assert!(heads <= tails, "{} in {n_pages} pages: {heads} and {tails}", trace.name());
     }
 }
@@ -84,10 +90,10 @@ fn heads_first_finds_less() {
 #[test]
 fn a_page_that_is_held_twice_costs_the_chain_another() {
     let texts: [&[u32]; 5] = [&[9, 9, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[1, 2, 3, 4, 0], &[9, 9, 7, 0]];
-    let requests = texts.map(|text| Request { text: text.to_vec(), prompt: text.len() - 1 });
+    let requests = texts.map(|text| Request { tokens: text.to_vec(), n_prompt: text.len() - 1 });
     let (trie, chain) = (plain(&requests, 5, 2, 1), chained(&requests, 5, 2, 1, FirstOut::Tails));
-    assert_eq!((trie.tokens_found, trie.pages_evicted), (2 + 2 + 2, 0));
-    assert_eq!((chain.tokens_found, chain.pages_evicted), (2 + 2, 2), "the page of 9 9 is gone when it is asked for");
+    assert_eq!((trie.cached_tokens, trie.pages_evicted), (2 + 2 + 2, 0));
+    assert_eq!((chain.cached_tokens, chain.pages_evicted), (2 + 2, 2), "the page of 9 9 is gone when it is asked for");
 }
 
 #[test]

@@ -37,7 +37,7 @@ use page_by_page::serving::{Serving, Totals};
 use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{Found, Make, Passed, examples, search};
 use page_by_page::workload::serving::{Cost, LAYOUT, serve, tiny_llm};
-use page_by_page::workload::{Counters, Pages, Trace, run};
+use page_by_page::workload::{PageCounters, Pages, Trace, run};
 use serde::Deserialize;
 
 use super::watched::Measure;
@@ -478,13 +478,13 @@ fn fork() -> Result<Vec<Line>> {
 }
 
 fn prefixes() -> Result<Vec<Line>> {
-    let told = |trace: Trace, prefixes: Option<Box<dyn Prefixes>>| -> Result<Counters> {
+    let told = |trace: Trace, prefixes: Option<Box<dyn Prefixes>>| -> Result<PageCounters> {
         let mut pages = Pages::new(trace.n_pages(), PAGE_SIZE, prefixes)?;
         Ok(run(trace.requests(trace.n_requests()), trace.running(), &mut pages, || {})?)
     };
     let cache = || -> Result<Option<Box<dyn Prefixes>>> { Ok(Some(Box::new(PrefixCache::new(PAGE_SIZE)?))) };
     let (without, with) = (told(Trace::Shared, None)?, told(Trace::Shared, cache()?)?);
-    let share = |counters: Counters| Number::Share(counters.hit_rate);
+    let share = |counters: PageCounters| Number::Share(counters.hit_rate);
     Ok(vec![
         line("prompt tokens found, where 300 requests begin alike", share(without), share(with)),
         counts("pages taken from the pool", without.pages_allocated, with.pages_allocated),

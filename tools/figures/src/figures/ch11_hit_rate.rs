@@ -3,7 +3,7 @@
 use anyhow::Result;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::chain::{Chain, FirstOut};
-use page_by_page::workload::{Counters, Pages, Trace as Workload, run};
+use page_by_page::workload::{PageCounters, Pages, Trace as Workload, run};
 use serde::Serialize;
 
 use crate::chart::{Chart, Dashes, Series};
@@ -55,7 +55,7 @@ fn trace_of(trace: Workload) -> impl Iterator<Item = page_by_page::workload::Req
 }
 
 /// To a tenth, as `workload` prints it.
-fn percent(counters: Counters) -> f64 {
+fn percent(counters: PageCounters) -> f64 {
     (1000.0 * counters.hit_rate).round() / 10.0
 }
 
