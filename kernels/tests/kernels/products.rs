@@ -21,9 +21,12 @@ fn check(dtype: Dtype, n: usize, rows: usize, cols: usize) {
 #[test]
 fn products_are_dot_products() {
     for dtype in DTYPES {
+        if cfg!(miri) {
+            [1, 3, 17].into_iter().for_each(|n| check(dtype, n, 3, 17));
+            continue;
+        }
         for (rows, cols) in [(1, 1), (3, 7), (6, 40), (4, 16), (5, 33), (37, 75), (9, 64)] {
-            let most = if cfg!(miri) { 3 } else { 32 };
-            for n in 1..=most {
+            for n in 1..=32 {
                 check(dtype, n, rows, cols);
             }
         }
