@@ -284,7 +284,8 @@ mod tests {
         assert_eq!(apart, [of("a", false), of("b", false), of("c", true), of("d", false)]);
         let together: Vec<_> = Running::start(shell(script), Streams::Together).unwrap().lines().map(text).collect();
         assert_eq!(together, ["a", "b", "c", "d"].map(|text| of(text, false)));
-        let live = Running::start(shell("printf 'no line \\303'; sleep 0.1; printf '\\244'"), Streams::Live).unwrap().lines();
+        let live =
+            Running::start(shell("printf 'no line \\303'; sleep 0.1; printf '\\244'"), Streams::Live).unwrap().lines();
         assert_eq!(live.map(|line| line.text).collect::<Vec<_>>().concat(), "no line ä");
     }
 

@@ -5,6 +5,7 @@
 //! | [`chapters`] | Which chapters are there, where do their files lie, and how far has the reader come? |
 //! | [`marks`] | Which stub does a solution give? |
 //! | [`stub`] | Is this file the stub that was handed out, and may it be compiled? |
+//! | [`figures`] | Which chapters does a figure stand on? |
 //! | [`includes`] | What does a page say once mdBook has put its includes in? |
 //! | [`lesson`] | Which tasks, hints and questions does a chapter's page have? (feature `lesson`) |
 //! | [`record`] | What did the last run of each chapter's checks find? (feature `record`) |
@@ -16,6 +17,7 @@
 #[cfg(feature = "run")]
 pub mod cargo;
 pub mod chapters;
+pub mod figures;
 pub mod includes;
 #[cfg(feature = "lesson")]
 pub mod lesson;

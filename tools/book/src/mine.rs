@@ -12,6 +12,8 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
+use page_by_page_course::chapters::{self, Exercise, State};
+use page_by_page_course::figures::{self, STANDS_ON};
 use page_by_page_course::stub;
 use regex::Regex;
 use serde_json::Value;
@@ -20,19 +22,10 @@ use walkdir::WalkDir;
 use crate::check::{self, Build};
 use crate::process::{self, Ended};
 
-#[path = "../../figures/src/note.rs"]
-mod note;
-#[path = "../../figures/src/standing.rs"]
-mod standing;
-
-use standing::STANDS_ON;
-
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
 pub const COPY_FOLDER: &str = "book/mine";
 /// Where the recorded figures lie.
 const RECORDED: &str = "target/mine";
-/// Which stubs are as they were handed out.
-const UNTOUCHED: &str = "exercises/untouched.txt";
 
 /// How long a chapter's checks may take; they stop by themselves after a minute of silence.
 const CHECKS: Duration = Duration::from_secs(300);
@@ -54,14 +47,8 @@ struct Chapter {
     name: String,
     fingerprint: String,
     state: State,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum State {
-    Untouched,
-    /// So many `todo!` are left.
-    Begun(usize),
-    Written,
+    /// The `todo!`s that are left.
+    left: usize,
 }
 
 /// Why a figure stays the reference's.
@@ -150,7 +137,7 @@ impl Mine {
         });
         let still_holds = |numbers: &[usize]| !changed.iter().any(|chapter| numbers.contains(&chapter.number));
         self.figures.retain(|figure, outcome| {
-            matches!(outcome, Outcome::Yours(..)) && standing::stands_on(figure).is_some_and(still_holds)
+            matches!(outcome, Outcome::Yours(..)) && figures::stands_on(figure).is_some_and(still_holds)
         });
         self.seen = chapters.iter().map(|chapter| (chapter.name.clone(), chapter.fingerprint.clone())).collect();
     }
@@ -206,7 +193,7 @@ impl Mine {
         let began = Instant::now();
         let arguments = ["test", "--features", "solution", "--test", name];
         let Ended { status, .. } = self.cargo(&arguments, CHECKS)?;
-        let chapter = format!("chapter {}", number(name).unwrap_or_default());
+        let chapter = format!("chapter {}", chapters::Chapter::named(name, "").map_or(0, |chapter| chapter.number));
         let (says, is_green) = match status {
             Some(status) if status.success() => (format!("{chapter} is green"), true),
             Some(_) => (format!("{chapter} is red"), false),
@@ -274,7 +261,7 @@ impl Mine {
                     let file = format!("book/src/figures/{figure}.html");
                     let html = stub::read(&self.root, &file).map_err(Error::msg)?.replace("\r\n", "\n");
                     let note = format!("From the reference: {} (<code>{}</code>).", escaped(what), escaped(command));
-                    note::with_note(&html, &note)
+                    figures::with_note(&html, &note)
                 }
             };
             fragments.insert(figure.to_string(), fragment);
@@ -310,7 +297,7 @@ impl Mine {
         let figures = |n: usize| if n == 1 { "1 figure is".into() } else { format!("{n} figures are") };
         let mut text = format!(
             "Your copy of the book, with {}. {} recorded from your code",
-            note::chapters(&self.started),
+            figures::chapters(&self.started),
             figures(says.len())
         );
         match (departs, says.len()) {
@@ -341,8 +328,10 @@ impl Outcome {
 impl Chapter {
     /// Why its checks need not run.
     fn unfinished(&self) -> Option<Reason> {
-        let State::Begun(left) = self.state else { return None };
-        let pieces = if left == 1 { "1 piece".into() } else { format!("{left} pieces") };
+        if self.state != State::Begun {
+            return None;
+        }
+        let pieces = if self.left == 1 { "1 piece".into() } else { format!("{} pieces", self.left) };
         Some(Reason {
             what: format!("chapter {} is not finished, {pieces} left to write", self.number),
             command: format!("cargo test --features solution --test {}", self.name),
@@ -363,26 +352,12 @@ pub fn build(root: &Path, mine: Option<&mut Mine>) -> Result<Build> {
 
 /// The chapters, and how far the reader has come in each.
 fn read_chapters(root: &Path) -> Result<Vec<Chapter>> {
-    let record = stub::read(root, UNTOUCHED).map_err(Error::msg)?;
-    let mut chapters = Vec::new();
-    for line in record.lines().filter(|line| !line.starts_with('#')) {
-        let Some((hash, name)) = line.split_once("  ") else { continue };
-        let text = stub::read(root, &format!("exercises/{name}.rs")).map_err(Error::msg)?;
-        let fingerprint = stub::fingerprint(&text);
-        let state = match stub::code(&text).matches("todo!").count() {
-            _ if fingerprint == hash => State::Untouched,
-            0 => State::Written,
-            left => State::Begun(left),
-        };
-        let number = number(name).with_context(|| format!("{UNTOUCHED}: `{name}` has no number"))?;
-        chapters.push(Chapter { number, name: name.to_string(), fingerprint, state });
-    }
-    Ok(chapters)
-}
-
-/// `ch06_paged` → 6
-fn number(name: &str) -> Option<usize> {
-    name.strip_prefix("ch")?.split('_').next()?.parse().ok()
+    let chapters = chapters::all(root).map_err(Error::msg)?;
+    let chapters = chapters.into_iter().map(|chapter| {
+        let Exercise { fingerprint, state, todos, .. } = chapter.read(root).map_err(Error::msg)?;
+        Ok(Chapter { number: chapter.number, name: chapter.name, fingerprint, state, left: todos.len() })
+    });
+    chapters.collect()
 }
 
 /// The chapters that a grader says its checks ran on: its `whose_code! { … }`.

@@ -21,10 +21,8 @@ mod fragment;
 mod guesses;
 mod limits;
 mod mine;
-mod note;
 mod runs;
 mod slab;
-mod standing;
 mod svg;
 
 use std::path::{Path, PathBuf};

@@ -5,12 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use page_by_page::chapters::{self, Source};
+use page_by_page_course::figures::{self as course, stands_on, with_note};
 use serde_json::Value;
 
 use crate::departure::{Departure, departure};
 use crate::figures::{self, Figure};
-use crate::note::{self, with_note};
-use crate::standing::stands_on;
 use crate::svg::escaped;
 
 /// Said of a figure that departs in nothing.
@@ -33,7 +32,7 @@ pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
     let is_mine = |number: &&usize| chapters::chapter(**number).source == Source::Yours;
     let (mine, others): (Vec<usize>, Vec<usize>) = numbers.iter().partition(is_mine);
     if mine.is_empty() {
-        bail!("{name} shows {}, and you have started none of them", note::chapters(numbers));
+        bail!("{name} shows {}, and you have started none of them", course::chapters(numbers));
     }
     let reference = Reference::read(root, name)?;
     let figure = figures::one(name)?;
@@ -49,11 +48,11 @@ pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
 
 /// The fragment of a figure with what is to be said of it, and the same in a line.
 fn told(mut figure: Figure, reference: &Reference, mine: &[usize], others: &[usize]) -> Result<(String, String)> {
-    let yours = note::chapters(mine);
+    let yours = course::chapters(mine);
     let rest = match others.len() {
         0 => String::new(),
-        1 => format!("; {} is the reference's", note::chapters(others)),
-        _ => format!("; {} are the reference's", note::chapters(others)),
+        1 => format!("; {} is the reference's", course::chapters(others)),
+        _ => format!("; {} are the reference's", course::chapters(others)),
     };
     let whose = format!("Recorded from your code: {yours}{rest}.");
     let trace = serde_json::from_str(figure.trace())?;

@@ -1,12 +1,10 @@
 //! The list of the chapters that a figure stands on is what its code says.
 
-#[path = "../src/standing.rs"]
-mod standing;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use page_by_page_course::figures;
 use quote::ToTokens;
 use syn::{Item, UseTree};
 
@@ -203,9 +201,9 @@ fn derived(figure: &str) -> BTreeSet<usize> {
 
 #[test]
 fn each_figure_stands_on_what_its_code_names() {
-    let listed: BTreeSet<String> = standing::STANDS_ON.iter().map(|(name, _)| name.to_string()).collect();
+    let listed: BTreeSet<String> = figures::STANDS_ON.iter().map(|(name, _)| name.to_string()).collect();
     assert_eq!(listed, names("tools/figures/src/figures"), "src/standing.rs lists every figure");
-    let wrong: Vec<String> = standing::STANDS_ON
+    let wrong: Vec<String> = figures::STANDS_ON
         .iter()
         .map(|(name, chapters)| (name, BTreeSet::from_iter(chapters.iter().copied()), derived(name)))
         .filter(|(_, listed, derived)| listed != derived)
@@ -216,10 +214,10 @@ fn each_figure_stands_on_what_its_code_names() {
 
 #[test]
 fn chapters_are_listed_in_order() {
-    for (name, chapters) in standing::STANDS_ON {
-        assert!(chapters.is_sorted() && standing::stands_on(name) == Some(chapters), "{name}");
+    for (name, chapters) in figures::STANDS_ON {
+        assert!(chapters.is_sorted() && figures::stands_on(name) == Some(chapters), "{name}");
     }
-    assert_eq!(standing::stands_on("ch99_none"), None);
+    assert_eq!(figures::stands_on("ch99_none"), None);
 }
 
 #[test]

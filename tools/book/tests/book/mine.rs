@@ -5,20 +5,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
 use crate::serve::Server;
+use page_by_page_course::figures::STANDS_ON;
 use page_by_page_course::stub;
 
 use crate::support::Book;
-
-#[allow(dead_code)]
-#[path = "../../../figures/src/standing.rs"]
-mod standing;
 
 const EXERCISE: &str = "exercises/ch02_flat.rs";
 const PAGE: &str = "book/src/ch02_flat.md";
 
 /// The figures that stand on chapter 2, alone or with others.
 fn figures() -> impl Iterator<Item = &'static str> {
-    standing::STANDS_ON.into_iter().filter(|(_, chapters)| chapters.contains(&2)).map(|(figure, _)| figure)
+    STANDS_ON.into_iter().filter(|(_, chapters)| chapters.contains(&2)).map(|(figure, _)| figure)
 }
 
 const CARGO: &str = r#"#!/bin/sh

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use anyhow::{Result, ensure};
+use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch13_paged_attention::{attend_row, places};
-use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::kernels::{Heads, add_scaled, dot, softmax_scaled};
 use serde::Serialize;
 

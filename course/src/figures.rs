@@ -1,7 +1,7 @@
-//! Which chapters each figure stands on: those whose code it runs, and those that these use in turn.
+//! The book's figures: which chapters' code each runs, and the line under a figure that says whose code it was recorded from.
 //!
-//! `tests/standing.rs` holds this list against what the figures' code names. The tool for the book uses this file, too. Hence
-//! nothing but the standard library.
+//! The tool for figures records them, the book's tool puts those of the reader's own code into the reader's copy of the book.
+//! `tools/figures/tests/standing.rs` compares the list with what the figures' code names.
 
 /// The figures, in the order of the book, each with the numbers of its chapters.
 pub const STANDS_ON: [(&str, &[usize]); 31] = [
@@ -41,4 +41,24 @@ pub const STANDS_ON: [(&str, &[usize]); 31] = [
 /// The numbers of the chapters that a figure stands on; None if there is no such figure.
 pub fn stands_on(figure: &str) -> Option<&'static [usize]> {
     STANDS_ON.iter().find(|(name, _)| *name == figure).map(|(_, chapters)| *chapters)
+}
+
+/// A fragment with a line under its caption. `note`: HTML, on one line.
+pub fn with_note(fragment: &str, note: &str) -> String {
+    const CAPTION_END: &str = "</figcaption>\n";
+    let Some(at) = fragment.find(CAPTION_END).map(|at| at + CAPTION_END.len()) else {
+        return fragment.to_string();
+    };
+    let (before, after) = fragment.split_at(at);
+    format!("{before}<p class=\"pbp-whose\">{note}</p>\n{after}")
+}
+
+/// `chapter 5`, `chapters 5 and 6`
+pub fn chapters(numbers: &[usize]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    match &numbers[..] {
+        [one] => format!("chapter {one}"),
+        [first @ .., last] => format!("chapters {} and {last}", first.join(", ")),
+        [] => "no chapter".into(),
+    }
 }
