@@ -449,7 +449,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_own_tail_leaves_the_last_owner_its_page() {
+    fn task_2_own_tail_takes_none_for_the_last_owner() {
         let mut pool = pool(5);
         let mut a = table(4, 6, &mut pool);
         let mut b = fork_table(&a, &mut pool);
@@ -664,7 +664,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_copies_every_bit() {
+    fn task_3_the_copy_keeps_every_bit() {
         let telling = [-0.0, 0.1, -2.5, f32::MIN_POSITIVE, 1e-40, 1e38, -1e30, 1.0 / 3.0, 16_777_213.0, 0.0];
         let slab = slab(3);
         let mut a = cache(&slab);

@@ -161,7 +161,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_runs_an_example() {
+    fn task_1_runs_a_small_example() {
         let layout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };
         let slab = slab_of(layout, 4, 3);
         let mut others = [0, 1, 2].map(|_| cache(&slab));

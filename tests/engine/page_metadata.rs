@@ -5,7 +5,7 @@ use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 
-/// A table of so many tokens in these pages of 4.
+/// A table of `tokens` tokens in these pages of 4.
 fn table(pool: &mut PagePool, pages: &[u32], tokens: usize) -> PageTable {
     // The page freed last goes out first.
     let all = pool.alloc_n(pool.n_free()).unwrap();
@@ -22,17 +22,17 @@ fn table(pool: &mut PagePool, pages: &[u32], tokens: usize) -> PageTable {
 }
 
 #[test]
-fn two_texts_and_the_tokens_of_a_step() -> Result<(), CacheError> {
+fn two_sequences_and_the_tokens_of_a_step() -> Result<(), CacheError> {
     let mut pool = PagePool::new(9).unwrap();
     let (a, b) = (table(&mut pool, &[2, 0], 6), table(&mut pool, &[3], 4));
     // ANCHOR: example
-    // Text a: 6 tokens in pages 2 and 0. Text b: 4 tokens in page 3. Page size 4.
+    // Sequence a: 6 tokens in pages 2 and 0. Sequence b: 4 tokens in page 3. Page size 4.
     let flashinfer = PagedKv::new(&[&a, &b]);
     assert_eq!(flashinfer.indptr, [0, 2, 3]);
     assert_eq!(flashinfer.indices, [2, 0, 3]);
     assert_eq!(flashinfer.last_page_len, [2, 4]);
 
-    // The newest 3 tokens of a and the newest of b are read in this step.
+    // The newest 3 tokens of a and the newest of b are computed in this step.
     let vllm = BlockTables::new(&[(&a, 3), (&b, 1)])?;
     assert_eq!(vllm.block_table, [[2, 0], [3, 0]]);
     assert_eq!(vllm.seq_lens, [6, 4]);
@@ -43,7 +43,7 @@ fn two_texts_and_the_tokens_of_a_step() -> Result<(), CacheError> {
 }
 
 #[test]
-fn texts_without_pages_and_without_new_tokens() {
+fn sequences_without_pages_and_without_new_tokens() {
     let mut pool = PagePool::new(9).unwrap();
     let (a, none) = (table(&mut pool, &[5, 7, 1], 9), PageTable::new(4).unwrap());
     let flashinfer = PagedKv::new(&[&none, &a, &none]);
@@ -66,7 +66,7 @@ fn no_more_tokens_are_new_than_there_are() {
     assert_eq!(BlockTables::new(&[(&a, 7)]), Err(CacheError::PastTheStart { n: 7, len: 6 }));
 }
 
-/// All rows of a text are found by its arrays, in order, at every length.
+/// The arrays of a sequence give all of its rows, in order, at every length.
 #[test]
 fn the_arrays_name_every_row_once() {
     for tokens in 0..=20 {

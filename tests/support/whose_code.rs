@@ -70,9 +70,10 @@ pub fn note_on(stands_on: &[&str], name: &str, chapters: &[Chapter]) -> Option<S
         chapters.iter().filter(is_listed).filter(is_yours).map(|chapter| chapter.number.to_string()).collect();
     match &numbers[..] {
         [] => None,
-        [number] => Some(format!("chapter {number} is yours too: run its checks first")),
+        [number] => Some(format!("chapter {number} is yours too: if its checks are not green, start there")),
         [others @ .., last] => {
-            Some(format!("chapters {} and {last} are yours too: run their checks first", others.join(", ")))
+            let others = others.join(", ");
+            Some(format!("chapters {others} and {last} are yours too: if their checks are not green, start there"))
         }
     }
 }
