@@ -25,7 +25,7 @@ whose_code! {
 #[cfg(not(unstarted = "ch15_simulation"))]
 mod made {
     use page_by_page::cache::PageId;
-    use page_by_page::serving::schedule::{ScheduledChunk, SequenceId, StepLimits};
+    use page_by_page::serving::schedule::{ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
     use page_by_page::simulation::{Rule, Seen, SeenSequence, Setup, Violation};
 
     use crate::support::asking::asking;
@@ -40,7 +40,15 @@ mod made {
 
     /// A sequence with so many tokens, 1 of them its prompt, of which its table holds `held`, and no end in sight.
     pub fn sequence(id: u64, n_tokens: usize, held: usize) -> SeenSequence {
-        SeenSequence { id: SequenceId(id), n_prompt: 1, n_tokens, max_new_tokens: 1000, held, pages: Vec::new() }
+        SeenSequence {
+            id: SequenceId(id),
+            n_prompt: 1,
+            n_tokens,
+            max_new_tokens: 1000,
+            held,
+            pages: Vec::new(),
+            counters: SequenceCounters::default(),
+        }
     }
 
     pub fn with_pages(sequence: SeenSequence, numbers: &[u32]) -> SeenSequence {

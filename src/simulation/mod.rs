@@ -29,17 +29,17 @@ mod subject;
 mod world;
 
 pub use generate::smaller;
-pub use model::{END_OF_TEXT, FIRST_NEW, LAYOUT, alone, prompt};
+pub use model::{END_OF_TEXT, FIRST_NEW, LAYOUT, alone, alone_until, prompt};
 pub use search::{Found, Passed, rule_broken, search};
 pub use shrinking::{Kept, Shrinking};
 pub use story::{in_words, story};
 pub use subject::{Make, Subject, chapter_12};
-pub use world::{MOST_SEQUENCES, World, is_inside, pulse};
+pub use world::{CacheCalls, MOST_SEQUENCES, World, is_inside, pulse, watched};
 
 use serde::Serialize;
 
 use crate::cache::PageId;
-use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceId, StepLimits};
+use crate::serving::schedule::{FinishReason, ScheduledChunk, SequenceCounters, SequenceId, StepLimits};
 
 /// How large a world is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +112,8 @@ pub struct SeenSequence {
     pub held: usize,
     /// The pages of its table, in order; none while it waits.
     pub pages: Vec<PageId>,
+    /// What it has cost.
+    pub counters: SequenceCounters,
 }
 
 impl SeenSequence {

@@ -60,6 +60,11 @@ impl Rows {
 
 /// The output of a sequence that runs alone: its new tokens, without an end of text, and why it finishes.
 pub fn alone(prompt: &[u32], max_new_tokens: usize) -> (Vec<u32>, FinishReason) {
+    alone_until(prompt, max_new_tokens, &[END_OF_TEXT])
+}
+
+/// The output of a sequence that runs alone, where any of these tokens ends a text.
+pub fn alone_until(prompt: &[u32], max_new_tokens: usize, end_of_text: &[u32]) -> (Vec<u32>, FinishReason) {
     let mut rows = Rows::none();
     for (position, token) in prompt.iter().enumerate() {
         rows = rows.token(*token, position);
@@ -67,7 +72,7 @@ pub fn alone(prompt: &[u32], max_new_tokens: usize) -> (Vec<u32>, FinishReason) 
     let mut output = Vec::new();
     while output.len() < max_new_tokens {
         let token = rows.next();
-        if token == END_OF_TEXT {
+        if end_of_text.contains(&token) {
             return (output, FinishReason::EndOfText);
         }
         rows = rows.token(token, prompt.len() + output.len());

@@ -76,6 +76,7 @@ pub(super) fn seen(sequence: &Sequence) -> SeenSequence {
         max_new_tokens: sequence.max_new_tokens,
         held: 0,
         pages: Vec::new(),
+        counters: sequence.counters,
     }
 }
 

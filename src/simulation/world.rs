@@ -100,8 +100,8 @@ impl World {
                 true => Box::new(PrefixCache::new(setup.page_size)?),
                 false => Box::new(NoPrefixes::new(setup.page_size)?),
             };
-            let prefixes = Box::new(Watched { inner, calls: calls.clone() });
-            let subject = make(&slab, prefixes, setup.limits)?;
+            let prefixes = Watched { inner, calls: calls.clone() };
+            let subject = make(&slab, Box::new(prefixes), setup.limits)?;
             Ok::<_, ScheduleError>((slab, subject))
         });
         let (slab, subject) = made?.map_err(|error| Rule::Stopped.broken(error.to_string()))?;
@@ -190,19 +190,38 @@ impl World {
         let Setup { page_size, n_pages, .. } = self.setup;
         let rows = if max_new_tokens == 0 { 0 } else { prompt.len() + max_new_tokens - 1 };
         let fits = rows.div_ceil(page_size) <= n_pages;
-        let asked = prompt.clone();
-        match self.call("submit", |subject| subject.submit(asked, max_new_tokens))? {
-            Ok(id) => {
-                let known = Known { name, prompt, max_new_tokens, received: Vec::new() };
-                if self.known.insert(id, known).is_some() {
-                    return Err(Rule::Stopped.broken(format!("two sequences have the number {id}")));
-                }
-                self.arrived += 1;
-                Ok(())
-            }
+        match self.submit(name, prompt, max_new_tokens)? {
+            Ok(_) => Ok(()),
             Err(ScheduleError::NeverFits { .. }) if !fits => Ok(()),
             Err(error) => Err(Rule::Stopped.broken(format!("submit refuses a request that fits: {error}"))),
         }
+    }
+
+    /// Submits a request, whatever its prompt: what the scheduler answers.
+    ///
+    /// # Errors
+    /// [`Rule::Stopped`] if the scheduler panics.
+    pub fn submit(
+        &mut self,
+        name: u32,
+        prompt: Vec<u32>,
+        max_new_tokens: usize,
+    ) -> Result<Result<SequenceId, ScheduleError>, Violation> {
+        let asked = prompt.clone();
+        let answer = self.call("submit", |subject| subject.submit(asked, max_new_tokens))?;
+        if let Ok(id) = answer {
+            let known = Known { name, prompt, max_new_tokens, received: Vec::new() };
+            if self.known.insert(id, known).is_some() {
+                return Err(Rule::Stopped.broken(format!("two sequences have the number {id}")));
+            }
+            self.arrived += 1;
+        }
+        Ok(answer)
+    }
+
+    /// Prompt, new tokens requested and the tokens received by now of a sequence that has not finished.
+    pub fn request(&self, id: SequenceId) -> Option<(&[u32], usize, &[u32])> {
+        self.known.get(&id).map(|known| (&known.prompt[..], known.max_new_tokens, &known.received[..]))
     }
 
     fn take(&mut self, pages: usize) -> Result<(), Violation> {
@@ -219,14 +238,21 @@ impl World {
         .map_err(|error| Rule::Stopped.broken(format!("a stranger finds no page, though one is free: {error}")))
     }
 
-    fn plan(&mut self) -> Result<Planned, Violation> {
+    /// The first part of [`Event::Step`].
+    ///
+    /// # Errors
+    /// As [`apply`](World::apply).
+    pub fn plan(&mut self) -> Result<Planned, Violation> {
         self.steps += 1;
         let chunks = self.ask("plan", |subject| subject.plan())?;
         Ok(Planned { chunks, seen: self.look()? })
     }
 
-    /// The chunks are computed in one pass: what a sequence attends to was there before the pass.
-    fn compute(&mut self) -> Result<Vec<NextToken>, Violation> {
+    /// The second part: the chunks are computed in one pass, so what a sequence attends to was there before the pass.
+    ///
+    /// # Errors
+    /// As [`apply`](World::apply).
+    pub fn compute(&mut self) -> Result<Vec<NextToken>, Violation> {
         let subject = self.subject.as_mut().expect("a world has a scheduler");
         inside("inputs", || {
             let mut inputs = subject.inputs();
@@ -252,7 +278,11 @@ impl World {
         })
     }
 
-    fn settle(&mut self, next: &[NextToken]) -> Result<(), Violation> {
+    /// The last part: the tokens are handed to the scheduler, and received by the clients.
+    ///
+    /// # Errors
+    /// As [`apply`](World::apply).
+    pub fn settle(&mut self, next: &[NextToken]) -> Result<(), Violation> {
         for NextToken { sequence, token } in next {
             if let Some(known) = self.known.get_mut(sequence).filter(|_| !self.end_of_text.contains(token)) {
                 known.received.push(*token);
@@ -262,7 +292,10 @@ impl World {
     }
 
     /// Takes note of the sequences that have finished.
-    fn collect(&mut self) -> Result<Vec<Ended>, Violation> {
+    ///
+    /// # Errors
+    /// As [`apply`](World::apply), and if one finishes that is not there.
+    pub fn collect(&mut self) -> Result<Vec<Ended>, Violation> {
         let subject = self.subject.as_mut().expect("a world has a scheduler");
         let mut ended = Vec::new();
         for finished in inside("take_finished", || subject.take_finished())? {
@@ -276,7 +309,10 @@ impl World {
     }
 
     /// Looks at everything.
-    fn look(&self) -> Result<Seen, Violation> {
+    ///
+    /// # Errors
+    /// [`Rule::Stopped`] if the scheduler panics.
+    pub fn look(&self) -> Result<Seen, Violation> {
         let subject = self.subject.as_ref().expect("a world has a scheduler");
         let (slab, strangers, known) = (&self.slab, &self.strangers, &self.known);
         inside("looking at it", || {
@@ -297,8 +333,11 @@ impl World {
         })
     }
 
-    /// Calls the scheduler.
-    fn call<T>(&mut self, what: &str, call: impl FnOnce(&mut dyn Subject) -> T) -> Result<T, Violation> {
+    /// Calls the scheduler, and returns what it answers.
+    ///
+    /// # Errors
+    /// [`Rule::Stopped`] if it panics.
+    pub fn call<T>(&mut self, what: &str, call: impl FnOnce(&mut dyn Subject) -> T) -> Result<T, Violation> {
         self.calls.take();
         let subject = self.subject.as_mut().expect("a world has a scheduler");
         inside(what, || call(&mut **subject))
@@ -334,6 +373,11 @@ fn inside<T>(what: &str, call: impl FnOnce() -> T) -> Result<T, Violation> {
 }
 
 /// A prefix cache that notes what is asked, and stops a scheduler that never stops asking.
+pub fn watched(inner: Box<dyn Prefixes>) -> (Box<dyn Prefixes>, Rc<RefCell<CacheCalls>>) {
+    let calls = Rc::new(RefCell::new(CacheCalls::default()));
+    (Box::new(Watched { inner, calls: calls.clone() }), calls)
+}
+
 struct Watched {
     inner: Box<dyn Prefixes>,
     calls: Rc<RefCell<CacheCalls>>,

@@ -21,6 +21,8 @@ use super::{limits, whose_code};
 thread_local! {
     static QUESTIONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// What the last panic inside a world said.
+    static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// A question that is being asked, until this is dropped.
@@ -51,18 +53,26 @@ fn listen() {
     HOOK.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            if !QUIET.get() {
-                if !is_inside() {
-                    limits::failed(words_of(panic));
+            if is_inside() {
+                // The world makes a violation of it, and the check decides whether that is a failure.
+                INSIDE.set(whose_words(panic));
+            } else if !QUIET.get() {
+                limits::failed(words_of(panic));
+                // Once is enough, unless a backtrace is wanted.
+                if !explain(panic) || std::env::var("RUST_BACKTRACE").is_ok_and(|value| value != "0") {
+                    usual(panic);
                 }
-                tell(panic);
-                usual(panic);
                 if let Some(note) = whose_code::yours_too() {
                     eprintln!("note: {note}");
                 }
             }
         }));
     });
+}
+
+/// What the last panic of a scheduler in a world said, and where: `your code panicked (exercises/ch12_scheduler.rs:118): …`.
+pub fn panic_inside() -> Option<String> {
+    INSIDE.take()
 }
 
 /// Makes a call that is to panic; `None` if it does. Such a panic is no news, so nothing is printed.
@@ -86,29 +96,53 @@ fn words_of<'a>(panic: &'a PanicHookInfo<'_>) -> &'a str {
     words.unwrap_or("no words")
 }
 
-/// Puts the question before the panic's own words, unless a check speaks: that has said what is wrong.
-fn tell(panic: &PanicHookInfo<'_>) {
-    let Some(place) = panic.location() else { return };
-    if place.file().starts_with("tests") || place.file().contains("insta") {
-        return;
-    }
+/// Puts the question before the panic's own words, unless a check speaks: that has said what is wrong. Returns whether it did.
+fn explain(panic: &PanicHookInfo<'_>) -> bool {
     let questions =
         QUESTIONS.with_borrow(|questions| questions.iter().rev().cloned().collect::<Vec<_>>().join("\n  in "));
-    if questions.is_empty() {
-        return;
+    match whose_words(panic).filter(|_| !questions.is_empty()) {
+        Some(words) => {
+            eprintln!("\n{questions}\n  {words}");
+            true
+        }
+        None => false,
+    }
+}
+
+/// Whose code panicked, where and why, unless it was a check.
+fn whose_words(panic: &PanicHookInfo<'_>) -> Option<String> {
+    let place = panic.location()?;
+    if place.file().starts_with("tests") || place.file().contains("insta") {
+        return None;
     }
     let file = place.file();
     let chapter = file.find("exercises/").or(file.find("solutions/"));
-    let file = chapter.map_or(file, |start| &file[start..]);
-    let whose = whose_panic(env!("CARGO_CRATE_NAME"), file);
+    let mut at = chapter.map_or(file, |start| &file[start..]).to_string();
+    let whose = whose_panic(env!("CARGO_CRATE_NAME"), &at);
+    if chapter.is_none() {
+        // A sum that overflows panics in Rust's library: the function that asked for it is what the reader looks for.
+        at = caller().unwrap_or(at);
+    }
     let words = words_of(panic);
     let help = if words.contains("already borrowed") || words.contains("already mutably borrowed") {
         "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this asked \
          for it. A `borrow` or `borrow_mut` lasts as long as what it gives; `self.layout()` is a `borrow` as well.)"
+    } else if words.starts_with("not yet implemented: ch") {
+        "; the tasks stand in order, so begin with task 1"
     } else {
         ""
     };
-    eprintln!("\n{questions}\n  {whose} ({file}:{}): {words}{help}", place.line());
+    let line = if chapter.is_some() { format!(":{}", place.line()) } else { String::new() };
+    Some(format!("{whose} ({at}{line}): {words}{help}"))
+}
+
+/// The innermost function of a chapter on the way to a panic: `finish of chapter ch15_simulation`.
+fn caller() -> Option<String> {
+    let trace = std::backtrace::Backtrace::force_capture().to_string();
+    let path = trace.lines().find_map(|line| line.split_once("::chapters::").map(|(_, path)| path))?;
+    let (chapter, function) = path.split_once("::")?;
+    let function = function.split("::{{closure").next()?;
+    Some(format!("in `{}` of {chapter}", function.trim_end_matches(">")))
 }
 
 /// Whose code panicked, in a grader of this name: `solutions/ch02_flat.rs` in the checks of chapter 7 is not the reader's.
