@@ -1,14 +1,13 @@
-//! Runs cargo, and other programs, for the course: one list of environment variables, one way to follow the output and to end
-//! a process together with everything it has started.
+//! Runs cargo, and other programs, for the course: one list of environment variables, one way to follow the output, and one to
+//! end a process together with everything it has started.
 
-use std::ffi::OsStr;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Variables that an outer cargo sets for the program it runs, and which would mislead an inner one.
 const SET_BY_CARGO: [&str; 5] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"];
@@ -27,7 +26,8 @@ pub enum Environment {
 
 /// cargo in `folder`.
 pub fn cargo(folder: &Path, environment: Environment) -> Command {
-    let mut cargo = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), folder);
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(folder);
     let is_removed = |name: &str| {
         let changes_checks = CHANGES_CHECKS.iter().any(|prefix| match prefix.ends_with('_') {
             true => name.starts_with(prefix),
@@ -42,13 +42,29 @@ pub fn cargo(folder: &Path, environment: Environment) -> Command {
     cargo
 }
 
-/// A program in `folder`, without input, and the leader of a process group of its own.
-pub fn program(name: impl AsRef<OsStr>, folder: &Path) -> Command {
-    let mut command = Command::new(name);
-    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    command
+/// How a program ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// `None` if it was ended because its time was over.
+    pub status: Option<ExitStatus>,
+    /// Everything it wrote.
+    pub output: String,
+}
+
+/// Runs a program without input to its end, or to the limit.
+///
+/// # Errors
+/// If it can't be started.
+pub fn run(command: Command, limit: Duration) -> io::Result<Ended> {
+    let running = Running::start(command, Streams::Together)?;
+    let (began, mut output) = (Instant::now(), String::new());
+    loop {
+        match running.line(limit.saturating_sub(began.elapsed())) {
+            Ok(Some(line)) => output += &(line.text + "\n"),
+            Ok(None) => return Ok(Ended { status: running.wait(), output }),
+            Err(TimedOut) => return Ok(Ended { status: None, output }),
+        }
+    }
 }
 
 /// A piece of a program's output.
@@ -82,12 +98,15 @@ pub struct Running {
 pub struct Handle(Arc<Mutex<Child>>);
 
 impl Running {
-    /// Starts a command made by [`cargo`] or [`program`].
+    /// Starts a program without input, as the leader of a process group of its own.
     ///
     /// # Errors
     /// If it can't be started.
     pub fn start(mut command: Command, streams: Streams) -> io::Result<Self> {
         let (sender, lines) = channel();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = match streams {
             Streams::Together => {
                 let (reader, writer) = io::pipe()?;
@@ -269,7 +288,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str) -> Command {
-        let mut shell = program("sh", Path::new("/"));
+        let mut shell = Command::new("sh");
         shell.args(["-c", script]);
         shell
     }
@@ -284,22 +303,27 @@ mod tests {
         assert_eq!(apart, [of("a", false), of("b", false), of("c", true), of("d", false)]);
         let together: Vec<_> = Running::start(shell(script), Streams::Together).unwrap().lines().map(text).collect();
         assert_eq!(together, ["a", "b", "c", "d"].map(|text| of(text, false)));
-        let live =
-            Running::start(shell("printf 'no line \\303'; sleep 0.1; printf '\\244'"), Streams::Live).unwrap().lines();
-        assert_eq!(live.map(|line| line.text).collect::<Vec<_>>().concat(), "no line ä");
+        let mut live =
+            Running::start(shell("printf 'no line \\303'; sleep 0.1; printf '\\244'"), Streams::Live).unwrap();
+        assert_eq!(live.lines().map(|line| line.text).collect::<String>(), "no line ä");
     }
 
     #[test]
     fn what_a_program_has_started_ends_with_it() {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = shell("echo begun; (sleep 1; echo > late) & wait");
-        command.current_dir(folder.path());
-        let running = Running::start(command, Streams::Apart).unwrap();
+        let begun = || {
+            let mut command = shell("echo begun; (sleep 1; echo > late) & wait");
+            command.current_dir(folder.path());
+            command
+        };
+        let running = Running::start(begun(), Streams::Apart).unwrap();
         assert_eq!(running.line(Duration::from_secs(60)).unwrap().unwrap().text, "begun");
         assert_eq!(running.line(Duration::from_millis(1)), Err(TimedOut));
         running.handle().end();
         assert_eq!(running.line(Duration::from_secs(60)), Ok(None));
         assert!(!running.wait().unwrap().success());
+        let Ended { status, output } = run(begun(), Duration::from_millis(500)).unwrap();
+        assert_eq!((status, output.as_str()), (None, "begun\n"));
         thread::sleep(Duration::from_millis(1500));
         assert!(!folder.path().join("late").exists());
     }

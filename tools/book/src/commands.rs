@@ -7,10 +7,10 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use page_by_page_course::cargo::{self, Ended};
 
 use crate::check::{read_pages, read_summary};
 use crate::finding::{Findings, Place};
-use crate::process::{self, Ended};
 
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// How much of a failed command's output to show.
@@ -100,7 +100,7 @@ fn typed_lines(block: &str) -> Vec<(usize, String)> {
 fn run_one(root: &Path, command: &str) -> Result<(String, String)> {
     let mut shell = shell(command);
     shell.current_dir(root);
-    let Ended { status, output } = process::run(shell, TIME_LIMIT)?;
+    let Ended { status, output } = cargo::run(shell, TIME_LIMIT)?;
     let outcome = match status {
         Some(status) if status.success() => "ok".to_string(),
         Some(status) => format!("FAILED ({status})"),

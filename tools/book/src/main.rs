@@ -18,7 +18,6 @@ mod markup;
 mod mine;
 mod names;
 mod page;
-mod process;
 mod publish;
 mod render;
 mod rendered;

@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
+use page_by_page_course::cargo::{self, Ended, Environment};
 use page_by_page_course::chapters::{self, Exercise, State};
 use page_by_page_course::figures::{self, STANDS_ON};
 use page_by_page_course::stub;
@@ -20,7 +21,6 @@ use serde_json::Value;
 use walkdir::WalkDir;
 
 use crate::check::{self, Build};
-use crate::process::{self, Ended};
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
 pub const COPY_FOLDER: &str = "book/mine";
@@ -208,7 +208,7 @@ impl Mine {
     fn record_one(&self, tool: &Path, figure: &str) -> Result<Outcome> {
         let mut command = Command::new(tool);
         command.args(["mine", figure, "--to", RECORDED]).current_dir(&self.root);
-        let Ended { status, output } = process::run(command, FIGURE)?;
+        let Ended { status, output } = cargo::run(command, FIGURE)?;
         let failed = |what: &str| {
             eprintln!("{figure}: not recorded: {what}");
             let command = format!("cargo run --package figures-tool -- mine {figure}");
@@ -236,19 +236,9 @@ impl Mine {
 
     /// Runs cargo as the reader would.
     fn cargo(&self, arguments: &[&str], limit: Duration) -> Result<Ended> {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(arguments).current_dir(&self.root).env("CARGO_TERM_COLOR", "never");
-        // Of the cargo that runs this tool; another build would take them for its own.
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
-                .iter()
-                .any(|start| text.starts_with(start))
-            {
-                command.env_remove(&name);
-            }
-        }
-        process::run(command, limit)
+        let mut command = cargo::cargo(&self.root, Environment::Shell);
+        command.args(arguments).env("CARGO_TERM_COLOR", "never");
+        Ok(cargo::run(command, limit)?)
     }
 
     /// The figures that are not as in the published book, by name.

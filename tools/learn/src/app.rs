@@ -213,7 +213,7 @@ impl App {
             Event::Resized => screen.redraw()?,
             Event::Run(number, news) if number == self.checking.number => self.heard(news),
             Event::Touched | Event::Run(..) => {}
-            Event::Story(number, line) => self.told(number, line),
+            Event::Story(number, line) => self.heard_story(number, line),
             Event::Port(port) => self.book.port = self.book.port.or(port),
             Event::Book(news) => self.of_the_book(news),
             Event::Gains(name, gains) if name == self.current.chapter.name => self.has_gained(gains),
@@ -345,7 +345,7 @@ impl App {
     }
 
     /// Runs the command of the page.
-    pub fn tell_story(&mut self) {
+    pub fn start_story(&mut self) {
         let Some(arguments) = crate::story::arguments(&self.current.root, &self.current.chapter) else {
             self.note = Some("the page has no command for this chapter".into());
             return;
@@ -361,7 +361,7 @@ impl App {
         }
     }
 
-    fn told(&mut self, number: usize, line: Option<Line>) {
+    fn heard_story(&mut self, number: usize, line: Option<Line>) {
         let Some(story) = self.story.as_mut().filter(|_| number == self.n_stories) else { return };
         let is_at_end = self.scroll + self.extent.1 >= self.extent.0;
         story.take(line);

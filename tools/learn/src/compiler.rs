@@ -39,11 +39,11 @@ struct Message {
     reason: String,
     #[serde(default)]
     success: bool,
-    message: Option<Text>,
+    message: Option<CompilerMessage>,
 }
 
 #[derive(Deserialize)]
-struct Text {
+struct CompilerMessage {
     level: String,
     #[serde(default)]
     message: String,
@@ -95,7 +95,7 @@ impl Build {
         true
     }
 
-    fn add(&mut self, text: Text, file: &str) {
+    fn add(&mut self, text: CompilerMessage, file: &str) {
         let is_summary = text.spans.is_empty()
             && (text.message.starts_with("aborting due to") || text.message.starts_with("could not compile"));
         let list = match text.level.as_str() {

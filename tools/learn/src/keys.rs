@@ -78,7 +78,7 @@ impl App {
             'a' if !self.current.is_started() => self.note = Some(self.not_begun("nothing is red yet")),
             'a' => self.turn_to(View::Failures),
             't' => self.turn_to(View::Task),
-            's' => self.tell_story(),
+            's' => self.start_story(),
             'o' => self.open(),
             'v' => self.compare(),
             'c' => self.question(),
