@@ -88,12 +88,6 @@ fn mark<'a>(code: &'a str, chapter: &str) -> Result<Option<&'a str>, String> {
     Ok(Some(words))
 }
 
-/// Whether a solution has marks at all.
-pub fn has_marks(name: &str, solution: &str) -> bool {
-    let chapter = name.split('_').next().unwrap_or(name);
-    solution.lines().any(|line| matches!(mark(line.trim_start(), chapter), Ok(Some(_))))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +159,6 @@ fn last() -> bool {
     #[test]
     fn a_stub_is_its_solution_without_the_marked_bodies() {
         assert_eq!(stub_of("ch06_paged", SOLUTION).unwrap(), STUB);
-        assert!(has_marks("ch06_paged", SOLUTION) && !has_marks("ch06_paged", STUB));
     }
 
     #[test]

@@ -185,7 +185,10 @@ fn what_makes_no_sense_is_refused_in_words() {
         (&["unique", "--requests", "1000001"], "--requests is 1,000,001; a workload takes from 1 to 1,000,000"),
         (&["chats", "--pages", "100,0"], "--pages is 0; a pool takes from 1 to 10,000,000"),
         (&["documents", "--page-size", "0"], "--page-size is 0; a page takes from 1 to 1,000,000"),
-        (&["unique", "--running", "0"], "with 0 sequences running at a time no request is ever served: let at least 1 run"),
+        (
+            &["unique", "--running", "0"],
+            "with 0 sequences running at a time no request is ever served: let at least 1 run",
+        ),
     ];
     for (arguments, message) in says {
         let expected = (1, String::new(), format!("error: {message}\n"));

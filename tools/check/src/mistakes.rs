@@ -59,12 +59,13 @@ impl Mistake {
     pub fn apply(&self, solution: &str) -> Result<String, String> {
         // A multi-line text in TOML ends with a line end that an indented line does not.
         let (find, replace) = (self.find.trim_end_matches('\n'), self.replace.trim_end_matches('\n'));
+        let first = find.trim_start().lines().next().unwrap_or_default();
         match solution.matches(find).count() {
             _ if find.is_empty() => Err("finds the empty text".into()),
-            0 => Err(format!("does not find `{find}`")),
+            0 => Err(format!("does not find its text, `{first}` …,")),
             1 if find == replace => Err("changes nothing".into()),
             1 => Ok(solution.replacen(find, replace, 1)),
-            n => Err(format!("finds `{find}` {n} times, not once")),
+            n => Err(format!("finds its text, `{first}` …, {n} times")),
         }
     }
 }
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!(mistake("b", "c"), Ok("a c a".into()));
         assert_eq!(mistake("b\n", "c\n"), Ok("a c a".into()));
         assert!(mistake("a", "c").unwrap_err().contains("2 times"));
-        assert!(mistake("d", "c").unwrap_err().contains("does not find"));
+        assert!(mistake("d", "c").unwrap_err().contains("does not find its text"));
         assert!(mistake("b", "b").unwrap_err().contains("changes nothing"));
     }
 }

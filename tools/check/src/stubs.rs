@@ -53,10 +53,6 @@ pub fn write(root: &Path) -> Result<String> {
 /// The stub that a chapter's solution gives.
 fn made(root: &Path, chapter: &Chapter) -> Result<String> {
     let solution = read(root, &chapter.solution())?;
-    if !marks::has_marks(&chapter.name, &solution) {
-        // A chapter whose solution isn't marked yet keeps its stub.
-        return read(root, &chapter.exercise());
-    }
     marks::stub_of(&chapter.name, &solution)
         .map_err(|(line, problem)| Error::msg(format!("{}:{line}: {problem}", chapter.solution())))
 }
