@@ -4,10 +4,6 @@
 //! from `exercises/`. One that is untouched comes from `solutions/` with `--features solution`; without the feature its
 //! stub is compiled, and its grader ignored.
 
-use std::ops::Range;
-
-use crate::cache::{KvLayout, PageId};
-
 #[cfg_attr(reference = "ch01_recompute", path = "../solutions/ch01_recompute.rs")]
 #[cfg_attr(not(reference = "ch01_recompute"), path = "../exercises/ch01_recompute.rs", allow(unused))]
 pub mod ch01_recompute;
@@ -147,23 +143,6 @@ const fn source(reference: bool, unstarted: bool) -> Source {
         (false, true) => Source::Unstarted,
         (false, false) => Source::Yours,
     }
-}
-
-/// Where [`PageSlab::range`](ch06_paged::PageSlab) of chapter 6 looks for rows in a slab of this layout and page size, however
-/// many pages it would have. Nothing lies there: such a slab may be larger than any memory.
-#[doc(hidden)]
-pub fn range_in_a_hollow_slab(
-    layout: KvLayout,
-    page_size: usize,
-    page: PageId,
-    layer: usize,
-    slots: Range<usize>,
-) -> Range<usize> {
-    let smallest = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
-    let slab = ch06_paged::PageSlab::new(smallest, 1, 1).expect("a slab of one slot");
-    let mut slab = slab.borrow_mut();
-    (slab.layout, slab.page_size) = (layout, page_size);
-    slab.range(page, layer, slots)
 }
 
 /// All chapters that have an exercise, in order.

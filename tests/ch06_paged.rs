@@ -14,8 +14,7 @@ whose_code! { ch04_page_pool = "ch04_page_pool", ch05_page_table = "ch05_page_ta
 
 #[cfg(not(unstarted = "ch06_paged"))]
 mod checks {
-    use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId};
-    use page_by_page::chapters;
+    use page_by_page::cache::{CacheError, KvCache, KvLayout};
     use page_by_page::chapters::ch05_page_table::Slot;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::decode::{Cached, LanguageModel};
@@ -283,29 +282,6 @@ mod checks {
         for (kind, numbers) in KINDS.into_iter().zip([slab.borrow().keys(), slab.borrow().values()]) {
             let written = numbers.chunks(width).filter(|row| row.iter().any(|x| *x != 0.0)).count();
             same!(written, 18, "rows of {kind} in the slab that are not zeros: 6 tokens in 3 layers");
-        }
-    }
-
-    /// No such memory is there: the question is only where the rows would lie.
-    #[test]
-    fn task_2_range_counts_beyond_32_bits() {
-        let qwen = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
-        let deep = KvLayout { n_layers: 1 << 20, n_kv_heads: 3, head_dim: 5 };
-        // Too many for 32 bits: numbers only; rows; pages by layers.
-        for (layout, page_size, page, layer, slots) in
-            [(qwen, 16, 20_000, 27, 3..16), (deep, 1 << 12, 7, 5, 0..1), (deep, 2, 5_000, 1, 1..2)]
-        {
-            let KvLayout { n_layers, .. } = layout;
-            let at = format!(
-                "range of slots {slots:?} of page {page} in layer {layer}, {n_layers} layers, page size {page_size}, \
-                 width {}",
-                layout.kv_width()
-            );
-            let rows = [slots.start, slots.end]
-                .map(|slot| (page as u128 * n_layers as u128 + layer as u128) * page_size as u128 + slot as u128);
-            let [start, end] = rows.map(|row| (row * layout.kv_width() as u128) as usize);
-            let found = chapters::range_in_a_hollow_slab(layout, page_size, PageId(page), layer, slots);
-            same!(found, start..end, "{at}");
         }
     }
 
