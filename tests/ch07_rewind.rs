@@ -383,6 +383,26 @@ mod checks {
     }
 
     #[test]
+    fn task_3_table_takes_the_same_pages_again_whatever_their_numbers() {
+        let mut pool = pool(3);
+        same!(pool.alloc_n(3).map(|pages| pages.len()), Ok(3), "pages that alloc_n(3) of chapter 4 gives");
+        for page in [2, 0, 1] {
+            same!(pool.free(PageId(page)), Ok(()), "free of chapter 4, of page {page}");
+        }
+        let mut table = table(4, 9, &mut pool);
+        let before = [1, 0, 2].map(PageId);
+        same!(table.pages(), before, "pages of 9 tokens, where 2, 0 and 1 were freed in this order, the last first");
+        same!(table.rewind(9, &mut pool), Ok(()), "rewind(9) on 9 tokens in pages 1, 0, 2");
+        grow(&mut table, 9, &mut pool);
+        same!(
+            table.pages(),
+            before,
+            "pages when 9 tokens in pages 1, 0, 2 are forgotten and 9 come again: freed from the newest page of the \
+             sequence to its oldest, whatever their numbers"
+        );
+    }
+
+    #[test]
     fn task_3_table_keeps_positions_behind_the_end_out_of_reach() {
         let mut pool = pool(5);
         let mut table = table(4, 9, &mut pool);

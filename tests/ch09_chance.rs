@@ -35,6 +35,7 @@ mod checks {
     use page_by_page::model::{Model, StepError};
 
     use crate::support::asking::{asking, granted, made};
+    use crate::support::limits::allocated;
     use crate::support::oracle::{Dice, seeds};
     use crate::support::script::{Log, Script, refusals_to_read};
     use crate::support::story::{SAMPLING, Storyteller, Watched, assets};
@@ -155,6 +156,45 @@ mod checks {
             found,
             expected,
             "of 300 guesses after 0, `draw`n with the sampler's next numbers, the three from number {differ} on"
+        );
+    }
+
+    /// A model that finds two tokens equally likely, and needs no memory for it.
+    struct Indifferent;
+
+    impl LanguageModel for Indifferent {
+        fn next_logits(&mut self, _: &[u32]) -> Result<Vec<f32>, StepError> {
+            Ok(vec![0.0; 2])
+        }
+    }
+
+    impl RewindableModel for Indifferent {
+        fn remembered(&self) -> usize {
+            0
+        }
+
+        fn last_logits(&mut self, _: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+            Ok(vec![vec![0.0; 2]; n])
+        }
+
+        fn rewind(&mut self, _: usize) -> Result<(), CacheError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn task_1_very_long_texts_are_copied_once() {
+        let (text, guesses) = (vec![1; 10_000], 64);
+        let mut model = Indifferent;
+        let mut drafter = SamplingDraftModel::new(&mut model, Sampler::new(PLAIN));
+        let (drafted, asked) = allocated(|| draft(&mut drafter, &text, guesses));
+        same!(drafted.map(|draft| draft.tokens.len()), Ok(guesses), "tokens of a draft after 10,000 tokens");
+        let most = 10 * size_of_val(&text[..]);
+        assert!(
+            asked.bytes <= most,
+            "a draft of {guesses} tokens after 10,000 asked for {} bytes of memory, and {most} are plenty: is the text copied \
+             for each guess? Copy it once, and push the guesses to it",
+            asked.bytes
         );
     }
 
@@ -485,6 +525,23 @@ mod checks {
             &rows,
             &[0.4; 301],
             &[[0; 300].to_vec(), vec![1]].concat(),
+        );
+    }
+
+    #[test]
+    fn task_3_very_large_rows_are_not_copied() {
+        let (vocab_size, guesses) = (10_000, 50);
+        let row = vec![1.0 / vocab_size as f32; vocab_size];
+        let draft = drafted(&vec![3; guesses], &vec![&row[..]; guesses]);
+        let rows = vec![row; guesses + 1];
+        let (new_tokens, asked) = allocated(|| accept_sampled(&draft, &rows, &mut bounded(|| 0.5)));
+        same!(new_tokens.len(), guesses + 1, "new tokens, where p and q are the same for all of 50 guesses");
+        let most = 2 * vocab_size * size_of::<f32>();
+        assert!(
+            asked.bytes <= most,
+            "accept_sampled of {guesses} guesses that are all accepted asked for {} bytes of memory, and {most} are plenty: the \
+             residual is needed for a rejected guess only, and the rows need no copy",
+            asked.bytes
         );
     }
 
