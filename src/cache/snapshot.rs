@@ -1,11 +1,10 @@
-//! A cache as a file: its rows as dense tensors, and the tokens that they belong to.
+//! The cache of one sequence as a file: its rows as dense tensors, and the tokens that they belong to.
 //!
 //! Freezing takes what every cache gives ([`KvCache::gather`]), restoring gives what every cache takes
 //! ([`KvCache::extend`], [`KvCache::write`]). So the two need not be of one kind: what a paged cache held, a contiguous
 //! one can go on from, with the same bits.
 //!
-//! A file is a safetensors file, which any reader of that format can look into. After three tokens of the model in the
-//! [contract's](crate::cache) picture it holds, in any order:
+//! A file is a safetensors file. After three tokens of the model in the [contract's](crate::cache) picture it holds:
 //!
 //! ```text
 //!   header        format "page-by-page cache", version, n_layers, n_kv_heads, head_dim, model, checksum
@@ -16,23 +15,18 @@
 //! ```
 //!
 //! Rows that are [packed](RowFormat) are the same files of version 2: `row_format` says how, and the tensors hold the words of
-//! the rows, which are no numbers, as `U32 [3, words of a row]`. `head_dim` counts numbers in both versions. A program that knows
-//! version 1 only leaves them alone, and files of version 1 stay what they were.
+//! the rows as `U32 [3, words of a row]`. `head_dim` counts numbers in both versions.
 //!
-//! Rows mean something only to the model that made them. Another model of the same shape would take them without an
-//! error and write nonsense, so `model` is the [fingerprint](Model::fingerprint) of theirs. `checksum` is the CRC-32 of
-//! the whole file, taken while its own eight digits are zeros: a changed byte is found wherever it is.
-//!
-//! A file is there whole or not at all, whatever stops the program that saves it; [`files`] says how, and the book's page
-//! *What can go wrong* what is promised and what is not. Whoever can write to the file can also make one with other
-//! numbers and the right checksum: it guards against accidents, not against people.
+//! Rows mean something only to the model that made them, so `model` is its [fingerprint](Model::fingerprint). `checksum` is the
+//! CRC-32 of the whole file, taken while its own eight digits are zeros: a changed byte is found wherever it is. It guards
+//! against accidents, not against people. A file is there whole or not at all: see [`files`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensors, View};
 
 use crate::cache::{CacheError, KvCache, KvLayout};
@@ -108,19 +102,6 @@ pub enum SnapshotError {
         /// What is missing.
         problem: String,
     },
-    /// The file was saved by a later version of this program.
-    #[error(
-        "{}: a saved cache of version {found}, up to {supported} can be read; load it with the program that saved it",
-        path.display()
-    )]
-    NewerVersion {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-        /// The newest that can be read.
-        supported: u32,
-    },
     /// The file was cut short, or some of its bytes have changed.
     #[error("{}: the saved cache is damaged: {problem}; save it again", path.display())]
     Damaged {
@@ -129,77 +110,14 @@ pub enum SnapshotError {
         /// What does not add up.
         problem: String,
     },
-    /// The rows have another shape than the model's.
-    #[error("{}: rows of {found:?}, the model makes rows of {expected:?}; use the model that made them", path.display())]
-    WrongLayout {
+    /// The rows are whole, but this model did not make them or cannot go on from them: another shape, format or model, a
+    /// token or a position that it lacks, a number that is not finite. Or a later version of the program saved them.
+    #[error("{}: {problem}", path.display())]
+    Unfit {
         /// The file.
         path: PathBuf,
-        /// The layout of the rows.
-        found: KvLayout,
-        /// The model's layout.
-        expected: KvLayout,
-    },
-    /// The rows are stored in another format.
-    #[error(
-        "{}: rows in {found}, and here rows are kept in {expected}; ask for --kv-dtype {found}, or save the file again \
-         with --kv-dtype {expected}", path.display()
-    )]
-    WrongFormat {
-        /// The file.
-        path: PathBuf,
-        /// The format of the rows in the file.
-        found: RowFormat,
-        /// The model's.
-        expected: RowFormat,
-    },
-    /// The rows were made by another model, of the same shape.
-    #[error(
-        "{}: the rows were made by another model: its fingerprint is {found:08x}, this model's {expected:08x}; \
-         use the model that made them",
-        path.display()
-    )]
-    OtherModel {
-        /// The file.
-        path: PathBuf,
-        /// The fingerprint of the model that made the rows.
-        found: u32,
-        /// The fingerprint of this model.
-        expected: u32,
-    },
-    /// A token that the model does not know.
-    #[error("{}: token id {token} is outside the vocabulary: ids go from 0 to {}", path.display(), vocab_size - 1)]
-    UnknownToken {
-        /// The file.
-        path: PathBuf,
-        /// The id.
-        token: u32,
-        /// How many ids there are.
-        vocab_size: usize,
-    },
-    /// More tokens than the model has positions.
-    #[error("{}: {len} tokens are more than the model's {max_positions} positions; save a shorter text", path.display())]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// Tokens of the text.
-        len: usize,
-        /// What the model was made for.
-        max_positions: usize,
-    },
-    /// A row holds a number with which nothing can be computed.
-    #[error(
-        "{}: row {name} of the token at position {position} holds {number}, and a row's numbers are finite; \
-         compute the text again", path.display()
-    )]
-    NotFinite {
-        /// The file.
-        path: PathBuf,
-        /// Layer and kind of the row, as the file names them.
-        name: String,
-        /// Position of the token in the text, from 0.
-        position: usize,
-        /// NaN or an infinity.
-        number: f32,
+        /// What does not fit, with the numbers, and what to do.
+        problem: String,
     },
 }
 
@@ -258,17 +176,14 @@ impl Snapshot {
     /// still has.
     ///
     /// # Errors
-    /// [`SnapshotError::Unwritable`]; [`SnapshotError::WrongLayout`], [`SnapshotError::UnknownToken`],
-    /// [`SnapshotError::TooLong`] or [`SnapshotError::NotFinite`] if the model cannot have made them.
+    /// [`SnapshotError::Unwritable`]; [`SnapshotError::Unfit`] if the model cannot have made them.
     pub fn save(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
         self.check(file, model)?;
         files::write_whole(file, &self.encode(model))
             .map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
     }
 
-    /// Checks that [`save`](Self::save) could write this file now, and leaves everything as it is.
-    ///
-    /// To be asked before a long computation whose result is to be saved.
+    /// Checks that [`save`](Self::save) could write this file now, before a long computation. Nothing changes.
     ///
     /// # Errors
     /// [`SnapshotError::Unwritable`].
@@ -294,24 +209,29 @@ impl Snapshot {
 
     /// Checks that a model can have made this.
     fn check(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
+        let unfit = |problem| Err(SnapshotError::Unfit { path: file.into(), problem });
         let config = model.config();
-        let (found, expected) = (self.layout, model.kv_layout());
         let (vocab_size, max_positions) = (config.vocab_size, config.max_positions);
         let len = self.tokens.len();
-        if found != expected {
-            return Err(SnapshotError::WrongLayout { path: file.into(), found, expected });
+        if self.layout != model.kv_layout() {
+            return unfit(wrong_layout(self.layout, model.kv_layout()));
         }
-        if let Some(&token) = self.tokens.iter().find(|token| **token as usize >= vocab_size) {
-            return Err(SnapshotError::UnknownToken { path: file.into(), token, vocab_size });
+        if let Some(token) = self.tokens.iter().find(|token| **token as usize >= vocab_size) {
+            let last = vocab_size - 1;
+            return unfit(format!("token id {token} is outside the vocabulary: ids go from 0 to {last}"));
         }
         if len > max_positions {
-            return Err(SnapshotError::TooLong { path: file.into(), len, max_positions });
+            let than = format!("the model's {max_positions} positions; save a shorter sequence");
+            return unfit(format!("{len} tokens are more than {than}"));
         }
         for (index, layer) in self.layers.iter().enumerate() {
             for (name, rows) in row_names(index).into_iter().zip([&layer.k, &layer.v]) {
                 if let Some((head, number)) = not_finite(rows, model) {
                     let position = head / self.layout.n_kv_heads;
-                    return Err(SnapshotError::NotFinite { path: file.into(), name, position, number });
+                    return unfit(format!(
+                        "row {name} of the token at position {position} holds {number}, and a row's numbers are finite; \
+                         compute the sequence again"
+                    ));
                 }
             }
         }
@@ -319,17 +239,22 @@ impl Snapshot {
     }
 
     fn encode(&self, model: &Model) -> Vec<u8> {
-        let packed = model.row_format() != RowFormat::F32;
-        let shape = vec![self.tokens.len(), self.layout.kv_width()];
-        let mut tensors =
-            vec![("tokens".into(), Tensor { shape: vec![self.tokens.len()], numbers: Numbers::Tokens(&self.tokens) })];
+        let len = self.tokens.len();
+        let tokens = Tensor { dtype: Dtype::U32, shape: vec![len], numbers: Numbers::Tokens(&self.tokens) };
+        let mut tensors = vec![("tokens".into(), tokens)];
         for (index, layer) in self.layers.iter().enumerate() {
             for (name, rows) in row_names(index).into_iter().zip([&layer.k, &layer.v]) {
-                tensors.push((name, Tensor { shape: shape.clone(), numbers: Numbers::of_rows(rows, packed) }));
+                let (dtype, shape) = (rows_dtype(model.row_format()), vec![len, self.layout.kv_width()]);
+                tensors.push((name, Tensor { dtype, shape, numbers: Numbers::Rows(rows) }));
             }
         }
         sealed(model, tensors)
     }
+}
+
+/// What is wrong with rows of another shape.
+fn wrong_layout(found: KvLayout, expected: KvLayout) -> String {
+    format!("rows of {found:?}, the model makes rows of {expected:?}; use the model that made them")
 }
 
 /// The first number of some rows that is NaN or an infinity, and its place among all heads of the rows.
@@ -364,8 +289,7 @@ fn sealed(model: &Model, tensors: Vec<(String, Tensor<'_>)>) -> Vec<u8> {
         ("model", digits(model.fingerprint())),
         ("checksum", digits(0)),
     ];
-    let row_format = is_packed.then(|| ("row_format", row_format.to_string()));
-    let fields = fields.into_iter().chain(row_format);
+    let fields = fields.into_iter().chain(is_packed.then(|| ("row_format", row_format.to_string())));
     let fields: HashMap<String, String> = fields.map(|(name, value)| (name.into(), value)).collect();
     let mut file = safetensors::serialize(tensors, Some(fields)).expect("shapes that belong to their numbers");
     let checksum = digits(checksum(&file).expect("a header with a checksum"));
@@ -383,6 +307,11 @@ fn most_bytes(model: &Model) -> usize {
     let token = size_of::<u32>() + 2 * layout.n_layers * row * size_of::<f32>();
     let header = (1 << 20) + layout.n_layers * (1 << 10);
     header.saturating_add(model.config().max_positions.saturating_mul(token))
+}
+
+/// How a file stores rows: as numbers, or as words if they are packed.
+fn rows_dtype(format: RowFormat) -> Dtype {
+    if format == RowFormat::F32 { Dtype::F32 } else { Dtype::U32 }
 }
 
 /// The names of a layer's keys and values in a file.
@@ -414,6 +343,7 @@ fn checksum(file: &[u8]) -> Option<u32> {
 
 /// Numbers of 4 bytes on their way to a file.
 struct Tensor<'a> {
+    dtype: Dtype,
     shape: Vec<usize>,
     numbers: Numbers<'a>,
 }
@@ -421,22 +351,11 @@ struct Tensor<'a> {
 enum Numbers<'a> {
     Tokens(&'a [u32]),
     Rows(&'a [f32]),
-    /// The words of rows that are packed.
-    Words(&'a [f32]),
-}
-
-impl<'a> Numbers<'a> {
-    fn of_rows(rows: &'a [f32], are_packed: bool) -> Self {
-        if are_packed { Numbers::Words(rows) } else { Numbers::Rows(rows) }
-    }
 }
 
 impl View for Tensor<'_> {
     fn dtype(&self) -> Dtype {
-        match self.numbers {
-            Numbers::Tokens(_) | Numbers::Words(_) => Dtype::U32,
-            Numbers::Rows(_) => Dtype::F32,
-        }
+        self.dtype
     }
 
     fn shape(&self) -> &[usize] {
@@ -446,7 +365,7 @@ impl View for Tensor<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         match self.numbers {
             Numbers::Tokens(tokens) => tokens.iter().flat_map(|token| token.to_le_bytes()).collect(),
-            Numbers::Rows(rows) | Numbers::Words(rows) => rows.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            Numbers::Rows(rows) => rows.iter().flat_map(|word| word.to_le_bytes()).collect(),
         }
     }
 
@@ -474,8 +393,7 @@ impl Header {
         let damaged = |problem| SnapshotError::Damaged { path: path(), problem };
         let (header_len, tensors) = SafeTensors::read_metadata(bytes).map_err(|error| {
             // The name of the format comes early: what is left of a saved cache is recognised by it.
-            let start = &bytes[..bytes.len().min(1 << 10)];
-            let ours = start.windows(FORMAT.len()).any(|name| name == FORMAT.as_bytes());
+            let ours = bytes[..bytes.len().min(1 << 10)].windows(FORMAT.len()).any(|name| name == FORMAT.as_bytes());
             let problem = what_is_damaged(bytes, error);
             if ours { damaged(problem) } else { SnapshotError::NotASnapshot { path: path(), problem } }
         })?;
@@ -491,11 +409,14 @@ impl Header {
             value.parse::<usize>().map_err(|_| wrong(name, value))
         };
         let version = field("version")?;
-        let is_packed = match version.parse() {
+        let is_packed = match version.parse::<u32>() {
             Ok(found) if found == VERSION => false,
             Ok(found) if found == PACKED_VERSION => true,
             Ok(found) if found > PACKED_VERSION => {
-                return Err(SnapshotError::NewerVersion { path: path(), found, supported: PACKED_VERSION });
+                let problem = format!(
+                    "a saved cache of version {found}, up to {PACKED_VERSION} can be read; load it with the program that saved it"
+                );
+                return Err(SnapshotError::Unfit { path: path(), problem });
             }
             _ => return Err(wrong("version", version)),
         };
@@ -523,29 +444,27 @@ impl Header {
 
     /// Checks that this model made the rows, in the format that it has now.
     fn check_model(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
-        let (found, expected) = (self.layout, model.config().kv_layout());
-        if found != expected {
-            return Err(SnapshotError::WrongLayout { path: file.into(), found, expected });
+        let unfit = |problem| Err(SnapshotError::Unfit { path: file.into(), problem });
+        if self.layout != model.config().kv_layout() {
+            return unfit(wrong_layout(self.layout, model.config().kv_layout()));
         }
         let (found, expected) = (self.row_format, model.row_format());
         if found != expected {
-            return Err(SnapshotError::WrongFormat { path: file.into(), found, expected });
+            let problem =
+                format!("rows in {found}, and here rows are kept in {expected}; ask for --kv-dtype {found}, or");
+            return unfit(format!("{problem} save the file again with --kv-dtype {expected}"));
         }
         let (found, expected) = (self.model, model.fingerprint());
         if found != expected {
-            return Err(SnapshotError::OtherModel { path: file.into(), found, expected });
+            let whose = format!("its fingerprint is {found:08x}, this model's {expected:08x}");
+            return unfit(format!("the rows were made by another model: {whose}; use the model that made them"));
         }
         Ok(())
     }
 
-    /// What the header says of a tensor.
-    fn info(&self, name: &str) -> Result<&TensorInfo, String> {
-        self.tensors.info(name).ok_or_else(|| format!("tensor {name} is missing"))
-    }
-
     /// The numbers of a tensor, 4 bytes each. Says what is wrong with it if it is not what it should be.
     fn tensor<'f>(&self, file: &'f [u8], name: &str, dtype: Dtype, shape: &[usize]) -> Result<&'f [[u8; 4]], String> {
-        let info = self.info(name)?;
+        let info = self.tensors.info(name).ok_or_else(|| format!("tensor {name} is missing"))?;
         if (info.dtype, info.shape.as_slice()) != (dtype, shape) {
             let (found, its_shape) = (info.dtype, escape::shape(&info.shape));
             return Err(format!("tensor {name} is {found:?} {its_shape}, expected {dtype:?} {shape:?}"));
@@ -557,14 +476,17 @@ impl Header {
 
     /// The words of rows, or the numbers if they are not packed.
     fn rows(&self, file: &[u8], name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
-        let dtype = if self.row_format == RowFormat::F32 { Dtype::F32 } else { Dtype::U32 };
-        Ok(self.tensor(file, name, dtype, shape)?.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        Ok(self
+            .tensor(file, name, rows_dtype(self.row_format), shape)?
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect())
     }
 
     /// Reads the tensors. `layout`: that of the rows, as a model gives them to its caches. Says what is wrong with them if they
     /// do not fit together.
     fn decode(&self, file: &[u8], layout: KvLayout) -> Result<Snapshot, String> {
-        let len = self.info("tokens")?.shape.first().copied().unwrap_or_default();
+        let len = self.tensors.info("tokens").and_then(|info| info.shape.first().copied()).unwrap_or_default();
         let tokens = self.tensor(file, "tokens", Dtype::U32, &[len])?;
         let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
         let rows = |name: &str| self.rows(file, name, &[len, layout.kv_width()]);

@@ -7,7 +7,7 @@ mod with_chapters {
 
     use page_by_page::cache::KvCache;
     use page_by_page::cache::in_place::Attention;
-    use page_by_page::cache::snapshot::{Snapshot, SnapshotError};
+    use page_by_page::cache::snapshot::Snapshot;
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch14_half_the_bytes::{encode_rows, token_bytes};
     use page_by_page::kernels::RowFormat;
@@ -170,10 +170,8 @@ mod with_chapters {
             for number in [f32::NAN, f32::INFINITY] {
                 rows[2 * width + 4] = number;
                 let error = save(&vec![1.0; 7 * width], &rows).unwrap_err();
-                assert!(
-                    matches!(&error, SnapshotError::NotFinite { name, position: 2, .. } if name == "layers.1.v"),
-                    "{format}: {error}"
-                );
+                let says = "row layers.1.v of the token at position 2 holds ";
+                assert!(error.to_string().contains(says), "{format}: {error}");
             }
         }
     }
