@@ -1,4 +1,5 @@
-//! Chapter 9: guessing by chance. A guess is drawn, and judged such that every text stays as likely as the target makes it.
+//! Chapter 9: speculative sampling. A draft token is drawn, and judged such that every text stays as likely as the target
+//! makes it.
 //!
 //! The match rule keeps a guess if the target happens to draw the same token. The sample rule keeps more. The draft model
 //! draws its guess from its own probabilities `q`. The target, which gives that token `p`, accepts it with probability

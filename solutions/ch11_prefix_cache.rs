@@ -1,8 +1,8 @@
-//! Chapter 11: the prefix cache. What one text has computed, the next one finds.
+//! Chapter 11: the prefix cache. What one sequence has computed, the next one finds.
 //!
 //! A *trie* of full pages. A *node* is a page; the way to it from the beginning spells the
 //! tokens whose rows lie in it and in the pages before it. The trie *owns* its pages, as a
-//! text does: they stay when the text that filled them is gone, until they are evicted.
+//! sequence does: they stay when the sequence that filled them is gone, until they are evicted.
 //!
 //! ```text
 //!   page size 2                                     the trie
@@ -11,8 +11,8 @@
 //!   "once upon a king"         pages 0 2                           └─ (a king) 2
 //! ```
 //!
-//! The first text's page 2 never gets into the trie: it is filled in part, and the next token
-//! would still go into it. So it is free when that text ends, and the next text fills it.
+//! The first sequence's page 2 never gets into the trie: it is filled in part, and the next token
+//! would still go into it. So it is free when that sequence ends, and the next sequence fills it.
 //!
 //! What each call promises is said with the trait, in `src/prefixes/mod.rs`.
 
@@ -33,7 +33,7 @@ type Children = HashMap<Box<[u32]>, PageId>;
 /// It has no pool of its own. Dropping it frees nothing: evict its pages first.
 pub struct PrefixCache {
     page_size: usize,
-    /// The pages that texts begin with.
+    /// The pages that sequences begin with.
     first: Children,
     /// All pages of the trie.
     nodes: HashMap<PageId, Node>,
@@ -43,7 +43,7 @@ pub struct PrefixCache {
 
 /// A page of the trie.
 struct Node {
-    /// The page before it; `None` if texts begin with it.
+    /// The page before it; `None` if sequences begin with it.
     parent: Option<PageId>,
     /// The tokens whose rows it holds: `[page_size]`.
     tokens: Box<[u32]>,
@@ -65,7 +65,7 @@ impl PrefixCache {
         Ok(PrefixCache { page_size, first: Children::new(), nodes: HashMap::new(), clock: 0 })
     }
 
-    /// The pages that come after `parent`, or those that texts begin with.
+    /// The pages that come after `parent`, or those that sequences begin with.
     fn children(&mut self, parent: Option<PageId>) -> &mut Children {
         match parent {
             None => &mut self.first,
@@ -79,7 +79,7 @@ impl PrefixCache {
     }
 
     // ANCHOR: add
-    /// Adds a page behind `parent`.
+    /// Adds a page after `parent`.
     fn add(&mut self, parent: Option<PageId>, tokens: &[u32], page: PageId) {
         self.children(parent).insert(tokens.into(), page);
         let (tokens, children) = (tokens.into(), Children::new());
@@ -103,7 +103,7 @@ impl PrefixCache {
 
     // ANCHOR: find
     /// The pages that hold the beginning of `text`, in its order, as far as the trie has
-    /// them. Tokens behind the last full page are not looked at.
+    /// them. Tokens after the last full page are not looked at.
     ///
     /// In the trie above: `once upon a time` → `0 1`, `once upon a queen` → `0`,
     /// `a time` → nothing.
@@ -121,7 +121,7 @@ impl PrefixCache {
     // ANCHOR_END: find
 
     // ANCHOR: next_to_go
-    /// The least recently used of the leaves that nobody but the trie owns.
+    /// The least recently used of the leaves that only the trie owns.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
@@ -229,7 +229,7 @@ impl Prefixes for PrefixCache {
 
 impl ForkCache {
     // ANCHOR: with_prefix
-    /// The cache of a text that begins with what `prefixes` holds of it: the rows of those
+    /// The cache of a sequence that begins with what `prefixes` holds of it: the rows of those
     /// tokens are there and need not be computed.
     ///
     /// # Errors
@@ -247,7 +247,7 @@ impl ForkCache {
     // ANCHOR_END: with_prefix
 
     // ANCHOR: insert_into
-    /// Gives the full pages of a text to `prefixes`. The text begins with the tokens that
+    /// Gives the full pages of a sequence to `prefixes`. The sequence begins with the tokens that
     /// this cache holds, and their rows are computed.
     ///
     /// # Errors

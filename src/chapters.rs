@@ -127,7 +127,7 @@ chapters! {
     6 "The paged cache" "ch06_paged";
     7 "Rewind" "ch07_rewind";
     8 "Speculative decoding" "ch08_speculative";
-    9 "Guessing by chance" "ch09_chance";
+    9 "Speculative sampling" "ch09_chance";
     10 "Fork and copy-on-write" "ch10_fork";
     11 "The prefix cache" "ch11_prefix_cache";
     12 "The scheduler" "ch12_scheduler";

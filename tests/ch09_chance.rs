@@ -1,4 +1,4 @@
-//! Grader of chapter 9: guessing by chance.
+//! Grader of chapter 9: speculative sampling.
 
 #[cfg(unstarted = "ch09_chance")]
 #[test]

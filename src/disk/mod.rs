@@ -1,9 +1,9 @@
 //! Pages of a prefix cache in a file. Chapter 16 writes and finds them; here is what it stands on.
 //!
 //! ```text
-//!   a text comes ── what does the file have of it that memory has not? ── read it, on a thread of its own
+//!   a sequence arrives ── which pages does the file have, and memory not? ── read them, on a thread of their own
 //!        │                                                                     │  meanwhile others compute
-//!        └────────── the text runs, and finds its pages in the trie ◄── checked, and copied into free pages
+//!        └────── the sequence runs, and finds its pages in the trie ◄── checked, and copied into free pages
 //!
 //!   a page is full ── written at once, so that whatever is evicted later lies in the file already
 //! ```
@@ -11,8 +11,8 @@
 //! - [`Disk`]: bytes at places, a [file](file::FileDisk) or what a test puts in its place.
 //! - [`PageShape`]: what all pages of a file have in common; the file begins with it.
 //! - [`record`]: a page as it is written; [`index`]: what lies at which place.
-//! - [`Wanted`] and [`Read`]: pages asked for, and what came of it.
-//! - [`reader`]: the thread that reads; [`tier`]: the file, the thread and a prefix cache, for a loop that serves texts.
+//! - [`Wanted`] and [`Read`]: pages asked for, and the bytes that were read.
+//! - [`reader`]: the thread that reads; [`tier`]: the file, the thread and a prefix cache, for a loop that serves sequences.
 
 pub mod file;
 pub mod index;
@@ -149,7 +149,7 @@ impl PageShape {
 /// A page that is to be read from a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Which page of its text it is, from 0.
+    /// Which page of its sequence it is, from 0.
     pub page: usize,
     /// Where its record lies in the file, from 0.
     pub place: usize,

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::{Disk, Read, Wanted};
 
-/// Pages of a text, to be read together.
+/// Pages of a sequence, to be read together.
 struct Job {
     ticket: u64,
     /// Each with the place of its first byte in the file.
@@ -14,7 +14,7 @@ struct Job {
     record_bytes: usize,
 }
 
-/// The pages of a text, read.
+/// The pages of a sequence, read.
 pub struct Done {
     /// Those of which call of [`PageReader::ask`].
     pub ticket: u64,
@@ -40,7 +40,7 @@ impl PageReader {
         let (jobs, to_do) = channel::<Job>();
         let (tell, done) = channel();
         let work = move || {
-            // It ends when nobody can ask any more, or nobody listens.
+            // It ends when the other side is gone.
             for Job { ticket, pages, record_bytes } in to_do {
                 let mut read = |(wanted, offset)| {
                     let mut bytes = vec![0; record_bytes];
@@ -56,7 +56,7 @@ impl PageReader {
         Ok(PageReader { jobs: Some(jobs), done, thread: Some(thread), n_asked: 0, n_done: 0 })
     }
 
-    /// Asks for pages of one text; returns the ticket that they come with. `pages`: each with the place of its first byte.
+    /// Asks for pages of one sequence; returns the ticket that they come with. `pages`: each with the place of its first byte.
     pub fn ask(&mut self, pages: Vec<(Wanted, u64)>, record_bytes: usize) -> u64 {
         let ticket = self.n_asked;
         self.n_asked += 1;

@@ -1,8 +1,8 @@
-//! The file, the thread and a prefix cache, for a loop that serves texts.
+//! The file, the thread and a prefix cache, for a loop that serves sequences.
 //!
-//! The loop asks for the pages of a text before it hands the text to the scheduler. While they are read, other texts compute.
+//! The loop asks for the pages of a sequence before it hands the sequence to the scheduler. While they are read, others compute.
 //! When they have come, they go to the prefix cache, and the scheduler finds them there like any others. After each step, the
-//! pages that are full by now are written: nobody waits for a disk when pages are evicted.
+//! pages that are full by now are written: an eviction never waits for a disk.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -22,17 +22,17 @@ use crate::serving::schedule::SequenceId;
 /// A prefix cache that a scheduler and a file of pages both use.
 pub type SharedPrefixes = Rc<RefCell<Box<dyn Prefixes>>>;
 
-/// A prefix cache with a file behind it.
+/// A prefix cache, and a file that takes and returns its pages.
 pub struct Tier {
     file: PageFile,
     reader: PageReader,
     prefixes: SharedPrefixes,
     slab: SharedSlab,
-    /// Texts whose pages are being read, in the order in which they were asked for.
+    /// Sequences whose pages are being read, in the order in which they were asked for.
     asked: VecDeque<(u64, Vec<u32>)>,
     /// The numbers of the records that are being read.
     reading: HashSet<u64>,
-    /// How many full pages of each text that runs the file was offered.
+    /// How many full pages of each sequence that runs the file was offered.
     offered: HashMap<SequenceId, usize>,
     counters: Counters,
     /// Why nothing is written any more.
@@ -89,8 +89,8 @@ impl Tier {
         })
     }
 
-    /// Asks for the pages that the file has of a text and memory has not. Returns the ticket that they come with; `None` if
-    /// there is nothing to wait for. Pages that another text has asked for are not read twice: they come before.
+    /// Asks for the pages that the file has of a sequence and memory has not. Returns the ticket that they come with; `None` if
+    /// there is nothing to wait for. Pages that another sequence has asked for are not read twice: they come before.
     ///
     /// # Errors
     /// [`TierError::Cache`].
@@ -130,7 +130,7 @@ impl Tier {
         Ok(tickets)
     }
 
-    /// Writes the pages that are full since this was last called. `scheduler`: with the texts that run. `told`: those that
+    /// Writes the pages that are full since this was last called. `scheduler`: with the sequences that run. `told`: those that
     /// have ended since.
     ///
     /// If the file cannot be written, nothing is from then on: see [`failed`](Self::failed).

@@ -13,7 +13,7 @@ use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 
-/// Full pages that outlive the texts that filled them, found by the tokens that they hold.
+/// Full pages that outlive the sequences that filled them, found by the tokens that they hold.
 ///
 /// It is one more owner of each of its pages, and each of them has the page before it here, too: what it holds are
 /// prefixes. All calls take the pool that the pages come from.
@@ -23,10 +23,10 @@ pub trait Prefixes {
     /// The longest prefix of `text` that it holds, as a table of full pages; each of them has the caller as one more owner. An
     /// empty table if nothing is found.
     ///
-    /// At least one token of the text is left to compute: the logits after it are what the caller is after. So a text of 8
-    /// tokens finds at most 1 page of 4.
+    /// At least one token of the sequence is left to compute, because the caller needs the logits after it. So a sequence of
+    /// 8 tokens finds at most 1 page of 4.
     ///
-    /// The cost goes with the pages of the text, not with the pages held.
+    /// The cost goes with the pages of the sequence, not with the pages held.
     ///
     /// # Errors
     /// If the pool is another one than the pages came from: [`CacheError::ForeignPage`] if it has no such page,
@@ -34,13 +34,13 @@ pub trait Prefixes {
     fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError>;
 
     /// Takes the full pages of a text. `table` is the text's, its rows are computed, and `text` begins with the tokens that it
-    /// holds; it may go on behind them.
+    /// holds; it may go on after them.
     ///
     /// Where a page for the same prefix is held already, the table gets that one in place of its own, which it lets go of: the
-    /// same tokens, the same bits. So whoever has a page of this cache has the pages before it as well, and a page has at
+    /// same tokens, the same bits. So the owner of a page of this cache owns the pages before it as well, and a page has at
     /// least as many owners as one that follows it.
     ///
-    /// The cost goes with the pages of the text, not with the pages held.
+    /// The cost goes with the pages of the sequence, not with the pages held.
     ///
     /// # Errors
     /// If the pool is another one than the pages came from: [`CacheError::ForeignPage`] if it has no such page,
@@ -50,7 +50,7 @@ pub trait Prefixes {
     /// If the table holds more tokens than `text` has, or has pages of another size. Nothing has changed then.
     fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError>;
 
-    /// Lets go of up to `n` pages that nobody else owns, and returns how many: each time the least recently used one that no
+    /// Lets go of up to `n` pages that no one else owns, and returns how many: each time the least recently used one that no
     /// other page here follows. Fewer than `n` only if there is no such page left.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Prefixes for Rc<RefCell<Box<dyn Prefixes>>> {
 pub struct HeldPage<'a> {
     /// The page.
     pub page: PageId,
-    /// The page before it; `None` if texts begin with it.
+    /// The page before it; `None` if sequences begin with it.
     pub parent: Option<PageId>,
     /// The tokens whose rows it holds: `[page_size]`.
     pub tokens: &'a [u32],

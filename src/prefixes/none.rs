@@ -5,7 +5,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::prefixes::Prefixes;
 
-/// A prefix cache that keeps nothing: every text computes all of its tokens.
+/// A prefix cache that keeps nothing: every sequence computes all of its tokens.
 pub struct NoPrefixes {
     page_size: usize,
 }
