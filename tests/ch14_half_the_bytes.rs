@@ -776,14 +776,14 @@ mod checks {
             same!(generated.len(), 4, "stories generated in {format:?} after 300 steps");
             assert!(serving.totals().preemptions > 0, "no request was preempted: the example is badly chosen");
             for generated in generated {
-                let number = generated.text.id.0 as usize;
+                let number = generated.sequence.id.0 as usize;
                 let (prompt, most) = &asked[number];
                 let (mut alone, mut sampler) = (prompt.clone(), sampler(number));
                 for _ in 0..*most {
                     let logits = granted("a step without a cache", || storyteller.model.step(&alone, None));
                     alone.push(sampler.pick(&logits));
                 }
-                storyteller.assert_same_story(generated.text.new_tokens(), &alone[prompt.len()..]);
+                storyteller.assert_same_story(generated.sequence.new_tokens(), &alone[prompt.len()..]);
             }
         }
     }

@@ -228,12 +228,12 @@ impl Batch {
         let ends: Vec<String> =
             ends.iter().map(|(end, n)| format!("{} {}", thousands(*n as u64), results::in_words(end))).collect();
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
-        let share = 100.0 * totals.found as f64 / totals.prompt_tokens.max(1) as f64;
+        let share = 100.0 * totals.cached as f64 / totals.prompt_tokens.max(1) as f64;
         let lines = [
             ("model", self.model.display().to_string()),
             (
                 "texts",
-                format!("{}: {}; at most {} in a step", number(n_lines as u64), ends.join(", "), totals.most_texts),
+                format!("{}: {}; at most {} in a step", number(n_lines as u64), ends.join(", "), totals.most_sequences),
             ),
             ("steps", {
                 let (steps, new) =
@@ -250,10 +250,10 @@ impl Batch {
                     true => "none kept".into(),
                     false => {
                         let prompts = count(totals.prompt_tokens as usize, "prompt token");
-                        let again = number(totals.found_again);
+                        let again = number(totals.cached_again);
                         format!(
                             "{} of {prompts} found, {share:.1} %; {again} more after a preemption",
-                            number(totals.found)
+                            number(totals.cached)
                         )
                     }
                 },
@@ -404,7 +404,7 @@ impl Run<'_> {
 
     /// Writes what became of a text.
     fn end(&mut self, generated: Generated) -> Result<()> {
-        let Generated { text, end, held } = generated;
+        let Generated { sequence: text, end, held } = generated;
         let Some(taken) = self.taken.remove(&text.id) else { return Ok(()) };
         let (end, error) = match end {
             Ok(FinishReason::EndOfText) => ("end of text", None),
@@ -482,13 +482,13 @@ impl CountersOfAll {
     fn of(totals: Totals) -> Self {
         CountersOfAll {
             steps: totals.steps,
-            most_texts_in_a_step: totals.most_texts,
+            most_texts_in_a_step: totals.most_sequences,
             rows_projected: totals.rows_projected,
             computed_again: totals.recomputed,
             new_tokens: totals.new_tokens,
             prompt_tokens: totals.prompt_tokens,
-            found: totals.found,
-            found_again: totals.found_again,
+            found: totals.cached,
+            found_again: totals.cached_again,
             preemptions: totals.preemptions,
         }
     }

@@ -254,18 +254,18 @@ impl Session<'_> {
         self.show_typed()?;
         let (answer, told) = self.write(id)?;
         print("\n")?;
-        let n_new = told.text.new_tokens().len();
+        let n_new = told.sequence.new_tokens().len();
         let end = match told.end {
             Ok(FinishReason::EndOfText) => ", the end",
             Ok(FinishReason::Limit) => "",
             Ok(FinishReason::Cancelled) => ", stopped",
             Err(error) => return Ok(Err(error.into())),
         };
-        let computed = (n_prompt - told.text.counters.cached).min(told.text.counters.computed as usize);
+        let computed = (n_prompt - told.sequence.counters.cached).min(told.sequence.counters.computed as usize);
         say(&format!(
             "{}: {} found, {} computed; {}{end}",
             count(n_prompt, "prompt token"),
-            thousands(told.text.counters.cached as u64),
+            thousands(told.sequence.counters.cached as u64),
             thousands(computed as u64),
             count(n_new, "new token"),
         ));
@@ -330,7 +330,7 @@ impl Session<'_> {
                 // After the end of a line, a space between two words is none.
                 print(if is_first && self.is_seen { piece.trim_start() } else { &piece })?;
             }
-            if let Some(generated) = step.generated.into_iter().find(|generated| generated.text.id == id) {
+            if let Some(generated) = step.generated.into_iter().find(|generated| generated.sequence.id == id) {
                 return Ok((stream.text().into(), generated));
             }
             if self.interrupt.is_asked() && !is_cancelled {

@@ -323,15 +323,15 @@ impl<'m> Engine<'m> {
 
     /// Tells what came of a step.
     fn tell(&mut self, step: Step) -> Result<(), EngineError> {
-        let Step { turns, new_tokens, ends, scores, generated, mut logits, .. } = step;
+        let Step { chunks: turns, new_tokens, ends, scores, generated, mut logits, .. } = step;
         self.turns = turns;
         self.stage.note_change();
         for (text, _) in self.serving.scheduler().running() {
             note_begin(&mut self.open, self.metrics, text.id, text.counters.cached);
         }
         for ended in &generated {
-            if ended.text.counters.computed > 0 {
-                note_begin(&mut self.open, self.metrics, ended.text.id, ended.text.counters.cached);
+            if ended.sequence.counters.computed > 0 {
+                note_begin(&mut self.open, self.metrics, ended.sequence.id, ended.sequence.counters.cached);
             }
         }
         for (id, scores) in scores {
@@ -372,7 +372,7 @@ impl<'m> Engine<'m> {
 
     /// A text has ended by itself.
     fn end(&mut self, generated: Generated) -> Result<(), EngineError> {
-        let Generated { text, end, .. } = generated;
+        let Generated { sequence: text, end, .. } = generated;
         let Some(mut open) = self.open.remove(&text.id) else { return Ok(()) };
         let reason = match end {
             Ok(FinishReason::EndOfText) => "stop",

@@ -152,7 +152,7 @@ impl Tier {
                 return Ok(());
             }
         }
-        for Generated { text, .. } in told {
+        for Generated { sequence: text, .. } in told {
             self.offered.remove(&text.id);
             // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found, too.
             let one_more = [&text.tokens[..], &[0]].concat();

@@ -1,4 +1,4 @@
-//! One pass of the model for a plan, and what it says: the logits that tokens are chosen from, and the scores of prompts.
+//! One pass of the model for a plan, and what it gives: the logits that tokens are chosen from, and the scores of prompts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,10 +13,10 @@ use crate::serving::schedule::{ChunkInput, ScheduleError, ScheduledChunk, Sequen
 /// A sequence, and the logits after its newest token: `[vocab_size]`.
 type Answer = (SequenceId, Result<Vec<f32>, StepError>);
 
-/// What the model has said in a step.
+/// What the model has computed in a step.
 #[derive(Default)]
 pub(super) struct Computed {
-    /// For each sequence whose turn is its last, in the order of the plan.
+    /// For each sequence that has caught up, in the order of the plan.
     pub(super) answers: Vec<Answer>,
     /// Of prompts that are complete now.
     pub(super) scores: HashMap<SequenceId, Vec<Likely>>,
@@ -24,7 +24,7 @@ pub(super) struct Computed {
     pub(super) failed: Vec<(SequenceId, StepError)>,
 }
 
-/// What a pass of the model has said.
+/// What a pass of the model has computed.
 #[derive(Default)]
 struct Pass {
     newest: Vec<(SequenceId, Vec<f32>)>,
@@ -34,29 +34,29 @@ struct Pass {
 impl Serving<'_> {
     /// Computes the tokens of a plan.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, ServingError> {
-        let mut readings = self.steps.scheduler.inputs();
-        check_found(&readings, &self.scorings.borrow())?;
+        let mut inputs = self.steps.scheduler.inputs();
+        check_cached(&inputs, &self.scorings.borrow())?;
         let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
-        let pass = forward(self.model, &self.scorings.borrow(), at_once, &mut readings);
+        let pass = forward(self.model, &self.scorings.borrow(), at_once, &mut inputs);
         if let Ok(pass) = pass {
             pass.note(&mut computed, &mut self.scorings.borrow_mut());
         } else {
             // Which sequence's logits failed is not known: each is computed alone, and gives the same rows again.
-            for reading in &mut readings {
-                self.steps.totals.rows_projected += reading.chunk.tokens as u64;
-                let pass = forward(self.model, &self.scorings.borrow(), at_once, std::slice::from_mut(reading));
+            for input in &mut inputs {
+                self.steps.totals.rows_projected += input.chunk.tokens as u64;
+                let pass = forward(self.model, &self.scorings.borrow(), at_once, std::slice::from_mut(input));
                 match pass {
                     Ok(pass) => pass.note(&mut computed, &mut self.scorings.borrow_mut()),
                     Err(error) => {
-                        let ScheduledChunk { sequence: text, caught_up, .. } = reading.chunk;
+                        let ScheduledChunk { sequence, caught_up, .. } = input.chunk;
                         // The prefix cache must not get any of its pages.
-                        *reading.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
-                        self.scorings.borrow_mut().remove(&text);
+                        *input.cache = ForkCache::new(&self.slab).map_err(ScheduleError::from)?;
+                        self.scorings.borrow_mut().remove(&sequence);
                         if caught_up {
-                            computed.answers.push((text, Err(error)));
+                            computed.answers.push((sequence, Err(error)));
                         } else {
-                            computed.failed.push((text, error));
+                            computed.failed.push((sequence, error));
                         }
                     }
                 }
@@ -73,57 +73,57 @@ impl Serving<'_> {
 impl Pass {
     /// Notes what counts of it, now that all of it is right.
     fn note(self, computed: &mut Computed, scorings: &mut BTreeMap<SequenceId, Scoring>) {
-        for (text, score) in self.scores {
-            if let Some(scoring) = scorings.get_mut(&text) {
+        for (sequence, score) in self.scores {
+            if let Some(scoring) = scorings.get_mut(&sequence) {
                 scoring.keep([score]);
             }
         }
-        computed.answers.extend(self.newest.into_iter().map(|(text, logits)| (text, Ok(logits))));
+        computed.answers.extend(self.newest.into_iter().map(|(sequence, logits)| (sequence, Ok(logits))));
     }
 }
 
 /// Refuses a sequence whose prompt would get no score for some of its tokens.
-fn check_found(readings: &[ChunkInput<'_>], scorings: &BTreeMap<SequenceId, Scoring>) -> Result<(), ServingError> {
-    for ChunkInput { chunk: ScheduledChunk { sequence: text, tokens, .. }, cache, .. } in readings {
-        let (found, text) = (cache.len() - tokens, *text);
-        if let Some(most) = scorings.get(&text).map(Scoring::rows).filter(|most| *most < found) {
-            return Err(ServingError::FoundTooMuch { text, found, most });
+fn check_cached(inputs: &[ChunkInput<'_>], scorings: &BTreeMap<SequenceId, Scoring>) -> Result<(), ServingError> {
+    for ChunkInput { chunk: ScheduledChunk { sequence, tokens, .. }, cache, .. } in inputs {
+        let (cached, sequence) = (cache.len() - tokens, *sequence);
+        if let Some(most) = scorings.get(&sequence).map(Scoring::rows).filter(|most| *most < cached) {
+            return Err(ServingError::CachedTooMuch { sequence, cached, most });
         }
     }
     Ok(())
 }
 
-/// One pass for all: the logits of those whose turn is their last, and the scores of the rows that have none yet. At most
+/// One pass for all: the logits of those that have caught up, and the scores of the rows that have none yet. At most
 /// `at_once` rows of logits are there at the same time, beside those that are returned.
 fn forward(
     model: &Model,
     scorings: &BTreeMap<SequenceId, Scoring>,
     at_once: usize,
-    readings: &mut [ChunkInput<'_>],
+    inputs: &mut [ChunkInput<'_>],
 ) -> Result<Pass, StepError> {
-    // For each row of logits its text, its place in it, and whether the next token is chosen from it.
+    // For each row of logits its sequence, its place in it, and whether the next token is chosen from it.
     let mut wanted = Vec::new();
     let mut chunks = Vec::new();
-    for reading in readings {
-        let ScheduledChunk { sequence: text, tokens, caught_up } = reading.chunk;
-        let len = reading.cache.len();
-        let first = match scorings.get(&text) {
-            // What is read again is not scored again.
+    for input in inputs {
+        let ScheduledChunk { sequence, tokens, caught_up } = input.chunk;
+        let len = input.cache.len();
+        let first = match scorings.get(&sequence) {
+            // What is recomputed is not scored again.
             Some(scoring) => (len - tokens).max(scoring.rows()).min(len - usize::from(caught_up)),
             None => len - usize::from(caught_up),
         };
-        wanted.extend((first..len).map(|row| (text, row, caught_up && row + 1 == len)));
+        wanted.extend((first..len).map(|row| (sequence, row, caught_up && row + 1 == len)));
         let logits = if first == len { LogitRows::None } else { LogitRows::Newest(len - first) };
-        chunks.push(model.chunk_with_room(reading.tokens, CacheRef::InPlace(reading.cache), logits)?);
+        chunks.push(model.chunk_with_room(input.tokens, CacheRef::InPlace(input.cache), logits)?);
     }
     let mut pass = Pass::default();
     model.forward_in_parts(chunks, at_once, &mut |place, logits| {
-        let (text, row, is_newest) = wanted[place];
-        if let Some(scoring) = scorings.get(&text).filter(|scoring| scoring.wants(row)) {
-            pass.scores.push((text, scoring.score(row, logits)));
+        let (sequence, row, is_newest) = wanted[place];
+        if let Some(scoring) = scorings.get(&sequence).filter(|scoring| scoring.wants(row)) {
+            pass.scores.push((sequence, scoring.score(row, logits)));
         }
         if is_newest {
-            pass.newest.push((text, logits.to_vec()));
+            pass.newest.push((sequence, logits.to_vec()));
         }
     })?;
     Ok(pass)

@@ -1,7 +1,7 @@
-//! The prefix cache as the sequences of a loop see it: what is scored is not looked up, and samples find their prompt whole.
+//! The prefix cache with two exceptions: a prompt that is scored is computed whole, and a sample begins with a fork.
 //!
-//! Samples of one prompt fork the cache of the first, which has read it. A scheduler knows no forks, but it looks every
-//! sequence up: so the others are submitted with their first tokens, and the lookup hands each of them a fork.
+//! Samples of one prompt fork the cache of the first, which has computed it. A scheduler knows no forks, but it looks every
+//! sequence up, so the others are submitted with their first tokens, and the lookup hands each of them a fork.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ impl Prefixes for Release<'_> {
     }
 
     fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
-        unreachable!("nothing is kept here")
+        unreachable!("nothing is inserted here")
     }
 
     fn evict(&mut self, _: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
@@ -88,19 +88,19 @@ pub(super) struct Lookups {
 }
 
 impl Prefixes for Lookups {
-    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
-        if let Some(fork) = self.forks.borrow_mut().take(text) {
+    fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        if let Some(fork) = self.forks.borrow_mut().take(tokens) {
             return Ok(fork);
         }
-        let known = self.scorings.borrow().values().filter_map(|scoring| scoring.rows_known(text)).min();
+        let known = self.scorings.borrow().values().filter_map(|scoring| scoring.rows_known(tokens)).min();
         // At least one token of what is looked up is left to compute.
-        let known = known.map_or(text.len(), |rows| text.len().min(rows + 1));
-        self.inner.lookup(&text[..known], pool)
+        let known = known.map_or(tokens.len(), |rows| tokens.len().min(rows + 1));
+        self.inner.lookup(&tokens[..known], pool)
     }
 
-    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
-        self.inner.insert(text, table, pool)?;
-        self.forks.borrow_mut().fork(text, table, pool)
+    fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+        self.inner.insert(tokens, table, pool)?;
+        self.forks.borrow_mut().fork(tokens, table, pool)
     }
 
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {

@@ -24,6 +24,7 @@
 //! Caches that are not paged are compared with it [side by side](side_by_side).
 
 mod compute;
+mod error;
 mod lookups;
 mod samples;
 pub mod schedule;
@@ -42,11 +43,13 @@ use crate::decode::scoring::{Likely, Scoring, Scorings};
 use crate::model::{Model, StepError};
 use crate::prefixes::Prefixes;
 use crate::serving::schedule::{
-    FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits,
+    FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
 };
+use compute::Computed;
 use lookups::{Forks, Lookups, Release};
 pub(crate) use steps::Steps;
 
+pub use error::ServingError;
 pub use steps::Held;
 
 /// Chosen to end a sequence that the model has no next token for. No vocabulary is that large.
@@ -61,7 +64,7 @@ pub struct Serving<'m> {
     steps: Steps,
     limits: StepLimits,
     end_of_text: Vec<u32>,
-    sequences: HashMap<SequenceId, Sequence>,
+    companions: HashMap<SequenceId, Companion>,
     /// The prompts that are not scored to their ends.
     scorings: Scorings,
     forks: Rc<RefCell<Forks>>,
@@ -71,8 +74,8 @@ pub struct Serving<'m> {
     generated: Vec<Generated>,
 }
 
-/// What a sequence has beside its tokens and pages: it keeps this while it waits.
-struct Sequence {
+/// What the loop knows of a sequence, beside its tokens and pages: it keeps this while the sequence waits.
+struct Companion {
     sampler: Sampler,
     /// Whether each step hands out the logits of its token.
     keeps_logits: bool,
@@ -80,22 +83,22 @@ struct Sequence {
     only_scored: bool,
     /// The other samples of its prompt, until it has computed that.
     samples: Vec<Sampler>,
-    /// Of a sample that was forked, as the scheduler takes its first token for a part of the prompt.
+    /// Tokens of a forked sample's prompt, because the scheduler counts its first token as one of them.
     n_prompt: Option<usize>,
-    /// Why it ends, if the scheduler knows another reason.
+    /// Why it ends, if the scheduler has a different reason.
     end: Option<Result<FinishReason, StepError>>,
 }
 
-impl Sequence {
+impl Companion {
     fn new(sampler: Sampler) -> Self {
-        Sequence { sampler, keeps_logits: false, only_scored: false, samples: Vec::new(), n_prompt: None, end: None }
+        Companion { sampler, keeps_logits: false, only_scored: false, samples: Vec::new(), n_prompt: None, end: None }
     }
 }
 
 /// A sequence that has finished.
 pub struct Generated {
     /// Its tokens and counters.
-    pub text: crate::serving::schedule::Sequence,
+    pub sequence: Sequence,
     /// Why it ended; an error if the model had no next token for it.
     pub end: Result<FinishReason, StepError>,
     /// What it held at its end, and what it had computed twice.
@@ -106,7 +109,7 @@ pub struct Generated {
 #[derive(Default)]
 pub struct Step {
     /// Which sequences computed how many tokens: the plan.
-    pub turns: Vec<ScheduledChunk>,
+    pub chunks: Vec<ScheduledChunk>,
     /// The new tokens, in the order of the plan, and of samples that begin. Each token of a sequence is reported once, and no
     /// end of text.
     pub new_tokens: Vec<NextToken>,
@@ -139,77 +142,13 @@ pub struct Totals {
     /// Tokens of the prompts of finished sequences that have run.
     pub prompt_tokens: u64,
     /// Of these, tokens that the prefix cache held when the sequence first ran.
-    pub found: u64,
+    pub cached: u64,
     /// Tokens that it held when a sequence ran again.
-    pub found_again: u64,
+    pub cached_again: u64,
     /// Sequences in one pass, at most.
-    pub most_texts: usize,
+    pub most_sequences: usize,
     /// Pages that sequences had at the same time, at most. A page that only the prefix cache owns is not counted.
     pub peak_pages: usize,
-}
-
-/// Why a sequence was not taken in, or why no step could be made.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ServingError {
-    /// The model cannot compute it.
-    #[error(transparent)]
-    Model(#[from] StepError),
-    /// The scheduler refused.
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-    /// The scheduler's plan is empty, but not all sequences have finished.
-    #[error(
-        "the plan is empty, but {expected} sequences have not finished ({waiting} wait, {running} run); run the checks of \
-         chapter 12"
-    )]
-    EmptyPlan {
-        /// Sequences that were taken in and have not finished.
-        expected: usize,
-        /// Sequences that wait.
-        waiting: usize,
-        /// Sequences that run.
-        running: usize,
-    },
-    /// The scheduler's plans lead nowhere.
-    #[error(
-        "in {steps} steps no sequence has got a token, and the longest has {tokens} to compute: the oldest sequence must go on \
-         in every step; run the checks of chapter 12"
-    )]
-    NoProgress {
-        /// Steps without a new token.
-        steps: usize,
-        /// Tokens of the longest sequence.
-        tokens: usize,
-    },
-    /// The scheduler plans a sequence that it was not handed, that has finished, or that does not run.
-    #[error("sequence {0} is in the plan, but neither waiting nor running; run the checks of chapter 12")]
-    LostText(SequenceId),
-    /// The scheduler has lost a sequence of its plan.
-    #[error("sequence {0} is in the plan, but not among the readings; run the checks of chapter 12")]
-    NotAmongReadings(SequenceId),
-    /// The prefix cache has found more of a sequence than it was asked for.
-    #[error(
-        "sequence {text} begins with {found} cached tokens, and the lookup may return {most} at most: it must leave one token \
-         to compute; run the checks of chapter 11"
-    )]
-    FoundTooMuch {
-        /// The sequence.
-        text: SequenceId,
-        /// Tokens that were found.
-        found: usize,
-        /// Tokens that there were to find.
-        most: usize,
-    },
-}
-
-impl ServingError {
-    /// The error of a plan or of settling it: only the scheduler itself has named a sequence.
-    pub(crate) fn of_step(error: ScheduleError) -> Self {
-        match error {
-            ScheduleError::UnknownSequence(text) => ServingError::LostText(text),
-            error => ServingError::Schedule(error),
-        }
-    }
 }
 
 impl<'m> Serving<'m> {
@@ -228,14 +167,14 @@ impl<'m> Serving<'m> {
         let (scorings, forks) = (Scorings::default(), Rc::new(RefCell::new(Forks::default())));
         let lookups = Lookups { inner: prefixes, scorings: scorings.clone(), forks: forks.clone() };
         let steps = Steps::new(slab, Box::new(lookups), limits, &end_of_text)?;
-        let (sequences, forked, generated) = (HashMap::new(), Vec::new(), Vec::new());
+        let (companions, forked, generated) = (HashMap::new(), Vec::new(), Vec::new());
         Ok(Serving {
             model,
             slab: slab.clone(),
             steps,
             limits,
             end_of_text,
-            sequences,
+            companions,
             scorings,
             forks,
             forked,
@@ -255,7 +194,7 @@ impl<'m> Serving<'m> {
         sampler: Sampler,
     ) -> Result<SequenceId, ServingError> {
         self.check(&prompt, max_new_tokens)?;
-        self.take_in(prompt, max_new_tokens, Sequence::new(sampler))
+        self.take_in(prompt, max_new_tokens, Companion::new(sampler))
     }
 
     /// Takes in a sequence for each of these samplers, all of one prompt, which is computed once. Returns the first; the
@@ -277,14 +216,14 @@ impl<'m> Serving<'m> {
     ) -> Result<SequenceId, ServingError> {
         self.check(&prompt, max_new_tokens)?;
         let mut samplers = samplers.into_iter();
-        let first = Sequence::new(samplers.next().expect("at least one sampler"));
+        let first = Companion::new(samplers.next().expect("at least one sampler"));
         if max_new_tokens > 0 {
-            return self.take_in(prompt, max_new_tokens, Sequence { samples: samplers.collect(), ..first });
+            return self.take_in(prompt, max_new_tokens, Companion { samples: samplers.collect(), ..first });
         }
         // There is nothing to compute, and no logits to wait for.
         let first = self.take_in(prompt.clone(), 0, first)?;
         for sampler in samplers {
-            let sample = self.take_in(prompt.clone(), 0, Sequence::new(sampler))?;
+            let sample = self.take_in(prompt.clone(), 0, Companion::new(sampler))?;
             self.forked.push((first, sample));
         }
         Ok(first)
@@ -306,9 +245,9 @@ impl<'m> Serving<'m> {
         top: usize,
     ) -> Result<SequenceId, ServingError> {
         self.check(&prompt, max_new_tokens)?;
-        let sequence = Sequence { only_scored: max_new_tokens == 0, ..Sequence::new(sampler) };
+        let companion = Companion { only_scored: max_new_tokens == 0, ..Companion::new(sampler) };
         // Where there is no new token to come, the scheduler has nothing to do: it gets an end of text in its place.
-        let id = self.take_in(prompt.clone(), max_new_tokens.max(1), sequence)?;
+        let id = self.take_in(prompt.clone(), max_new_tokens.max(1), companion)?;
         self.scorings.borrow_mut().insert(id, Scoring::new(prompt, top));
         Ok(id)
     }
@@ -327,18 +266,18 @@ impl<'m> Serving<'m> {
         &mut self,
         prompt: Vec<u32>,
         max_new_tokens: usize,
-        sequence: Sequence,
+        companion: Companion,
     ) -> Result<SequenceId, ServingError> {
         let id = self.steps.submit(prompt, max_new_tokens)?;
-        self.sequences.insert(id, sequence);
+        self.companions.insert(id, companion);
         self.collect();
         Ok(id)
     }
 
     /// From now on each step hands out the logits that this sequence's token was chosen from. One that has finished has none.
     pub fn keep_logits(&mut self, id: SequenceId) {
-        if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.keeps_logits = true;
+        if let Some(companion) = self.companions.get_mut(&id) {
+            companion.keeps_logits = true;
         }
     }
 
@@ -357,8 +296,8 @@ impl<'m> Serving<'m> {
     /// # Errors
     /// [`ScheduleError`], if the scheduler does not know a sequence that it has named itself.
     pub fn cancel_all(&mut self) -> Result<Vec<Generated>, ScheduleError> {
-        let running = self.scheduler().running().map(|(text, _)| text.id);
-        let ids: Vec<SequenceId> = running.chain(self.scheduler().waiting().map(|text| text.id)).collect();
+        let running = self.scheduler().running().map(|(sequence, _)| sequence.id);
+        let ids: Vec<SequenceId> = running.chain(self.scheduler().waiting().map(|sequence| sequence.id)).collect();
         ids.into_iter().try_for_each(|id| self.cancel(id))?;
         Ok(std::mem::take(&mut self.generated))
     }
@@ -388,66 +327,80 @@ impl<'m> Serving<'m> {
 
     /// True when all sequences have finished and were reported.
     pub fn is_done(&self) -> bool {
-        self.generated.is_empty() && self.forked.is_empty() && self.sequences.is_empty()
+        self.generated.is_empty() && self.forked.is_empty() && self.companions.is_empty()
     }
 
     /// One pass of the model, for the sequences that the scheduler's plan names.
     ///
     /// # Errors
-    /// [`ServingError`], if the plan cannot be carried out: the author of the scheduler wants to know.
+    /// [`ServingError`], if the plan cannot be carried out: the scheduler is wrong then.
     pub fn step(&mut self) -> Result<Step, ServingError> {
-        let mut plan = self.steps.plan();
-        // Samples that could not begin hold no pages while they wait.
-        let were_forks = !self.forks.borrow().is_empty();
-        self.release_forks()?;
-        if were_forks && matches!(plan, Err(ServingError::EmptyPlan { .. })) {
-            plan = self.steps.plan();
-        }
-        let plan = plan?;
-        if plan.is_empty() {
+        let chunks = self.plan()?;
+        if chunks.is_empty() {
             return Ok(self.report(Step::default()));
         }
-        let computed = self.compute(&plan)?;
-        let (mut picks, mut logits, mut samples) = (Vec::new(), HashMap::new(), Vec::new());
-        for (text, answer) in computed.answers {
-            let Some(sequence) = self.sequences.get_mut(&text) else { return Err(ServingError::LostText(text)) };
-            let samplers = std::mem::take(&mut sequence.samples);
-            if !samplers.is_empty() {
-                samples.push(self.draw_samples(text, samplers, &answer)?);
-            }
-            let Some(sequence) = self.sequences.get_mut(&text) else { return Err(ServingError::LostText(text)) };
-            let token = match answer {
-                Ok(_) if sequence.only_scored => STOP,
-                Ok(row) => {
-                    let token = sequence.sampler.pick(&row);
-                    if sequence.keeps_logits {
-                        logits.insert(text, row);
-                    }
-                    token
-                }
-                Err(error) => {
-                    sequence.end = Some(Err(error));
-                    STOP
-                }
-            };
-            picks.push(NextToken { sequence: text, token });
+        let Computed { answers, scores, failed } = self.compute(&chunks)?;
+        let mut step = Step { chunks, scores, ..Step::default() };
+        let (mut tokens, mut samples) = (Vec::new(), Vec::new());
+        for (sequence, answer) in answers {
+            samples.extend(self.draw_samples(sequence, &answer)?);
+            let token = self.draw(sequence, answer, &mut step.logits)?;
+            tokens.push(NextToken { sequence, token });
         }
-        self.steps.settle(&picks)?;
-        for (text, error) in computed.failed {
-            let Some(sequence) = self.sequences.get_mut(&text) else { return Err(ServingError::LostText(text)) };
-            sequence.end = Some(Err(error));
-            self.steps.scheduler.cancel(text).map_err(ServingError::of_step)?;
+        self.steps.settle(&tokens)?;
+        for (sequence, error) in failed {
+            self.companion(sequence)?.end = Some(Err(error));
+            self.steps.scheduler.cancel(sequence).map_err(ServingError::of_step)?;
         }
         self.collect();
         self.steps.check_progress()?;
         for sample in samples {
-            picks.extend(self.begin_samples(sample)?);
+            tokens.extend(self.begin_samples(sample)?);
         }
-        let (ends, new_tokens): (Vec<NextToken>, Vec<NextToken>) =
-            picks.into_iter().partition(|pick| self.end_of_text.contains(&pick.token));
-        let ends = ends.into_iter().filter(|pick| pick.token != STOP).collect();
-        self.steps.totals.new_tokens += new_tokens.len() as u64;
-        Ok(self.report(Step { turns: plan, new_tokens, ends, scores: computed.scores, logits, ..Step::default() }))
+        (step.ends, step.new_tokens) = tokens.into_iter().partition(|next| self.end_of_text.contains(&next.token));
+        step.ends.retain(|next| next.token != STOP);
+        self.steps.totals.new_tokens += step.new_tokens.len() as u64;
+        Ok(self.report(step))
+    }
+
+    /// The next plan. Samples that it does not begin hold no pages of their prompt while they wait.
+    fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ServingError> {
+        let had_forks = !self.forks.borrow().is_empty();
+        let plan = self.steps.plan();
+        self.release_forks()?;
+        match plan {
+            // The forks had the pages that the next sequence needs.
+            Err(ServingError::EmptyPlan { .. }) if had_forks => self.steps.plan(),
+            plan => plan,
+        }
+    }
+
+    fn companion(&mut self, sequence: SequenceId) -> Result<&mut Companion, ServingError> {
+        self.companions.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))
+    }
+
+    /// Draws a sequence's next token; one that ends it if there is none.
+    fn draw(
+        &mut self,
+        sequence: SequenceId,
+        answer: Result<Vec<f32>, StepError>,
+        logits: &mut HashMap<SequenceId, Vec<f32>>,
+    ) -> Result<u32, ServingError> {
+        let companion = self.companion(sequence)?;
+        match answer {
+            Ok(_) if companion.only_scored => Ok(STOP),
+            Ok(row) => {
+                let token = companion.sampler.pick(&row);
+                if companion.keeps_logits {
+                    logits.insert(sequence, row);
+                }
+                Ok(token)
+            }
+            Err(error) => {
+                companion.end = Some(Err(error));
+                Ok(STOP)
+            }
+        }
     }
 
     fn report(&mut self, step: Step) -> Step {
@@ -460,12 +413,15 @@ impl<'m> Serving<'m> {
         for (mut finished, held) in self.steps.take_finished() {
             let id = finished.sequence.id;
             self.scorings.borrow_mut().remove(&id);
-            let Some(sequence) = self.sequences.remove(&id) else { continue };
-            finished.sequence.n_prompt = sequence.n_prompt.unwrap_or(finished.sequence.n_prompt);
+            let Some(companion) = self.companions.remove(&id) else { continue };
+            finished.sequence.n_prompt = companion.n_prompt.unwrap_or(finished.sequence.n_prompt);
             self.steps.totals.add(&finished);
-            let Finished { sequence: text, reason: end } = finished;
-            let end = if sequence.only_scored && end == FinishReason::EndOfText { FinishReason::Limit } else { end };
-            self.generated.push(Generated { text, end: sequence.end.unwrap_or(Ok(end)), held });
+            let Finished { sequence, reason } = finished;
+            let end = match reason {
+                FinishReason::EndOfText if companion.only_scored => FinishReason::Limit,
+                reason => reason,
+            };
+            self.generated.push(Generated { sequence, end: companion.end.unwrap_or(Ok(end)), held });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Samples of one prompt, from the logits after it to sequences of their own.
 
-use super::{Sequence, Serving, ServingError};
+use super::{Companion, Serving, ServingError};
 use crate::decode::sampler::Sampler;
 use crate::model::StepError;
 use crate::serving::schedule::{FinishReason, NextToken, SequenceId};
@@ -15,19 +15,19 @@ pub(super) struct Samples {
 }
 
 impl Serving<'_> {
-    /// Draws a first token for each of these samplers, and asks for a fork for each sample that goes on.
+    /// Draws a first token for each of the other samples of a prompt, and asks for a fork for each that goes on.
     pub(super) fn draw_samples(
         &mut self,
         first: SequenceId,
-        samplers: Vec<Sampler>,
         logits: &Result<Vec<f32>, StepError>,
-    ) -> Result<Samples, ServingError> {
-        let mut running = self.scheduler().running();
-        let Some((text, _)) = running.find(|(text, _)| text.id == first) else {
-            return Err(ServingError::LostText(first));
-        };
-        let crate::serving::schedule::Sequence { tokens: prompt, max_new_tokens, .. } = text.clone();
-        drop(running);
+    ) -> Result<Option<Samples>, ServingError> {
+        let samplers = std::mem::take(&mut self.companion(first)?.samples);
+        if samplers.is_empty() {
+            return Ok(None);
+        }
+        let found = self.scheduler().running().find(|(sequence, _)| sequence.id == first);
+        let (sequence, _) = found.ok_or(ServingError::UnknownSequence(first))?;
+        let (prompt, max_new_tokens) = (sequence.tokens.clone(), sequence.max_new_tokens);
         let draw = |mut sampler: Sampler| {
             let token = logits.as_ref().map(|row| sampler.pick(row)).map_err(Clone::clone);
             (sampler, token)
@@ -38,7 +38,7 @@ impl Serving<'_> {
         if n_forks > 0 {
             self.forks.borrow_mut().wanted.push((prompt.clone(), n_forks));
         }
-        Ok(Samples { first, prompt, max_new_tokens, drawn })
+        Ok(Some(Samples { first, prompt, max_new_tokens, drawn }))
     }
 
     /// Hands the samples to the scheduler, with their first tokens; returns these.
@@ -56,7 +56,7 @@ impl Serving<'_> {
                     None
                 }
             };
-            let sample = self.take_in(tokens, left, Sequence { n_prompt, end, ..Sequence::new(sampler) })?;
+            let sample = self.take_in(tokens, left, Companion { n_prompt, end, ..Companion::new(sampler) })?;
             self.forked.push((first, sample));
             picks.extend(token.ok().map(|token| NextToken { sequence: sample, token }));
         }

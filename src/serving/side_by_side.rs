@@ -8,10 +8,8 @@ use std::collections::VecDeque;
 use super::{Generated, Held, Step, Totals};
 use crate::cache::in_place::{CacheRef, InPlace};
 use crate::decode::sampler::Sampler;
-use crate::model::{LogitRows, Model, StepError};
-use crate::serving::schedule::{
-    self, FinishReason, NextToken, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
-};
+use crate::model::{Chunk, LogitRows, Model, StepError};
+use crate::serving::schedule::{FinishReason, NextToken, ScheduledChunk, Sequence, SequenceId, StepLimits};
 
 /// Sequences that share a model, and nothing else.
 pub struct SideBySide<'m> {
@@ -19,27 +17,35 @@ pub struct SideBySide<'m> {
     limits: StepLimits,
     end_of_text: Vec<u32>,
     submitted: u64,
-    waiting: VecDeque<Sequence>,
-    running: Vec<Sequence>,
+    waiting: VecDeque<Running>,
+    running: Vec<Running>,
     totals: Totals,
 }
 
-struct Sequence {
-    text: schedule::Sequence,
+struct Running {
+    sequence: Sequence,
     sampler: Sampler,
     /// `None`: all tokens are computed in each step.
     cache: Option<Box<dyn InPlace>>,
 }
 
-impl Sequence {
-    /// Tokens that the next step computes.
-    fn unread(&self) -> usize {
-        self.text.tokens.len() - self.cache.as_ref().map_or(0, |cache| cache.len())
+impl Running {
+    /// The tokens that its cache does not hold, with room made for them.
+    fn chunk<'a>(&'a mut self, model: &'a Model) -> Result<(usize, Chunk<'a>), StepError> {
+        let tokens = &self.sequence.tokens;
+        match &mut self.cache {
+            Some(cache) => {
+                let tokens = &tokens[cache.len()..];
+                let chunk = model.chunk_of(tokens, CacheRef::InPlace(cache.as_mut()), LogitRows::Newest(1))?;
+                Ok((tokens.len(), chunk))
+            }
+            None => Ok((tokens.len(), model.chunk(tokens, None, LogitRows::Newest(1))?)),
+        }
     }
 
     fn end(self, end: Result<FinishReason, StepError>) -> Generated {
         let usage = self.cache.as_ref().map(|cache| cache.usage()).unwrap_or_default();
-        Generated { text: self.text, end, held: Held { usage, ..Held::default() } }
+        Generated { sequence: self.sequence, end, held: Held { usage, ..Held::default() } }
     }
 }
 
@@ -63,9 +69,9 @@ impl<'m> SideBySide<'m> {
         cache: Option<Box<dyn InPlace>>,
     ) -> Result<SequenceId, StepError> {
         self.model.check(&prompt, 0)?;
-        let (id, n_prompt, counters) = (SequenceId(self.submitted), prompt.len(), SequenceCounters::default());
-        let text = schedule::Sequence { id, tokens: prompt, n_prompt, max_new_tokens, counters };
-        self.waiting.push_back(Sequence { text, sampler, cache });
+        let id = SequenceId(self.submitted);
+        let sequence = Sequence::new(id, prompt, max_new_tokens);
+        self.waiting.push_back(Running { sequence, sampler, cache });
         self.submitted += 1;
         Ok(id)
     }
@@ -85,65 +91,60 @@ impl<'m> SideBySide<'m> {
     pub fn step(&mut self) -> Step {
         let mut step = Step::default();
         self.begin(&mut step);
-        let mut sequences = std::mem::take(&mut self.running);
-        let (mut chunks, mut refused) = (Vec::new(), vec![None; sequences.len()]);
-        for (sequence, refused) in sequences.iter_mut().zip(&mut refused) {
-            let unread = sequence.unread();
-            let tokens = &sequence.text.tokens[sequence.text.tokens.len() - unread..];
-            let cache = sequence.cache.as_mut().map(|cache| CacheRef::InPlace(cache.as_mut()));
-            let chunk = match cache {
-                Some(cache) => self.model.chunk_of(tokens, cache, LogitRows::Newest(1)),
-                None => self.model.chunk(tokens, None, LogitRows::Newest(1)),
-            };
-            match chunk {
-                Ok(chunk) => {
-                    step.turns.push(ScheduledChunk { sequence: sequence.text.id, tokens: unread, caught_up: true });
-                    chunks.push(chunk);
-                }
-                Err(error) => *refused = Some(error),
+        let mut all = std::mem::take(&mut self.running);
+        let (mut chunks, mut refused) = (Vec::new(), Vec::new());
+        for running in &mut all {
+            let sequence = running.sequence.id;
+            let chunk = running.chunk(self.model);
+            refused.push(chunk.as_ref().err().cloned());
+            if let Ok((tokens, chunk)) = chunk {
+                step.chunks.push(ScheduledChunk { sequence, tokens, caught_up: true });
+                chunks.push(chunk);
             }
         }
         let logits = if chunks.is_empty() { Ok(Vec::new()) } else { self.model.forward(chunks) };
-        self.totals.steps += u64::from(!step.turns.is_empty());
-        self.totals.most_texts = self.totals.most_texts.max(step.turns.len());
-        self.totals.rows_projected += step.turns.iter().map(|turn| turn.tokens as u64).sum::<u64>();
-        let logits = logits.as_ref().map(|logits| logits.chunks_exact(self.model.config().vocab_size));
-        let mut rows = logits.map_err(Clone::clone);
-        for (mut sequence, refused) in sequences.into_iter().zip(refused) {
+        self.totals.steps += u64::from(!step.chunks.is_empty());
+        self.totals.most_sequences = self.totals.most_sequences.max(step.chunks.len());
+        self.totals.rows_projected += step.chunks.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
+        let mut rows = logits.as_ref().map(|logits| logits.chunks_exact(self.model.config().vocab_size));
+        for (running, refused) in all.into_iter().zip(refused) {
             let row = match (refused, &mut rows) {
                 (Some(error), _) => Err(error),
                 (None, Ok(rows)) => Ok(rows.next().unwrap_or_default()),
-                (None, Err(error)) => Err(error.clone()),
+                (None, Err(error)) => Err((*error).clone()),
             };
-            match row.map(|row| sequence.sampler.pick(row)) {
-                Err(error) => step.generated.push(sequence.end(Err(error))),
-                Ok(token) => {
-                    let pick = NextToken { sequence: sequence.text.id, token };
-                    if self.end_of_text.contains(&token) {
-                        step.ends.push(pick);
-                        step.generated.push(sequence.end(Ok(FinishReason::EndOfText)));
-                        continue;
-                    }
-                    step.new_tokens.push(pick);
-                    sequence.text.tokens.push(token);
-                    if sequence.text.new_tokens().len() == sequence.text.max_new_tokens {
-                        step.generated.push(sequence.end(Ok(FinishReason::Limit)));
-                    } else {
-                        self.running.push(sequence);
-                    }
-                }
-            }
+            self.next_token(running, row, &mut step);
         }
         self.totals.new_tokens += step.new_tokens.len() as u64;
         step
+    }
+
+    /// A sequence gets its next token from this row, or finishes.
+    fn next_token(&mut self, mut running: Running, row: Result<&[f32], StepError>, step: &mut Step) {
+        let sequence = running.sequence.id;
+        let token = match row {
+            Ok(row) => running.sampler.pick(row),
+            Err(error) => return step.generated.push(running.end(Err(error))),
+        };
+        if self.end_of_text.contains(&token) {
+            step.ends.push(NextToken { sequence, token });
+            return step.generated.push(running.end(Ok(FinishReason::EndOfText)));
+        }
+        step.new_tokens.push(NextToken { sequence, token });
+        running.sequence.tokens.push(token);
+        if running.sequence.new_tokens().len() == running.sequence.max_new_tokens {
+            step.generated.push(running.end(Ok(FinishReason::Limit)));
+        } else {
+            self.running.push(running);
+        }
     }
 
     /// Lets sequences begin in this step, in the order in which they came.
     fn begin(&mut self, step: &mut Step) {
         let mut prompts = 0;
         while let Some(next) = self.waiting.front() {
-            let n_prompt = next.text.n_prompt;
-            if next.text.max_new_tokens == 0 {
+            let n_prompt = next.sequence.n_prompt;
+            if next.sequence.max_new_tokens == 0 {
                 step.generated.extend(self.waiting.pop_front().map(|next| next.end(Ok(FinishReason::Limit))));
                 continue;
             }

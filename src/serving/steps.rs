@@ -1,7 +1,5 @@
-//! The steps of a scheduler, whoever computes them: a model, or a script that only counts.
-//!
-//! [`plan`](Steps::plan) and [`settle`](Steps::settle) enclose the computation. They count what a step costs, and refuse plans
-//! that lead nowhere.
+//! A scheduler's steps, without the computation between [`plan`](Steps::plan) and [`settle`](Steps::settle): a model does it, or
+//! a script that only counts. Here every step is counted, and plans that lead nowhere are refused.
 
 use std::collections::HashMap;
 
@@ -101,21 +99,20 @@ impl Steps {
             };
         }
         let in_use = self.pages_in_use();
-        let readings = self.scheduler.inputs();
-        let is_read = |(turn, place): &(&ScheduledChunk, usize)| {
-            readings.get(*place).is_some_and(|reading| reading.chunk == **turn)
-        };
-        if let Some((turn, _)) = plan.iter().zip(0..).find(|pair| !is_read(pair)) {
-            return Err(ServingError::NotAmongReadings(turn.sequence));
+        let inputs = self.scheduler.inputs();
+        if let Some((chunk, _)) =
+            plan.iter().zip(0..).find(|(chunk, i)| inputs.get(*i).map(|it| it.chunk) != Some(**chunk))
+        {
+            return Err(ServingError::NotAmongInputs(chunk.sequence));
         }
         let totals = &mut self.totals;
         totals.steps += 1;
-        totals.most_texts = totals.most_texts.max(plan.len());
+        totals.most_sequences = totals.most_sequences.max(plan.len());
         totals.peak_pages = totals.peak_pages.max(in_use);
-        for ChunkInput { chunk: turn, cache, .. } in readings {
-            totals.rows_projected += turn.tokens as u64;
-            if let Some(tracked) = self.unfinished.get_mut(&turn.sequence) {
-                totals.recomputed += tracked.compute(turn.tokens, cache);
+        for ChunkInput { chunk, cache, .. } in inputs {
+            totals.rows_projected += chunk.tokens as u64;
+            if let Some(tracked) = self.unfinished.get_mut(&chunk.sequence) {
+                totals.recomputed += tracked.compute(chunk.tokens, cache);
             }
         }
         Ok(plan)
@@ -129,16 +126,17 @@ impl Steps {
     }
 
     /// Ends a step with the tokens that the plan asks for.
-    pub(crate) fn settle(&mut self, picks: &[NextToken]) -> Result<(), ServingError> {
-        self.scheduler.settle(picks).map_err(ServingError::of_step)?;
-        self.idle_steps = if picks.is_empty() { self.idle_steps + 1 } else { 0 };
+    pub(crate) fn settle(&mut self, tokens: &[NextToken]) -> Result<(), ServingError> {
+        self.scheduler.settle(tokens).map_err(ServingError::of_step)?;
+        self.idle_steps = if tokens.is_empty() { self.idle_steps + 1 } else { 0 };
         Ok(())
     }
 
     /// A sequence needs no more steps than it has tokens to get its next one, if it goes on in each. The oldest does.
     pub(crate) fn check_progress(&self) -> Result<(), ServingError> {
-        let waiting = self.scheduler.waiting().next().map_or(0, |text| text.tokens.len());
-        let tokens = self.scheduler.running().map(|(text, _)| text.tokens.len()).max().unwrap_or(0).max(waiting);
+        let waiting = self.scheduler.waiting().next().map_or(0, |sequence| sequence.tokens.len());
+        let tokens =
+            self.scheduler.running().map(|(sequence, _)| sequence.tokens.len()).max().unwrap_or(0).max(waiting);
         if self.idle_steps > tokens {
             return Err(ServingError::NoProgress { steps: self.idle_steps, tokens });
         }
@@ -147,27 +145,23 @@ impl Steps {
 
     /// The sequences that have finished since this was last asked, and what they held at their ends.
     pub(crate) fn take_finished(&mut self) -> Vec<(Finished, Held)> {
-        let mut held = |id| self.unfinished.remove(&id).unwrap_or_default().held;
-        self.scheduler
-            .take_finished()
-            .into_iter()
-            .map(|one| {
-                let held = held(one.sequence.id);
-                (one, held)
-            })
-            .collect()
+        let with_held = |finished: Finished| {
+            let tracked = self.unfinished.remove(&finished.sequence.id).unwrap_or_default();
+            (finished, tracked.held)
+        };
+        self.scheduler.take_finished().into_iter().map(with_held).collect()
     }
 }
 
 impl Totals {
-    /// Adds a sequence that has finished. `n_prompt`: tokens of its prompt.
+    /// Adds a sequence that has finished.
     pub(crate) fn add(&mut self, finished: &Finished) {
-        let (text, counters) = (&finished.sequence, finished.sequence.counters);
+        let (sequence, counters) = (&finished.sequence, finished.sequence.counters);
         self.preemptions += counters.preemptions;
         if counters.computed > 0 {
-            self.prompt_tokens += text.n_prompt as u64;
+            self.prompt_tokens += sequence.n_prompt as u64;
         }
-        self.found += counters.cached as u64;
-        self.found_again += counters.cached_again as u64;
+        self.cached += counters.cached as u64;
+        self.cached_again += counters.cached_again as u64;
     }
 }

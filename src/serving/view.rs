@@ -146,7 +146,7 @@ impl View {
         let owners = (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect();
         let mut counts = Counts {
             looked_for: totals.prompt_tokens,
-            found: totals.found,
+            found: totals.cached,
             new_tokens: totals.new_tokens,
             preemptions: totals.preemptions,
             computed_again: totals.recomputed,

@@ -224,7 +224,7 @@ pub fn serve(
         let mut picks = Vec::new();
         for ScheduledChunk { sequence: text, .. } in plan.into_iter().filter(|turn| turn.caught_up) {
             let token = open.get_mut(&text).and_then(|request| request.next(now, &mut served.requests));
-            picks.push(NextToken { sequence: text, token: token.ok_or(ServingError::LostText(text))? });
+            picks.push(NextToken { sequence: text, token: token.ok_or(ServingError::UnknownSequence(text))? });
         }
         steps.settle(&picks)?;
         steps.check_progress()?;

@@ -286,7 +286,7 @@ mod with_chapters {
             let step = serving.step().unwrap();
             tier.keep(serving.scheduler(), &step.generated).unwrap();
             assert!(tier.arrived(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
-            tokens.extend(step.generated.into_iter().flat_map(|told| told.text.tokens));
+            tokens.extend(step.generated.into_iter().flat_map(|told| told.sequence.tokens));
         }
         tokens
     }
@@ -318,7 +318,7 @@ mod with_chapters {
         }
         assert_eq!((tickets, tier.counters().brought_back), (vec![first, second], 9));
         assert_eq!(tell_one(&mut serving, &mut tier, &prompt), expected);
-        assert_eq!(serving.totals().found, 36);
+        assert_eq!(serving.totals().cached, 36);
     }
 
     #[test]

@@ -123,20 +123,20 @@ fn tell(
         let done = serving.step().unwrap();
         for pick in done.new_tokens {
             assert!(
-                !told.iter().any(|told: &Generated| told.text.id == pick.sequence),
+                !told.iter().any(|told: &Generated| told.sequence.id == pick.sequence),
                 "{setting:?}: a token after the end"
             );
             reported.entry(pick.sequence).or_default().push(pick.token);
         }
         told.extend(done.generated);
     }
-    told.sort_by_key(|told| told.text.id);
-    assert_eq!(told.iter().map(|told| told.text.id).collect::<Vec<_>>(), ids, "{setting:?}");
+    told.sort_by_key(|told| told.sequence.id);
+    assert_eq!(told.iter().map(|told| told.sequence.id).collect::<Vec<_>>(), ids, "{setting:?}");
     for (told, (tokens, end)) in told.iter().zip(alone) {
-        let id = told.text.id;
-        assert_eq!((&told.text.tokens, &told.end), (tokens, end), "{setting:?}, text {id}");
+        let id = told.sequence.id;
+        assert_eq!((&told.sequence.tokens, &told.end), (tokens, end), "{setting:?}, text {id}");
         let reported = reported.remove(&id).unwrap_or_default();
-        assert_eq!(told.text.new_tokens(), reported, "{setting:?}: the tokens reported of text {id}");
+        assert_eq!(told.sequence.new_tokens(), reported, "{setting:?}: the tokens reported of text {id}");
     }
     let (pool, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
     assert_eq!(pool + kept, setting.n_pages, "{setting:?}: free pages and kept ones in the end");
@@ -171,8 +171,8 @@ fn each_text_is_the_one_told_alone_in_every_setting() {
         for setting in settings() {
             let (told, totals) = tell(&model, setting, sampling, &ends, &alone);
             preempted += totals.preemptions;
-            found += totals.found;
-            found_again += totals.found_again;
+            found += totals.cached;
+            found_again += totals.cached_again;
             check_counters(setting, &told, totals);
         }
     }
@@ -182,17 +182,17 @@ fn each_text_is_the_one_told_alone_in_every_setting() {
 
 fn check_counters(setting: Setting, told: &[Generated], totals: Totals) {
     let sum = |of: fn(&Generated) -> u64| told.iter().map(of).sum::<u64>();
-    assert_eq!(totals.rows_projected, sum(|told| told.text.counters.computed), "{setting:?}");
+    assert_eq!(totals.rows_projected, sum(|told| told.sequence.counters.computed), "{setting:?}");
     assert_eq!(totals.recomputed, sum(|told| told.held.recomputed), "{setting:?}");
-    assert_eq!(totals.preemptions, sum(|told| told.text.counters.preemptions), "{setting:?}");
-    assert_eq!(totals.new_tokens, sum(|told| told.text.new_tokens().len() as u64), "{setting:?}");
-    assert_eq!(totals.found, sum(|told| told.text.counters.cached as u64), "{setting:?}");
+    assert_eq!(totals.preemptions, sum(|told| told.sequence.counters.preemptions), "{setting:?}");
+    assert_eq!(totals.new_tokens, sum(|told| told.sequence.new_tokens().len() as u64), "{setting:?}");
+    assert_eq!(totals.cached, sum(|told| told.sequence.counters.cached as u64), "{setting:?}");
     assert!(totals.peak_pages <= setting.n_pages && totals.peak_pages > 0, "{setting:?}");
-    assert!(totals.most_texts <= setting.limits.sequences.min(setting.limits.tokens), "{setting:?}");
+    assert!(totals.most_sequences <= setting.limits.sequences.min(setting.limits.tokens), "{setting:?}");
     // All but one have run; nothing of a prompt is lost.
     assert_eq!(totals.prompt_tokens, 5 + 2 + 17 + 1 + 5 + 17 + 9, "{setting:?}");
     for told in told {
-        let (text, counters) = (&told.text, told.text.counters);
+        let (text, counters) = (&told.sequence, told.sequence.counters);
         // The newest token is never read; where the model chose an end, all were.
         let rows = text.tokens.len() - usize::from(told.end == Ok(FinishReason::Limit));
         let computed = counters.computed as usize;
@@ -216,7 +216,7 @@ fn many_steps_of_one_token_are_as_many_as_there_are_tokens() {
         Setting { page_size: 4, n_pages: 100, limits: StepLimits { tokens: 1, sequences: 1 }, keeps_prefixes: false };
     let alone = all_alone(&model, &[], SEEDED);
     let (told, totals) = tell(&model, setting, SEEDED, &[], &alone);
-    let rows: usize = told.iter().map(|told| told.text.tokens.len()).sum::<usize>() - 7 - 2;
+    let rows: usize = told.iter().map(|told| told.sequence.tokens.len()).sum::<usize>() - 7 - 2;
     assert_eq!((totals.steps, totals.rows_projected), (rows as u64, rows as u64));
     assert_eq!(totals.peak_pages, LONGEST.div_ceil(4));
 }
@@ -332,8 +332,8 @@ fn tell_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> Scor
         let place = |text: &SequenceId| (text.0 - first.0) as usize;
         scored.preempted += stopped.filter(|text| (place(&text.id) % 2 == 1) == odd).count();
     }
-    scored.told.iter_mut().for_each(|told| told.text.id.0 -= first.0);
-    scored.told.sort_by_key(|told| told.text.id);
+    scored.told.iter_mut().for_each(|told| told.sequence.id.0 -= first.0);
+    scored.told.sort_by_key(|told| told.sequence.id);
     scored
 }
 
@@ -351,7 +351,7 @@ fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
             preempted += scored.preempted;
             assert_eq!(scored.told.len(), ASKED.len(), "{setting:?}");
             for (place, (told, (tokens, end))) in scored.told.iter().zip(&alone).enumerate() {
-                let (text, is_scored) = (&told.text, (place % 2 == 1) == odd);
+                let (text, is_scored) = (&told.sequence, (place % 2 == 1) == odd);
                 assert_eq!((&text.tokens, &told.end), (tokens, end), "{setting:?}, text {place}");
                 let expected = is_scored.then(|| scores_alone(&model, ASKED[place].0).unwrap());
                 assert_eq!(scored.scores.get(&text.id), expected.as_ref(), "{setting:?}, text {place}");
@@ -382,12 +382,12 @@ fn a_prompt_that_cannot_be_scored_ends_its_text_and_no_other() {
                 match scores_alone(&model, ASKED[place].0) {
                     Err(error) if place % 2 == 0 => {
                         failed += 1;
-                        assert_eq!((&told.end, told.text.new_tokens()), (&Err(error), &[][..]), "text {place}");
-                        assert!(!scored.scores.contains_key(&told.text.id));
+                        assert_eq!((&told.end, told.sequence.new_tokens()), (&Err(error), &[][..]), "text {place}");
+                        assert!(!scored.scores.contains_key(&told.sequence.id));
                     }
                     _ => {
                         sound += 1;
-                        assert_eq!((&told.text.tokens, &told.end), (tokens, end), "text {place}");
+                        assert_eq!((&told.sequence.tokens, &told.end), (tokens, end), "text {place}");
                     }
                 }
             }
@@ -435,7 +435,7 @@ fn a_prompt_with_a_hole_in_its_scores_is_refused() {
     }
     let text = serving.submit_scored(vec![1, 43, 59], 1, Sampler::new(SEEDED), 0).unwrap();
     let error = serving.step().err().unwrap();
-    assert_eq!(error, ServingError::FoundTooMuch { text, found: 1, most: 0 });
+    assert_eq!(error, ServingError::CachedTooMuch { sequence: text, cached: 1, most: 0 });
     assert!(error.to_string().contains("run the checks of chapter 11"), "{error}");
 }
 
@@ -517,14 +517,14 @@ fn cancelled_texts_keep_what_they_have_and_the_others_go_on() {
     assert_eq!(serving.cancel(ids[1]), Err(ScheduleError::UnknownSequence(ids[1])));
     assert_eq!(slab.borrow().pool().n_free(), 30 - 2 * 3, "texts of 9 rows keep 3 pages of 4 slots each");
     let step = serving.step().unwrap();
-    assert_eq!(step.generated[0].text.id, ids[1]);
-    assert_eq!(step.generated[0].text.tokens, alone(&model, (ASKED[2].0, 5), &[], SEEDED).0);
+    assert_eq!(step.generated[0].sequence.id, ids[1]);
+    assert_eq!(step.generated[0].sequence.tokens, alone(&model, (ASKED[2].0, 5), &[], SEEDED).0);
     let mut rest = serving.cancel_all().unwrap();
-    rest.sort_by_key(|told| told.text.id);
-    assert_eq!(rest.iter().map(|told| told.text.id).collect::<Vec<_>>(), [ids[0], ids[2], ids[3]]);
+    rest.sort_by_key(|told| told.sequence.id);
+    assert_eq!(rest.iter().map(|told| told.sequence.id).collect::<Vec<_>>(), [ids[0], ids[2], ids[3]]);
     for (told, (place, new)) in rest.iter().zip([(0, 6), (4, 6), (6, 1)]) {
         assert_eq!(told.end, Ok(FinishReason::Cancelled));
-        assert_eq!(told.text.tokens, alone(&model, (ASKED[place].0, new), &[], SEEDED).0, "text {place}");
+        assert_eq!(told.sequence.tokens, alone(&model, (ASKED[place].0, new), &[], SEEDED).0, "text {place}");
     }
     assert!(serving.is_done() && slab.borrow().pool().n_free() == 30);
 }
@@ -604,14 +604,14 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");
         assert_eq!(all.len() as u64, asked.iter().map(|(_, _, n)| n).sum::<u64>(), "{run}");
         // Samples of a family begin in the order of their samplers.
-        all.sort_by_key(|generated| generated.text.id);
+        all.sort_by_key(|generated| generated.sequence.id);
         for (family, (prompt, most, n)) in asked.iter().enumerate() {
             let mut expected = samples_alone(&model, (prompt, *most), &ends, *n);
             let of_family = |generated: &&Generated| {
-                generated.text.tokens.starts_with(prompt) && generated.text.max_new_tokens <= *most
+                generated.sequence.tokens.starts_with(prompt) && generated.sequence.max_new_tokens <= *most
             };
             for generated in all.iter().filter(of_family) {
-                let Generated { text, end, .. } = generated;
+                let Generated { sequence: text, end, .. } = generated;
                 let place = expected.iter().position(|(tokens, alone)| (tokens, alone) == (&text.tokens, end));
                 if let Some(place) = place {
                     let _ = expected.remove(place);
@@ -649,7 +649,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
     }
     assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
     let totals = serving.totals();
-    assert_eq!((totals.steps, totals.peak_pages, totals.most_texts), (25, 19, 8));
+    assert_eq!((totals.steps, totals.peak_pages, totals.most_sequences), (25, 19, 8));
     assert_eq!(totals.rows_projected, 49 + 8 * 24, "the prompt is computed once");
     assert_eq!(n_free(), 19);
 }
@@ -694,8 +694,10 @@ fn sequences_side_by_side_are_those_generated_alone() {
             while !steps.is_done() {
                 all.extend(steps.step().generated);
             }
-            all.sort_by_key(|generated| generated.text.id);
-            for (place, (Generated { text, end, .. }, (tokens, expected))) in all.iter().zip(&alone).enumerate() {
+            all.sort_by_key(|generated| generated.sequence.id);
+            for (place, (Generated { sequence: text, end, .. }, (tokens, expected))) in
+                all.iter().zip(&alone).enumerate()
+            {
                 if kind == "contiguous" && place == 1 {
                     let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 6 });
                     assert_eq!((&text.tokens[..], end), (&tokens[..7], &Err(full)), "only this one ends");
@@ -704,7 +706,7 @@ fn sequences_side_by_side_are_those_generated_alone() {
                 }
             }
             assert_eq!(all.len(), ASKED.len(), "{kind}");
-            assert!(steps.totals().most_texts <= limits.sequences, "{kind}");
+            assert!(steps.totals().most_sequences <= limits.sequences, "{kind}");
         }
     }
     let mut steps = SideBySide::new(&model, StepLimits { tokens: 9, sequences: 3 }, &[]);

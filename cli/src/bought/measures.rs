@@ -689,7 +689,7 @@ fn disk() -> Result<Vec<Line>> {
     ensure!(told.rows_projected == first.rows_projected, "an empty disk changes what is computed");
     Ok(vec![
         counts("rows computed for four prompts that begin alike", first.rows_projected, second.rows_projected),
-        counts("tokens of the prompts found, of 791", first.found, second.found),
+        counts("tokens of the prompts found, of 791", first.cached, second.cached),
     ])
 }
 
@@ -727,7 +727,7 @@ fn with_pages_of(model: &Model, tokenizer: &Tokenizer, disk: Memory) -> Result<(
         tier.keep(serving.scheduler(), &step.generated)?;
         for told in step.generated {
             told.end?;
-            texts.push((told.text.id, told.text.tokens));
+            texts.push((told.sequence.id, told.sequence.tokens));
         }
     }
     if let Some(error) = tier.failed() {

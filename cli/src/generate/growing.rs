@@ -54,7 +54,7 @@ impl Story<'_> {
 
     /// Tokens of its prompt that the prefix cache held.
     pub fn cached_tokens(&self) -> usize {
-        self.generated.as_ref().map_or(0, |generated| generated.text.counters.cached)
+        self.generated.as_ref().map_or(0, |generated| generated.sequence.counters.cached)
     }
 }
 
@@ -161,10 +161,10 @@ impl<'m> Growing<'m> {
         };
         let is_new = |story: &Story<'_>| story.n_new == 0;
         let is_prefill =
-            step.turns.iter().any(|turn| turn.tokens > 1 || is_new(&self.stories[turn.sequence.0 as usize]));
+            step.chunks.iter().any(|chunk| chunk.tokens > 1 || is_new(&self.stories[chunk.sequence.0 as usize]));
         let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
-        passes.steps += u64::from(!step.turns.is_empty());
-        passes.rows += step.turns.iter().map(|turn| turn.tokens as u64).sum::<u64>();
+        passes.steps += u64::from(!step.chunks.is_empty());
+        passes.rows += step.chunks.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
         passes.answers += (step.new_tokens.len() + step.ends.len()) as u64;
         passes.time += start.elapsed();
         self.note(step)
@@ -184,7 +184,7 @@ impl<'m> Growing<'m> {
             }
         }
         for generated in step.generated {
-            let story = &mut self.stories[generated.text.id.0 as usize];
+            let story = &mut self.stories[generated.sequence.id.0 as usize];
             story.stream.finish()?;
             (story.runs, story.generated) = (false, Some(generated));
         }

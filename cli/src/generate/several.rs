@@ -251,7 +251,7 @@ impl Generate {
             ("sampling", describe(told.sampling)),
             (
                 if told.are_samples { "samples" } else { "texts" },
-                format!("{}, at most {} in a step", thousands(told.asked.len() as u64), totals.most_texts),
+                format!("{}, at most {} in a step", thousands(told.asked.len() as u64), totals.most_sequences),
             ),
             ("prefill", {
                 let (rows, steps) = (count(prefill.rows as usize, "token"), count(prefill.steps as usize, "step"));
@@ -340,7 +340,7 @@ impl Generate {
             sampling: SamplingUsed { temperature: sampling.temperature, top_k: sampling.top_k, top_p: sampling.top_p },
             counters: CountersOfAll {
                 steps: totals.steps,
-                most_texts_in_a_step: totals.most_texts,
+                most_texts_in_a_step: totals.most_sequences,
                 rows_projected: totals.rows_projected,
                 rows_copied,
                 held: (!told.share_pages).then_some(HeldByAll { tokens, slots, wasted: usage.wasted(), bytes }),
@@ -514,7 +514,7 @@ fn end(story: &Story<'_>) -> (&'static str, Option<String>) {
 }
 
 fn new_tokens<'a>(story: &'a Story<'_>) -> &'a [u32] {
-    story.generated.as_ref().map_or(&[], |generated| generated.text.new_tokens())
+    story.generated.as_ref().map_or(&[], |generated| generated.sequence.new_tokens())
 }
 
 /// What `--json` prints.

@@ -161,14 +161,14 @@ impl Counters {
         Counters {
             steps: totals.steps,
             prompt_tokens: totals.prompt_tokens,
-            found: totals.found,
-            found_again: totals.found_again,
+            found: totals.cached,
+            found_again: totals.cached_again,
             new_tokens: totals.new_tokens,
             computed: totals.rows_projected,
             computed_again: totals.recomputed,
             waste: *waste,
             preemptions: totals.preemptions,
-            most_texts: totals.most_texts,
+            most_texts: totals.most_sequences,
             peak_pages: totals.peak_pages,
             utilisation: *utilisation,
         }

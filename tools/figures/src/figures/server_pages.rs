@@ -59,17 +59,17 @@ pub fn record() -> Result<Trace> {
     for step in 0..=SHOWN[SHOWN.len() - 1] {
         if step > 0 {
             let done = serving.step()?;
-            turns = done.turns;
+            turns = done.chunks;
             ended.extend(done.generated.into_iter().map(|told| {
-                let Words { prompt, text } = words(&told.text);
+                let Words { prompt, text } = words(&told.sequence);
                 let reason = match told.end {
                     Ok(FinishReason::EndOfText) => "stop",
                     Ok(FinishReason::Limit) => "length",
                     Ok(FinishReason::Cancelled) => "abort",
                     Err(_) => "error",
                 };
-                let new_tokens = told.text.new_tokens().len();
-                EndedView { id: told.text.id.0, at: 0, prompt, text, new_tokens, reason }
+                let new_tokens = told.sequence.new_tokens().len();
+                EndedView { id: told.sequence.id.0, at: 0, prompt, text, new_tokens, reason }
             }));
         }
         if SHOWN.contains(&step) {

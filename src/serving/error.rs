@@ -1,0 +1,68 @@
+//! Why the loop refuses a sequence, or cannot make a step.
+
+use crate::model::StepError;
+use crate::serving::schedule::{ScheduleError, SequenceId};
+
+/// Why a sequence was not taken in, or why no step could be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ServingError {
+    /// The model cannot compute it.
+    #[error(transparent)]
+    Model(#[from] StepError),
+    /// The scheduler refused.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The scheduler's plan is empty, but not all sequences have finished.
+    #[error(
+        "the plan is empty, but {expected} sequences have not finished ({waiting} wait, {running} run); run the checks of \
+         chapter 12"
+    )]
+    EmptyPlan {
+        /// Sequences that were taken in and have not finished.
+        expected: usize,
+        /// Sequences that wait.
+        waiting: usize,
+        /// Sequences that run.
+        running: usize,
+    },
+    /// The scheduler's plans lead nowhere.
+    #[error(
+        "in {steps} steps no sequence has got a token, and the longest has {tokens} to compute: the oldest sequence must go on \
+         in every step; run the checks of chapter 12"
+    )]
+    NoProgress {
+        /// Steps without a new token.
+        steps: usize,
+        /// Tokens of the longest sequence.
+        tokens: usize,
+    },
+    /// The scheduler plans a sequence that it was not handed, that has finished, or that does not run.
+    #[error("sequence {0} is in the plan, but neither waiting nor running; run the checks of chapter 12")]
+    UnknownSequence(SequenceId),
+    /// The scheduler has lost a sequence of its plan.
+    #[error("sequence {0} is in the plan, but not among the inputs of the model; run the checks of chapter 12")]
+    NotAmongInputs(SequenceId),
+    /// A lookup has returned more of a sequence than it was asked for.
+    #[error(
+        "sequence {sequence} begins with {cached} cached tokens, and the lookup may return {most} at most: it must leave one \
+         token to compute; run the checks of chapter 11"
+    )]
+    CachedTooMuch {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens that the lookup returned.
+        cached: usize,
+        /// Tokens that it was asked for.
+        most: usize,
+    },
+}
+
+impl ServingError {
+    /// The error of a plan or of settling it: only the scheduler itself has named a sequence.
+    pub(crate) fn of_step(error: ScheduleError) -> Self {
+        match error {
+            ScheduleError::UnknownSequence(text) => ServingError::UnknownSequence(text),
+            error => ServingError::Schedule(error),
+        }
+    }
+}
