@@ -1,10 +1,11 @@
 //! `batch`: many prompts from a file, told by the scheduler in the pages of one slab.
 
-mod lines;
+mod request;
 mod results;
 mod telling;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,22 +13,22 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::disk::tier::Tier;
+use page_by_page::files;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Generated, Serving, Totals};
 use serde::Serialize;
 
-use super::choosing::{SEED, sampling};
-use super::generate::{MAX_NEW_TOKENS, whose_chapters};
-use super::interrupt::Interrupt;
-use super::kv::{Kv, require_chapters};
-use super::page_file::{PageFileOptions, PageFileReport};
-use super::reading::Reading;
-use super::report::{count, per_second, rate, thousands, time};
-use super::sharing::Sharing;
-use super::{model_dir, print, say};
-use lines::{Line, Lines, Next, Wish};
+use crate::caches::Kv;
+use crate::generate::MAX_NEW_TOKENS;
+use crate::input::{Line, Lines, Next};
+use crate::interrupt::Interrupt;
+use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
+use crate::output::{count, per_second, print_json, rate, say, thousands, time};
+use crate::page_file::{PageFileOptions, PageFileReport};
+use crate::require;
+use request::Request;
 use results::{Counters, Outcome, Results, Timings, Tokens};
 use telling::Telling;
 
@@ -36,7 +37,7 @@ const MOST_WAITING: usize = 4096;
 /// What it runs: the pool, its tables and slab, forks, the prefix cache, the scheduler.
 const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
 
-/// Tell many texts, as many at a time as there is memory for
+/// Continue many prompts from a file, as many at a time as there is memory for
 ///
 /// Reads one JSON object a line, with a prompt and, if you like, how to go on:
 ///
@@ -61,13 +62,12 @@ pub struct Batch {
     /// A file with one JSON object a line, - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Model folder, or a bundled model: storyteller, storyteller-draft
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
     #[command(flatten)]
-    sharing: Sharing,
+    model: ModelOption,
     #[command(flatten)]
-    reading: Reading,
+    scheduling: SchedulingOptions,
+    #[command(flatten)]
+    rows: RowOptions,
     #[command(flatten)]
     page_file: PageFileOptions,
     /// Write the results to this file, in place of what is in it
@@ -97,7 +97,7 @@ struct Held {
     ticket: u64,
     place: usize,
     line: usize,
-    wish: Wish,
+    request: Request,
     /// When its line was read.
     start: Instant,
 }
@@ -119,6 +119,8 @@ struct Run<'m> {
     /// Texts whose pages are being read, in the order in which they were asked for.
     held: VecDeque<Held>,
     lines: Lines,
+    /// A file gives its next line at once. Who writes to standard input may take their time.
+    is_file: bool,
     /// Whether all lines are read.
     is_read: bool,
     /// Lines so far that are not empty.
@@ -131,16 +133,14 @@ struct Run<'m> {
 impl Batch {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(&CHAPTERS)?;
-        let lines = Lines::of(&self.file)?;
-        let dir = model_dir(&self.model);
-        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
-        self.reading.apply(&mut model, Kv::Paged)?;
-        let slab = self.sharing.slab(&model)?;
-        require_chapters(self.page_file.chapters())?;
-        let prefixes = self.sharing.pool.prefixes()?;
-        let (prefixes, tier) = self.page_file.open(prefixes, &model, self.sharing.pool.page_size, &slab)?;
-        let serving = Serving::new(&model, &slab, prefixes, self.sharing.limits(), &model.config().eos_token_ids)?;
+        require::chapters(&CHAPTERS)?;
+        let lines = self.lines()?;
+        let (model, tokenizer) = self.model.open(self.rows, Kv::Paged)?;
+        let slab = self.scheduling.slab(&model)?;
+        require::chapters(self.page_file.chapters())?;
+        let prefixes = self.scheduling.pool.prefixes()?;
+        let (prefixes, tier) = self.page_file.open(prefixes, &model, self.scheduling.pool.page_size, &slab)?;
+        let serving = Serving::new(&model, &slab, prefixes, self.scheduling.limits(), &model.config().eos_token_ids)?;
         let results = match &self.out {
             Some(out) => Results::to_file(out, &self.file)?,
             None if self.json => Results::kept(),
@@ -154,14 +154,26 @@ impl Batch {
             tier,
             held: VecDeque::new(),
             lines,
+            is_file: self.file.as_os_str() != "-",
             is_read: false,
             n_lines: 0,
             taken: HashMap::new(),
             results,
             telling: Telling::new(),
         };
-        run.tell_all(self.sharing.running.min(MOST_WAITING), &interrupt)?;
+        run.tell_all(self.scheduling.running.min(MOST_WAITING), &interrupt)?;
         self.report(run)
+    }
+
+    /// The lines of the file, or of standard input if it is `-`.
+    fn lines(&self) -> Result<Lines> {
+        if self.file.as_os_str() == "-" {
+            return Ok(Lines::of(io::stdin())?);
+        }
+        let open = files::open(&self.file).with_context(|| {
+            format!("{}: name a file with one JSON object a line, or - for standard input", self.file.display())
+        })?;
+        Ok(Lines::of(open)?)
     }
 
     /// Says what the texts cost together; an error if any of them was not told.
@@ -170,8 +182,8 @@ impl Batch {
         let page_file = self.page_file.report(tier.as_ref());
         let totals = serving.totals();
         let pages = PagesUsed {
-            page_size: self.sharing.pool.page_size,
-            pages: self.sharing.pool.n_pages()?,
+            page_size: self.scheduling.pool.page_size,
+            pages: self.scheduling.pool.n_pages()?,
             peak: totals.peak_pages,
             kept: serving.scheduler().prefixes().n_pages(),
         };
@@ -189,17 +201,17 @@ impl Batch {
                 &ends,
                 totals,
                 &pages,
-                page_file.as_ref().map(PageFileReport::in_words),
+                page_file.as_ref().map(PageFileReport::describe),
                 telling.elapsed(),
             );
         } else {
             let seconds = telling.elapsed().as_secs_f64();
             let speed = per_second(totals.new_tokens as usize, telling.elapsed());
             let timings = TimingsOfAll { seconds, new_tokens_per_second: speed };
-            let (model, texts) = (self.model.display().to_string(), results.into_kept());
+            let (model, texts) = (self.model.name(), results.into_kept());
             let counters = CountersOfAll::of(totals);
             let all = AllTexts { texts, model, counters, pages, page_file, timings };
-            print(&(serde_json::to_string(&all)? + "\n"))?;
+            print_json(&all)?;
         }
         let not_told: usize = ends.iter().filter(|(end, _)| !results::is_told(end)).map(|(_, n)| n).sum();
         if !is_read {
@@ -230,7 +242,7 @@ impl Batch {
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
         let share = 100.0 * totals.cached as f64 / totals.prompt_tokens.max(1) as f64;
         let lines = [
-            ("model", self.model.display().to_string()),
+            ("model", self.model.name()),
             (
                 "texts",
                 format!("{}: {}; at most {} in a step", number(n_lines as u64), ends.join(", "), totals.most_sequences),
@@ -246,7 +258,7 @@ impl Batch {
             }),
             (
                 "prefixes",
-                match self.sharing.pool.no_prefix_cache {
+                match self.scheduling.pool.no_prefix_cache {
                     true => "none kept".into(),
                     false => {
                         let prompts = count(totals.prompt_tokens as usize, "prompt token");
@@ -268,8 +280,8 @@ impl Batch {
                 )
             }),
         ];
-        let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged), self.page_file.chapters()].concat();
-        let chapters = Some(whose_chapters(&chapters));
+        let chapters = [&CHAPTERS[..], &self.rows.chapters(Kv::Paged), self.page_file.chapters()].concat();
+        let chapters = Some(require::whose_chapters(&chapters));
         let more = [("page file", page_file), ("chapters", chapters)];
         let more = more.into_iter().filter_map(|(name, text)| Some((name, text?)));
         say("");
@@ -320,8 +332,9 @@ impl Run<'_> {
         let mut waiting = self.serving.scheduler().waiting().count() + self.held.len();
         while !self.is_read && waiting < ahead {
             // A text that could go on does not wait for somebody who writes to standard input.
-            let wait = self.lines.is_file || (self.held.is_empty() && self.serving.is_done());
+            let wait = self.is_file || (self.held.is_empty() && self.serving.is_done());
             match self.lines.next(wait, interrupt)? {
+                Next::Line(Line { text: Ok(text), .. }) if text.trim().is_empty() => {}
                 Next::Line(line) => waiting += usize::from(self.take(line)?),
                 Next::Nothing => return Ok(()),
                 Next::End => self.is_read = true,
@@ -334,16 +347,16 @@ impl Run<'_> {
     fn take(&mut self, line: Line) -> Result<bool> {
         let (place, Line { number, text }) = (self.n_lines, line);
         self.n_lines += 1;
-        let wish = match text.and_then(|text| Wish::read(&text)) {
-            Ok(wish) => wish,
+        let request = match text.and_then(|text| Request::read(&text)) {
+            Ok(request) => request,
             Err(problem) => {
                 let refused = Outcome::refused(number, None, format!("line {number}: {problem}"));
                 return self.put(place, refused).map(|()| false);
             }
         };
-        let mut held = Held { ticket: 0, place, line: number, wish, start: Instant::now() };
+        let mut held = Held { ticket: 0, place, line: number, request, start: Instant::now() };
         if let Some(tier) = &mut self.tier
-            && let Ok(prompt) = self.tokenizer.encode(&held.wish.prompt)
+            && let Ok(prompt) = self.tokenizer.encode(&held.request.prompt)
             && let Some(ticket) = tier.ask(&prompt)?
         {
             held.ticket = ticket;
@@ -369,9 +382,9 @@ impl Run<'_> {
 
     /// Hands a text to the scheduler, or notes why not; whether it waits now.
     fn begin(&mut self, held: Held) -> Result<bool> {
-        let Held { place, line, wish, start, .. } = held;
-        let prompt = wish.prompt.clone();
-        match self.submit(wish) {
+        let Held { place, line, request, start, .. } = held;
+        let prompt = request.prompt.clone();
+        match self.submit(request) {
             Ok((text, sampling)) => {
                 let steps_before = self.serving.totals().steps;
                 let taken = Taken { place, line, prompt, sampling, start, steps_before, first: None, last: start };
@@ -385,13 +398,13 @@ impl Run<'_> {
         }
     }
 
-    fn submit(&mut self, wish: Wish) -> Result<(SequenceId, Sampling)> {
-        let Wish { prompt, max_new_tokens, temperature, top_k, top_p, seed } = wish;
+    fn submit(&mut self, request: Request) -> Result<(SequenceId, Sampling)> {
+        let Request { prompt, max_new_tokens, temperature, top_k, top_p, seed } = request;
         let config = self.model.config();
         let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
         if sampling.temperature == 0.0 {
             // Greedy is `argmax`.
-            require_chapters(&[1])?;
+            require::chapters(&[1])?;
         }
         let prompt = self.tokenizer.encode(&prompt)?;
         let max_new_tokens = max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
@@ -425,7 +438,7 @@ impl Run<'_> {
             line,
             prompt: Some(prompt),
             text: Some(stream.text().into()),
-            tokens: Some(Tokens { prompt: text.tokens[..text.n_prompt].into(), new: text.new_tokens().into() }),
+            tokens: Some(Tokens { prompt: text.tokens[..text.n_prompt].into(), generated: text.new_tokens().into() }),
             end,
             error,
             sampling: Some(results::Sampling { temperature, top_k, top_p, seed }),

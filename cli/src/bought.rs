@@ -8,8 +8,7 @@ use clap::Args;
 use page_by_page::chapters::{Chapter, Source, all, chapter};
 use serde::Serialize;
 
-use super::print;
-use super::report::thousands;
+use crate::output::{print, thousands};
 use measures::{Bought, Number};
 use watched::watched;
 

@@ -6,17 +6,18 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page_serve::template::ChatTemplate;
 use serde_json::{Map, Value, json};
 
-use super::model_dir;
-use super::talking::{Script, Talking, Turn};
+use crate::conversation::{ConversationOptions, Script, Turn};
+use crate::model_dir;
 
 /// Chat with a model that was trained to
 ///
 /// Each line is a message, and the model answers. It reads the whole chat in each turn, in the words of the template that
 /// came with it, and the prefix cache has the pages of all but what is new. A model without a template, such as the bundled
-/// one, goes on with texts: see `tell`.
+/// one, goes on with stories: see `story`.
 ///
-/// The answers go to standard output as they are made. After each one standard error says what was found and what was
-/// computed. Ctrl-C stops an answer, and what was said stays part of the chat. /help lists a few words for the rest.
+/// The answers go to standard output as they are generated. After each one standard error says how many tokens of the prompt
+/// came from the prefix cache and how many were computed. Ctrl-C stops an answer, and what there is of it stays part of the
+/// chat. /help lists a few commands for the rest.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -27,17 +28,17 @@ pub struct Chat {
     /// The first message
     #[arg(value_name = "MESSAGE")]
     message: Option<String>,
-    /// What the model is told before the first message
+    /// The system prompt, which comes before the first message
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// What the template is to know: a JSON object, such as {"enable_thinking": false}
+    /// Variables for the template: a JSON object, such as {"enable_thinking": false}
     #[arg(long, value_name = "TEXT")]
     chat_template_kwargs: Option<String>,
     /// Tokens of an answer, at most [default: as many as fit]
     #[arg(long, value_name = "N")]
     max_new_tokens: Option<usize>,
     #[command(flatten)]
-    talking: Talking,
+    conversation: ConversationOptions,
 }
 
 /// The turns of a chat are messages of a user and of an assistant.
@@ -50,12 +51,9 @@ struct Messages {
 impl Chat {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        let model = &self.talking.model;
-        let Some(template) = ChatTemplate::open(&model_dir(model))? else {
-            bail!(
-                "{0} has no chat template: it was trained to go on with a text; use `tell --model {0}`",
-                model.display()
-            );
+        let model = &self.conversation.model;
+        let Some(template) = ChatTemplate::open(&model_dir(&model.dir))? else {
+            bail!("{0} has no chat template: it was trained to continue a text; use `story --model {0}`", model.name());
         };
         let for_template = match &self.chat_template_kwargs {
             Some(text) => serde_json::from_str(text)
@@ -63,7 +61,7 @@ impl Chat {
             None => Map::new(),
         };
         let script = Messages { template, system: self.system, for_template };
-        self.talking.run(&script, self.max_new_tokens, self.message)
+        self.conversation.run(&script, self.max_new_tokens, self.message)
     }
 }
 
@@ -83,12 +81,12 @@ impl Script for Messages {
     fn text(&self, turns: &[Turn]) -> Result<String> {
         let message = |role: &str, content: &str| json!({ "role": role, "content": content });
         let mut messages: Vec<Value> = self.system.iter().map(|system| message("system", system)).collect();
-        for Turn { typed, told, .. } in turns {
+        for Turn { typed, answer, .. } in turns {
             if typed.is_empty() {
                 bail!("the message is empty; type one");
             }
             messages.push(message("user", typed));
-            messages.extend(told.iter().map(|told| message("assistant", told)));
+            messages.extend(answer.iter().map(|answer| message("assistant", answer)));
         }
         Ok(self.template.render(&messages, &self.for_template)?)
     }

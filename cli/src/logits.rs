@@ -1,5 +1,4 @@
-//! `logits`: what the model thinks comes next, in full precision, so that anyone can compare it with another
-//! implementation.
+//! `logits`: the model's logits in full precision, to compare with other implementations.
 
 use std::path::PathBuf;
 
@@ -8,8 +7,8 @@ use clap::Args;
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
-use super::report::count;
-use super::{memory, model_dir, print};
+use crate::output::{count, print_json};
+use crate::{model_dir, require};
 
 /// Print the logits after some tokens, as JSON
 ///
@@ -46,14 +45,12 @@ impl Logits {
         // As JSON, a number takes up to 16 bytes.
         let text = 16 * n_rows * model.config().vocab_size;
         let what = format!("computing {}", count(self.tokens.len(), "token"));
-        memory::require(&what, model.step_bytes(self.tokens.len(), n_rows) + text, "give fewer tokens")?;
+        require::memory(&what, model.step_bytes(self.tokens.len(), n_rows) + text, "give fewer tokens")?;
         let logits = model.forward(vec![model.chunk(&self.tokens, None, rows)?])?;
-        let json = if self.all {
-            let logits: Vec<&[f32]> = logits.chunks(model.config().vocab_size).collect();
-            serde_json::to_string(&Answer { tokens: self.tokens, logits })?
-        } else {
-            serde_json::to_string(&Answer { tokens: self.tokens, logits })?
-        };
-        print(&(json + "\n"))
+        if !self.all {
+            return print_json(&Answer { tokens: self.tokens, logits });
+        }
+        let logits: Vec<&[f32]> = logits.chunks(model.config().vocab_size).collect();
+        print_json(&Answer { tokens: self.tokens, logits })
     }
 }

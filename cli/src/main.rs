@@ -5,52 +5,46 @@
 mod batch;
 mod bench;
 mod bought;
+mod caches;
 #[cfg(feature = "serve")]
 mod chat;
-mod choosing;
-mod drafting;
+mod conversation;
+mod drafts;
 mod generate;
+mod input;
 mod interrupt;
-mod kv;
-mod line;
 mod logits;
-mod memory;
-#[cfg(not(feature = "serve"))]
-mod missing;
+mod options;
+mod output;
 mod page_file;
-mod progress;
-mod reading;
-// Its writer is `cargo learn`, in tools/learn.
-#[allow(dead_code)]
-mod report;
-mod saved;
+mod require;
 #[cfg(feature = "serve")]
 mod serve;
-mod sharing;
 mod simulate;
 mod status;
+mod story;
 mod synth;
-mod talking;
-mod tell;
+#[cfg(not(feature = "serve"))]
+mod without_serve;
 mod workload;
 
-use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::builder::StyledStr;
 use clap::error::{Error as UsageError, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use page_by_page::escape;
 
-use report::{count, thousands};
+use output::{count, say, thousands};
 
-/// Tell stories with a language model whose memory you build yourself
+/// Run a language model whose memory you build yourself
 #[derive(Parser)]
-#[command(name = "page-by-page", version, after_help = EXAMPLES)]
+#[command(name = "page-by-page", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -67,21 +61,28 @@ Examples:
 
 The other examples leave out the `cargo run --release --features solution --` part.";
 
+/// The commands as the help lists them.
+const GROUPS: [(&str, &[&str]); 3] = [
+    ("While you read and build", &["status", "generate", "story", "bought"]),
+    ("Serving many requests", &["chat", "batch", "serve"]),
+    ("Measuring and checking", &["bench", "workload", "simulate", "logits", "synth"]),
+];
+
 #[derive(Subcommand)]
 enum Command {
     Generate(generate::Generate),
-    Tell(tell::Tell),
+    Story(story::Story),
     #[cfg(feature = "serve")]
     Chat(chat::Chat),
     /// Chat with a model that was trained to (needs the feature `serve`)
     #[cfg(not(feature = "serve"))]
-    Chat(missing::Missing),
+    Chat(without_serve::Missing),
     Batch(batch::Batch),
     #[cfg(feature = "serve")]
     Serve(serve::Serve),
     /// Serve the model to programs that speak OpenAI's protocol (needs the feature `serve`)
     #[cfg(not(feature = "serve"))]
-    Serve(missing::Missing),
+    Serve(without_serve::Missing),
     Logits(logits::Logits),
     Synth(synth::Synth),
     Bench(bench::Bench),
@@ -93,13 +94,14 @@ enum Command {
 
 /// Runs the program: exit code 0 if all went well, 2 for a command that was not understood, 1 for the rest.
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = with_groups(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error),
     };
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if reader_has_left(&error) => ExitCode::SUCCESS,
+        Err(error) if output_is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("error: {error:#}"));
             ExitCode::FAILURE
@@ -117,7 +119,7 @@ impl Cli {
         // Inside the pool, work that is too small to share needs no other thread to be woken.
         pool.install(|| match self.command {
             Command::Generate(command) => command.run(),
-            Command::Tell(command) => command.run(),
+            Command::Story(command) => command.run(),
             #[cfg(feature = "serve")]
             Command::Chat(command) => command.run(),
             #[cfg(not(feature = "serve"))]
@@ -138,10 +140,28 @@ impl Cli {
     }
 }
 
+/// Lists the commands in groups: those of a reader first.
+fn with_groups(command: clap::Command) -> clap::Command {
+    let header = command.get_styles().get_header();
+    let columns = output::columns_for_help();
+    let mut groups = StyledStr::new();
+    for (title, names) in GROUPS {
+        let lines = names.iter().filter_map(|name| command.find_subcommand(name)).map(|subcommand| {
+            let about = subcommand.get_about().map(StyledStr::to_string).unwrap_or_default();
+            output::wrap(&format!("  {:<9} {about}", subcommand.get_name()), columns, 12).join("\n") + "\n"
+        });
+        groups.push_str(&format!("{header}{title}:{header:#}\n{}\n", lines.collect::<String>()));
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}{{after-help}}"
+    );
+    command.help_template(template)
+}
+
 /// More threads for each core than this only wait for each other.
 const THREADS_PER_CORE: usize = 4;
 
-/// How many threads to compute with: as many as asked for, by the option or else by `RAYON_NUM_THREADS`, within reason.
+/// How many threads to compute with: the option, or else `RAYON_NUM_THREADS`, within reason.
 fn threads(option: Option<usize>) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let variable = || std::env::var("RAYON_NUM_THREADS").ok()?.parse().ok();
@@ -161,42 +181,26 @@ fn threads(option: Option<usize>) -> usize {
 
 fn wrong_usage(error: &UsageError) -> ExitCode {
     let cause = std::error::Error::source(error);
-    match cause.and_then(|cause| cause.downcast_ref::<kv::UnknownKv>()) {
+    match cause.and_then(|cause| cause.downcast_ref::<caches::UnknownKv>()) {
         Some(unknown) if error.kind() == ErrorKind::ValueValidation => say(&format!("error: {unknown}")),
-        // What repeats arguments that a terminal would obey loses its colours.
+        // A message that repeats arguments which a terminal would obey loses its colours.
         _ if error.use_stderr() && std::env::args_os().any(|argument| commands_a_terminal(&argument)) => {
             error.render().to_string().lines().for_each(say);
         }
-        // Help and version come this way too, and go to standard output. Nobody is left to hear of a failure.
+        // Help and version come this way too, and go to standard output. If that is closed, there is nothing left to say.
         _ => drop(error.print()),
     }
     ExitCode::from(error.exit_code() as u8)
 }
 
 /// True if standard output was closed early, as `head` does: that is no failure.
-fn reader_has_left(error: &anyhow::Error) -> bool {
+fn output_is_closed(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn commands_a_terminal(argument: &OsStr) -> bool {
     let argument = argument.to_string_lossy();
     escape::text(&argument) != argument
-}
-
-/// Writes a line to standard error, if anybody reads it. Whatever file or name a part of it is from: a terminal obeys none
-/// of it.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", escape::message(line));
-}
-
-/// Writes text to standard output at once: as it is, or on a terminal with control characters shown as what they are.
-fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    let text = if out.is_terminal() { escape::text(text) } else { Cow::from(text) };
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => error.into(),
-        _ => anyhow::anyhow!("standard output: {error}"),
-    })
 }
 
 /// The folder that `--model` means: a folder, or the name of a bundled model.

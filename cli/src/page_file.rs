@@ -1,4 +1,4 @@
-//! `--page-file`: pages that outlive the run, and those that were evicted in it.
+//! `--page-file`: a file for pages that outlive the run or were evicted in it.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use page_by_page::model::Model;
 use page_by_page::prefixes::Prefixes;
 use serde::Serialize;
 
-use super::report::{count, thousands};
+use crate::output::{count, thousands};
 
-/// Where pages go that memory has no room for.
+/// The file, and how large it may get.
 #[derive(Args)]
 pub struct PageFileOptions {
-    /// Write every full page to this file, and read from it what it has of a prompt: what was evicted, or computed in another
-    /// run. It is made if it is not there
+    /// Write every full page to this file, and read from it what it has of a prompt: pages that were evicted, or computed in
+    /// an earlier run. It is made if it is not there
     #[arg(long, value_name = "FILE", conflicts_with = "no_prefix_cache")]
     page_file: Option<PathBuf>,
     /// How large the file may get; the pages that were used longest ago are overwritten
@@ -50,15 +50,10 @@ pub struct PageFileReport {
 impl PageFileOptions {
     /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
-        if self.is_asked() { &[16] } else { &[] }
+        if self.page_file.is_some() { &[16] } else { &[] }
     }
 
-    /// Whether a file was named.
-    pub fn is_asked(&self) -> bool {
-        self.page_file.is_some()
-    }
-
-    /// Opens the file, if one was named, and puts it behind `prefixes`, which keeps pages of this slab.
+    /// Opens the file, if one was named, as the next tier below `prefixes`, which keeps pages of this slab.
     pub fn open(
         &self,
         prefixes: Box<dyn Prefixes>,
@@ -75,7 +70,7 @@ impl PageFileOptions {
         Ok((Box::new(prefixes), Some(tier)))
     }
 
-    /// What came of it.
+    /// For a report.
     pub fn report(&self, tier: Option<&Tier>) -> Option<PageFileReport> {
         let (tier, counters) = (tier?, tier?.counters());
         Some(PageFileReport {
@@ -91,16 +86,16 @@ impl PageFileOptions {
 }
 
 impl PageFileReport {
-    /// A line for people.
-    pub fn in_words(&self) -> String {
-        let PageFileReport { read, brought_back, written, pages, most_pages, error, .. } = self;
-        let brought_back = thousands(*brought_back);
-        let read = count(*read as usize, "page");
-        let (written, pages, most_pages) =
-            (thousands(*written), thousands(*pages as u64), thousands(*most_pages as u64));
-        let error = error.as_ref().map_or(String::new(), |error| format!("; then no more: {error}"));
+    /// In a line.
+    pub fn describe(&self) -> String {
+        let error = self.error.as_ref().map_or(String::new(), |error| format!("; then no more: {error}"));
         format!(
-            "{brought_back} of {read} read were brought back, {written} written; it has {pages} of {most_pages}{error}"
+            "{} of {} read were brought back, {} written; it has {} of {}{error}",
+            thousands(self.brought_back),
+            count(self.read, "page"),
+            thousands(self.written),
+            thousands(self.pages),
+            thousands(self.most_pages)
         )
     }
 }

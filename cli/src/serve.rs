@@ -1,14 +1,12 @@
 //! `serve`: a server that speaks OpenAI's protocol, with one memory for all its clients.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use page_by_page::model::Model;
-use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page::serving::schedule::ScheduleError;
 use page_by_page_serve::connections::Patience;
@@ -16,15 +14,12 @@ use page_by_page_serve::guard::Guard;
 use page_by_page_serve::template::ChatTemplate;
 use page_by_page_serve::{Memory, Settings, Stop};
 
-use super::generate::whose_chapters;
-use super::interrupt::Interrupt;
-use super::kv::{Kv, require_chapters};
-use super::memory;
-use super::page_file::PageFileOptions;
-use super::reading::Reading;
-use super::report::{count, mib, thousands};
-use super::sharing::Sharing;
-use super::{model_dir, print, say};
+use crate::caches::Kv;
+use crate::interrupt::Interrupt;
+use crate::options::{ModelOption, RowOptions, SchedulingOptions};
+use crate::output::{count, mib, print, say, thousands};
+use crate::page_file::PageFileOptions;
+use crate::{model_dir, require};
 
 /// What it runs: greedy choice, the pool, its tables and slab, forks, the prefix cache, the scheduler.
 const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
@@ -55,9 +50,8 @@ Examples:
 And then, from another terminal:
   curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' -d '{\"prompt\": \"Once upon a time\"}'")]
 pub struct Serve {
-    /// Model folder, or a bundled model: storyteller, storyteller-draft
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
     /// What clients call the model [default: the name of its folder]
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
@@ -71,14 +65,14 @@ pub struct Serve {
     #[arg(long, value_name = "TEXT")]
     api_key: Option<String>,
     #[command(flatten)]
-    sharing: Sharing,
+    scheduling: SchedulingOptions,
     #[command(flatten)]
     page_file: PageFileOptions,
     /// Texts that wait behind those that run, at most; what comes then is refused for the moment
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
     #[command(flatten)]
-    reading: Reading,
+    rows: RowOptions,
     /// Windows that may watch the pages, and every text, at the same time [default: 8, or 0 where others can reach the server]
     #[arg(long, value_name = "N")]
     watchers: Option<usize>,
@@ -93,28 +87,27 @@ pub struct Serve {
 impl Serve {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(&[&CHAPTERS[..], self.page_file.chapters()].concat())?;
-        let limits = self.sharing.limits();
+        require::chapters(&[&CHAPTERS[..], self.page_file.chapters()].concat())?;
+        let limits = self.scheduling.limits();
         if limits.tokens == 0 || limits.sequences == 0 {
             return Err(ScheduleError::NoStep(limits).into());
         }
-        let dir = model_dir(&self.model);
-        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
-        self.reading.apply(&mut model, Kv::Paged)?;
+        let dir = model_dir(&self.model.dir);
+        let (model, tokenizer) = self.model.open(self.rows, Kv::Paged)?;
         let template = ChatTemplate::open(&dir).transpose();
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
         }
-        let slab = self.sharing.slab(&model)?;
+        let slab = self.scheduling.slab(&model)?;
         // Of prompts that are scored every row has logits, so many at a time.
-        let tokens = limits.tokens.min(self.sharing.pool.n_slots()?);
+        let tokens = limits.tokens.min(self.scheduling.pool.n_slots()?);
         let rows = limits.sequences.max(SCORED_AT_ONCE).min(tokens);
         let what = format!("scoring prompts, {} in a step,", count(tokens, "token"));
-        memory::require(&what, model.step_bytes(tokens, rows), "let a step read fewer with --budget")?;
+        require::memory(&what, model.step_bytes(tokens, rows), "let a step read fewer with --budget")?;
         let (prefixes, tier) =
-            self.page_file.open(self.sharing.pool.prefixes()?, &model, self.sharing.pool.page_size, &slab)?;
-        let slots = self.sharing.pool.n_slots()?;
-        let bytes = memory::slot_bytes(model.kv_layout(), slots)?;
+            self.page_file.open(self.scheduling.pool.prefixes()?, &model, self.scheduling.pool.page_size, &slab)?;
+        let slots = self.scheduling.pool.n_slots()?;
+        let bytes = require::slot_bytes(model.kv_layout(), slots)?;
         let key = self.key()?;
         let (addresses, is_here) = self.addresses()?;
         ensure!(
@@ -140,8 +133,8 @@ impl Serve {
         self.watch_for_the_end(&stop)?;
         let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
         say(&format!("{name}: {chats}; {} slots of memory, {}; Ctrl-C stops", thousands(slots), mib(bytes)));
-        let chapters = [&CHAPTERS[..], &self.reading.chapters(Kv::Paged), self.page_file.chapters()].concat();
-        say(&format!("chapters  {}", whose_chapters(&chapters)));
+        let chapters = [&CHAPTERS[..], &self.rows.chapters(Kv::Paged), self.page_file.chapters()].concat();
+        say(&format!("chapters  {}", require::whose_chapters(&chapters)));
         if settings.watchers > 0 {
             say("the pages: open this address in a browser");
         }

@@ -13,10 +13,8 @@ use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{self, Event, Found, Make, Passed, Rule, chapter_12, is_inside, pulse, story};
 use serde::Serialize;
 
-use super::kv::require_chapters;
-use super::progress::Progress;
-use super::report::{Table, count, thousands};
-use super::{print, say};
+use crate::output::{Progress, Table, count, print, print_pretty_json, say, thousands};
+use crate::require;
 
 /// The pool, its tables and slab, forks, the prefix cache, the scheduler; and what looks at them.
 const CHAPTERS: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];
@@ -129,11 +127,9 @@ impl Simulate {
         if self.list {
             return self.list();
         }
-        require_chapters(&CHAPTERS[..if self.blind { 6 } else { 7 }])?;
+        require::chapters(&CHAPTERS[..if self.blind { 6 } else { 7 }])?;
         for (option, number) in [("--seeds", self.seeds), ("--steps", self.steps)] {
-            if !(1..=MOST).contains(&number) {
-                bail!("{option} is {}; it takes from 1 to {}", thousands(number), thousands(MOST));
-            }
+            require::in_range(number, MOST, option, "it")?;
         }
         be_quiet_inside();
         end_if_nothing_happens();
@@ -158,7 +154,7 @@ impl Simulate {
                 about: &'static str,
             }
             let list = Bug::ALL.map(|bug| Listed { name: bug.name(), reported: bug.reported(), about: bug.about() });
-            return print(&(serde_json::to_string_pretty(&list)? + "\n"));
+            return print_pretty_json(&list);
         }
         let mut table = Table::new(3, &["name", "reported in", "what it does"]);
         for bug in Bug::ALL {
@@ -233,7 +229,7 @@ impl Simulate {
         });
         drop(progress);
         if self.json {
-            print(&(serde_json::to_string_pretty(&reports)? + "\n"))?;
+            print_pretty_json(&reports)?;
         } else {
             let mut table = Table::new(
                 3,
@@ -266,7 +262,7 @@ impl Simulate {
 
     fn show(&self, report: &Report) -> Result<()> {
         if self.json {
-            return print(&(serde_json::to_string_pretty(report)? + "\n"));
+            return print_pretty_json(report);
         }
         let (seeds, steps) = (count(report.seeds as usize, "seed"), count(report.steps as usize, "step"));
         let Some(broken) = &report.found else {
@@ -312,7 +308,7 @@ impl Simulate {
         if self.json {
             let scheduler = scheduler.to_string();
             let day = Day { scheduler, examples, examples_right: right, days };
-            print(&(serde_json::to_string_pretty(&day)? + "\n"))?;
+            print_pretty_json(&day)?;
         } else {
             let about = match first_wrong {
                 None => format!("examples right: {right} of {examples}"),

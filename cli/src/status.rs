@@ -10,10 +10,10 @@ use page_by_page_course::record::{LastRun, Record, Standing, Tally};
 use page_by_page_course::stub;
 use serde::Serialize;
 
-use super::report::{Table, count};
-use super::{print, say};
+use crate::output::{Table, count, print, print_pretty_json, say};
+use crate::require;
 
-/// Show the chapters: whose code runs, what the last run of the checks said, and what is left to write
+/// Show the chapters: whose code runs, what the last run found, what is left to write
 ///
 /// A chapter is yours as soon as its file in exercises/ has changed. Until then the reference from solutions/ stands
 /// in, if the program was built with --features solution.
@@ -31,7 +31,7 @@ What the JSON object holds:
     number, title     as in the book
     name              its file: exercises/NAME.rs, tests/NAME.rs, book/src/NAME.md
     source            whose code runs: yours, reference or unstarted
-    last_run          none, changed (the file is another since) or current; nothing is known of a file that is not yours
+    last_run          none, changed (the file differs since) or current; always none for a file that is not yours
     ran               when that was, in seconds since 1970; null if never
     tasks             one object for each task that is left or was checked:
       number          of the task
@@ -92,16 +92,12 @@ impl Status {
         if self.json {
             let chapters = all().iter().map(|chapter| ChapterReport::of(chapter, &record)).collect();
             let report = Report { chapters, at: record.at.as_deref(), next, note: note.as_deref() };
-            return print(&(serde_json::to_string_pretty(&report)? + "\n"));
+            return print_pretty_json(&report);
         }
         let mut table = Table::new(3, &["chapter", "code", "how far"]);
         for chapter in all() {
             let title = format!("{:2}  {}", chapter.number, chapter.title);
-            let code = match chapter.source {
-                Source::Yours => "yours",
-                Source::Reference => "reference",
-                Source::Unstarted => "not started",
-            };
+            let code = require::whose(chapter.source);
             let lines = how_far(chapter, &record);
             table.line([title.as_str(), code, lines.first().map_or("", String::as_str)]);
             for line in lines.iter().skip(1) {
@@ -134,7 +130,8 @@ fn standing(chapter: &Chapter, record: &Record) -> Standing {
 fn how_far(chapter: &Chapter, record: &Record) -> Vec<String> {
     let left = chapter.tasks_left();
     if chapter.source != Source::Yours {
-        return vec![format!("{} to write", count(left.len(), "piece"))];
+        let tasks: BTreeSet<u32> = left.iter().filter_map(|task| number(task)).collect();
+        return vec![format!("{} to write", count(tasks.len(), "task"))];
     }
     let last_run = match (standing(chapter, record), record.chapters.get(chapter.name)) {
         (Standing::Current, Some(ran)) => in_words(ran),
@@ -272,8 +269,8 @@ mod tests {
         let solved = chapter(Source::Yours, "fn f() {}");
         assert_eq!(lines(solved, &done), ["all 12 checks green", "nothing left to write"]);
         // A record of a chapter that was reset says nothing.
-        assert_eq!(lines(chapter(Source::Reference, STUB), &red), ["3 pieces to write"]);
-        assert_eq!(lines(chapter(Source::Unstarted, STUB), &red), ["3 pieces to write"]);
+        assert_eq!(lines(chapter(Source::Reference, STUB), &red), ["2 tasks to write"]);
+        assert_eq!(lines(chapter(Source::Unstarted, STUB), &red), ["2 tasks to write"]);
     }
 
     #[test]

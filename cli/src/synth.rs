@@ -16,14 +16,13 @@ use rayon::prelude::*;
 use safetensors::{Dtype, View};
 use serde_json::json;
 
-use super::progress::Progress;
-use super::report::{count, mib};
-use super::{memory, model_dir, say};
+use crate::output::{Progress, count, mib, say};
+use crate::{model_dir, require};
 
 /// Write a checkpoint of random weights
 ///
-/// It has the shape, the file format and the speed of the real model, and nothing to say. There is no tokenizer in it,
-/// so it serves `logits` and `bench engine`, not `generate`. The same seed writes the same bytes. Until all of it is
+/// It has the shape, the file format and the speed of the real model, but no tokenizer, so it is for `logits` and
+/// `bench engine`, not for `generate`. The same seed writes the same bytes. Until all of it is
 /// written, the folder has another name: DIR.NUMBER.partial. If you stop it before, the next run for the same DIR removes
 /// that folder.
 #[derive(Args)]
@@ -151,7 +150,7 @@ impl Synth {
 
         // One tensor at a time is in memory.
         let largest = tensors.iter().map(|tensor| tensor.len() * self.dtype.size()).max().unwrap_or(0);
-        memory::require("the largest tensor", largest, "choose a smaller shape, or --dtype bf16")?;
+        require::memory("the largest tensor", largest, "choose a smaller shape, or --dtype bf16")?;
 
         let config = sizes.config(self.dtype);
         let partial = Partial::beside(out, &format!("{config:#}\n"))?;

@@ -2,7 +2,7 @@
 
 mod serving;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
@@ -10,10 +10,8 @@ use page_by_page::prefixes::chain::{Chain, FirstOut};
 use page_by_page::workload::{PageCounters, Pages, Trace, run};
 use serde::Serialize;
 
-use super::kv::require_chapters;
-use super::print;
-use super::progress::Progress;
-use super::report::{Table, count, thousands};
+use crate::output::{Progress, Table, count, print, print_pretty_json, thousands};
+use crate::require;
 
 /// Count what pages and prefixes do for many requests, without a model
 ///
@@ -128,11 +126,11 @@ enum Evict {
 }
 
 /// Pages of a pool that is made in passing.
-const MOST_PAGES: usize = 10_000_000;
+const MOST_PAGES: u64 = 10_000_000;
 /// A larger page than this holds any text of any trace.
-const MOST_SLOTS: usize = 1_000_000;
+const MOST_SLOTS: u64 = 1_000_000;
 /// More requests than this repeat what a million shows.
-const MOST_REQUESTS: usize = 1_000_000;
+const MOST_REQUESTS: u64 = 1_000_000;
 
 /// What a run is about, and what came of it in each pool.
 #[derive(Serialize)]
@@ -176,11 +174,11 @@ impl Common {
 
     fn run(self, trace: Trace, requests: usize, running: usize) -> Result<()> {
         let pools = if self.pages.is_empty() { vec![trace.n_pages()] } else { self.pages.clone() };
-        require_chapters(self.chapters())?;
-        require_in(requests, MOST_REQUESTS, "--requests", "a workload")?;
-        require_in(self.page_size, MOST_SLOTS, "--page-size", "a page")?;
+        require::chapters(self.chapters())?;
+        require::in_range(requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
+        require::in_range(self.page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
         for n_pages in &pools {
-            require_in(*n_pages, MOST_PAGES, "--pages", "a pool")?;
+            require::in_range(*n_pages as u64, MOST_PAGES, "--pages", "a pool")?;
         }
         let progress = Progress::new("counting", (requests * pools.len()) as u64);
         let run_in = |n_pages| {
@@ -206,7 +204,7 @@ impl Common {
             runs,
         };
         match self.json {
-            true => print(&(serde_json::to_string_pretty(&report)? + "\n")),
+            true => print_pretty_json(&report),
             false => print(&report.shown()),
         }
     }
@@ -230,17 +228,6 @@ impl Common {
         };
         Ok(Pages::new(n_pages, self.page_size, prefixes)?)
     }
-}
-
-/// Refuses 0, and more than there is any use for.
-fn require_in(number: usize, most: usize, option: &str, what: &str) -> Result<()> {
-    ensure!(
-        (1..=most).contains(&number),
-        "{option} is {}; {what} takes from 1 to {}",
-        thousands(number),
-        thousands(most)
-    );
-    Ok(())
 }
 
 impl Report {

@@ -52,7 +52,7 @@ for prompt in BEGINNINGS:
     asked = dict(model="storyteller", prompt=prompt, temperature=0, max_tokens=40)
     whole = client.completions.create(**asked)
     same(prompt, whole.choices[0].text, story["text"])
-    n_prompt, n_new = len(story["tokens"]["prompt"]), len(story["tokens"]["new"])
+    n_prompt, n_new = len(story["tokens"]["prompt"]), len(story["tokens"]["generated"])
     same("usage", (whole.usage.prompt_tokens, whole.usage.completion_tokens), (n_prompt, n_new))
     stream = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
     same("a stream", "".join(chunk.choices[0].text for chunk in stream if chunk.choices), story["text"])
@@ -69,7 +69,7 @@ echo = client.completions.create(**asked, prompt=BEGINNINGS[0], echo=True)
 same("echo", echo.choices[0].text, BEGINNINGS[0] + stories[0]["text"])
 
 for story in stories:
-    prompt, new = story["tokens"]["prompt"], story["tokens"]["new"]
+    prompt, new = story["tokens"]["prompt"], story["tokens"]["generated"]
     command = [PROGRAM, "logits", "--model", MODEL, "--all", "--tokens", ",".join(map(str, prompt + new))]
     rows = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["logits"]
     sums = [max(row) + math.log(sum(math.exp(logit - max(row)) for logit in row)) for row in rows]
@@ -103,7 +103,7 @@ asked = dict(
 )
 answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
 same("a chat", (answer.choices[0].message.role, answer.choices[0].message.content), ("assistant", told["text"]))
-same("its logprobs", len(answer.choices[0].logprobs.content), len(told["tokens"]["new"]))
+same("its logprobs", len(answer.choices[0].logprobs.content), len(told["tokens"]["generated"]))
 stream = client.chat.completions.create(**asked, stream=True)
 same("a chat as a stream", "".join(chunk.choices[0].delta.content or "" for chunk in stream), told["text"])
 

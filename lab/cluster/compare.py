@@ -290,7 +290,7 @@ def our_guesses(args, way: str) -> dict:
         if done.returncode != 0:
             raise Failed(f"generate failed: {done.stderr.strip()}")
         story = json.loads(done.stdout)
-        sums["texts"].append(story["tokens"]["new"])
+        sums["texts"].append(story["tokens"]["generated"])
         for count in ("target_passes", "drafted", "accepted"):
             sums[count] += story["draft"][count]
     sums["by_vllm"] = by_vllm(args, way)

@@ -77,7 +77,7 @@ fn the_command_tells_what_generate_tells() {
             let counters = &result["counters"];
             preempted += counters["preemptions"].as_u64().unwrap();
             let (n_prompt, n_new) =
-                (expected["tokens"]["prompt"].as_array().unwrap(), expected["tokens"]["new"].as_array().unwrap());
+                (expected["tokens"]["prompt"].as_array().unwrap(), expected["tokens"]["generated"].as_array().unwrap());
             assert_eq!(counters["prompt_tokens"], json!(n_prompt.len()));
             assert_eq!(counters["new_tokens"], json!(n_new.len()));
             let has_first = counters["steps_to_first_token"].as_u64().is_some_and(|steps| steps > 0);
@@ -267,7 +267,8 @@ fn ctrl_c_keeps_what_is_done_and_says_how_far_the_others_are() {
     let whole = generated(&long);
     for result in &rest {
         assert_eq!(result["end"], "cancelled");
-        let (so_far, whole) = (result["tokens"]["new"].as_array().unwrap(), whole["tokens"]["new"].as_array().unwrap());
+        let (so_far, whole) =
+            (result["tokens"]["generated"].as_array().unwrap(), whole["tokens"]["generated"].as_array().unwrap());
         assert!(so_far.len() < whole.len() && whole.starts_with(so_far), "{result}");
     }
     assert!(rest[0]["text"].as_str().unwrap().len() > 1, "the second text was under way: {}", rest[0]);

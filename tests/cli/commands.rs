@@ -36,7 +36,7 @@ fn help_has_an_example_and_every_option_a_word() {
     let commands: &[&[&str]] = &[
         &[],
         &["generate"],
-        &["tell"],
+        &["story"],
         #[cfg(feature = "serve")]
         &["chat"],
         &["batch"],
@@ -72,11 +72,27 @@ fn help_has_an_example_and_every_option_a_word() {
         let lists_commands = command == ["bench"] || command == ["workload"];
         assert!(lists_commands || help.contains("Example"), "{command:?}:\n{help}");
         assert!(!help.contains("TODO"), "{command:?}:\n{help}");
-        for line in ok(&[command, &["-h"]].concat()).stdout.lines().filter(|line| line.contains("--")) {
-            let described = line.trim().contains("  ") || line.contains("cargo run") || line.contains("page-by-page");
-            assert!(described, "an option without a word: {line}");
+        let short = ok(&[command, &["-h"]].concat()).stdout;
+        assert!(short.lines().all(|line| line.chars().count() <= 100), "lines are wrapped:\n{short}");
+        let mut lines = short.lines().peekable();
+        while let Some(line) = lines.next() {
+            // An option, and what it does beside it or below it.
+            let is_option =
+                line.trim_start().starts_with('-') && line.starts_with("  ") && !line.starts_with("          ");
+            let goes_on =
+                lines.peek().is_some_and(|next| next.starts_with("          ") && !next.trim().starts_with('-'));
+            assert!(
+                !is_option || line.trim().contains("  ") || goes_on,
+                "{command:?}: an option without a word: {line}"
+            );
         }
     }
+    let all = ok(&["--help"]).stdout;
+    let place = |heading: &str| all.find(heading).unwrap_or_else(|| panic!("{heading} in:\n{all}"));
+    assert!(
+        place("While you read and build:") < place("\n  status ")
+            && place("\n  status ") < place("Measuring and checking:")
+    );
     let help = ok(&["generate", "--help"]).stdout;
     for option in [
         "--kv",
@@ -89,6 +105,10 @@ fn help_has_an_example_and_every_option_a_word() {
         "--capacity",
         "-n, --samples",
         "--beams",
+        "\nSampling:\n",
+        "\nCache:\n",
+        "\nSeveral outputs:\n",
+        "\nSpeculative decoding:\n",
     ] {
         assert!(help.contains(option), "{option}");
     }
@@ -164,7 +184,7 @@ fn status_counts_what_is_left_of_an_untouched_chapter() {
     let root = with_record(None);
     let status = run_in(root.path(), &["status"]).stdout;
     let line = status.lines().find(|line| line.contains("Recompute everything")).unwrap();
-    assert!(line.contains("reference") && line.ends_with("3 pieces to write"), "{line}");
+    assert!(line.contains("reference") && line.ends_with("3 tasks to write"), "{line}");
     assert!(status.contains("Next: "), "{status}");
 }
 
@@ -359,7 +379,7 @@ mod with_caches {
     fn every_cache_tells_the_same_story() {
         for sampling in [&[] as &[&str], &["--temperature", "0"], &["--top-k", "5", "--seed", "3"]] {
             let stories = CACHES.map(|kv| generated(&[&["--kv", kv], sampling].concat()));
-            assert_eq!(stories[0]["tokens"]["new"].as_array().unwrap().len(), 30);
+            assert_eq!(stories[0]["tokens"]["generated"].as_array().unwrap().len(), 30);
             for story in &stories {
                 assert_eq!((&story["text"], &story["tokens"]), (&stories[0]["text"], &stories[0]["tokens"]));
             }
@@ -441,11 +461,14 @@ mod with_caches {
     #[test]
     fn a_text_ends_where_the_model_says_so() {
         let story = generated(&[]);
-        let third = story["tokens"]["new"][2].clone();
+        let third = story["tokens"]["generated"][2].clone();
         let folder = Folder::copy_of("storyteller");
         folder.set("generation_config.json", "eos_token_id", json!([0, third]));
         let short = generated(&["--model", folder.path()]);
-        assert_eq!(short["tokens"]["new"].as_array().unwrap()[..], story["tokens"]["new"].as_array().unwrap()[..2]);
+        assert_eq!(
+            short["tokens"]["generated"].as_array().unwrap()[..],
+            story["tokens"]["generated"].as_array().unwrap()[..2]
+        );
     }
 
     #[test]
@@ -454,7 +477,7 @@ mod with_caches {
         folder.set("config.json", "max_position_embeddings", json!(16));
         for kv in CACHES {
             let run = ok(&["generate", "--kv", kv, "--model", folder.path()]);
-            let note = "note: at most 11 new tokens, as the model has 16 positions and the prompt takes 5\n";
+            let note = "note: at most 11 new tokens, because the model has 16 positions and the prompt takes 5\n";
             assert!(run.stderr.starts_with(note), "{}", run.stderr);
             assert!(run.stderr.contains("\ndecode     10 tokens"), "{}", run.stderr);
         }
@@ -663,7 +686,7 @@ mod with_rewind {
         let whole = generated(&[]);
         std::fs::write(place.file(), "precious").unwrap();
         let story = ["generate", "--max-new-tokens", "30", "--save-cache", &place.file()];
-        let says = format!("error: the text is whole, its cache is not saved: {}: ", place.file());
+        let says = format!("error: the output is complete, but its cache was not saved: {}: ", place.file());
         for json in [true, false] {
             let run = run_with_little_space(8, &[&story[..], if json { &["--json"] } else { &[] }].concat());
             assert_eq!(run.code, Some(1));
@@ -862,7 +885,7 @@ mod with_drafts {
         let draft = &story["draft"];
         let number = |name: &str| draft[name].as_u64().unwrap();
         assert_eq!(draft["model"], "storyteller-draft");
-        assert_eq!((number("draft_len"), number("new_tokens")), (4, 40));
+        assert_eq!((number("draft_len"), number("generated")), (4, 40));
         assert_eq!(number("accepted") + number("target_passes"), 40, "each pass adds the accepted tokens and one more");
         assert!(number("accepted") > 0 && number("accepted") < number("drafted"), "{draft}");
         let rate = number("accepted") as f64 / number("drafted") as f64;
@@ -875,7 +898,7 @@ mod with_drafts {
 
         let told = ok(&[&["generate", "--max-new-tokens", "40", "--temperature", "0"], &DRAFT[..]].concat()).stderr;
         let line = told.lines().find(|line| line.starts_with("draft ")).expect("a line about guesses");
-        let start = format!("{} of {} tokens accepted", number("accepted"), number("drafted"));
+        let start = format!("{} of {} draft tokens accepted", number("accepted"), number("drafted"));
         assert!(line.contains(&start) && line.contains("passes of the target for 40 tokens"), "{line}");
     }
 
@@ -894,7 +917,7 @@ mod with_drafts {
         few_positions.set("config.json", "max_position_embeddings", json!(30));
         let golden = crate::support::root().join("tests/golden/bf16-gqa3");
         for (draft, says) in [
-            (other_words.path(), "has another vocabulary than the model: token id "),
+            (other_words.path(), "'s vocabulary differs from the model's: token id "),
             (few_positions.path(), "more than the draft model's 30 positions"),
             (golden.to_str().unwrap(), "has a vocabulary of "),
             ("no/such/model", "no/such/model"),
@@ -930,7 +953,7 @@ mod with_drafts {
         let runs = numbers["runs"].as_array().unwrap();
         let column = |name: &str| runs.iter().map(|run| run[name].as_u64().unwrap()).collect::<Vec<_>>();
         assert_eq!(column("draft_len"), [0, 1, 3]);
-        assert_eq!(column("new_tokens"), [12; 3]);
+        assert_eq!(column("generated"), [12; 3]);
         assert_eq!((column("target_passes")[0], column("drafted")[0]), (12, 0));
         for (passes, accepted) in column("target_passes").iter().zip(column("accepted")) {
             assert_eq!(passes + accepted, 12);

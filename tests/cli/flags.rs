@@ -52,7 +52,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
             &["a", "--model=SMALL", "--max-new-tokens=3", "--beams=2"],
             &["--model=SMALL", "--max-new-tokens=3", "--kv=paged", "--draft=SMALL", "--accept=sample", "--draft-len=2"],
         ],
-        ["tell"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
+        ["story"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
         // Without the feature `serve` it says how to get it.
         ["chat"] => &[&["a", "--model=SMALL", "--max-new-tokens=3"]],
         ["batch"] => &[
@@ -109,16 +109,6 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
     }
 }
 
-/// The lines of a part of the help, such as `Options:`, without the space before them.
-fn part<'h>(help: &'h str, name: &str) -> Vec<&'h str> {
-    let lines = help.lines().skip_while(|line| *line != name).skip(1);
-    lines
-        .take_while(|line| line.starts_with(' ') || line.is_empty())
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect()
-}
-
 /// An option that takes a value, with the value's name: `--seed`, `S`.
 type Flag = (String, String);
 
@@ -126,11 +116,12 @@ type Flag = (String, String);
 fn commands(command: Vec<String>) -> Vec<(Vec<String>, Vec<Flag>)> {
     let output = Command::new(PROGRAM).args(&command).arg("-h").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
-    let names = part(&help, "Commands:").into_iter().filter_map(|line| line.split_whitespace().next());
-    let deeper: Vec<_> = names
-        .filter(|name| *name != "help")
-        .flat_map(|name| commands([&command[..], &[name.to_string()]].concat()))
-        .collect();
+    // The commands come first, whatever their headings are: two spaces and a name.
+    let listed =
+        help.lines().take_while(|line| !line.starts_with("Options:")).filter_map(|line| line.strip_prefix("  "));
+    let names = listed.filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()));
+    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    let deeper: Vec<_> = names.flat_map(|name| commands([&command[..], &[name.to_string()]].concat())).collect();
     if !deeper.is_empty() {
         return deeper;
     }
@@ -139,7 +130,7 @@ fn commands(command: Vec<String>) -> Vec<(Vec<String>, Vec<Flag>)> {
         let value = rest.strip_prefix('<')?.split_once('>')?.0;
         Some((name.to_string(), value.to_string()))
     };
-    let options = part(&help, "Options:").into_iter().filter_map(option).collect();
+    let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-')).filter_map(option).collect();
     vec![(command, options)]
 }
 

@@ -202,7 +202,7 @@ fn the_command_prints_the_best_text_and_lists_the_others() {
     let limits = Limits { max_new_tokens: 40, end_of_text: &model.config().eos_token_ids };
     let slab = PageSlab::new(model.config().kv_layout(), 16, 100).unwrap();
     let (expected, _) = search(&model, &slab, &prompt, 4, limits, &mut || ()).unwrap();
-    assert_eq!(all["tokens"], json!({ "prompt": prompt, "new": expected[0].tokens }));
+    assert_eq!(all["tokens"], json!({ "prompt": prompt, "generated": expected[0].tokens }));
     let texts = all["texts"].as_array().unwrap();
     assert_eq!(texts.len(), expected.len());
     for (text, expected) in texts.iter().zip(&expected) {

@@ -93,7 +93,7 @@ mod stories {
             }
             arguments.extend(options);
             let told = run(&arguments);
-            let found: Vec<u32> = serde_json::from_value(told["tokens"]["new"].clone()).unwrap();
+            let found: Vec<u32> = serde_json::from_value(told["tokens"]["generated"].clone()).unwrap();
             if found != story.expected {
                 let same = found.iter().zip(&story.expected).take_while(|(a, b)| a == b).count();
                 let text =
@@ -340,7 +340,7 @@ mod stories {
                 let arguments = arguments.concat();
                 let told = run(&arguments);
                 for (place, expected) in expected.iter().enumerate() {
-                    let new = &told["texts"][place]["tokens"]["new"];
+                    let new = &told["texts"][place]["tokens"]["generated"];
                     assert_same(&arguments, &format!("sample {}", place + 1), new, expected);
                 }
             }
@@ -358,7 +358,7 @@ mod stories {
                 let told = run(&arguments);
                 for (place, beginning) in beginnings.iter().enumerate() {
                     let prompt = storyteller.tokenizer.encode(beginning).unwrap();
-                    let new = &told["texts"][place]["tokens"]["new"];
+                    let new = &told["texts"][place]["tokens"]["generated"];
                     let expected = drawn(&storyteller, &prompt, 12, 23);
                     assert_same(&arguments, &format!("text {}", place + 1), new, &expected);
                 }
@@ -400,7 +400,7 @@ mod stories {
                     &["--page-size", page_size, "--model", folder.path()][..],
                 ];
                 let arguments = arguments.concat();
-                assert_same(&arguments, "text", &run(&arguments)["tokens"]["new"], &expected);
+                assert_same(&arguments, "text", &run(&arguments)["tokens"]["generated"], &expected);
             }
         }
     }

@@ -33,7 +33,7 @@ fn ids(generated: &Value, which: &str) -> Vec<u64> {
 
 /// What each turn says of its costs: tokens of the prompt, found, computed, new.
 fn costs(run: &Run) -> Vec<[usize; 4]> {
-    let lines = run.stderr.lines().filter(|line| line.contains(" found, "));
+    let lines = run.stderr.lines().filter(|line| line.contains(" from the prefix cache, "));
     let numbers = |line: &str| -> Vec<usize> {
         line.replace(',', "").split_whitespace().filter_map(|word| word.parse().ok()).collect()
     };
@@ -43,14 +43,14 @@ fn costs(run: &Run) -> Vec<[usize; 4]> {
 #[test]
 fn a_story_told_turn_by_turn_is_the_one_that_is_told_at_once() {
     for options in [&["--temperature=0", "--max-new-tokens=25"][..], &["--seed=7", "--max-new-tokens=18"]] {
-        let run = talk("tell", options, "Once upon a time\n\n  \nThe king said\n, and then");
+        let run = talk("story", options, "Once upon a time\n\n  \nThe king said\n, and then");
         let (mut story, mut shown, mut costs) = (String::new(), String::new(), costs(&run).into_iter());
         // What the pages of the turn before hold: all tokens but the newest.
         let mut read: Vec<u64> = Vec::new();
         for typed in ["Once upon a time", "", "", " The king said", ", and then"] {
             story += typed;
             let turn = generated(&story, options);
-            let (prompt, new) = (ids(&turn, "prompt"), ids(&turn, "new"));
+            let (prompt, new) = (ids(&turn, "prompt"), ids(&turn, "generated"));
             let told = text(&turn);
             story += &told;
             shown += &format!("{}{told}\n", typed.trim_start());
@@ -73,7 +73,7 @@ fn a_turn_can_be_taken_back_and_told_again() {
     let once = text(&generated("Once upon a time", &options));
     let lines =
         "Once upon a time\nThe king\n/undo\n/again\n/again\n/show\n/undo\nOnce upon a time\n/new\nOne day\n/show\n";
-    let run = talk("tell", &options, lines);
+    let run = talk("story", &options, lines);
     let seed = |seed: &str| text(&generated("Once upon a time", &["--max-new-tokens=20", seed]));
     let king = text(&generated(&format!("Once upon a time{once} The king"), &options));
     let (day, last) = (text(&generated("One day", &options)), seed("--seed=43"));
@@ -91,7 +91,7 @@ fn a_turn_can_be_taken_back_and_told_again() {
     assert!(run.stderr.contains("taken back: \"The king\""), "{}", run.stderr);
     // The second time all but the last page of it is there.
     assert_eq!(costs(&run)[4], [5, 4, 1, 20]);
-    let greedy = talk("tell", &["--temperature=0", "--max-new-tokens=5"], "One day\n/again\n");
+    let greedy = talk("story", &["--temperature=0", "--max-new-tokens=5"], "One day\n/again\n");
     assert!(greedy.stderr.contains("note: at temperature 0 nothing is drawn"), "{}", greedy.stderr);
 }
 
@@ -105,7 +105,7 @@ fn a_story_that_is_full_says_so_and_loses_nothing() {
         // 39 slots and the newest token, which needs none.
         ("--pages=39", "the pool has no more slots; give it more with --pages"),
     ] {
-        let options = ["tell", limit, "--page-size=1", "--temperature=0", "--max-new-tokens=30"];
+        let options = ["story", limit, "--page-size=1", "--temperature=0", "--max-new-tokens=30"];
         let told = run_with(&options, b"Once upon a time\n\n/show\n");
         assert_eq!(told.code, Some(0), "{}", told.stderr);
         assert_eq!(costs(&told)[1][3], 5, "as many as fit: {}", told.stderr);
@@ -115,7 +115,7 @@ fn a_story_that_is_full_says_so_and_loses_nothing() {
 
         let refused = run_with(&options, b"Once upon a time\n\nand\n");
         assert_eq!(refused.code, Some(1));
-        let says = format!("the story would have 41 tokens and have to go on, and 40 fit ({why}). Nothing is lost");
+        let says = format!("the story would have 41 tokens before the answer, and 40 fit ({why}). Nothing is lost");
         assert!(refused.stderr.contains(&says), "{}", refused.stderr);
         let (before, _) = told.stdout.split_at(refused.stdout.len());
         assert_eq!(refused.stdout, before, "what was told was written");
@@ -129,18 +129,18 @@ fn what_makes_no_sense_is_refused_and_nothing_hangs() {
         (b"/undo", "error: there is nothing to take back"),
         (b"/again", "error: there is no answer yet"),
         (b"/show", "error: the story has not begun"),
-        (b"/tell", "error: \"/tell\" is none of the words /again, /undo, /new, /show, /help, /quit; "),
+        (b"/tell", "error: \"/tell\" is none of the commands /again, /undo, /new, /show, /help, /quit; "),
         (b"One day\n\xFF\n", "error: line 2: it is not UTF-8"),
     ] {
-        let refused = run_with(&["tell", "--max-new-tokens=2"], lines);
+        let refused = run_with(&["story", "--max-new-tokens=2"], lines);
         assert_eq!(refused.code, Some(1), "{}", refused.stderr);
         assert!(refused.stderr.contains(says), "{}", refused.stderr);
     }
-    let quit = talk("tell", &["--max-new-tokens=0"], "/help\nOne day\n/new\n /undo\n/quit\nThe king\n");
+    let quit = talk("story", &["--max-new-tokens=0"], "/help\nOne day\n/new\n /undo\n/quit\nThe king\n");
     assert!(quit.stderr.contains("\n/undo   take the last turn back"), "{}", quit.stderr);
     assert_eq!(quit.stdout, "One day\n/undo\n", "nothing after /quit, and a space makes a text of a word");
     // Tokens at random, some of which are parts of characters: only whole ones are told.
-    let wild = talk("tell", &["--temperature=1000", "--top-p=1", "--max-new-tokens=300"], "The dragon 🐉\n\n");
+    let wild = talk("story", &["--temperature=1000", "--top-p=1", "--max-new-tokens=300"], "The dragon 🐉\n\n");
     assert_eq!(costs(&wild).len(), 2, "{}", wild.stderr);
 }
 
@@ -185,7 +185,7 @@ mod chat {
     fn a_model_without_a_template_is_for_tell() {
         let refused = run_with(&["chat"], b"Hello\n");
         assert_eq!((refused.code, &refused.stdout[..]), (Some(1), ""));
-        let says = "error: storyteller has no chat template: it was trained to go on with a text; use `tell --model \
+        let says = "error: storyteller has no chat template: it was trained to go on with a text; use `story --model \
                     storyteller`";
         assert!(refused.stderr.starts_with(says), "{}", refused.stderr);
     }
@@ -269,36 +269,36 @@ mod terminal {
 
     #[test]
     fn ctrl_c_stops_the_answer_and_then_the_program() {
-        let mut terminal = Terminal::start(&[&["tell"], &LONG[..]].concat());
-        let hello = terminal.read_until("> ");
+        let mut terminal = Terminal::start(&[&["story"], &LONG[..]].concat());
+        let hello = terminal.read_until("you>   ");
         assert!(hello.starts_with("storyteller: 1,024 tokens fit. Type how the story goes on"), "{hello}");
         terminal.type_in("The king had\n");
-        terminal.read_until("The king had\r\n");
+        terminal.read_until("The king had\r\nmodel> ");
         let begun = terminal.read_until("e");
         terminal.press_ctrl_c();
-        let rest = terminal.read_until("prompt tokens: 0 found, ");
-        let costs = terminal.read_until("> ");
+        let rest = terminal.read_until("prompt tokens: 0 from the prefix cache, ");
+        let costs = terminal.read_until("you>   ");
         assert!(costs.contains(", stopped\n"), "{costs}");
         // What was told stays part of the story.
         terminal.type_in("/show\n");
         terminal.read_until("/show\r\n");
-        let story = terminal.read_until("\r\n> ");
+        let story = terminal.read_until("\r\nyou>   ");
         let whole = format!("The king had{}", text(&generated("The king had", &LONG)));
         assert!(whole.starts_with(&story) && story.len() < whole.len(), "{story:?} is no beginning of {whole:?}");
         let told = story.strip_prefix("The king had").unwrap().trim_start();
         assert!((begun + "e" + &rest).starts_with(told), "what is kept is what was shown");
         // A turn that is refused ends nothing; one that was stopped can be taken back, and is told again from its beginning.
         terminal.type_in("/never\n");
-        terminal.read_until("error: \"/never\" is none of the words");
-        terminal.read_until("> ");
+        terminal.read_until("error: \"/never\" is none of the commands");
+        terminal.read_until("you>   ");
         terminal.type_in("/undo\n");
         terminal.read_until("taken back: \"The king had\"");
-        terminal.read_until("> ");
+        terminal.read_until("you>   ");
         terminal.type_in("The king had\n");
-        terminal.read_until("The king had\r\n");
+        terminal.read_until("The king had\r\nmodel> ");
         terminal.read_until("e");
         terminal.press_ctrl_c();
-        terminal.read_until(", stopped\r\n> ");
+        terminal.read_until(", stopped\r\nyou>   ");
         terminal.press_ctrl_c();
         assert_eq!(terminal.wait(), Some(0), "there is no answer to stop: it ends");
     }
@@ -306,10 +306,10 @@ mod terminal {
     #[test]
     fn ctrl_d_and_quit_end_it() {
         for typed in ["\u{4}", "/quit\n"] {
-            let mut terminal = Terminal::start(&["tell", "--max-new-tokens=3"]);
-            terminal.read_until("> ");
+            let mut terminal = Terminal::start(&["story", "--max-new-tokens=3"]);
+            terminal.read_until("you>   ");
             terminal.type_in("One day\n");
-            terminal.read_until("new tokens\r\n> ");
+            terminal.read_until("generated\r\n");
             terminal.type_in(typed);
             assert_eq!(terminal.wait(), Some(0), "{typed:?}");
         }
@@ -317,7 +317,7 @@ mod terminal {
 
     #[test]
     fn without_a_terminal_ctrl_c_ends_it() {
-        let mut child = crate::program::spawn(&[&["tell"], &LONG[..]].concat());
+        let mut child = crate::program::spawn(&[&["story"], &LONG[..]].concat());
         child.stdin.as_mut().unwrap().write_all(b"The king had\n").unwrap();
         let mut begun = [0; 20];
         child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();

@@ -11,6 +11,7 @@ mod another_way;
 mod batch_checks;
 mod batch_invariance;
 mod beams;
+mod damaged_models;
 mod golden;
 mod graders;
 mod numbers;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use crate::print;
+use crate::output::print;
 
 /// What became of a line.
 #[derive(Serialize)]
@@ -45,8 +45,8 @@ pub struct Outcome {
 pub struct Tokens {
     /// The prompt's.
     pub prompt: Vec<u32>,
-    /// Those that followed.
-    pub new: Vec<u32>,
+    /// The output's.
+    pub generated: Vec<u32>,
 }
 
 /// As it was used: what the line says, or else the model's folder, or else the defaults.

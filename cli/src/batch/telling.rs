@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use console::user_attended_stderr;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::report::{count, per_second, rate, thousands};
-use crate::say;
+use crate::output::{count, per_second, rate, say, thousands};
 
 /// What is done sooner needs no progress.
 const PATIENCE: Duration = Duration::from_secs(2);

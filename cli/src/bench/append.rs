@@ -10,10 +10,9 @@ use page_by_page::model::ModelConfig;
 use serde::Serialize;
 
 use super::{KINDS, Output, append, filled, median, require_little_memory, rows};
-use crate::kv::{Kv, Room, require_chapters};
-use crate::progress::Progress;
-use crate::report::{Table, rate, thousands};
-use crate::{model_dir, print};
+use crate::caches::{Kv, Room};
+use crate::output::{Progress, Table, print, rate, thousands};
+use crate::{model_dir, require};
 
 /// Append tokens to short texts and to long ones, and compare what a token costs
 ///
@@ -69,7 +68,7 @@ impl Append {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&self.chapters())?;
+        require::chapters(&self.chapters())?;
         ensure!(
             !self.kv.contains(&Kv::Recompute),
             "recompute keeps no rows to append to; choose flat, contiguous or paged"

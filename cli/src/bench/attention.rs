@@ -16,10 +16,9 @@ use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
 use super::{Output, median};
-use crate::kv::require_chapters;
-use crate::progress::Progress;
-use crate::report::{Table, count, mib, rate, thousands};
-use crate::{memory, model_dir, print};
+
+use crate::output::{Progress, Table, count, mib, print, rate, thousands};
+use crate::{model_dir, require};
 use online::Difference;
 
 /// Compare decode steps on long texts: rows gathered, read in their pages, or side by side
@@ -120,14 +119,14 @@ impl AttentionBench {
     pub fn run(self) -> Result<()> {
         self.output.check()?;
         let in_place = self.attention.iter().any(|way| *way != Way::Gather);
-        require_chapters(&[3, 4, 5, 6, 7])?;
-        require_chapters(if in_place { &[13] } else { &[] })?;
+        require::chapters(&[3, 4, 5, 6, 7])?;
+        require::chapters(if in_place { &[13] } else { &[] })?;
         let mut model = Model::open(&model_dir(&self.model))?;
         let contexts = self.contexts(model.config().max_positions)?;
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
         let slots = longest.next_multiple_of(self.page_size as usize);
         // A cache of each kind for each text.
-        memory::require_slots(model.kv_layout(), slots.saturating_mul(2 * usize::from(self.texts)))?;
+        require::slots(model.kv_layout(), slots.saturating_mul(2 * usize::from(self.texts)))?;
 
         let progress = Progress::new("measuring", contexts.len() as u64 * 1000);
         let mut steps = Vec::new();
@@ -320,7 +319,7 @@ impl Numbers {
             self.model,
             count(self.threads, "thread"),
             count(self.page_size as usize, "slot"),
-            count(self.texts.into(), "text"),
+            count(self.texts, "text"),
             table.render(),
             differences.render(),
         )

@@ -16,11 +16,10 @@ use serde::Serialize;
 
 use super::Output;
 use super::engine::{Rates, Times};
-use crate::kv::{Kv, require_chapters};
-use crate::progress::Progress;
-use crate::reading::Reading;
-use crate::report::{Table, count, rate, thousands};
-use crate::{memory, model_dir, print};
+use crate::caches::Kv;
+use crate::options::RowOptions;
+use crate::output::{Progress, Table, count, print, rate, thousands};
+use crate::{model_dir, require};
 
 /// Compare a step of several texts with a step of one
 ///
@@ -47,7 +46,7 @@ pub struct Batch {
     #[arg(long, value_name = "P", default_value_t = 16)]
     page_size: usize,
     #[command(flatten)]
-    reading: Reading,
+    rows: RowOptions,
     /// How long to measure; three turns are taken at least
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
@@ -81,10 +80,10 @@ impl Batch {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&CHAPTERS)?;
+        require::chapters(&CHAPTERS)?;
         ensure!(self.page_size > 0, "a page needs at least one slot: the page size is 0");
         let mut model = Model::open(&model_dir(&self.model))?;
-        self.reading.apply(&mut model, Kv::Paged)?;
+        self.rows.apply(&mut model, Kv::Paged)?;
         let config = model.config();
         let positions = config.max_positions;
         ensure!(
@@ -97,8 +96,8 @@ impl Batch {
         let sizes: Vec<usize> = self.texts.iter().map(|texts| usize::from(*texts)).collect();
         let most = sizes.iter().copied().max().unwrap_or(1);
         let pages = most.saturating_mul((self.context + 1).div_ceil(self.page_size));
-        memory::require_pages(model.kv_layout(), self.page_size, pages)?;
-        memory::require("a step", model.step_bytes(most.max(self.context), most), "give fewer --texts")?;
+        require::pages(model.kv_layout(), self.page_size, pages)?;
+        require::memory("a step", model.step_bytes(most.max(self.context), most), "give fewer --texts")?;
         let slab = PageSlab::new(model.kv_layout(), self.page_size, pages)?;
 
         let token = |i: usize| (i * 7919 % config.vocab_size) as u32;

@@ -10,10 +10,9 @@ use page_by_page::model::Model;
 use serde::Serialize;
 
 use super::Output;
-use crate::kv::{Kv, Room, Writing, Written, require_chapters};
-use crate::progress::Progress;
-use crate::report::{Table, thousands};
-use crate::{model_dir, print};
+use crate::caches::{Generated, Generation, Kv, Room};
+use crate::output::{Progress, Table, print, thousands};
+use crate::{model_dir, require};
 
 /// Write the same texts with every cache, and compare what that costs
 ///
@@ -51,7 +50,7 @@ impl Caches {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&[1, 2, 3, 4, 5, 6])?;
+        require::chapters(&[1, 2, 3, 4, 5, 6])?;
         let model = Model::open(&model_dir("storyteller".as_ref()))?;
         let positions = model.config().max_positions;
         for tokens in &self.tokens {
@@ -76,7 +75,7 @@ const PAGE_SIZE: usize = 16;
 
 /// Writes a text with each cache, in turns.
 fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
-    let mut fastest = [const { None::<(Duration, Written)> }; Kv::ALL.len()];
+    let mut fastest = [const { None::<(Duration, Generated)> }; Kv::ALL.len()];
     let start = Instant::now();
     while fastest[0].is_none() || start.elapsed() < PATIENCE {
         for (kv, fastest) in Kv::ALL.into_iter().zip(&mut fastest) {
@@ -88,7 +87,7 @@ fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
             }
         }
     }
-    let runs: Vec<(Duration, Written)> = fastest.into_iter().flatten().collect();
+    let runs: Vec<(Duration, Generated)> = fastest.into_iter().flatten().collect();
     let shortest = runs.iter().map(|(time, _)| *time).min().unwrap_or_default();
     let mut costs = Vec::new();
     for (kv, (time, written)) in Kv::ALL.into_iter().zip(&runs) {
@@ -110,14 +109,14 @@ fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
     Ok(costs)
 }
 
-fn write(model: &Model, kv: Kv, tokens: usize) -> Result<Written> {
+fn write(model: &Model, kv: Kv, tokens: usize) -> Result<Generated> {
     let config = model.config();
     // The token that ends a text also begins the next. No text is cut short here: all are compared at one length.
     let prompt = &config.eos_token_ids[..1];
     let limits = Limits { max_new_tokens: tokens, end_of_text: &[] };
     let mut sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
     let mut cache = kv.cache(config.kv_layout(), Room::for_tokens(config.max_positions, PAGE_SIZE)?)?;
-    let writing = Writing { model, prompt, limits };
+    let writing = Generation { model, prompt, limits };
     Ok(writing.run(cache.as_deref_mut(), &mut |logits| sampler.pick(logits), &mut |_| {})?)
 }
 

@@ -16,11 +16,10 @@ use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
 use super::{Output, median};
-use crate::kv::{Kv, require_chapters};
-use crate::progress::Progress;
-use crate::reading::Reading;
-use crate::report::{Table, count, rate, thousands};
-use crate::{memory, model_dir, print};
+use crate::caches::Kv;
+use crate::options::RowOptions;
+use crate::output::{Progress, Table, count, print, rate, thousands};
+use crate::{model_dir, require};
 
 /// Compare reading pages from a file with computing them
 ///
@@ -50,7 +49,7 @@ pub struct Disk {
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     #[command(flatten)]
-    reading: Reading,
+    rows: RowOptions,
     #[command(flatten)]
     output: Output,
 }
@@ -108,10 +107,10 @@ impl Disk {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&CHAPTERS)?;
+        require::chapters(&CHAPTERS)?;
         ensure!(self.page_size > 0, "a page needs at least one slot: the page size is 0");
         let mut model = Model::open(&model_dir(&self.model))?;
-        self.reading.apply(&mut model, Kv::Paged)?;
+        self.rows.apply(&mut model, Kv::Paged)?;
         let positions = model.config().max_positions;
         ensure!(
             self.tokens > self.page_size && self.tokens <= positions,
@@ -122,8 +121,8 @@ impl Disk {
             thousands(positions as u64)
         );
         let n_pages = self.tokens.div_ceil(self.page_size);
-        memory::require_pages(model.kv_layout(), self.page_size, 2 * n_pages)?;
-        memory::require("reading the text", model.step_bytes(self.tokens, 1), "give fewer --tokens")?;
+        require::pages(model.kv_layout(), self.page_size, 2 * n_pages)?;
+        require::memory("reading the text", model.step_bytes(self.tokens, 1), "give fewer --tokens")?;
 
         let folder = self.folder.clone().unwrap_or_else(std::env::temp_dir);
         let scratch = Scratch(folder.join(format!("page-by-page-bench-{}.pages", std::process::id())));

@@ -19,10 +19,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::{Output, append};
-use crate::kv::require_chapters;
-use crate::progress::Progress;
-use crate::report::{Table, count, rate, thousands};
-use crate::{memory, model_dir, print};
+
+use crate::output::{Progress, Table, count, print, rate, thousands};
+use crate::{model_dir, require};
 
 /// Compare the model's speed with the memory's
 ///
@@ -132,13 +131,13 @@ impl Engine {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&[3])?;
+        require::chapters(&[3])?;
         let model = Model::open(&model_dir(&self.model))?;
         let config = model.config();
         let positions = config.max_positions;
         ensure!(positions > 2 * PROMPT, "the model has {positions} positions, too few to measure it");
         let (prefill, steps) = (PREFILL.min(positions), STEPS.min(positions - PROMPT));
-        memory::require_slots(config.kv_layout(), 2 * (PROMPT + steps) + prefill)?;
+        require::slots(config.kv_layout(), 2 * (PROMPT + steps) + prefill)?;
         let text: Vec<u32> = (0..prefill.max(PROMPT + steps)).map(|i| (i * 7919 % config.vocab_size) as u32).collect();
         let cache = |slots| ContiguousCache::new(config.kv_layout(), slots);
 
@@ -221,7 +220,7 @@ impl Engine {
         const STEPS: usize = 5;
         let layout = model.config().kv_layout();
         let most = (STEPS * 20).min(model.config().max_positions - tokens);
-        memory::require_slots(layout, tokens + most)?;
+        require::slots(layout, tokens + most)?;
         let mut cache = ContiguousCache::new(layout, tokens + most);
         let rows: Vec<f32> = (0..layout.kv_width()).map(|i| (i % 13) as f32 / 13.0 - 0.5).collect();
         for _ in 0..tokens {

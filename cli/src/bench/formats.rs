@@ -15,11 +15,9 @@ use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
 use super::Output;
-use crate::kv::require_chapters;
-use crate::memory;
-use crate::progress::Progress;
-use crate::report::{Table, count, thousands};
-use crate::{model_dir, print};
+
+use crate::output::{Progress, Table, count, print, thousands};
+use crate::{model_dir, require};
 
 /// Read a text and write stories with rows in each format, and compare with f32
 ///
@@ -115,7 +113,7 @@ impl Formats {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&[1, 3, 13, 14])?;
+        require::chapters(&[1, 3, 13, 14])?;
         ensure!(self.page_size > 0, page_by_page::cache::CacheError::NoSlots);
         ensure!(self.text_tokens > 0, "texts of 0 tokens: give them at least one (--text-tokens)");
         let dir = model_dir(&self.model);
@@ -126,7 +124,7 @@ impl Formats {
         let what = format!("reading {} in each format", count(text.len(), "token"));
         let logits = text.len().saturating_mul(2 * size_of::<f32>() * model.config().vocab_size);
         let bytes = model.step_bytes(text.len(), text.len()).saturating_add(logits);
-        memory::require(&what, bytes, "give a shorter text")?;
+        require::memory(&what, bytes, "give a shorter text")?;
         let prompts = self.prompts.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<Vec<_>, _>>()?;
         for (prompt, tokens) in self.prompts.iter().zip(&prompts) {
             ensure!(!tokens.is_empty(), "an empty prompt: give each story at least one word (--prompts)");
@@ -179,7 +177,7 @@ impl Formats {
         let mut stories = Vec::new();
         for prompt in prompts {
             let slots = prompt.len() + self.max_new_tokens;
-            memory::require_slots(model.kv_layout(), slots)?;
+            require::slots(model.kv_layout(), slots)?;
             let mut cache = ContiguousCache::new(model.kv_layout(), slots);
             let mut teller = Cached::in_place(model, &mut cache);
             stories.push(generate(&mut teller, prompt, limits, &mut argmax, &mut |_| ())?);

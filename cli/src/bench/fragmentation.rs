@@ -7,9 +7,9 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use serde_json::json;
 
 use super::Output;
-use crate::kv::require_chapters;
-use crate::print;
-use crate::report::{count, thousands};
+
+use crate::output::{count, print, thousands};
+use crate::require;
 
 /// Show free memory that a text cannot use, or pages that it can
 ///
@@ -76,7 +76,7 @@ impl Fragmentation {
     }
 
     fn take_pages(&self, page_size: usize) -> Result<()> {
-        require_chapters(&[4])?;
+        require::chapters(&[4])?;
         ensure!(page_size > 0, "the page size is 0; a page needs at least one slot");
         let pages_of = |tokens: usize| tokens.div_ceil(page_size);
         let n_pages = self.capacity / page_size;

@@ -14,19 +14,18 @@ mod speculation;
 mod waste;
 mod workload;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::{CacheError, KvLayout, Rewind};
-use page_by_page::files;
 use serde::Serialize;
 
-use super::kv::{Kv, Room};
-use super::memory;
-use super::report::{mib, thousands};
+use super::caches::{Kv, Room};
+use crate::output::{mib, thousands};
+use crate::require;
 
 /// Measure the engine and the caches
 ///
@@ -86,34 +85,17 @@ impl Output {
     /// Refuses, before anything is measured, a file that could not be written.
     fn check(&self) -> Result<()> {
         match &self.json {
-            Some(file) => check_json(file),
+            Some(file) => require::writable(file),
             None => Ok(()),
         }
     }
 
     fn write(&self, numbers: &impl Serialize) -> Result<()> {
         match &self.json {
-            Some(file) => write_json(file, numbers),
+            Some(file) => require::write(file, (serde_json::to_string_pretty(numbers)? + "\n").as_bytes()),
             None => Ok(()),
         }
     }
-}
-
-/// True for what is there and takes what is written as it comes: standard output, say.
-fn is_a_stream(file: &Path) -> bool {
-    std::fs::metadata(file).is_ok_and(|found| !found.is_file() && !found.is_dir())
-}
-
-fn check_json(file: &Path) -> Result<()> {
-    let checked = if is_a_stream(file) { Ok(()) } else { files::check_writable(file) };
-    checked.with_context(|| format!("cannot write {}", file.display()))
-}
-
-fn write_json(file: &Path, numbers: &impl Serialize) -> Result<()> {
-    let json = serde_json::to_string_pretty(numbers)? + "\n";
-    let written =
-        if is_a_stream(file) { std::fs::write(file, json) } else { files::write_whole(file, json.as_bytes()) };
-    written.with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The caches that keep rows, in the order of the book.
@@ -124,7 +106,7 @@ const MEMORY: usize = 1 << 30;
 
 /// Refuses caches with so many slots in all, if their rows take too much memory to measure in passing.
 fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
-    let bytes = memory::slot_bytes(layout, slots)?;
+    let bytes = require::slot_bytes(layout, slots)?;
     ensure!(
         bytes <= MEMORY,
         "{} slots of {} bytes are needed at once, {} of at most {}; give shorter lengths, or smaller pages",
@@ -133,7 +115,7 @@ fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
         mib(bytes),
         mib(MEMORY)
     );
-    memory::require_slots(layout, slots)
+    require::slots(layout, slots)
 }
 
 /// A cache that holds `tokens` tokens.

@@ -11,10 +11,9 @@ use page_by_page::model::ModelConfig;
 use serde::Serialize;
 
 use super::{KINDS, Output, append, filled, median, require_little_memory, rows};
-use crate::kv::{Kv, Room, require_chapters};
-use crate::progress::Progress;
-use crate::report::{Table, rate, thousands};
-use crate::{model_dir, print};
+use crate::caches::{Kv, Room};
+use crate::output::{Progress, Table, print, rate, thousands};
+use crate::{model_dir, require};
 
 /// Forget the newest tokens of texts, and compare that with copying the others
 ///
@@ -67,7 +66,7 @@ impl Rewinding {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&[2, 3, 4, 5, 6, 7])?;
+        require::chapters(&[2, 3, 4, 5, 6, 7])?;
         let layout = ModelConfig::open(&model_dir(&self.model))?.kv_layout();
         for tokens in &self.tokens {
             ensure!(*tokens >= FEW, "a text of {tokens} tokens: expected at least {FEW}, as so many are forgotten");

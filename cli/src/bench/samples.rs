@@ -14,9 +14,8 @@ use serde::Serialize;
 
 use super::{Output, require_little_memory, rows};
 use crate::generate::MOST_TEXTS;
-use crate::kv::require_chapters;
-use crate::report::{Table, thousands};
-use crate::{model_dir, print};
+use crate::output::{Table, print, thousands};
+use crate::{model_dir, require};
 
 /// Count what several texts of one prompt cost, apart and shared
 ///
@@ -62,7 +61,7 @@ impl Samples {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&[4, 5, 6, 10])?;
+        require::chapters(&[4, 5, 6, 10])?;
         ensure!(self.prompt_tokens > 0, "a prompt of 0 tokens: give it at least one (--prompt-tokens)");
         ensure!(self.new_tokens > 0, "texts of 0 new tokens: ask for at least one (--new-tokens)");
         ensure!(self.page_size > 0, CacheError::NoSlots);

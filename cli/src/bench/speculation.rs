@@ -12,11 +12,10 @@ use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
 use super::{Output, median};
-use crate::drafting::{Drafting, Guesser, Guesses, Rule};
-use crate::kv::{Kv, Room, Writing, require_chapters};
-use crate::progress::Progress;
-use crate::report::Table;
-use crate::{model_dir, print};
+use crate::caches::{Generation, Kv, Room};
+use crate::drafts::{AcceptRule, DraftCounters, DraftOptions, DraftSource};
+use crate::output::{Progress, Table, print};
+use crate::{model_dir, require};
 
 /// Write the same texts with guesses of several lengths, and compare that with writing them without
 ///
@@ -39,8 +38,8 @@ pub struct Speculation {
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: std::path::PathBuf,
     /// Which guesses are kept
-    #[arg(long, value_name = "RULE", value_enum, default_value_t = Rule::Match)]
-    accept: Rule,
+    #[arg(long, value_name = "RULE", value_enum, default_value_t = AcceptRule::Match)]
+    accept: AcceptRule,
     /// Below 1 safer, above 1 wilder, 0 always the likeliest token
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
@@ -79,7 +78,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 struct Numbers {
     model: String,
     draft: String,
-    accept: Rule,
+    accept: AcceptRule,
     temperature: f32,
     #[serde(flatten)]
     passes: Passes,
@@ -100,7 +99,7 @@ struct Passes {
 struct Run {
     draft_len: usize,
     #[serde(flatten)]
-    guesses: Guesses,
+    guesses: DraftCounters,
     acceptance_rate: f64,
     /// The share of the guesses that the sample rule is to accept, by the probabilities of those that were looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,7 +113,7 @@ impl Speculation {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&[self.kv.chapters(), self.accept.chapters()].concat())?;
+        require::chapters(&[self.kv.chapters(), self.accept.chapters()].concat())?;
         self.sampling(0).check()?;
         ensure!(self.max_new_tokens > 0, "texts of 0 tokens: expected at least 1");
         let model = Model::open(&model_dir(&self.model))?;
@@ -127,7 +126,7 @@ impl Speculation {
         let lengths: Vec<usize> = [&[0], &self.draft_lens[..]].concat();
         let progress = Progress::new("writing", (TURNS * lengths.len() * prompts.len()) as u64);
         let mut times = vec![Vec::new(); lengths.len()];
-        let mut guesses = vec![Guesses::default(); lengths.len()];
+        let mut guesses = vec![DraftCounters::default(); lengths.len()];
         let mut to_expect = vec![0.0; lengths.len()];
         for _ in 0..TURNS {
             for (index, k) in lengths.iter().enumerate() {
@@ -147,7 +146,8 @@ impl Speculation {
             draft_len: lengths[run],
             guesses: guesses[run],
             acceptance_rate: guesses[run].acceptance_rate(),
-            rate_to_expect: (self.accept == Rule::Sample).then(|| to_expect[run] / guesses[run].drafted.max(1) as f64),
+            rate_to_expect: (self.accept == AcceptRule::Sample)
+                .then(|| to_expect[run] / guesses[run].drafted.max(1) as f64),
             target_passes_per_token: guesses[run].target_passes_per_token(),
             share_of_time: seconds[run] / seconds[0],
         });
@@ -168,9 +168,9 @@ impl Speculation {
         Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed }
     }
 
-    fn guesser(&self, model: &Model, tokenizer: &Tokenizer, tokens: usize) -> Result<Guesser> {
+    fn guesser(&self, model: &Model, tokenizer: &Tokenizer, tokens: usize) -> Result<DraftSource> {
         let draft_len = self.draft_lens.iter().copied().max().unwrap_or(0);
-        let drafting = Drafting { drafter: Some(self.draft.clone()), draft_len, accept: self.accept };
+        let drafting = DraftOptions { drafter: Some(self.draft.clone()), draft_len, accept: self.accept };
         match drafting.open(model, tokenizer, self.kv, tokens, PAGE_SIZE)? {
             Some(guesser) => Ok(guesser),
             None => bail!("nobody drafts: give --draft"),
@@ -185,7 +185,7 @@ impl Speculation {
         prompt: &[u32],
         seed: u64,
         k: usize,
-        (guesses, to_expect): (&mut Guesses, &mut f64),
+        (guesses, to_expect): (&mut DraftCounters, &mut f64),
     ) -> Result<Duration> {
         let sampling = self.sampling(seed);
         let tokens = prompt.len() + self.max_new_tokens;
@@ -193,11 +193,11 @@ impl Speculation {
         let mut guesser = self.guesser(model, tokenizer, tokens)?;
         let mut sampler = Sampler::new(sampling);
         let limits = Limits { max_new_tokens: self.max_new_tokens, end_of_text: &[] };
-        let writing = Writing { model, prompt, limits };
+        let writing = Generation { model, prompt, limits };
         let start = Instant::now();
         if k == 0 {
             let mut pick = |row: &[f32]| {
-                guesses.note(&Default::default(), 1);
+                guesses.count(&Default::default(), 1);
                 sampler.pick(row)
             };
             writing.run(cache.as_deref_mut(), &mut pick, &mut |_| {})?;
@@ -207,10 +207,10 @@ impl Speculation {
             let mut accept = |draft: &_, rows: &[Vec<f32>]| {
                 let mut seen = |p: &[f32], q: &[f32]| *to_expect += share_to_expect(p, q);
                 let new_tokens = self.accept.judge(draft, rows, &mut sampler, &mut seen);
-                guesses.note(draft, new_tokens.len());
+                guesses.count(draft, new_tokens.len());
                 new_tokens
             };
-            writing.run_ahead(cache.as_deref_mut(), drafter, k, &mut accept, &mut |_| {})
+            writing.run_with_drafts(cache.as_deref_mut(), drafter, k, &mut accept, &mut |_| {})
         })?;
         Ok(start.elapsed())
     }
@@ -218,8 +218,8 @@ impl Speculation {
     fn passes(&self, model: &Model, tokenizer: &Tokenizer) -> Result<Passes> {
         let most = BEHIND + PASSES[PASSES.len() - 1];
         let small = match self.guesser(model, tokenizer, most)? {
-            Guesser::Model { model, .. } => Some(model),
-            Guesser::Lookup(_) => None,
+            DraftSource::Model { model, .. } => Some(model),
+            DraftSource::Lookup(_) => None,
         };
         let mut cases: Vec<(&Model, usize)> = PASSES.iter().map(|n| (model, *n)).collect();
         cases.extend(small.as_ref().map(|small| (&**small, 1)));
@@ -262,7 +262,7 @@ fn render(numbers: &Numbers) -> String {
     if let Some(cost) = numbers.passes.draft_pass {
         passes.line(["1 token, draft model".into(), format!("{cost:.2}")]);
     }
-    let sampled = numbers.accept == Rule::Sample;
+    let sampled = numbers.accept == AcceptRule::Sample;
     let to_expect = sampled.then_some("to expect");
     let heading = ["k", "drafted", "accepted", "share"].into_iter().chain(to_expect);
     let mut runs = Table::new(1, &heading.chain(["passes per token", "time"]).collect::<Vec<_>>());

@@ -9,9 +9,9 @@ use page_by_page::model::ModelConfig;
 use serde_json::json;
 
 use super::Output;
-use crate::kv::require_chapters;
-use crate::report::{Table, thousands};
-use crate::{memory, model_dir, print};
+
+use crate::output::{Table, print, thousands};
+use crate::{model_dir, require};
 
 /// Count the slots that caches waste
 ///
@@ -40,7 +40,7 @@ impl Waste {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(if self.page_size.is_some() { &[3, 4, 5, 6] } else { &[3] })?;
+        require::chapters(if self.page_size.is_some() { &[3, 4, 5, 6] } else { &[3] })?;
         let usages = match self.page_size {
             None => self.reserve()?,
             Some(page_size) => self.take_pages(page_size)?,
@@ -63,7 +63,7 @@ impl Waste {
 impl Waste {
     fn reserve(&self) -> Result<Vec<Usage>> {
         let layout = layout()?;
-        memory::require_slots(layout, self.capacity.saturating_mul(self.lengths.len()))?;
+        require::slots(layout, self.capacity.saturating_mul(self.lengths.len()))?;
         let fill = |length: &usize| {
             let mut cache = ContiguousCache::new(layout, self.capacity);
             grow(&mut cache, *length)
@@ -75,7 +75,7 @@ impl Waste {
         let layout = layout()?;
         let pages = self.lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
         let n_pages = pages.fold(0, usize::saturating_add).max(1);
-        memory::require_pages(layout, page_size, n_pages)?;
+        require::pages(layout, page_size, n_pages)?;
         let slab = PageSlab::new(layout, page_size, n_pages)?;
         // All stay alive to the end: they share the pages.
         let mut caches = Vec::new();

@@ -12,9 +12,8 @@ use page_by_page::prefixes::Prefixes;
 use serde::Serialize;
 
 use super::{Output, median};
-use crate::kv::require_chapters;
-use crate::print;
-use crate::report::{Table, rate, thousands};
+use crate::output::{Table, print, rate, thousands};
+use crate::require;
 
 /// Measure what it costs to evict a page, and to count those that could be evicted, where more and more pages are held
 ///
@@ -50,7 +49,7 @@ impl Workload {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         self.output.check()?;
-        require_chapters(&[4, 5, 11])?;
+        require::chapters(&[4, 5, 11])?;
         for pages in &self.pages {
             ensure!(
                 (1..=MOST_PAGES).contains(pages),

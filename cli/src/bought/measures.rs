@@ -41,10 +41,10 @@ use page_by_page::workload::{PageCounters, Pages, Trace, run};
 use serde::Deserialize;
 
 use super::watched::Measure;
-use crate::drafting::{Drafting, Guesses, Rule};
-use crate::kv::{Kv, Room, Writing};
+use crate::caches::{Generation, Kv, Room};
+use crate::drafts::{AcceptRule, DraftCounters, DraftOptions};
 use crate::model_dir;
-use crate::report::thousands;
+use crate::output::thousands;
 
 /// What a chapter bought, and how to count it.
 pub struct Bought {
@@ -188,7 +188,7 @@ fn told_with(cache: impl FnOnce(KvLayout) -> Box<dyn InPlace>) -> Result<(u64, U
     let (model, tokenizer) = open("storyteller-draft")?;
     let prompt = tokenizer.encode("Once upon a time")?;
     let mut cache = cache(model.kv_layout());
-    let writing = Writing { model: &model, prompt: &prompt, limits: limits(NEW_TOKENS) };
+    let writing = Generation { model: &model, prompt: &prompt, limits: limits(NEW_TOKENS) };
     let written = writing.run(Some(cache.as_mut()), &mut argmax, &mut |_| {})?;
     ensure!(
         written.tokens.len() == NEW_TOKENS,
@@ -369,10 +369,10 @@ const BEGINNINGS: [&str; 4] = ["Once upon a time", "There was a king", "In a sma
 const GUESSED: usize = 100;
 
 /// Tells the four texts with guesses, two at a time; returns what became of the guesses, and the texts.
-fn guessed(temperature: f32, accept: Rule) -> Result<(Guesses, Vec<Vec<u32>>)> {
+fn guessed(temperature: f32, accept: AcceptRule) -> Result<(DraftCounters, Vec<Vec<u32>>)> {
     let (model, tokenizer) = open("storyteller")?;
-    let drafting = Drafting { drafter: Some(PathBuf::from("storyteller-draft")), draft_len: 2, accept };
-    let mut guesses = Guesses::default();
+    let drafting = DraftOptions { drafter: Some(PathBuf::from("storyteller-draft")), draft_len: 2, accept };
+    let mut guesses = DraftCounters::default();
     let mut texts = Vec::new();
     for (seed, beginning) in (0..).zip(BEGINNINGS) {
         let sampling = Sampling { temperature, top_k: 0, top_p: 0.95, seed };
@@ -381,14 +381,14 @@ fn guessed(temperature: f32, accept: Rule) -> Result<(Guesses, Vec<Vec<u32>>)> {
         let mut cache = Kv::Contiguous.cache(model.kv_layout(), Room::for_tokens(tokens, PAGE_SIZE)?)?;
         let guesser = drafting.open(&model, &tokenizer, Kv::Contiguous, tokens, PAGE_SIZE)?;
         let mut sampler = Sampler::new(sampling);
-        let writing = Writing { model: &model, prompt: &prompt, limits: limits(GUESSED) };
+        let writing = Generation { model: &model, prompt: &prompt, limits: limits(GUESSED) };
         let written = guesser.context("nobody drafts")?.work(accept, sampling, |drafter| {
             let mut judge = |draft: &_, rows: &[Vec<f32>]| {
                 let new_tokens = accept.apply(draft, rows, &mut sampler);
-                guesses.note(draft, new_tokens.len());
+                guesses.count(draft, new_tokens.len());
                 new_tokens
             };
-            writing.run_ahead(cache.as_deref_mut(), drafter, drafting.draft_len, &mut judge, &mut |_| {})
+            writing.run_with_drafts(cache.as_deref_mut(), drafter, drafting.draft_len, &mut judge, &mut |_| {})
         })?;
         texts.push(written.tokens);
     }
@@ -413,7 +413,7 @@ fn speculation() -> Result<Vec<Line>> {
             &mut |_| {},
         )?);
     }
-    let (guesses, ahead) = guessed(0.0, Rule::Match)?;
+    let (guesses, ahead) = guessed(0.0, AcceptRule::Match)?;
     ensure!(ahead == texts, "with guesses the texts are other ones than without");
     let tokens = texts.iter().map(Vec::len).sum::<usize>().max(1);
     Ok(vec![
@@ -427,9 +427,9 @@ fn speculation() -> Result<Vec<Line>> {
 }
 
 fn chance() -> Result<Vec<Line>> {
-    let (matched, _) = guessed(0.8, Rule::Match)?;
-    let (sampled, _) = guessed(0.8, Rule::Sample)?;
-    let (share, ratio) = (Guesses::acceptance_rate, Guesses::target_passes_per_token);
+    let (matched, _) = guessed(0.8, AcceptRule::Match)?;
+    let (sampled, _) = guessed(0.8, AcceptRule::Sample)?;
+    let (share, ratio) = (DraftCounters::acceptance_rate, DraftCounters::target_passes_per_token);
     Ok(vec![
         line("guesses accepted, at temperature 0.8", Number::Share(share(&matched)), Number::Share(share(&sampled))),
         line("passes of the target for each token", Number::Ratio(ratio(&matched)), Number::Ratio(ratio(&sampled))),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use page_by_page::chapters::Chapter;
 
 use super::measures::Line;
-use crate::report::{mib, time};
+use crate::output::{mib, time};
 
 /// What a measure may take.
 #[derive(Clone, Copy)]

@@ -9,11 +9,10 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, StepError};
 use serde::Serialize;
 
-use super::{Generate, Timings, Tokens, whose_chapters};
-use crate::kv::{Kv, require_chapters};
-use crate::progress::Progress;
-use crate::report::{Table, count, mib, per_second, rate, thousands, time};
-use crate::{memory, model_dir, print, say};
+use super::{Generate, Timings, Tokens};
+use crate::caches::Kv;
+use crate::output::{Progress, Table, count, mib, per_second, print, print_json, rate, say, thousands, time};
+use crate::require;
 
 /// The pages, forks and beams.
 const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
@@ -48,17 +47,15 @@ impl Generate {
     pub(super) fn search(&self, width: usize) -> Result<()> {
         self.refuse_what_no_beam_needs()?;
         let beginning = self.only_prompt("--beams")?;
-        require_chapters(&CHAPTERS)?;
-        let dir = model_dir(&self.model);
-        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
-        self.reading.apply(&mut model, Kv::Paged)?;
+        require::chapters(&CHAPTERS)?;
+        let (model, tokenizer) = self.model.open(self.rows, Kv::Paged)?;
         let prompt = tokenizer.encode(beginning)?;
         model.check(&prompt, 0)?;
         let max_new_tokens = self.new_tokens_that_fit("", prompt.len(), model.config())?;
         require_memory(&model, prompt.len(), width)?;
         let room = self.room_for_beams(prompt.len(), max_new_tokens, width)?;
         let layout = model.kv_layout();
-        memory::require_pages(layout, room.page_size, room.n_pages)?;
+        require::pages(layout, room.page_size, room.n_pages)?;
         let slab = PageSlab::new(layout, room.page_size, room.n_pages)?;
         room.require_for(prompt.len(), max_new_tokens)?;
 
@@ -70,7 +67,7 @@ impl Generate {
         let texts = found.iter().map(|found| words(&tokenizer, &found.tokens)).collect::<Result<_>>()?;
         let searched = Searched { prompt, max_new_tokens, width, room, found, texts, work };
         if self.json {
-            return print(&(serde_json::to_string(&self.likeliest(beginning, &searched)?)? + "\n"));
+            return print_json(&self.likeliest(beginning, &searched)?);
         }
         let best = searched.texts.first().context("the search has found no text")?;
         print(&format!("{beginning}{best}\n"))?;
@@ -79,20 +76,23 @@ impl Generate {
 
     fn refuse_what_no_beam_needs(&self) -> Result<()> {
         ensure!(
-            self.samples.is_none(),
+            self.several.samples.is_none(),
             "--beams looks for the likeliest text, --samples draws several by chance: use one or the other"
         );
-        ensure!(!self.prefix_cache, "--prefix-cache is for several prompts, --beams for one: use one or the other");
+        ensure!(
+            !self.several.prefix_cache,
+            "--prefix-cache is for several prompts, --beams for one: use one or the other"
+        );
         self.refuse_what_serves_one_text("--beams follows several: use one or the other")?;
         ensure!(
-            self.choosing.temperature.is_none_or(|temperature| temperature == 0.0)
-                && self.choosing.top_k.is_none()
-                && self.choosing.top_p.is_none(),
+            self.sampling.temperature.is_none_or(|temperature| temperature == 0.0)
+                && self.sampling.top_k.is_none()
+                && self.sampling.top_p.is_none(),
             "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k \
              and --top-p"
         );
         ensure!(
-            self.kv.is_none_or(|kv| kv == Kv::Paged),
+            self.cache.kv.is_none_or(|kv| kv == Kv::Paged),
             "--beams follows texts that share their pages, and --kv {} has none; leave out --kv, or give --kv paged",
             self.kv()
         );
@@ -100,13 +100,13 @@ impl Generate {
     }
 
     fn room_for_beams(&self, n_prompt: usize, max_new_tokens: usize, width: usize) -> Result<Room> {
-        let page_size = self.page_size;
+        let page_size = self.cache.page_size;
         ensure!(page_size > 0, CacheError::NoSlots);
         // No page of the prompt is taken twice but the last, if it is filled in part.
         let full = n_prompt / page_size;
         let each = (n_prompt + max_new_tokens).div_ceil(page_size);
         let always_enough = full.saturating_add((each - full).saturating_mul(width));
-        Ok(Room { page_size, n_pages: self.pages.unwrap_or(always_enough), always_enough })
+        Ok(Room { page_size, n_pages: self.cache.pages.unwrap_or(always_enough), always_enough })
     }
 
     fn report_beams(&self, model: &Model, searched: &Searched) -> Result<()> {
@@ -114,7 +114,7 @@ impl Generate {
         let config = model.config();
         let weights = model.weights().map(|weight| weight.bytes().len()).sum();
         let (pages, size) = (thousands(room.n_pages as u64), count(room.page_size, "slot"));
-        let peak_bytes = memory::slot_bytes(model.kv_layout(), work.peak_pages * room.page_size)?;
+        let peak_bytes = require::slot_bytes(model.kv_layout(), work.peak_pages * room.page_size)?;
         let decoded = (work.rows_projected as usize).saturating_sub(prompt.len());
         say("");
         for line in searched.table().render().lines() {
@@ -122,7 +122,7 @@ impl Generate {
         }
         say("");
         for (name, text) in [
-            ("model", format!("{}, {} layers, {} of weights", self.model.display(), config.n_layers, mib(weights))),
+            ("model", format!("{}, {} layers, {} of weights", self.model.name(), config.n_layers, mib(weights))),
             ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
             ("prefill", format!("{} in {}", count(prompt.len(), "token"), time(work.prefill))),
             ("decode", {
@@ -136,7 +136,7 @@ impl Generate {
                 format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied as usize, "row")),
             ),
             ("pages", format!("{} of {pages} at the peak, {size} each", thousands(work.peak_pages as u64))),
-            ("chapters", whose_chapters(&[&CHAPTERS[..], &self.reading.chapters(Kv::Paged)].concat())),
+            ("chapters", require::whose_chapters(&[&CHAPTERS[..], &self.rows.chapters(Kv::Paged)].concat())),
         ] {
             say(&format!("{name:<9}  {text}"));
         }
@@ -159,10 +159,10 @@ impl Generate {
         Ok(Likeliest {
             prompt: beginning,
             text: texts[0].text,
-            tokens: Tokens { prompt, new: &best.tokens },
+            tokens: Tokens { prompt, generated: &best.tokens },
             texts,
             kv: Kv::Paged.to_string(),
-            model: self.model.display().to_string(),
+            model: self.model.name(),
             beams: *width,
             length_penalty: LENGTH_PENALTY,
             counters: Counters {
@@ -186,11 +186,11 @@ fn require_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
     let vocab_size = model.config().vocab_size;
     let advice = "give fewer beams, or a shorter prompt";
     let what = format!("reading {}", count(n_prompt.max(width), "token"));
-    memory::require(&what, model.step_bytes(n_prompt.max(width), width), advice)?;
+    require::memory(&what, model.step_bytes(n_prompt.max(width), width), advice)?;
     // Each token of each beam: its log-probability, and a candidate.
     let bytes = width.saturating_mul(vocab_size).saturating_mul(size_of::<f32>() + 24);
     let what = format!("choosing among {} of {}", count(vocab_size, "token"), count(width, "beam"));
-    memory::require(&what, bytes, advice)
+    require::memory(&what, bytes, advice)
 }
 
 impl Room {

@@ -19,8 +19,8 @@ use page_by_page::serving::{Generated, Serving, Step, Totals};
 
 use super::Generate;
 use super::several::{Asked, MOST_TOKENS, Pages};
+use crate::caches::Kv;
 use crate::generate::MOST_TEXTS;
-use crate::kv::Kv;
 
 /// A text on its way.
 pub struct Story<'t> {
@@ -101,7 +101,7 @@ impl<'m> Growing<'m> {
         let mut later = Vec::new();
         let steps = match pages {
             Some(pages) => {
-                let prefixes: Box<dyn Prefixes> = match options.prefix_cache {
+                let prefixes: Box<dyn Prefixes> = match options.several.prefix_cache {
                     true => Box::new(PrefixCache::new(pages.page_size)?),
                     false => Box::new(NoPrefixes::new(pages.page_size)?),
                 };
@@ -112,7 +112,7 @@ impl<'m> Growing<'m> {
                     later = asked.iter().rev().map(|a| (a.prompt.clone(), a.max_new_tokens, sampler(a))).collect();
                 }
                 // With a prefix cache one text begins in a step, and finds the pages of those before it.
-                let at_once = if options.prefix_cache { 0 } else { later.len() };
+                let at_once = if options.several.prefix_cache { 0 } else { later.len() };
                 for (prompt, max_new_tokens, sampler) in later.drain(later.len() - at_once..).rev() {
                     serving.submit(prompt, max_new_tokens, sampler)?;
                 }
@@ -198,7 +198,7 @@ impl Generate {
         let layout = model.kv_layout();
         match self.kv() {
             Kv::Flat => Some(Box::new(FlatCache::new(layout))),
-            Kv::Contiguous => Some(Box::new(ContiguousCache::new(layout, self.capacity.unwrap_or(text.most())))),
+            Kv::Contiguous => Some(Box::new(ContiguousCache::new(layout, self.cache.capacity.unwrap_or(text.most())))),
             Kv::Recompute | Kv::Paged => None,
         }
     }

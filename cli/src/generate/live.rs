@@ -22,7 +22,7 @@ use console::{Term, colors_enabled_stderr, measure_text_width, user_attended, us
 
 use super::growing::{Growing, Story};
 use super::several::Asked;
-use crate::report::{count, thousands};
+use crate::output::{count, thousands};
 
 /// Columns that a text has at least, if there is room for more than one beside it.
 const COLUMN: usize = 34;

@@ -14,12 +14,10 @@ use serde::Serialize;
 
 use super::growing::{Growing, Story};
 use super::live::Live;
-use super::{Generate, MOST_TEXTS, SamplingUsed, Timings, Tokens, describe, whose_chapters};
-use crate::kv::{Kv, Room, require_chapters};
-use crate::memory;
-use crate::progress::Progress;
-use crate::report::{Table, count, mib, per_second, rate, thousands, time};
-use crate::{model_dir, print, say};
+use super::{Generate, MOST_TEXTS, SamplingUsed, Timings, Tokens};
+use crate::caches::{Kv, Room};
+use crate::output::{Progress, Table, count, describe, mib, per_second, print, print_json, rate, say, thousands, time};
+use crate::require;
 
 /// Tokens that a step computes, at most.
 pub const MOST_TOKENS: usize = 4096;
@@ -67,15 +65,15 @@ impl Generate {
     /// Tells a text for each of the prompts, all in turns.
     pub(super) fn tell_several(&self, beginnings: &[String]) -> Result<()> {
         ensure!(
-            !self.prefix_cache || self.kv() == Kv::Paged,
+            !self.several.prefix_cache || self.kv() == Kv::Paged,
             "--prefix-cache keeps pages, and --kv {} has none; leave out --kv, or give --kv paged",
             self.kv()
         );
         self.refuse_what_serves_one_text("several were asked for; give one prompt")?;
         let (model, tokenizer) = self.open()?;
-        let sampling = self.choosing.sampling(model.config())?;
+        let sampling = self.sampling.sampling(model.config())?;
         let chapters = self.chapters_of_several(sampling);
-        require_chapters(&chapters)?;
+        require::chapters(&chapters)?;
         let mut asked = Vec::new();
         for (beginning, number) in beginnings.iter().zip(1..) {
             ensure!(!beginning.is_empty(), "text {number}: the prompt is empty; give the text a beginning");
@@ -86,27 +84,27 @@ impl Generate {
 
     /// Tells so many texts of one prompt, each with a seed of its own. In pages, they share those of the prompt.
     pub(super) fn tell_samples(&self, n_samples: usize) -> Result<()> {
-        ensure!(!self.prefix_cache, "--prefix-cache is for several prompts, --samples for one: use one or the other");
+        ensure!(
+            !self.several.prefix_cache,
+            "--prefix-cache is for several prompts, --samples for one: use one or the other"
+        );
         self.refuse_what_serves_one_text("--samples tells several: use one or the other")?;
         let beginning = self.only_prompt("--samples")?;
         let (model, tokenizer) = self.open()?;
-        let sampling = self.choosing.sampling(model.config())?;
+        let sampling = self.sampling.sampling(model.config())?;
         let chapters = self.chapters_of_several(sampling);
-        require_chapters(&chapters)?;
+        require::chapters(&chapters)?;
         if sampling.temperature == 0.0 && n_samples > 1 {
             say("note: at temperature 0 nothing is drawn: all samples are the same text");
         }
         let first = self.asked("", beginning, &model, &tokenizer)?;
-        let seeds = (0..n_samples as u64).map(|sample| self.choosing.seed.wrapping_add(sample));
+        let seeds = (0..n_samples as u64).map(|sample| self.sampling.seed.wrapping_add(sample));
         let asked: Vec<Asked<'_>> = seeds.map(|seed| Asked { seed, ..first.clone() }).collect();
         self.tell(&asked, Texts { model, tokenizer, sampling, chapters, are_samples: true })
     }
 
     fn open(&self) -> Result<(Model, Tokenizer)> {
-        let dir = model_dir(&self.model);
-        let mut model = Model::open(&dir)?;
-        self.reading.apply(&mut model, self.kv())?;
-        Ok((model, Tokenizer::open(&dir)?))
+        self.model.open(self.rows, self.kv())
     }
 
     fn tell(&self, asked: &[Asked<'_>], texts: Texts) -> Result<()> {
@@ -124,7 +122,11 @@ impl Generate {
             let n_new = growing.step()?;
             match &mut live {
                 Some(live) => {
-                    live.draw(&growing, pages.as_ref().map(|pages| pages.n_pages), are_forks || self.prefix_cache);
+                    live.draw(
+                        &growing,
+                        pages.as_ref().map(|pages| pages.n_pages),
+                        are_forks || self.several.prefix_cache,
+                    );
                     if let Some(pause) = self.pause().and_then(|pause| pause.checked_sub(start.elapsed())) {
                         thread::sleep(pause);
                     }
@@ -141,10 +143,10 @@ impl Generate {
         }
         drop(progress);
         let pages = pages.as_ref();
-        let (has_prefixes, share_pages) = (self.prefix_cache, are_forks || self.prefix_cache);
+        let (has_prefixes, share_pages) = (self.several.prefix_cache, are_forks || self.several.prefix_cache);
         let told = Told { sampling, growing: &growing, asked, pages, are_samples, share_pages, has_prefixes };
         if self.json {
-            print(&(serde_json::to_string(&self.stories(&told))? + "\n"))?;
+            print_json(&self.stories(&told))?;
         } else {
             in_order.print(&growing.stories)?;
             self.report_several(&model, &told, &chapters);
@@ -159,8 +161,8 @@ impl Generate {
 
     /// `but`: why there are several, and what to do.
     pub(super) fn refuse_what_serves_one_text(&self, but: &str) -> Result<()> {
-        ensure!(self.drafting.drafter.is_none(), "--draft guesses ahead for one text, and {but}");
-        ensure!(!self.saved_cache.is_asked(), "--save-cache and --load-cache are for the cache of one text, and {but}");
+        ensure!(self.draft.drafter.is_none(), "--draft guesses ahead for one text, and {but}");
+        ensure!(!self.snapshot.is_asked(), "--save-cache and --load-cache are for the cache of one text, and {but}");
         Ok(())
     }
 
@@ -169,7 +171,7 @@ impl Generate {
         let of_cache = self.kv().chapters().iter().copied();
         let of_cache = of_cache.filter(|number| *number != 1 || sampling.temperature == 0.0);
         let of_loop: &[usize] = if self.kv() == Kv::Paged { &[10, 11, 12] } else { &[] };
-        of_cache.chain(of_loop.iter().copied()).chain(self.reading.chapters(self.kv())).collect()
+        of_cache.chain(of_loop.iter().copied()).chain(self.rows.chapters(self.kv())).collect()
     }
 
     /// `who`: which text, to begin a message with.
@@ -181,12 +183,12 @@ impl Generate {
         }
         checked?;
         let max_new_tokens = self.new_tokens_that_fit(who, prompt.len(), model.config())?;
-        Ok(Asked { beginning, prompt, max_new_tokens, seed: self.choosing.seed })
+        Ok(Asked { beginning, prompt, max_new_tokens, seed: self.sampling.seed })
     }
 
     /// The slab, where the texts are kept in pages. `are_forks`: they share those of their prompt.
     fn pages(&self, asked: &[Asked<'_>], model: &Model, are_forks: bool) -> Result<Option<Pages>> {
-        let page_size = self.page_size;
+        let page_size = self.cache.page_size;
         let of_each = asked.iter().map(|text| Ok(Room::for_tokens(text.most(), page_size)?.n_pages));
         let of_each = of_each.collect::<Result<Vec<usize>>>()?;
         if self.kv() != Kv::Paged {
@@ -200,9 +202,9 @@ impl Generate {
             }
             _ => sum_of_largest(of_each),
         };
-        let n_pages = self.pages.unwrap_or(enough);
+        let n_pages = self.cache.pages.unwrap_or(enough);
         let layout = model.kv_layout();
-        memory::require_pages(layout, page_size, n_pages)?;
+        require::pages(layout, page_size, n_pages)?;
         let slab = PageSlab::new(layout, page_size, n_pages)?;
         for (text, number) in asked.iter().zip(1..).filter(|(text, _)| text.max_new_tokens > 0) {
             let needed = (text.most() - 1).div_ceil(page_size);
@@ -218,8 +220,8 @@ impl Generate {
     /// Refuses prompts that there is no memory to read.
     fn require_memory_to_read(&self, asked: &[Asked<'_>], model: &Model, are_forks: bool) -> Result<()> {
         if self.kv() == Kv::Contiguous {
-            let slots = asked.iter().map(|text| self.capacity.unwrap_or(text.most()));
-            memory::require_slots(model.kv_layout(), sum_of_largest(slots.collect()))?;
+            let slots = asked.iter().map(|text| self.cache.capacity.unwrap_or(text.most()));
+            require::slots(model.kv_layout(), sum_of_largest(slots.collect()))?;
         }
         let tokens = match self.kv() {
             _ if are_forks => asked[0].prompt.len().max(asked.len()),
@@ -233,12 +235,12 @@ impl Generate {
         };
         let what = format!("reading {} in a step", count(tokens, "token"));
         let bytes = model.step_bytes(tokens, asked.len().min(MOST_TEXTS));
-        memory::require(&what, bytes, "ask for fewer texts, or give shorter prompts")
+        require::memory(&what, bytes, "ask for fewer texts, or give shorter prompts")
     }
 
     /// How long a step takes at least while somebody watches.
     fn pause(&self) -> Option<Duration> {
-        (self.pace > 0).then(|| Duration::from_secs(1) / self.pace)
+        (self.several.pace > 0).then(|| Duration::from_secs(1) / self.several.pace)
     }
 
     fn report_several(&self, model: &Model, told: &Told<'_>, chapters: &[usize]) {
@@ -247,7 +249,7 @@ impl Generate {
         let Growing { prefill, decode, .. } = told.growing;
         let totals = told.growing.totals();
         let mut lines = vec![
-            ("model", format!("{}, {} layers, {} of weights", self.model.display(), config.n_layers, mib(weights))),
+            ("model", format!("{}, {} layers, {} of weights", self.model.name(), config.n_layers, mib(weights))),
             ("sampling", describe(told.sampling)),
             (
                 if told.are_samples { "samples" } else { "texts" },
@@ -275,8 +277,8 @@ impl Generate {
             let apart = told.apart(|_| count(told.pages_at_ends(), "page"));
             lines.push(("pages", format!("{peak} of {of} at the peak, {size} each{apart}")));
         }
-        if self.prefix_cache {
-            let prompts = told.asked.iter().map(|text| text.prompt.len()).sum();
+        if self.several.prefix_cache {
+            let prompts: usize = told.asked.iter().map(|text| text.prompt.len()).sum();
             let found: usize = told.growing.stories.iter().map(Story::cached_tokens).sum();
             let found = thousands(found as u64);
             lines.push(("prefixes", format!("{found} of {} of the prompts found", count(prompts, "token"))));
@@ -293,7 +295,7 @@ impl Generate {
                 ),
             ));
         }
-        lines.push(("chapters", whose_chapters(chapters)));
+        lines.push(("chapters", require::whose_chapters(chapters)));
         say("");
         if told.asked.len() <= MOST_LINES {
             for line in told.table().render().lines() {
@@ -335,9 +337,9 @@ impl Generate {
         Stories {
             texts: told.stories(),
             kv: self.kv().to_string(),
-            model: self.model.display().to_string(),
+            model: self.model.name(),
             seed: sampling.seed,
-            sampling: SamplingUsed { temperature: sampling.temperature, top_k: sampling.top_k, top_p: sampling.top_p },
+            sampling: sampling.into(),
             counters: CountersOfAll {
                 steps: totals.steps,
                 most_texts_in_a_step: totals.most_sequences,
@@ -423,7 +425,7 @@ impl Told<'_> {
     fn peak_bytes(&self) -> Option<usize> {
         let pages = self.pages.filter(|_| self.share_pages)?;
         let slots = self.growing.totals().peak_pages * pages.page_size;
-        memory::slot_bytes(pages.layout, slots).ok()
+        require::slot_bytes(pages.layout, slots).ok()
     }
 
     /// What the texts held at their ends, together: shared pages for each of their owners.
@@ -492,7 +494,7 @@ impl Told<'_> {
                 prompt: asked.beginning,
                 seed: self.are_samples.then_some(asked.seed),
                 text: story.stream.text(),
-                tokens: Tokens { prompt: &asked.prompt, new: new_tokens(story) },
+                tokens: Tokens { prompt: &asked.prompt, generated: new_tokens(story) },
                 end,
                 error,
                 found: self.has_prefixes.then(|| story.cached_tokens()),

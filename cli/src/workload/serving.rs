@@ -14,17 +14,14 @@ use page_by_page::workload::serving::{
 };
 use serde::Serialize;
 
-use super::{MOST_PAGES, MOST_SLOTS, percent, require_in};
-use crate::kv::require_chapters;
-use crate::memory;
-use crate::print;
-use crate::progress::Progress;
-use crate::report::{Table, count, thousands};
+use super::{MOST_PAGES, MOST_SLOTS, percent};
+use crate::output::{Progress, Table, count, named_lines, print, print_pretty_json, thousands};
+use crate::require;
 
 /// The pool, its tables and slab, forks, the prefix cache, the scheduler.
 const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
 /// More requests than this repeat what a hundred thousand show.
-const MOST_REQUESTS: usize = 100_000;
+const MOST_REQUESTS: u64 = 100_000;
 /// Microseconds in a millisecond.
 const MS: f64 = 1e3;
 
@@ -195,14 +192,14 @@ struct Goodput {
 impl Serving {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require_chapters(&CHAPTERS)?;
+        require::chapters(&CHAPTERS)?;
         let setting = self.setting()?;
         let arrivals: Vec<Arrival> = match (setting.rate, setting.seed) {
             (Some(rate), Some(seed)) => poisson(rate, seed, setting.requests),
             _ => tiny_llm(),
         };
         let Setting { pages, page_size, budget, running, .. } = setting;
-        memory::require_pages(LAYOUT, page_size, pages)?;
+        require::pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
         let prefixes: Box<dyn Prefixes> = match self.no_prefix_cache {
             true => Box::new(NoPrefixes::new(page_size)?),
@@ -215,7 +212,7 @@ impl Serving {
         drop(progress);
         let report = self.report(setting, &served);
         match self.json {
-            true => print(&(serde_json::to_string_pretty(&report)? + "\n")),
+            true => print_pretty_json(&report),
             false => print(&report.shown()),
         }
     }
@@ -245,9 +242,9 @@ impl Serving {
             step_cost_us: self.step_cost,
             token_cost_us: self.token_cost,
         };
-        require_in(setting.requests, MOST_REQUESTS, "--requests", "a workload")?;
-        require_in(setting.page_size, MOST_SLOTS, "--page-size", "a page")?;
-        require_in(setting.pages, MOST_PAGES, "--pages", "a pool")?;
+        require::in_range(setting.requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
+        require::in_range(setting.page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
+        require::in_range(setting.pages as u64, MOST_PAGES, "--pages", "a pool")?;
         Ok(setting)
     }
 
@@ -316,7 +313,7 @@ impl Report {
         }
         let share = |part: u64, of: u64| percent(part as f64 / of.max(1) as f64);
         let seconds = |ms: f64| Duration::from_micros((ms * MS) as u64).as_secs_f64();
-        let lines = [
+        let lines = vec![
             (
                 "in time",
                 format!(
@@ -369,7 +366,6 @@ impl Report {
                 ),
             ),
         ];
-        let lines: String = lines.iter().map(|(name, text)| format!("{name:<9}  {text}\n")).collect();
-        about + "\n" + &table.render() + "\n" + &lines
+        about + "\n" + &table.render() + "\n" + &named_lines(&lines)
     }
 }

@@ -3,22 +3,22 @@
 use anyhow::{Result, bail};
 use clap::Args;
 
-/// Whatever a command was given.
+/// Any arguments.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct Missing {
-    /// What it was given
+    /// Arguments of the command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     arguments: Vec<String>,
 }
 
 impl Missing {
-    /// Says what to do.
+    /// Fails, and says how to run the command.
     pub fn run(self, command: &str) -> Result<()> {
         let features = if cfg!(feature = "solution") { "solution,serve" } else { "serve" };
         let arguments: String = self.arguments.iter().map(|argument| format!(" {}", in_a_shell(argument))).collect();
         bail!(
-            "this program was built without the feature `serve`, which {command} needs; run it so: \
+            "this program was built without the feature `serve`, which {command} needs; run \
              cargo run --release --features {features} -- {command}{arguments}"
         )
     }
@@ -31,16 +31,4 @@ fn in_a_shell(argument: &str) -> String {
         return argument.into();
     }
     format!("'{}'", argument.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_argument_reaches_the_program_as_it_was() {
-        assert_eq!(in_a_shell("--port=80"), "--port=80");
-        assert_eq!(in_a_shell(""), "''");
-        assert_eq!(in_a_shell("it's $HOME"), r"'it'\''s $HOME'");
-    }
 }

@@ -1,4 +1,4 @@
-//! `--draft`: who guesses ahead, and how the guesses are judged.
+//! `--draft`: what drafts tokens ahead, and which of them are accepted.
 
 use std::path::PathBuf;
 
@@ -15,97 +15,97 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde::Serialize;
 
-use super::kv::{Kv, Room};
-use super::report::{count, thousands};
-use super::{memory, model_dir};
+use crate::caches::{Kv, Room};
+use crate::output::{count, thousands};
+use crate::{model_dir, require};
 
-/// Who guesses ahead.
+/// Speculative decoding: what drafts, and how.
 #[derive(Args)]
-pub struct Drafting {
-    /// Let a smaller model guess ahead, for the model to check: a folder, storyteller-draft, or prompt-lookup for
-    /// guesses from the text itself
+pub struct DraftOptions {
+    /// Let a smaller model draft tokens for the model to check: a folder, storyteller-draft, or prompt-lookup, which copies
+    /// what followed the newest tokens before
     #[arg(long = "draft", value_name = "DIR")]
     pub drafter: Option<PathBuf>,
-    /// Tokens to guess ahead, at most
+    /// Tokens of a draft, at most
     #[arg(long, value_name = "K", default_value_t = 4, requires = "drafter")]
     pub draft_len: usize,
-    /// Which guesses are kept
-    #[arg(long, value_name = "RULE", value_enum, default_value_t = Rule::Match, requires = "drafter")]
-    pub accept: Rule,
+    /// Which draft tokens are accepted
+    #[arg(long, value_name = "RULE", value_enum, default_value_t = AcceptRule::Match, requires = "drafter")]
+    pub accept: AcceptRule,
 }
 
-/// Which guesses are kept.
+/// Which draft tokens are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Rule {
-    /// Those that the model chooses itself: the text is the same as without guesses
+pub enum AcceptRule {
+    /// Those that the model chooses itself: the output is the same as without drafts
     Match,
-    /// By chance, min(1, p/q): more are kept, each text is as likely as without guesses
+    /// At random, with probability min(1, p/q): more are accepted, and each output is as likely as without drafts
     Sample,
 }
 
-/// Guesses and what became of them.
+/// Draft tokens, and how many were accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Guesses {
+pub struct DraftCounters {
     /// Passes of the target.
     pub target_passes: u64,
-    /// Tokens guessed.
+    /// Draft tokens.
     pub drafted: u64,
-    /// Tokens guessed and kept.
+    /// Draft tokens that were accepted.
     pub accepted: u64,
-    /// New tokens, the target's own among them.
-    pub new_tokens: u64,
+    /// Generated tokens, the target's own among them.
+    pub generated: u64,
 }
 
-impl Guesses {
-    /// Takes note of a draft and of how many new tokens it led to.
-    pub fn note(&mut self, draft: &Draft, new_tokens: usize) {
+impl DraftCounters {
+    /// Counts a draft, and the tokens that were generated with it.
+    pub fn count(&mut self, draft: &Draft, generated: usize) {
         self.target_passes += 1;
         self.drafted += draft.tokens.len() as u64;
-        self.accepted += new_tokens as u64 - 1;
-        self.new_tokens += new_tokens as u64;
+        self.accepted += generated as u64 - 1;
+        self.generated += generated as u64;
     }
 
-    /// The share of the guesses that were kept, from 0 to 1; 0 if there were none.
+    /// The share of the draft tokens that were accepted, from 0 to 1; 0 if there were none.
     pub fn acceptance_rate(&self) -> f64 {
         self.accepted as f64 / self.drafted.max(1) as f64
     }
 
-    /// Passes of the target for each new token; 1 without guesses.
+    /// Passes of the target for each generated token; 1 without drafts.
     pub fn target_passes_per_token(&self) -> f64 {
-        self.target_passes as f64 / self.new_tokens.max(1) as f64
+        self.target_passes as f64 / self.generated.max(1) as f64
     }
 }
 
-/// Guesses as `--json` tells them.
+/// Drafts of one run, for a report.
 #[derive(Serialize)]
-pub struct Drafted {
-    /// Who guessed.
+pub struct DraftReport {
+    /// What drafted.
     model: String,
     draft_len: usize,
-    accept: Rule,
+    accept: AcceptRule,
     #[serde(flatten)]
-    guesses: Guesses,
+    counters: DraftCounters,
     acceptance_rate: f64,
     target_passes_per_token: f64,
 }
 
-impl Rule {
+impl AcceptRule {
     /// The chapters that have this rule and its draft model.
     pub fn chapters(self) -> &'static [usize] {
         match self {
-            Rule::Match => &[7, 8],
-            Rule::Sample => &[7, 8, 9],
+            AcceptRule::Match => &[7, 8],
+            AcceptRule::Sample => &[7, 8, 9],
         }
     }
 
-    /// The new tokens.
+    /// The tokens that are generated.
     pub fn apply(self, draft: &Draft, rows: &[Vec<f32>], sampler: &mut Sampler) -> Vec<u32> {
         self.judge(draft, rows, sampler, &mut |_, _| {})
     }
 
-    /// The new tokens. Where guesses are judged by their probabilities, `seen` is shown those of the target and those of
-    /// the draft model, `[vocab_size]` each, for every guess that was looked at.
+    /// The tokens that are generated. With the sample rule, `seen` gets the probabilities of the target and of the draft
+    /// model, `[vocab_size]` each, for every draft token that was examined.
     pub fn judge(
         self,
         draft: &Draft,
@@ -113,12 +113,12 @@ impl Rule {
         sampler: &mut Sampler,
         seen: &mut dyn FnMut(&[f32], &[f32]),
     ) -> Vec<u32> {
-        if self == Rule::Match {
+        if self == AcceptRule::Match {
             return accept_matching(&draft.tokens, rows, &mut |row| sampler.pick(row));
         }
         let rows: Vec<Vec<f32>> = rows.iter().map(|row| sampler.probabilities(row)).collect();
         let new_tokens = accept_sampled(draft, &rows, &mut || sampler.uniform());
-        // Each new token but the bonus token stands for a guess that was looked at.
+        // Each of them but the bonus token stands for a draft token that was examined.
         for (p, q) in rows.iter().zip(&draft.probabilities).take(new_tokens.len()) {
             seen(p, q);
         }
@@ -126,51 +126,37 @@ impl Rule {
     }
 }
 
-/// Whoever guesses, opened and checked.
-pub enum Guesser {
+/// What drafts, opened and checked.
+pub enum DraftSource {
     /// A model, with a cache of its own, if it has one.
     Model {
         /// The model.
         model: Box<Model>,
-        /// `None`: it computes everything again.
+        /// `None`: it recomputes everything.
         cache: Option<Box<dyn InPlace>>,
     },
-    /// The text itself.
+    /// The sequence itself.
     Lookup(PromptLookup),
 }
 
 /// Newest tokens that a look-up compares, at most.
 const LOOKUP: usize = 3;
 
-impl Drafting {
+impl DraftOptions {
     /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
         if self.drafter.is_some() { self.accept.chapters() } else { &[] }
     }
 
-    /// The guesses in a line.
-    pub fn describe(&self, guesses: Guesses) -> String {
-        format!(
-            "{} of {} accepted, {:.1} %; {} of the target for {}, {:.2} each",
-            thousands(guesses.accepted),
-            count(guesses.drafted as usize, "token"),
-            100.0 * guesses.acceptance_rate(),
-            passes(guesses.target_passes),
-            count(guesses.new_tokens as usize, "token"),
-            guesses.target_passes_per_token()
-        )
-    }
-
-    /// The guesses for `--json`.
-    pub fn tell(&self, guesses: Guesses) -> Drafted {
-        let model = self.drafter.as_ref().map(|name| name.display().to_string()).unwrap_or_default();
-        Drafted {
-            model,
+    /// For a report.
+    pub fn report(&self, counters: DraftCounters) -> DraftReport {
+        DraftReport {
+            model: self.drafter.as_ref().map(|name| name.display().to_string()).unwrap_or_default(),
             draft_len: self.draft_len,
             accept: self.accept,
-            guesses,
-            acceptance_rate: guesses.acceptance_rate(),
-            target_passes_per_token: guesses.target_passes_per_token(),
+            counters,
+            acceptance_rate: counters.acceptance_rate(),
+            target_passes_per_token: counters.target_passes_per_token(),
         }
     }
 
@@ -182,18 +168,18 @@ impl Drafting {
         kv: Kv,
         tokens: usize,
         page_size: usize,
-    ) -> Result<Option<Guesser>> {
+    ) -> Result<Option<DraftSource>> {
         let Some(name) = &self.drafter else {
             return Ok(None);
         };
         let vocab_size = target.config().vocab_size;
         // The target's rows and the draft's, and what is made of both on the way.
-        let guesses = self.draft_len.min(tokens);
+        let drafted = self.draft_len.min(tokens);
         let row_bytes = vocab_size * size_of::<f32>();
-        let what = format!("guessing {} ahead", count(guesses, "token"));
-        memory::require(&what, (guesses + 1).saturating_mul(4 * row_bytes), "give a shorter --draft-len")?;
+        let what = format!("drafting {} ahead", count(drafted, "token"));
+        require::memory(&what, (drafted + 1).saturating_mul(4 * row_bytes), "give a shorter --draft-len")?;
         if name.as_os_str() == "prompt-lookup" {
-            return Ok(Some(Guesser::Lookup(PromptLookup::new(vocab_size, LOOKUP))));
+            return Ok(Some(DraftSource::Lookup(PromptLookup::new(vocab_size, LOOKUP))));
         }
         let dir = model_dir(name);
         let mut model = Model::open(&dir)?;
@@ -209,50 +195,62 @@ impl Drafting {
         }
         if let Some(token) = tokenizer.first_difference(&Tokenizer::open(&dir)?) {
             bail!(
-                "the draft model {} has another vocabulary than the model: token id {token} is not the same in both; \
+                "the draft model {}'s vocabulary differs from the model's: token id {token} is not the same in both; \
                  draft with a smaller model of the same family",
                 name.display()
             );
         }
         ensure!(
             tokens <= config.max_positions,
-            "prompt and new tokens are {} tokens, more than the draft model's {} positions; ask for fewer new tokens, or \
-             draft with another model",
+            "prompt and output are {} tokens, more than the draft model's {} positions; ask for fewer tokens, or draft with \
+             a different model",
             thousands(tokens as u64),
             thousands(config.max_positions as u64)
         );
         model.set_attention(target.attention());
         model.set_row_format(target.row_format());
         let cache = kv.cache(model.kv_layout(), Room::for_tokens(tokens, page_size)?)?;
-        Ok(Some(Guesser::Model { model: Box::new(model), cache }))
+        Ok(Some(DraftSource::Model { model: Box::new(model), cache }))
     }
 }
 
-fn passes(number: u64) -> String {
-    if number == 1 { "1 pass".into() } else { format!("{} passes", thousands(number)) }
+impl DraftReport {
+    /// In a line.
+    pub fn describe(&self) -> String {
+        let DraftCounters { target_passes, drafted, accepted, generated } = self.counters;
+        let passes = if target_passes == 1 { "1 pass".into() } else { format!("{} passes", thousands(target_passes)) };
+        format!(
+            "{} of {} accepted, {:.1} %; {passes} of the target for {}, {:.2} each",
+            thousands(accepted),
+            count(drafted, "draft token"),
+            100.0 * self.acceptance_rate,
+            count(generated, "token"),
+            self.target_passes_per_token
+        )
+    }
 }
 
-impl Guesser {
-    /// Lets a drafter work that begins with an empty memory. A guess that must match is best the likeliest token; one
-    /// that is judged by its probability must be drawn, as `sampling` says, with random numbers of its own.
-    pub fn work<T>(&mut self, rule: Rule, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
+impl DraftSource {
+    /// Runs `work` with a drafter whose cache is empty. A draft token that must match is best the likeliest one; one that is
+    /// accepted by its probability must be drawn, as `sampling` says, with random numbers of its own.
+    pub fn work<T>(&mut self, rule: AcceptRule, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
         match self {
-            Guesser::Lookup(lookup) => work(lookup),
-            Guesser::Model { model, cache } => {
-                let (mut cached, mut forgetful);
+            DraftSource::Lookup(lookup) => work(lookup),
+            DraftSource::Model { model, cache } => {
+                let (mut cached, mut recompute);
                 let model: &mut dyn RewindableModel = match cache {
                     Some(cache) => {
                         cached = Cached::in_place(model, cache.as_mut());
                         &mut cached
                     }
                     None => {
-                        forgetful = Recompute::new(model);
-                        &mut forgetful
+                        recompute = Recompute::new(model);
+                        &mut recompute
                     }
                 };
                 match rule {
-                    Rule::Match => work(&mut DraftModel::new(model)),
-                    Rule::Sample => {
+                    AcceptRule::Match => work(&mut DraftModel::new(model)),
+                    AcceptRule::Sample => {
                         let sampling = Sampling { seed: sampling.seed.wrapping_add(1), ..sampling };
                         work(&mut SamplingDraftModel::new(model, Sampler::new(sampling)))
                     }

@@ -1,9 +1,9 @@
-//! The caches by name: what `--kv` may say, which chapters that needs, and a text written with one.
+//! The caches by name: what `--kv` takes, which chapters each needs, and one sequence generated with it.
 
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::{CacheError, KvLayout, Usage};
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
@@ -11,26 +11,25 @@ use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::ch08_speculative::Speculation;
-use page_by_page::chapters::{Source, chapter};
 use page_by_page::decode::{Accept, Cached, Drafter, Limits};
 use page_by_page::model::{Model, StepError};
 
-use super::memory;
+use crate::require;
 
 /// Where the keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kv {
-    /// Nowhere: every token computes the whole text again.
+    /// Nowhere: every token recomputes the whole sequence.
     Recompute,
     /// Tensors that grow by copying.
     Flat,
-    /// One reservation for the whole text.
+    /// One reservation for the whole sequence.
     Contiguous,
     /// Pages of a shared slab.
     Paged,
 }
 
-/// A name that is none of the caches.
+/// A name that no cache has.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown kv cache {0:?} (supported: recompute, flat, contiguous, paged)")]
 pub struct UnknownKv(String);
@@ -80,11 +79,11 @@ impl Kv {
             Kv::Recompute => None,
             Kv::Flat => Some(Box::new(FlatCache::new(layout))),
             Kv::Contiguous => {
-                memory::require_slots(layout, room.capacity)?;
+                require::slots(layout, room.capacity)?;
                 Some(Box::new(ContiguousCache::new(layout, room.capacity)))
             }
             Kv::Paged => {
-                memory::require_pages(layout, room.page_size, room.n_pages)?;
+                require::pages(layout, room.page_size, room.n_pages)?;
                 Some(Box::new(PagedCache::new(&PageSlab::new(layout, room.page_size, room.n_pages)?)?))
             }
         })
@@ -117,24 +116,9 @@ impl Room {
     }
 }
 
-/// Refuses to go on if nobody has written one of these chapters.
-pub fn require_chapters(numbers: &[usize]) -> Result<()> {
-    for chapter in numbers.iter().map(|number| chapter(*number)) {
-        if chapter.source == Source::Unstarted {
-            bail!(
-                "chapter {} ({}) is not started: edit exercises/{}.rs, or add --features solution",
-                chapter.number,
-                chapter.title,
-                chapter.name
-            );
-        }
-    }
-    Ok(())
-}
-
-/// A text as it was written, and what it cost.
-pub struct Written {
-    /// The new tokens.
+/// A sequence that is finished, and what it cost.
+pub struct Generated {
+    /// The generated tokens.
     pub tokens: Vec<u32>,
     /// Tokens that went through the model.
     pub rows_projected: u64,
@@ -142,9 +126,9 @@ pub struct Written {
     pub usage: Usage,
 }
 
-/// What there is to write.
+/// One sequence to generate.
 #[derive(Clone, Copy)]
-pub struct Writing<'a> {
+pub struct Generation<'a> {
     /// The model.
     pub model: &'a Model,
     /// The tokens to continue.
@@ -153,8 +137,8 @@ pub struct Writing<'a> {
     pub limits: Limits<'a>,
 }
 
-impl Writing<'_> {
-    /// Continues the prompt with the loop of chapter 1 and this cache, or recomputes all without one.
+impl Generation<'_> {
+    /// Continues the prompt with the loop of chapter 1 and this cache, or recomputes everything without one.
     ///
     /// The cache may hold the first tokens of the prompt already, but not all of them.
     pub fn run(
@@ -162,37 +146,37 @@ impl Writing<'_> {
         cache: Option<&mut (dyn InPlace + 'static)>,
         pick: &mut dyn FnMut(&[f32]) -> u32,
         on_token: &mut dyn FnMut(u32),
-    ) -> Result<Written, StepError> {
+    ) -> Result<Generated, StepError> {
         let Some(cache) = cache else {
             let mut model = Recompute::new(self.model);
             let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
-            return Ok(Written { tokens, rows_projected: model.rows_projected(), usage: Usage::default() });
+            return Ok(Generated { tokens, rows_projected: model.rows_projected(), usage: Usage::default() });
         };
         let mut model = Cached::in_place(self.model, cache);
         let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
         let rows_projected = model.rows_projected();
-        Ok(Written { tokens, rows_projected, usage: cache.usage() })
+        Ok(Generated { tokens, rows_projected, usage: cache.usage() })
     }
 
-    /// The same with guesses, at most `k` at a time, that `accept` judges.
-    pub fn run_ahead(
+    /// The same with drafts of at most `k` tokens, of which `accept` keeps some.
+    pub fn run_with_drafts(
         self,
         cache: Option<&mut (dyn InPlace + 'static)>,
         drafter: &mut dyn Drafter,
         k: usize,
         accept: &mut Accept<'_>,
         on_token: &mut dyn FnMut(u32),
-    ) -> Result<Written, StepError> {
+    ) -> Result<Generated, StepError> {
         let Some(cache) = cache else {
             let mut target = Recompute::new(self.model);
             let mut speculation = Speculation { target: &mut target, drafter, accept };
             let tokens = speculation.generate(self.prompt, self.limits, k, on_token)?;
-            return Ok(Written { tokens, rows_projected: target.rows_projected(), usage: Usage::default() });
+            return Ok(Generated { tokens, rows_projected: target.rows_projected(), usage: Usage::default() });
         };
         let mut target = Cached::in_place(self.model, cache);
         let mut speculation = Speculation { target: &mut target, drafter, accept };
         let tokens = speculation.generate(self.prompt, self.limits, k, on_token)?;
         let rows_projected = target.rows_projected();
-        Ok(Written { tokens, rows_projected, usage: cache.usage() })
+        Ok(Generated { tokens, rows_projected, usage: cache.usage() })
     }
 }

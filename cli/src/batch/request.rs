@@ -1,0 +1,92 @@
+//! A line of a batch: one request as a JSON object.
+
+use page_by_page::escape;
+use serde::{Deserialize, Deserializer, de};
+
+use crate::options::narrow;
+
+/// What a line asks for. All but the prompt may be missing.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// How the text begins.
+    pub prompt: String,
+    /// New tokens at most.
+    pub max_new_tokens: Option<usize>,
+    /// 0 is greedy.
+    #[serde(default, deserialize_with = "number")]
+    pub temperature: Option<f32>,
+    /// 0 is no limit.
+    pub top_k: Option<usize>,
+    /// 1 is no limit.
+    #[serde(default, deserialize_with = "number")]
+    pub top_p: Option<f32>,
+    /// Same seed, same text.
+    pub seed: Option<u64>,
+}
+
+impl Request {
+    /// Reads a line; or says what is wrong with it, in a few words without control characters.
+    pub fn read(line: &str) -> Result<Self, String> {
+        // Else a list of values would pass for an object.
+        if !line.trim_start().starts_with('{') {
+            return Err("it is not a JSON object; write one, such as {\"prompt\": \"Once upon a time\"}".into());
+        }
+        let request: Request = serde_json::from_str(line).map_err(|error| {
+            let (column, text) = (error.column(), error.to_string());
+            // It counts the lines of what it was given: always one.
+            let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
+            format!("column {column}: {}", escape::field(problem))
+        })?;
+        if request.prompt.is_empty() {
+            return Err("the prompt is empty; give the text a beginning, such as \"Once upon a time\"".into());
+        }
+        Ok(request)
+    }
+}
+
+/// A number that 32 bits can hold.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f32>, D::Error> {
+    let number = Option::<f64>::deserialize(deserializer)?;
+    number.map(narrow).transpose().map_err(de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_an_object_with_known_fields() {
+        let line = r#" {"prompt": "a\nb", "max_new_tokens": 3, "temperature": 0.5, "top_k": 4, "top_p": 1, "seed": 18446744073709551615}"#;
+        let all = Request {
+            prompt: "a\nb".into(),
+            max_new_tokens: Some(3),
+            temperature: Some(0.5),
+            top_k: Some(4),
+            top_p: Some(1.0),
+            seed: Some(u64::MAX),
+        };
+        assert_eq!(Request::read(line), Ok(all));
+        assert_eq!(Request::read("{\"prompt\": \"a\"}\r"), Ok(Request { prompt: "a".into(), ..Request::default() }));
+        for (line, says) in [
+            ("", "it is not a JSON object"),
+            ("[\"a\", 3]", "it is not a JSON object"),
+            ("\"a\"", "it is not a JSON object"),
+            ("{\"prompt\": \"a\"} {}", "column 17: trailing characters"),
+            ("{\"prompt\": \"a\"", "column 14: EOF while parsing an object"),
+            ("{\"prompt\": 3}", "column 12: invalid type: integer `3`, expected a string"),
+            ("{}", "column 2: missing field `prompt`"),
+            ("{\"prompt\": \"\"}", "the prompt is empty"),
+            ("{\"prompt\": \"a\", \"prompt\": \"b\"}", "column 24: duplicate field `prompt`"),
+            ("{\"prompt\": \"a\", \"max_new_tokens\": -1}", "column 36: invalid value: integer `-1`, expected usize"),
+            ("{\"prompt\": \"a\", \"temperature\": 1e308}", "column 35: 1e308 is out of the range of 32-bit floats"),
+            ("{\"prompt\": \"a\", \"temperature\": 1e-320}", "column 36: 1e-320 is out of the range of 32-bit floats"),
+            ("{\"prompt\": \"a\", \"tempreature\": 1}", "column 29: unknown field `tempreature`, expected one of"),
+        ] {
+            let problem = Request::read(line).unwrap_err();
+            assert!(problem.starts_with(says), "{line}: {problem}");
+        }
+        let evil = Request::read("{\"prompt\": \"a\", \"\\u001b[2J\": 1}").unwrap_err();
+        assert!(!evil.contains(char::is_control), "{evil:?}");
+    }
+}

@@ -1,0 +1,339 @@
+//! A text that a person and the model write in turns. `story` and `chat` differ in how the turns become one text.
+//!
+//! ```text
+//!   prompt of turn 1   [ typed 1 ]
+//!   prompt of turn 2   [ typed 1 | answer 1 | typed 2 ]                          the prefix cache has all but what is new,
+//!   prompt of turn 3   [ typed 1 | answer 1 | typed 2 | answer 2 | typed 3 ]     and the rest of a page that was not full
+//! ```
+//!
+//! Between two turns only the prefix cache keeps pages. So a turn is taken back by leaving it out of the next prompt.
+
+mod commands;
+
+use std::io::{self, IsTerminal};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::escape;
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::schedule::{FinishReason, SequenceId};
+use page_by_page::serving::{Generated, Serving};
+
+use crate::caches::Kv;
+use crate::input::{Lines, Next};
+use crate::interrupt::Interrupt;
+use crate::options::{ModelOption, PoolOptions, RowOptions, SamplingOptions};
+use crate::output::{Prose, count, print, say, thousands};
+use crate::require;
+use commands::Command;
+
+/// What it runs: greedy choice, the pool, its tables and slab, forks, the prefix cache, the scheduler.
+const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
+/// Stands before a line that is typed, and before an answer.
+const LABELS: [&str; 2] = ["you>   ", "model> "];
+
+/// Which model answers, and how.
+#[derive(Args)]
+pub struct ConversationOptions {
+    #[command(flatten)]
+    pub model: ModelOption,
+    #[command(flatten, next_help_heading = "Sampling")]
+    sampling: SamplingOptions,
+    #[command(flatten, next_help_heading = "Memory")]
+    pool: PoolOptions,
+    #[command(flatten, next_help_heading = "Memory")]
+    rows: RowOptions,
+}
+
+/// A turn.
+#[derive(Clone)]
+pub struct Turn {
+    /// What was typed.
+    pub typed: String,
+    /// What the model answered, once it has.
+    pub answer: Option<String>,
+    /// Answers to this that were not wanted.
+    rejected: u64,
+}
+
+/// How turns become one text.
+pub trait Script {
+    /// What grows: a story, a chat.
+    fn what(&self) -> &'static str;
+
+    /// What to type, in a few words.
+    fn hint(&self) -> &'static str;
+
+    /// Whether standard output gets what was typed, where it doesn't show on a terminal already.
+    fn shows_typed(&self) -> bool;
+
+    /// All turns as the model reads them. The last one has no answer yet, or they all have one.
+    ///
+    /// # Errors
+    /// If there is no such text.
+    fn text(&self, turns: &[Turn]) -> Result<String>;
+
+    /// The tokens of such a text.
+    ///
+    /// # Errors
+    /// If the tokenizer refuses it.
+    fn tokens(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>>;
+}
+
+/// A conversation under way.
+struct Conversation<'m> {
+    script: &'m dyn Script,
+    model: &'m Model,
+    tokenizer: &'m Tokenizer,
+    serving: Serving<'m>,
+    sampling: Sampling,
+    /// Tokens of an answer, at most; `None`: as many as fit.
+    max_new_tokens: Option<usize>,
+    /// Slots of the pool.
+    n_slots: usize,
+    interrupt: Interrupt,
+    /// Whether a person types, rather than a file or another program.
+    is_typed: bool,
+    /// Whether standard output is the terminal on which the typed lines show.
+    is_seen: bool,
+    turns: Vec<Turn>,
+}
+
+/// What is wrong with a line. Everything before it is as it was, so that a person can go on.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct Refused(anyhow::Error);
+
+fn refused(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    Refused(error.into()).into()
+}
+
+impl ConversationOptions {
+    /// Takes turns until the input ends. `first`: the first line, if the command line has it already.
+    pub fn run(&self, script: &dyn Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
+        require::chapters(&CHAPTERS)?;
+        let (model, tokenizer) = self.model.open(self.rows, Kv::Paged)?;
+        let slab = self.pool.slab(&model, 1, "lower the tokens of a step with --budget")?;
+        let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(1));
+        let serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
+        let is_typed = io::stdin().is_terminal();
+        let conversation = Conversation {
+            script,
+            model: &model,
+            tokenizer: &tokenizer,
+            serving,
+            sampling: self.sampling.sampling(model.config())?,
+            max_new_tokens,
+            n_slots: self.pool.n_slots()?,
+            interrupt: Interrupt::watch().context("Ctrl-C cannot be watched for")?,
+            is_typed,
+            is_seen: is_typed && io::stdout().is_terminal(),
+            turns: Vec::new(),
+        };
+        if is_typed {
+            let fit = count(conversation.max_tokens(), "token");
+            say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint()));
+        }
+        let chapters = [&CHAPTERS[..], &self.rows.chapters(Kv::Paged)].concat();
+        say(&format!("chapters  {}", require::whose_chapters(&chapters)));
+        conversation.run(first)
+    }
+}
+
+impl Conversation<'_> {
+    fn run(mut self, mut first: Option<String>) -> Result<()> {
+        let lines = Lines::of(io::stdin())?;
+        loop {
+            let line = match first.take() {
+                Some(line) => Ok(line),
+                None => match self.next_line(&lines)? {
+                    Some(line) => line,
+                    None => return Ok(()),
+                },
+            };
+            match line.and_then(|line| self.obey(&line)) {
+                Ok(goes_on) if goes_on => {}
+                Ok(_) => return Ok(()),
+                // A file doesn't read what is wrong with it and then write another line.
+                Err(error) if self.is_typed && error.is::<Refused>() => say(&format!("error: {error:#}")),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next line, or what is wrong with it; `None` at the end, or when a person presses Ctrl-C.
+    fn next_line(&self, lines: &Lines) -> Result<Option<Result<String>>> {
+        self.label(LABELS[0]);
+        let next = match lines.next(true, &self.interrupt).context("standard input")? {
+            Next::Line(line) => {
+                let refused = |problem| refused(anyhow!("line {}: {problem}", line.number));
+                return Ok(Some(line.text.map_err(refused)));
+            }
+            next => next,
+        };
+        self.label("\n");
+        match next {
+            Next::Nothing if !self.is_typed => bail!("interrupted"),
+            _ => Ok(None),
+        }
+    }
+
+    /// Writes to standard error who is next, if a person types there.
+    fn label(&self, label: &str) {
+        if self.is_typed {
+            let _ = io::Write::write_all(&mut io::stderr(), label.as_bytes());
+        }
+    }
+
+    /// Does what a line says; whether the conversation goes on.
+    fn obey(&mut self, line: &str) -> Result<bool> {
+        let what = self.script.what();
+        match Command::of(line, self.is_typed).map_err(refused)? {
+            None => self.take(Turn { typed: line.trim_end().into(), answer: None, rejected: 0 })?,
+            Some(Command::Again) => self.answer_again()?,
+            Some(Command::Undo) => match self.turns.pop() {
+                Some(turn) if turn.typed.is_empty() => say("taken back: the model's last answer"),
+                Some(turn) => say(&format!("taken back: {}, and the answer", escape::quoted(&turn.typed))),
+                None => return Err(refused(anyhow!("there is nothing to take back"))),
+            },
+            Some(Command::New) => {
+                self.turns.clear();
+                say(&format!("a new {what}"));
+            }
+            Some(Command::Show) if self.turns.is_empty() => {
+                return Err(refused(anyhow!("the {what} has not begun")));
+            }
+            Some(Command::Show) => print(&(self.script.text(&self.turns).map_err(refused)? + "\n"))?,
+            Some(Command::Help) => Command::ALL.iter().for_each(|command| say(&command.help(what))),
+            Some(Command::Quit) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn answer_again(&mut self) -> Result<()> {
+        let Some(last) = self.turns.pop() else { return Err(refused(anyhow!("there is no answer yet"))) };
+        if self.sampling.temperature == 0.0 {
+            say("note: at temperature 0 nothing is drawn: the answer is the same");
+        }
+        let again = Turn { answer: None, rejected: last.rejected + 1, ..last.clone() };
+        self.take(again).inspect_err(|_| self.turns.push(last))
+    }
+
+    /// Has the model answer a turn. Without an answer the turn is left out.
+    fn take(&mut self, turn: Turn) -> Result<()> {
+        self.turns.push(turn);
+        match self.answer() {
+            Ok(answer) => {
+                self.turns.last_mut().expect("the turn").answer = Some(answer);
+                Ok(())
+            }
+            Err(error) => {
+                self.turns.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Tokens of the text at most. The newest is never computed, and needs no slot.
+    fn max_tokens(&self) -> usize {
+        self.model.config().max_positions.min(self.n_slots.saturating_add(1))
+    }
+
+    /// The model's answer to the last turn.
+    fn answer(&mut self) -> Result<String> {
+        let (id, n_prompt) = self.submit().map_err(refused)?;
+        self.show_typed()?;
+        let (answer, finished) = self.generate(id)?;
+        let n_generated = finished.sequence.new_tokens().len();
+        let end = match finished.end {
+            Ok(FinishReason::EndOfText) => ", end of text",
+            Ok(FinishReason::Limit) => "",
+            Ok(FinishReason::Cancelled) => ", stopped",
+            Err(error) => return Err(refused(error)),
+        };
+        let cached = finished.sequence.counters.cached;
+        let computed = (n_prompt - cached).min(finished.sequence.counters.computed as usize);
+        say(&format!(
+            "{}: {} from the prefix cache, {} computed; {} generated{end}",
+            count(n_prompt, "prompt token"),
+            thousands(cached),
+            thousands(computed),
+            thousands(n_generated),
+        ));
+        if n_prompt + n_generated >= self.max_tokens() {
+            let (what, most) = (self.script.what(), count(self.max_tokens(), "token"));
+            say(&format!(
+                "note: the {what} is full, {most}: /undo takes the last turn back, /new begins another {what}"
+            ));
+        }
+        match self.interrupt.is_asked() {
+            true if !self.is_typed => bail!("interrupted"),
+            true => self.interrupt.clear(),
+            false => {}
+        }
+        Ok(answer)
+    }
+
+    /// Hands the turns to the scheduler; the id of the request, and the tokens of its prompt.
+    fn submit(&mut self) -> Result<(SequenceId, usize)> {
+        let text = self.script.text(&self.turns)?;
+        let prompt = self.script.tokens(&text, self.tokenizer)?;
+        let (n_prompt, most, what) = (prompt.len(), self.max_tokens(), self.script.what());
+        let room = most.saturating_sub(n_prompt);
+        if room == 0 && self.max_new_tokens != Some(0) {
+            let why = match most == self.model.config().max_positions {
+                true => "the model has no more positions",
+                false => "the pool has no more slots; give it more with --pages",
+            };
+            bail!(
+                "the {what} would have {} before the answer, and {} fit ({why}). Nothing is lost: this turn is left out; type \
+                 less, take turns back with /undo, or begin another {what} with /new",
+                count(n_prompt, "token"),
+                thousands(most)
+            );
+        }
+        let max_new_tokens = self.max_new_tokens.map_or(room, |most| most.min(room));
+        let rejected = self.turns.last().map_or(0, |turn| turn.rejected);
+        let sampling = Sampling { seed: self.sampling.seed.wrapping_add(rejected), ..self.sampling };
+        Ok((self.serving.submit(prompt, max_new_tokens, Sampler::new(sampling))?, n_prompt))
+    }
+
+    /// Writes what was typed where the answers go, if it is to be there and is not.
+    fn show_typed(&self) -> Result<()> {
+        if self.is_seen || !self.script.shows_typed() {
+            return Ok(());
+        }
+        let Some((last, before)) = self.turns.split_last() else { return Ok(()) };
+        let (before, all) = (self.script.text(before)?, self.script.text(&self.turns)?);
+        let typed = if last.rejected == 0 { all.strip_prefix(before.as_str()).unwrap_or_default() } else { "" };
+        print(typed.trim_start())
+    }
+
+    /// Writes an answer as it is generated, as far as its characters are whole; up to its end, or to Ctrl-C.
+    fn generate(&mut self, id: SequenceId) -> Result<(String, Generated)> {
+        self.label(LABELS[1]);
+        let mut prose = Prose::to_stdout_after(if self.is_seen { LABELS[1].len() } else { 0 });
+        let mut stream = self.tokenizer.stream();
+        let mut is_cancelled = false;
+        loop {
+            let step = self.serving.step()?;
+            for pick in step.new_tokens {
+                let is_first = stream.text().is_empty();
+                let piece = stream.push(pick.token)?;
+                // At the start of a line, a space between two words is left out.
+                prose.print(if is_first && self.is_seen { piece.trim_start() } else { &piece })?;
+            }
+            if let Some(finished) = step.generated.into_iter().find(|finished| finished.sequence.id == id) {
+                prose.finish()?;
+                print("\n")?;
+                return Ok((stream.text().into(), finished));
+            }
+            if self.interrupt.is_asked() && !is_cancelled {
+                self.serving.cancel(id)?;
+                is_cancelled = true;
+            }
+        }
+    }
+}

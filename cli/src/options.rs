@@ -1,0 +1,357 @@
+//! Options that several commands share: the model, sampling, the pool of pages, how rows are kept, files of caches.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use page_by_page::cache::Rewind;
+use page_by_page::cache::in_place::Attention;
+use page_by_page::cache::snapshot::Snapshot;
+use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::chapters::{Chapter, Source, chapter};
+use page_by_page::decode::sampler::Sampling;
+use page_by_page::kernels::RowFormat;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::model::{Model, ModelConfig, SamplingDefaults};
+use page_by_page::prefixes::Prefixes;
+use page_by_page::prefixes::none::NoPrefixes;
+use page_by_page::serving::schedule::StepLimits;
+use serde::Serialize;
+
+use crate::caches::{Kv, Room};
+use crate::output::{count, thousands};
+use crate::{model_dir, require};
+
+/// The seed, unless the command or the request names one.
+pub const SEED: u64 = 23;
+
+/// `--model`.
+#[derive(Args)]
+pub struct ModelOption {
+    /// Model folder, or a bundled model: storyteller, storyteller-draft
+    #[arg(long = "model", value_name = "DIR", default_value = "storyteller")]
+    pub dir: PathBuf,
+}
+
+impl ModelOption {
+    /// The model and its tokenizer. `rows`: how they are kept in this kind of cache.
+    pub fn open(&self, rows: RowOptions, kv: Kv) -> Result<(Model, Tokenizer)> {
+        let dir = model_dir(&self.dir);
+        let mut model = Model::open(&dir)?;
+        rows.apply(&mut model, kv)?;
+        Ok((model, Tokenizer::open(&dir)?))
+    }
+
+    /// As it was given.
+    pub fn name(&self) -> String {
+        self.dir.display().to_string()
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Args)]
+pub struct SamplingOptions {
+    /// Below 1 safer, above 1 wilder, 0 always the likeliest token [default: the model's, or 0.8]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number)]
+    pub temperature: Option<f32>,
+    /// Choose among the K likeliest tokens only, 0 among all [default: the model's, or 0]
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Choose among the likeliest tokens that together reach this probability [default: the model's, or 0.95]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number)]
+    pub top_p: Option<f32>,
+    /// Same seed, same output
+    #[arg(long, value_name = "S", default_value_t = SEED)]
+    pub seed: u64,
+}
+
+impl SamplingOptions {
+    /// What the command asks for, or else the model's folder, or else our defaults.
+    pub fn sampling(&self, config: &ModelConfig) -> Result<Sampling> {
+        let asked = SamplingDefaults { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p };
+        sampling(asked, self.seed, config)
+    }
+}
+
+/// What a request asks for, or else the model's folder, or else our defaults.
+pub fn sampling(asked: SamplingDefaults, seed: u64, config: &ModelConfig) -> Result<Sampling> {
+    let ours = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
+    Ok(asked.over(config.sampling.over(ours)).check()?)
+}
+
+/// A number that 32 bits can hold. Rounded to 32 bits, 1e308 would be infinite and 1e-320 would be 0, which is greedy.
+pub fn number(text: &str) -> Result<f32, String> {
+    narrow(text.parse::<f64>().map_err(|error| error.to_string())?)
+}
+
+/// The same for a number that was read already.
+pub fn narrow(wide: f64) -> Result<f32, String> {
+    let number = wide as f32;
+    let is_lost = wide.is_finite() && (number.is_infinite() || (number == 0.0 && wide != 0.0));
+    if is_lost { Err(format!("{wide:e} is out of the range of 32-bit floats")) } else { Ok(number) }
+}
+
+/// How the rows of a cache are stored and read.
+#[derive(Args, Clone, Copy)]
+pub struct RowOptions {
+    /// How attention reads keys and values: gather (copied together first), paged (where they lie) or plain (where they
+    /// lie, with the loops of chapter 13) [default: paged, once chapter 13 is written]
+    #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+    attention: Option<AttentionName>,
+    /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
+    #[arg(long, value_name = "TYPE", value_enum, hide_possible_values = true, default_value_t = KvDtype::F32)]
+    kv_dtype: KvDtype,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AttentionName {
+    Gather,
+    Paged,
+    Plain,
+}
+
+/// The row formats by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvDtype {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit IEEE floats.
+    F16,
+    /// The upper half of a 32-bit float.
+    Bf16,
+    /// Bytes, and a scale for each head of a row.
+    Int8,
+}
+
+impl KvDtype {
+    /// What the engine calls it.
+    pub fn format(self) -> RowFormat {
+        match self {
+            KvDtype::F32 => RowFormat::F32,
+            KvDtype::F16 => RowFormat::F16,
+            KvDtype::Bf16 => RowFormat::Bf16,
+            KvDtype::Int8 => RowFormat::Int8,
+        }
+    }
+}
+
+impl RowOptions {
+    /// How attention reads a cache: in place by default, if chapter 13 is written.
+    fn attention(self) -> Attention {
+        match self.attention {
+            Some(AttentionName::Gather) => Attention::Gather,
+            Some(AttentionName::Paged) => Attention::Paged,
+            Some(AttentionName::Plain) => Attention::Plain,
+            None if is_written(chapter(13)) => Attention::Paged,
+            None => Attention::Gather,
+        }
+    }
+
+    /// The chapters whose code runs with this cache.
+    pub fn chapters(self, kv: Kv) -> Vec<usize> {
+        let mut chapters = Vec::new();
+        let is_in_place = kv == Kv::Paged && self.attention() == Attention::Paged;
+        if is_in_place || self.attention() == Attention::Plain {
+            chapters.push(13);
+        }
+        if self.kv_dtype != KvDtype::F32 {
+            chapters.push(14);
+        }
+        chapters
+    }
+
+    /// Sets up the model.
+    ///
+    /// # Errors
+    /// If a chapter that this needs is not started.
+    pub fn apply(self, model: &mut Model, kv: Kv) -> Result<()> {
+        require::chapters(&self.chapters(kv))?;
+        model.set_attention(self.attention());
+        model.set_row_format(self.kv_dtype.format());
+        Ok(())
+    }
+}
+
+fn is_written(chapter: &Chapter) -> bool {
+    match chapter.source {
+        Source::Reference => true,
+        Source::Yours => chapter.tasks_left().is_empty(),
+        Source::Unstarted => false,
+    }
+}
+
+/// Slots of the pool, unless `--pages` says otherwise.
+const SLOTS: usize = 4096;
+
+/// The pool of pages, and what a step may compute.
+#[derive(Args)]
+pub struct PoolOptions {
+    /// Pages of the pool [default: enough for 4,096 tokens]
+    #[arg(long, value_name = "N")]
+    pages: Option<usize>,
+    /// Slots in a page
+    #[arg(long, value_name = "P", default_value_t = 16)]
+    pub page_size: usize,
+    /// Tokens that a step computes, at most
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    budget: usize,
+    /// Compute every prompt, whatever was computed before
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+}
+
+/// The pool, and how many sequences share it.
+#[derive(Args)]
+pub struct SchedulingOptions {
+    #[command(flatten)]
+    pub pool: PoolOptions,
+    /// Sequences that run at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub running: usize,
+}
+
+impl SchedulingOptions {
+    /// What a step may hold.
+    pub fn limits(&self) -> StepLimits {
+        self.pool.limits(self.running)
+    }
+
+    /// The memory of all sequences, if the machine has it.
+    pub fn slab(&self, model: &Model) -> Result<SharedSlab> {
+        let advice = "lower the tokens of a step with --budget, or the sequences that run with --running";
+        self.pool.slab(model, self.running, advice)
+    }
+}
+
+impl PoolOptions {
+    /// What a step may hold. `running`: sequences at the same time, at most.
+    pub fn limits(&self, running: usize) -> StepLimits {
+        StepLimits { tokens: self.budget, sequences: running }
+    }
+
+    /// Pages of the pool. Refuses pages without slots.
+    pub fn n_pages(&self) -> Result<usize> {
+        let enough = Room::for_tokens(SLOTS, self.page_size)?;
+        Ok(self.pages.unwrap_or(enough.n_pages))
+    }
+
+    /// Slots of all pages together.
+    pub fn n_slots(&self) -> Result<usize> {
+        Ok(self.n_pages()?.saturating_mul(self.page_size))
+    }
+
+    /// The memory of the pool, if the machine has it. `advice`: what to do if a step takes more.
+    pub fn slab(&self, model: &Model, running: usize, advice: &str) -> Result<SharedSlab> {
+        let n_pages = self.n_pages()?;
+        let layout = model.kv_layout();
+        require::pages(layout, self.page_size, n_pages)?;
+        // Each token that is computed has a slot, and each row of logits belongs to such a token.
+        let tokens = self.budget.min(n_pages.saturating_mul(self.page_size));
+        let what = format!("computing {} in a step", count(tokens, "token"));
+        require::memory(&what, model.step_bytes(tokens, running.min(tokens)), advice)?;
+        Ok(PageSlab::new(layout, self.page_size, n_pages)?)
+    }
+
+    /// What keeps pages after their sequences have ended.
+    pub fn prefixes(&self) -> Result<Box<dyn Prefixes>> {
+        Ok(match self.no_prefix_cache {
+            true => Box::new(NoPrefixes::new(self.page_size)?),
+            false => Box::new(PrefixCache::new(self.page_size)?),
+        })
+    }
+}
+
+/// `--save-cache` and `--load-cache` of one sequence: the next prompt that begins alike starts from its rows.
+#[derive(Args)]
+pub struct SnapshotOptions {
+    /// When the output is complete, save the cache to this file, for --load-cache
+    #[arg(long, value_name = "FILE")]
+    save_cache: Option<PathBuf>,
+    /// Start from a saved cache: what it holds of the prompt is not recomputed. Any --kv but recompute can load it
+    #[arg(long, value_name = "FILE")]
+    load_cache: Option<PathBuf>,
+}
+
+/// What was taken from a saved cache.
+#[derive(Clone, Copy, Serialize)]
+pub struct Restored {
+    /// Tokens in the file.
+    pub saved: usize,
+    /// Tokens of the prompt that it held.
+    pub kept: usize,
+}
+
+/// What went to a file.
+#[derive(Serialize)]
+pub struct Saved {
+    /// The file.
+    pub file: PathBuf,
+    /// Tokens in it.
+    pub tokens: usize,
+}
+
+impl Restored {
+    /// In a line.
+    pub fn describe(&self) -> String {
+        format!("{} of {}", thousands(self.kept), count(self.saved, "saved token"))
+    }
+}
+
+impl Saved {
+    /// In a line.
+    pub fn describe(&self) -> String {
+        format!("{} to {}", count(self.tokens, "token"), self.file.display())
+    }
+}
+
+impl SnapshotOptions {
+    /// The chapters whose code it runs.
+    pub fn chapters(&self) -> &'static [usize] {
+        if self.load_cache.is_some() { &[7] } else { &[] }
+    }
+
+    /// Whether a file was named.
+    pub fn is_asked(&self) -> bool {
+        self.save_cache.is_some() || self.load_cache.is_some()
+    }
+
+    /// Refuses what could only fail after the output is complete.
+    pub fn check(&self, kv: Kv) -> Result<()> {
+        ensure!(
+            kv != Kv::Recompute || !self.is_asked(),
+            "--kv recompute keeps nothing that could be saved or loaded; use flat, contiguous or paged"
+        );
+        if let Some(file) = &self.save_cache {
+            Snapshot::check_writable(file)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the file of `--load-cache`, if there is one.
+    pub fn load(&self, model: &Model) -> Result<Option<Snapshot>> {
+        Ok(self.load_cache.as_ref().map(|file| Snapshot::load(file, model)).transpose()?)
+    }
+
+    /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
+    pub fn save(&self, cache: Option<&dyn Rewind>, tokens: &[u32], model: &Model) -> Result<Option<Saved>> {
+        let (Some(file), Some(cache)) = (&self.save_cache, cache) else {
+            return Ok(None);
+        };
+        let snapshot = Snapshot::freeze(cache, &tokens[..cache.len()]);
+        snapshot.save(file, model)?;
+        Ok(Some(Saved { file: file.clone(), tokens: cache.len() }))
+    }
+}
+
+/// Restores a snapshot and rewinds the cache to what the prompt has in common with it.
+///
+/// At least one token of the prompt stays out: the logits of the next one are computed from it.
+pub fn restore(snapshot: &Snapshot, cache: &mut dyn Rewind, prompt: &[u32]) -> Result<Restored> {
+    let saved = snapshot.tokens().len();
+    snapshot.restore(cache).with_context(|| format!("the saved cache holds {saved} tokens"))?;
+    let common = snapshot.tokens().iter().zip(prompt).take_while(|(saved, asked)| saved == asked).count();
+    let kept = common.min(prompt.len() - 1);
+    cache.rewind(saved - kept)?;
+    Ok(Restored { saved, kept })
+}

@@ -1,0 +1,339 @@
+//! How results look: numbers as people read them, tables, named lines, text that wraps at words, a progress bar.
+//!
+//! Results go to standard output, everything else to standard error. Whatever file or name a part of a message is from, a
+//! terminal obeys none of it.
+
+use std::borrow::Cow;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use console::{Term, measure_text_width};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use page_by_page::decode::sampler::Sampling;
+use page_by_page::escape;
+use serde::Serialize;
+
+/// Writes a line to standard error. It doesn't matter if that is closed.
+pub fn say(line: &str) {
+    say_indented(line, 0);
+}
+
+/// The same; what does not fit into a line of the terminal goes on below, after this many spaces.
+fn say_indented(line: &str, indent: usize) {
+    let line = escape::message(line);
+    let lines = match width(&Term::stderr()) {
+        Some(width) if measure_text_width(&line) > width => wrap(&line, width, indent),
+        _ => vec![line],
+    };
+    let mut err = io::stderr().lock();
+    for line in lines {
+        let _ = writeln!(err, "{line}");
+    }
+}
+
+/// Writes text to standard output at once: as it is, or on a terminal with control characters escaped.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let text = if out.is_terminal() { escape::text(text) } else { Cow::from(text) };
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => error.into(),
+        _ => anyhow::anyhow!("standard output: {error}"),
+    })
+}
+
+/// Writes results to standard output as one JSON object on one line.
+pub fn print_json(results: &impl Serialize) -> Result<()> {
+    print(&(serde_json::to_string(results)? + "\n"))
+}
+
+/// The same on many lines, for people who look into it.
+pub fn print_pretty_json(results: &impl Serialize) -> Result<()> {
+    print(&(serde_json::to_string_pretty(results)? + "\n"))
+}
+
+/// Lines of a report, each with its name.
+pub type Lines = Vec<(&'static str, String)>;
+
+/// The lines of a report as text: the name, and what it stands for in a column.
+pub fn named_lines(lines: &Lines) -> String {
+    lines.iter().map(|(name, text)| format!("{name:<9}  {text}\n")).collect()
+}
+
+/// Writes the lines of a report to standard error, after an empty line and after the table if there is one.
+pub fn say_report(table: Option<&Table>, lines: &Lines) {
+    say("");
+    if let Some(table) = table {
+        table.render().lines().for_each(say);
+        say("");
+    }
+    for (name, text) in lines {
+        say_indented(&format!("{name:<9}  {text}"), 11);
+    }
+}
+
+/// Columns of a terminal; `None` where there is no terminal, or where it does not say.
+fn width(term: &Term) -> Option<usize> {
+    term.is_term().then(|| term.size_checked()).flatten().map(|(_, columns)| usize::from(columns))
+}
+
+/// Columns that a help text may use: those of the terminal, at most a hundred.
+pub fn columns_for_help() -> usize {
+    width(&Term::stdout()).unwrap_or(100).clamp(40, 100)
+}
+
+/// Lines of at most `width` columns, broken at spaces where that is possible; all but the first are indented.
+pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let mut prose = Prose { width: Some(width), indent, ..Prose::default() };
+    let wrapped = prose.push(text) + &prose.end_word();
+    wrapped.lines().map(str::to_string).collect()
+}
+
+/// Text that is written piece by piece. On a terminal its lines break between words, so a word waits for its end.
+#[derive(Default)]
+pub struct Prose {
+    /// Columns of the terminal, if there is one.
+    width: Option<usize>,
+    /// Spaces at the start of a line that goes on.
+    indent: usize,
+    /// Columns in use.
+    column: usize,
+    /// Spaces, and what follows them so far.
+    word: String,
+}
+
+impl Prose {
+    /// Text for standard output, in a line of which so many columns are in use.
+    pub fn to_stdout_after(column: usize) -> Self {
+        Prose { width: width(&Term::stdout()), column, ..Prose::default() }
+    }
+
+    /// Writes a piece, as far as its words are whole.
+    pub fn print(&mut self, piece: &str) -> Result<()> {
+        match self.width {
+            Some(_) => print(&self.push(&escape::text(piece))),
+            None => print(piece),
+        }
+    }
+
+    /// Writes the last word.
+    pub fn finish(&mut self) -> Result<()> {
+        print(&self.end_word())
+    }
+
+    /// What can be written now that this piece has come.
+    fn push(&mut self, piece: &str) -> String {
+        let mut ready = String::new();
+        for c in piece.chars() {
+            let wide = measure_text_width(c.encode_utf8(&mut [0; 4])) > 1;
+            let begins = c.is_whitespace() && !self.word.ends_with(char::is_whitespace);
+            // Scripts without spaces have wide characters, and may break before and after each.
+            if begins || wide {
+                ready += &self.end_word();
+            }
+            if c == '\n' {
+                ready.push('\n');
+                (self.column, self.word) = (0, String::new());
+                continue;
+            }
+            self.word.push(c);
+            if wide {
+                ready += &self.end_word();
+            }
+        }
+        ready
+    }
+
+    /// The word that was waiting, in this line or in the next.
+    fn end_word(&mut self) -> String {
+        let word = std::mem::take(&mut self.word);
+        let columns = measure_text_width(&word);
+        let Some(width) = self.width.filter(|width| self.column > 0 && self.column + columns > *width) else {
+            self.column += columns;
+            return word;
+        };
+        let word = word.trim_start();
+        self.column = self.indent + measure_text_width(word) % width;
+        format!("\n{}{word}", " ".repeat(self.indent))
+    }
+}
+
+/// Sampling in a few words.
+pub fn describe(sampling: Sampling) -> String {
+    if sampling.temperature == 0.0 {
+        return "greedy".into();
+    }
+    let mut text = format!("temperature {}", sampling.temperature);
+    if sampling.top_k > 0 {
+        text.push_str(&format!(", top-k {}", sampling.top_k));
+    }
+    if sampling.top_p < 1.0 {
+        text.push_str(&format!(", top-p {}", sampling.top_p));
+    }
+    format!("{text}, seed {}", sampling.seed)
+}
+
+/// `1234567` → `1,234,567`
+pub fn thousands(number: impl TryInto<u64>) -> String {
+    let digits = number.try_into().unwrap_or(u64::MAX).to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes as MiB, with more digits where there is little.
+pub fn mib(bytes: usize) -> String {
+    let mib = bytes as f64 / (1 << 20) as f64;
+    if mib < 100.0 { format!("{mib:.2} MiB") } else { format!("{} MiB", thousands(mib.round() as u64)) }
+}
+
+/// A rate to three digits or more: `0.52`, `17.3`, `2,310`.
+pub fn rate(per_second: f64) -> String {
+    match per_second {
+        rate if rate < 10.0 => format!("{rate:.2}"),
+        rate if rate < 100.0 => format!("{rate:.1}"),
+        rate => thousands(rate.round() as u64),
+    }
+}
+
+/// Seconds or milliseconds.
+pub fn time(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
+}
+
+/// Events per second; 0 if there were none.
+pub fn per_second(events: usize, duration: Duration) -> f64 {
+    if events == 0 { 0.0 } else { events as f64 / duration.as_secs_f64().max(1e-9) }
+}
+
+/// `1 token`, `2 tokens`
+pub fn count(number: impl TryInto<u64>, what: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    format!("{} {what}{}", thousands(number), if number == 1 { "" } else { "s" })
+}
+
+/// Lines of cells in aligned columns: text to the left, numbers to the right.
+pub struct Table {
+    lines: Vec<Vec<String>>,
+    /// Columns from the left that hold text.
+    text_columns: usize,
+}
+
+impl Table {
+    /// A table with its heading; the first `text_columns` columns hold text.
+    pub fn new(text_columns: usize, heading: &[&str]) -> Self {
+        let mut table = Table { lines: Vec::new(), text_columns };
+        table.line(heading.iter().copied());
+        table
+    }
+
+    /// Adds a line.
+    pub fn line<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.lines.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// The table, a text line for each of its lines.
+    pub fn render(&self) -> String {
+        let columns = self.lines.iter().map(Vec::len).max().unwrap_or(0);
+        let width =
+            |column: usize| self.lines.iter().filter_map(|line| line.get(column)).map(|c| c.chars().count()).max();
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        let mut text = String::new();
+        for line in &self.lines {
+            let mut cells = String::new();
+            for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+                if column < self.text_columns {
+                    cells.push_str(&format!("{cell:<width$}   "));
+                } else {
+                    cells.push_str(&format!("{cell:>width$}   "));
+                }
+            }
+            text.push_str(cells.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Time after which a progress bar appears.
+const UNTIL_SHOWN: Duration = Duration::from_secs(2);
+
+/// A progress bar: on a terminal only, and only for what takes longer than two seconds.
+pub struct Progress {
+    bar: ProgressBar,
+    /// `None` once the bar is on the screen.
+    hidden_since: Mutex<Option<Instant>>,
+}
+
+impl Progress {
+    /// Nothing done of `steps`.
+    pub fn new(what: &'static str, steps: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent} %, {eta} left");
+        bar.set_style(style.expect("a valid template").progress_chars("=> "));
+        bar.set_message(what);
+        Progress { bar, hidden_since: Mutex::new(Some(Instant::now())) }
+    }
+
+    /// `steps` more are done.
+    pub fn advance(&self, steps: u64) {
+        self.bar.inc(steps);
+        self.show_in_time();
+    }
+
+    /// `steps` are done in all.
+    pub fn reach(&self, steps: u64) {
+        self.bar.set_position(steps);
+        self.show_in_time();
+    }
+
+    fn show_in_time(&self) {
+        let mut hidden_since = self.hidden_since.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if hidden_since.is_some_and(|start| start.elapsed() > UNTIL_SHOWN) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            *hidden_since = None;
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_between_words_however_the_pieces_come() {
+        let text = "Once upon a time, him go\nto 你好你好 averyveryverylongword";
+        let broken = "Once upon\na time,\nhim go\nto 你好你\n好\naveryveryverylongword";
+        for size in 1..8 {
+            let mut prose = Prose { width: Some(10), ..Prose::default() };
+            let chars: Vec<char> = text.chars().collect();
+            let pieces = chars.chunks(size).map(|piece| prose.push(&piece.iter().collect::<String>()));
+            let shown = pieces.collect::<String>() + &prose.end_word();
+            assert_eq!(shown, broken, "pieces of {size}");
+        }
+        assert_eq!(wrap("sampling  greedy, seed 23", 18, 10), ["sampling  greedy,", "          seed 23"]);
+    }
+
+    #[test]
+    fn numbers_and_tables_are_easy_to_read() {
+        let numbers: [u64; 5] = [0, 999, 1_000, 117_440_512, u64::MAX];
+        let texts = ["0", "999", "1,000", "117,440,512", "18,446,744,073,709,551,615"];
+        assert_eq!(numbers.map(thousands), texts);
+        let mut table = Table::new(1, &["cache", "rows"]);
+        table.line(["flat", "2,016"]);
+        assert_eq!(table.render(), "cache    rows\nflat    2,016\n");
+    }
+}

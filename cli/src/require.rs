@@ -1,0 +1,140 @@
+//! What a command needs before it begins: memory, chapters that are started, files that can be written. What is missing is
+//! refused in numbers, before anything is computed.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use page_by_page::cache::{CacheError, KvLayout};
+use page_by_page::chapters::{Source, all, chapter};
+use page_by_page::files;
+
+use crate::output::{mib, thousands};
+
+/// Refuses to go on without this much memory. `advice`: what to do then.
+pub fn memory(what: &str, bytes: usize, advice: &str) -> Result<()> {
+    if let Some(available) = available().filter(|available| bytes > *available) {
+        bail!("{what} takes {}, and {} of memory are available; {advice}", mib(bytes), mib(available));
+    }
+    if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+        bail!("{what} takes {}, more memory than the system gives; {advice}", mib(bytes));
+    }
+    Ok(())
+}
+
+/// Refuses a reservation that this machine has no memory for.
+pub fn slots(layout: KvLayout, slots: usize) -> Result<()> {
+    let bytes = slot_bytes(layout, slots)?;
+    let what = format!("a cache of {} slots, {} bytes each,", thousands(slots), thousands(bytes / slots.max(1)));
+    memory(&what, bytes, "reserve fewer")
+}
+
+/// Refuses more pages than can be numbered, or than this machine has memory for.
+pub fn pages(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<()> {
+    if n_pages > u32::MAX as usize {
+        bail!("{} pages are more than the {} that a pool can number", thousands(n_pages), thousands(u32::MAX));
+    }
+    slots(layout, n_pages.saturating_mul(page_size))
+}
+
+/// Bytes of the keys and values of so many slots, in all layers.
+pub fn slot_bytes(layout: KvLayout, slots: usize) -> Result<usize, CacheError> {
+    Ok(2 * layout.numbers(slots)? * size_of::<f32>())
+}
+
+/// Bytes of memory that are free without taking them from other programs; `None` where the system does not say.
+fn available() -> Option<usize> {
+    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
+    Some(kib.parse::<usize>().ok()? << 10)
+}
+
+/// Refuses a number below 1, or above what there is any use for.
+pub fn in_range(number: u64, most: u64, option: &str, what: &str) -> Result<()> {
+    let (shown, most_shown) = (thousands(number), thousands(most));
+    ensure!((1..=most).contains(&number), "{option} is {shown}; {what} takes from 1 to {most_shown}");
+    Ok(())
+}
+
+/// Refuses to go on if one of these chapters is not started.
+pub fn chapters(numbers: &[usize]) -> Result<()> {
+    for chapter in numbers.iter().map(|number| chapter(*number)) {
+        if chapter.source == Source::Unstarted {
+            bail!(
+                "chapter {} ({}) is not started: edit exercises/{}.rs, or add --features solution",
+                chapter.number,
+                chapter.title,
+                chapter.name
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whose code the chapters are that a command runs: `1 yours, 3 reference`.
+pub fn whose_chapters(needed: &[usize]) -> String {
+    let needed = all().iter().filter(|chapter| needed.contains(&chapter.number));
+    let chapters: Vec<String> = needed.map(|chapter| format!("{} {}", chapter.number, whose(chapter.source))).collect();
+    chapters.join(", ")
+}
+
+/// Whose code a chapter is, in a word or two.
+pub fn whose(source: Source) -> &'static str {
+    match source {
+        Source::Yours => "yours",
+        Source::Reference => "reference",
+        Source::Unstarted => "not started",
+    }
+}
+
+/// Refuses a file for results that could not be written.
+pub fn writable(file: &Path) -> Result<()> {
+    let checked = match Kind::of(file) {
+        Kind::Stream => Ok(()),
+        Kind::Pipe => bail!(
+            "cannot write {}: this is a named pipe, which waits for a reader; name a file, or /dev/stdout",
+            file.display()
+        ),
+        Kind::File => files::check_writable(file),
+    };
+    checked.with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Writes results to a file, whole or not at all; to standard output or another stream as they come.
+pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
+    let written = match Kind::of(file) {
+        Kind::Stream => std::fs::write(file, bytes),
+        Kind::File | Kind::Pipe => files::write_whole(file, bytes),
+    };
+    written.with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// What the name of a file leads to.
+enum Kind {
+    /// A file, or nothing yet, or what is no place for one.
+    File,
+    /// It takes what is written as it comes.
+    Stream,
+    /// Opening it waits until another program reads it.
+    Pipe,
+}
+
+impl Kind {
+    fn of(file: &Path) -> Self {
+        match std::fs::metadata(file) {
+            // What lies in /dev is open already: standard output, or what a shell puts in place of `>(command)`.
+            Ok(found) if is_pipe(&found) && !file.starts_with("/dev") => Kind::Pipe,
+            Ok(found) if !found.is_file() && !found.is_dir() => Kind::Stream,
+            _ => Kind::File,
+        }
+    }
+}
+
+#[cfg(unix)]
+fn is_pipe(found: &std::fs::Metadata) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&found.file_type())
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: &std::fs::Metadata) -> bool {
+    false
+}
