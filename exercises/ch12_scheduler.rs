@@ -1,6 +1,5 @@
 //! Chapter 12: the scheduler. It decides which sequences the next step computes.
 //!
-//! Many sequences share one pass of the model per step, and fewer pages than they all want.
 //! The scheduler knows no model: it plans a step, and is handed the tokens that came out.
 //!
 //! ```text
@@ -63,8 +62,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// No sequences yet. `prefixes` keeps pages of this slab's pool. A token of `end_of_text`
-    /// finishes a sequence, and doesn't become part of it.
+    /// No sequences yet. `prefixes` keeps pages of this slab's pool.
     ///
     /// # Errors
     /// [`ScheduleError::NoStep`] if a limit is 0.
@@ -77,8 +75,8 @@ impl Scheduler {
         if limits.tokens == 0 || limits.sequences == 0 {
             return Err(ScheduleError::NoStep(limits));
         }
-        let (slab, end_of_text) = (slab.clone(), end_of_text.to_vec());
         let (waiting, running, finished, planned) = Default::default();
+        let (slab, end_of_text) = (slab.clone(), end_of_text.to_vec());
         Ok(Scheduler { slab, prefixes, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
     }
 
@@ -105,13 +103,12 @@ impl Scheduler {
     /// Adds a request to the end of the queue. One that asks for no new token finishes at once
     /// with [`FinishReason::Limit`], whatever its length, because it takes no page.
     ///
-    /// 3 pages of 4: a prompt of 6 tokens with 7 new ones fits, because it takes 12 slots at
-    /// most. With 8 new ones it would need 4 pages and is rejected, even if the pool is empty.
+    /// 3 pages of 4: a prompt of 6 tokens with 7 new ones fits in 12 slots. With 8 new ones it
+    /// would need 4 pages and is rejected.
     ///
     /// # Errors
-    /// [`ScheduleError::NoPrompt`], even if no new token is asked for.
-    /// [`ScheduleError::NeverFits`] if the whole pool is too small for it. A rejected request
-    /// uses up no number.
+    /// [`ScheduleError::NoPrompt`], even if no new token is asked for, and
+    /// [`ScheduleError::NeverFits`] if the whole pool is too small. Neither uses up a number.
     pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         todo!("ch12 task 1: queue the request, or reject what can never fit")
     }
@@ -124,10 +121,9 @@ impl Scheduler {
 
     /// The chunks of the next step, oldest sequence first, with room made for their tokens.
     ///
-    /// Each running sequence computes all that it has left, as far as the budget goes. One
-    /// that needs more pages than are free or evictable gets those of the newest sequence, or
-    /// waits if it is the newest itself. While budget is left, waiting sequences are admitted
-    /// and compute too. With nothing running or waiting, the plan is empty.
+    /// Each running sequence computes all that it has left, as far as the budget goes and room
+    /// [can be made](Self::make_room). While budget is left, waiting sequences are
+    /// [admitted](Self::admit) and compute too. With no sequences, the plan is empty.
     ///
     /// Budget 8. Two sequences have 1 token left to compute, and one with 13 waits: the plan
     /// is 1, 1 and 6. The next step is the same again, and then 1, 1 and 1, which catches up.
@@ -254,8 +250,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`ScheduleError::NotSettled`] between plan and settle, whichever sequence it is.
-    /// Otherwise [`ScheduleError::UnknownSequence`] if the sequence has finished already, or
-    /// never came.
+    /// Otherwise [`ScheduleError::UnknownSequence`] if the sequence has finished or never came.
     pub fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         todo!("ch12 task 3: finish a sequence wherever it is")
     }
