@@ -13,8 +13,8 @@ pub struct Story {
     command: String,
     output: String,
     errors: String,
-    /// The crates that cargo is compiling for it.
-    compiling: String,
+    /// What happens before the first output.
+    doing: String,
     since: Instant,
     pub has_ended: bool,
     _running: Running,
@@ -46,7 +46,7 @@ impl Story {
             command: arguments.iter().map(quoted).collect::<Vec<_>>().join(" "),
             output: String::new(),
             errors: String::new(),
-            compiling: String::new(),
+            doing: "starting".into(),
             since: Instant::now(),
             has_ended: false,
             _running: running,
@@ -60,7 +60,9 @@ impl Story {
             Some(Line { text, is_error: false }) => self.output += &text,
             Some(Line { text, .. }) => {
                 if let Some(progress) = progress(&text) {
-                    self.compiling = progress.crates;
+                    self.doing = format!("compiling {}", progress.crates);
+                } else if text.trim_start().starts_with("Blocking ") {
+                    self.doing = "waiting for another cargo".into();
                 } else if !is_of_cargo(&text) {
                     // The reader knows the file by its own name.
                     self.errors += &(text.replace("src/../", "").replace("src\\..\\", "") + "\n");
@@ -77,16 +79,11 @@ impl Story {
             lines.extend(self.errors.lines().map(|line| prose(line, DIM)));
         }
         if !self.has_ended && self.output.is_empty() {
-            let seconds = self.since.elapsed().as_secs();
-            let doing =
-                if self.compiling.is_empty() { "starting".into() } else { format!("compiling {}", self.compiling) };
-            lines.push(prose(format!("{doing} … {seconds} s"), YELLOW));
-            if !self.compiling.is_empty() {
-                lines.push(prose(
-                    "The program is compiled once, which takes about a minute. After that it starts in seconds.",
-                    DIM,
-                ));
-            }
+            lines.push(prose(format!("{} … {} s", self.doing, self.since.elapsed().as_secs()), YELLOW));
+            lines.push(prose(
+                "The first time, the program is compiled for about a minute. After that it starts in seconds.",
+                DIM,
+            ));
         }
         lines
     }

@@ -382,7 +382,10 @@ pub fn gains(app: &App) -> Vec<Paragraph> {
     }
     let mut lines = vec![blank(), prose("What it gains", BOLD)];
     if app.gained.is_counting() {
-        lines.push(prose("  The numbers are being counted on your code …", DIM));
+        lines.push(prose(
+            "  The numbers are being counted on your code. The first time, the program is compiled for that …",
+            DIM,
+        ));
     }
     lines.extend(app.gained.lines.iter().map(|line| plain(format!("  {line}"))));
     lines
