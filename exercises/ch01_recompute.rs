@@ -30,7 +30,7 @@ pub fn argmax(logits: &[f32]) -> u32 {
 /// Continues `prompt`, one token at a time; returns the new tokens.
 ///
 /// Each turn: ask `model` for the logits after the whole text so far, let `pick` choose a
-/// token from them, tell `on_token`, append it. Stops after `limits.max_new_tokens` new
+/// token from them, report it to `on_token`, append it. Stops after `limits.max_new_tokens` new
 /// tokens, or when `pick` chooses one of `limits.end_of_text`, which is neither reported nor
 /// returned. Never asks the model for logits that it will not use.
 ///

@@ -19,7 +19,7 @@ use std::borrow::Cow;
 
 use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 
-/// A cache whose tensors are exactly as long as the text.
+/// A cache whose tensors are exactly as long as the sequence.
 pub struct FlatCache {
     layout: KvLayout,
     /// Tokens held.
@@ -83,7 +83,7 @@ impl KvCache for FlatCache {
     /// rows.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
-        todo!("ch02 task 3: store the new rows behind the older ones")
+        todo!("ch02 task 3: store the new rows after the older ones")
     }
 
     /// All rows of one layer: the tensors themselves, borrowed.

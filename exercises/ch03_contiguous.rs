@@ -2,7 +2,7 @@
 //!
 //! One tensor holds the keys of all layers and one the values, each
 //! `[n_layers, capacity, kv_width]`. A new row has its place waiting, so nothing is ever
-//! copied; what the text does not fill stays empty, and nobody else can use it.
+//! copied; what the sequence does not fill stays empty, and no other can use it.
 //!
 //! ```text
 //!   capacity 8, 2 layers, 5 tokens held
@@ -47,7 +47,7 @@ impl ContiguousCache {
     /// An empty cache with room for `capacity` tokens.
     ///
     /// # Panics
-    /// If no memory can hold so many.
+    /// If no memory can hold that many.
     pub fn new(layout: KvLayout, capacity: usize) -> Self {
         let numbers = layout.numbers(capacity).unwrap_or_else(|error| panic!("{error}"));
         let (k, v) = (vec![0.0; numbers], vec![0.0; numbers]);

@@ -74,7 +74,7 @@ impl PagePool {
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no page of this number. A page of another
-    /// pool whose number this pool has too cannot be told from its own.
+    /// pool whose number this pool has too cannot be distinguished from its own.
     pub fn owners(&self, page: PageId) -> Result<u32, CacheError> {
         todo!("ch04 task 3: how many owners has this page, if the pool has it at all?")
     }

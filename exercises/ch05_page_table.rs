@@ -1,6 +1,6 @@
 //! Chapter 5: a page table, from a token's position to its page and slot.
 //!
-//! A text keeps the list of its pages, in the order of its tokens. Every page but the last is
+//! A sequence keeps the list of its pages, in the order of its tokens. Every page but the last is
 //! full.
 //!
 //! ```text
@@ -28,7 +28,7 @@ pub struct Slot {
     pub slot: usize,
 }
 
-/// The pages of one text, in the order of its tokens.
+/// The pages of one sequence, in the order of its tokens.
 pub struct PageTable {
     page_size: usize,
     pub(crate) pages: Vec<PageId>,
@@ -91,7 +91,7 @@ impl PageTable {
         todo!("ch05 task 1: take exactly the pages needed, or refuse and change nothing")
     }
 
-    /// Where the token at `position` lies. No walk: the end of a long text is found as soon
+    /// Where the token at `position` lies. No walk: the end of a long sequence is found as soon
     /// as its beginning.
     ///
     /// # Errors

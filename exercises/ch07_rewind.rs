@@ -69,7 +69,7 @@ impl Rewind for PagedCache {
     /// touched.
     ///
     /// # Panics
-    /// If the slab is lent to somebody at the moment.
+    /// If the slab is borrowed at the moment.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch07 task 4: rewind the table over the slab")
     }

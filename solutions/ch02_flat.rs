@@ -17,7 +17,7 @@ use std::borrow::Cow;
 
 use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 
-/// A cache whose tensors are exactly as long as the text.
+/// A cache whose tensors are exactly as long as the sequence.
 pub struct FlatCache {
     layout: KvLayout,
     /// Tokens held.
@@ -97,7 +97,7 @@ impl KvCache for FlatCache {
     /// rows.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
-        // ch02 task 3: store the new rows behind the older ones
+        // ch02 task 3: store the new rows after the older ones
         let first = (self.len - rows) * self.layout.kv_width();
         self.layers[layer].k[first..].copy_from_slice(k);
         self.layers[layer].v[first..].copy_from_slice(v);

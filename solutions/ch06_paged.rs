@@ -1,8 +1,8 @@
-//! Chapter 6: the paged cache. Many texts, one slab of pages.
+//! Chapter 6: the paged cache. Many sequences, one slab of pages.
 //!
 //! The *slab* is the memory: one tensor of all keys and one of all values, each of shape
-//! `[n_pages, n_layers, page_size, kv_width]`. A page holds a few tokens of one text in all
-//! layers, so one page table serves every layer. Two texts that grow by turns, page size 4:
+//! `[n_pages, n_layers, page_size, kv_width]`. A page holds a few tokens of one sequence in all
+//! layers, so one page table serves every layer. Two sequences that grow by turns, page size 4:
 //!
 //! ```text
 //!   slab     page 0        page 1        page 2        page 3
@@ -37,7 +37,7 @@ impl PageSlab {
     ///
     /// # Errors
     /// [`CacheError::NoPages`] or [`CacheError::NoSlots`] if either is 0;
-    /// [`CacheError::TooManySlots`] if no memory can hold so many.
+    /// [`CacheError::TooManySlots`] if no memory can hold that many.
     pub fn new(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<SharedSlab, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
@@ -81,7 +81,7 @@ impl PageSlab {
 /// lends it to one writer at a time, or to several readers, and panics otherwise.
 pub type SharedSlab = Rc<RefCell<PageSlab>>;
 
-/// The cache of one text: a page table over a shared slab. Dropping it lets its pages go.
+/// The cache of one sequence: a page table over a shared slab. Dropping it lets its pages go.
 pub struct PagedCache {
     pub(super) slab: SharedSlab,
     pub(super) table: PageTable,
@@ -105,7 +105,7 @@ impl PagedCache {
     /// error would be our own mistake: something to assert, not to pass on.
     ///
     /// # Panics
-    /// If the slab is lent to somebody at the moment: no page may be lost in silence.
+    /// If the slab is borrowed at the moment: no page must be lost in silence.
     pub fn release(&mut self) {
         // ch06 task 1: give every page back
         let released = self.table.release(&mut self.slab.borrow_mut().pool);
@@ -113,7 +113,7 @@ impl PagedCache {
     }
     // ANCHOR_END: release
 
-    /// The pages of this text.
+    /// The pages of this sequence.
     pub fn table(&self) -> &PageTable {
         &self.table
     }
@@ -136,7 +136,7 @@ impl KvCache for PagedCache {
     /// [`CacheError::OutOfPages`]; nothing has changed then.
     ///
     /// # Panics
-    /// If the slab is lent to somebody at the moment.
+    /// If the slab is borrowed at the moment.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         // ch06 task 1: grow the table from the slab's pool
         self.table.grow(n, &mut self.slab.borrow_mut().pool)

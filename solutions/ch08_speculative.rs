@@ -38,7 +38,7 @@ impl Drafter for DraftModel<'_> {
     ///
     /// With `k` 3 the model is asked three times: after the text, after the text and one
     /// guess, and after the text and two guesses. It has then read the text and the first two
-    /// guesses; nobody asked what follows the third.
+    /// guesses; what follows the third was never asked.
     ///
     /// # Errors
     /// [`StepError`] of the model, after some guesses too: there is no half draft.
@@ -120,7 +120,7 @@ pub fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), Ste
 }
 // ANCHOR_END: remember
 
-/// A target, somebody who drafts for it, and a rule that judges the drafts.
+/// A target, a drafter for it, and a rule that judges the drafts.
 pub struct Speculation<'a> {
     /// The model whose text is wanted.
     pub target: &'a mut dyn RewindableModel,
@@ -171,7 +171,7 @@ impl Speculation<'_> {
     }
 
     /// One step: drafts at most `k` tokens, verifies them, returns the new tokens, at least
-    /// one. Behind the first that is in `end_of_text` there are none.
+    /// one. After the first that is in `end_of_text` there are none.
     ///
     /// When it returns, target and drafter remember the same: the text and all new tokens but
     /// the newest.
@@ -189,7 +189,7 @@ impl Speculation<'_> {
 
     // ANCHOR: advance
     /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens
-    /// behind the first that ends the text; settles what both remember. Each is asked once,
+    /// after the first that ends the text; settles what both remember. Each is asked once,
     /// also where `k` is 0, and what one of them refuses the step refuses.
     fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         // ch08 task 4: a draft, the target's rows, the new tokens, and what both remember

@@ -178,7 +178,7 @@ mod checks {
             same!(self.reported, new_tokens, "tokens given to on_token {what}");
             let is_cut = self.what.contains("no token") || asked.len() == new_tokens.len();
             let questions = new_tokens.len() + usize::from(!is_cut);
-            let why = "logits that nobody uses cost as much as others";
+            let why = "unused logits cost as much as others";
             same!(asked.len(), questions, "questions that the model was asked {what}: {why}");
             self
         }

@@ -271,7 +271,7 @@ mod checks {
 
     #[test]
     fn task_3_write_keeps_every_bit_of_older_rows() {
-        in_place::write_behind_zeros(&mut FlatCache::new(LAYOUT));
+        in_place::write_after_zeros(&mut FlatCache::new(LAYOUT));
     }
 
     #[test]

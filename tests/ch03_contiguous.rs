@@ -288,7 +288,7 @@ mod checks {
 
     #[test]
     fn task_3_write_keeps_every_bit_of_older_rows() {
-        in_place::write_behind_zeros(&mut ContiguousCache::new(LAYOUT, 5));
+        in_place::write_after_zeros(&mut ContiguousCache::new(LAYOUT, 5));
     }
 
     #[test]

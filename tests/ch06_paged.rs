@@ -170,7 +170,7 @@ mod checks {
         same!(pages(&b), [1, 2, 0, 3, 4], "pages of b, which grew into those of a: the newest of a was freed first");
     }
 
-    /// A slab that somebody still looks at cannot be had for writing. That must not be passed over in silence.
+    /// A slab that is borrowed for reading can't be borrowed for writing. That must not be passed over in silence.
     #[test]
     fn task_1_with_a_slab_that_is_lent_no_page_is_lost_in_silence() {
         let slab = slab(4, 4);
@@ -201,7 +201,7 @@ mod checks {
                 same!(extended, Ok(()), "extend(1) on {held} tokens, with pages enough");
             }
         });
-        same!(cache.len(), MANY, "tokens after so many times extend(1)");
+        same!(cache.len(), MANY, "tokens after {MANY} times extend(1)");
     }
 
     #[test]

@@ -97,7 +97,7 @@ mod checks {
         (text.split_off(prompt.len()), read)
     }
 
-    /// The next token of a fixed text: the one at the place behind `text`.
+    /// The next token of a fixed text: the one after `text`.
     fn next_of<'t>(whole: &'t [u32]) -> impl Fn(&[u32]) -> u32 + 't {
         |text| whole.get(text.len()).copied().unwrap_or(END)
     }
@@ -284,17 +284,17 @@ mod checks {
 
     // Task 2
 
-    /// The target's row behind so many guesses. Nothing in it says which token `pick` chooses.
+    /// The target's row after this many guesses. Nothing in it says which token `pick` chooses.
     fn row(n_guesses: usize) -> Vec<f32> {
         vec![-0.5, n_guesses as f32 + 0.25, 0.75 - n_guesses as f32, 0.0]
     }
 
     /// A row, by the token that it follows and the guess that it judges.
     fn told_row(drafted: &[u32], index: usize) -> String {
-        let behind = index.checked_sub(1).map_or("the text".into(), |guess| format!("guess {}", drafted[guess]));
+        let before = index.checked_sub(1).map_or("the text".into(), |guess| format!("guess {}", drafted[guess]));
         match drafted.get(index) {
-            Some(guess) => format!("row {index}: what follows {behind}, to judge guess {guess}"),
-            None => format!("row {index}: what follows {behind}, the token behind all guesses"),
+            Some(guess) => format!("row {index}: what follows {before}, to judge guess {guess}"),
+            None => format!("row {index}: what follows {before}, the token after all guesses"),
         }
     }
 
@@ -593,7 +593,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_nothing_comes_behind_the_end_of_the_text() {
+    fn task_4_nothing_comes_after_the_end_of_the_text() {
         let whole = [1, 2, 3, END, 5, END, 7];
         let (new_tokens, target, small) = step_of(&whole, &whole, 2, 4, &[END]);
         let told = "the second and the fourth of 4 right guesses end the text";

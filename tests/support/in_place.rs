@@ -189,10 +189,10 @@ pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     }
 }
 
-/// Fills an empty cache with rows of zeros, some of them -0.0, which any sum with zero turns into 0.0. Then writes behind
+/// Fills an empty cache with rows of zeros, some of them -0.0, which any sum with zero turns into 0.0. Then writes after
 /// them: they must keep every bit.
 #[track_caller]
-pub fn write_behind_zeros(cache: &mut dyn KvCache) {
+pub fn write_after_zeros(cache: &mut dyn KvCache) {
     let layout = cache.layout();
     let [negative, positive] = [-0.0, 0.0].map(|zero| vec![zero; layout.kv_width()]);
     let (k, v) = ([&*negative, &positive].concat(), [positive, negative].concat());

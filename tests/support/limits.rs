@@ -249,7 +249,7 @@ thread_local! {
     static THIS_CHECK: ThisCheck = ThisCheck { thread: thread::current().id() };
 }
 
-/// Dropped when a check's thread ends: nobody waits for its signs any more.
+/// Dropped when a check's thread ends: its signs are no longer waited for.
 struct ThisCheck {
     thread: ThreadId,
 }

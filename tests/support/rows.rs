@@ -33,7 +33,7 @@ pub fn rows(layout: KvLayout, tokens: &[usize], layer: usize, kind: Kind) -> Vec
     tokens.iter().flat_map(|token| row(layout, *token, layer, kind)).collect()
 }
 
-/// So many numbers, in rows of `width`: `5 rows`, `1 row`, `2 rows and 3 numbers`.
+/// A count of numbers, in rows of `width`: `5 rows`, `1 row`, `2 rows and 3 numbers`.
 pub fn count(numbers: usize, width: usize) -> String {
     let rows = numbers / width;
     let rows = format!("{rows} row{}", if rows == 1 { "" } else { "s" });

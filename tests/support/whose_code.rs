@@ -78,7 +78,7 @@ pub fn note_on(stands_on: &[&str], name: &str, chapters: &[Chapter]) -> Option<S
     }
 }
 
-/// Says why checks fail that need a chapter of which nobody's code was compiled.
+/// Says why checks fail that need a chapter which is an untouched stub.
 pub fn refuse_a_stub(name: &str) {
     panic!(
         "this chapter stands on {name}, which is not started: whatever needs it ends in a todo!\n\
