@@ -58,7 +58,7 @@ fn escaped(text: &str, is_unsafe: fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
-/// The first two thirds and the last third of so many characters: an error ends with its place, or with what to do.
+/// Shortens a text to its first two thirds and its last third: an error ends with its place, or with what to do.
 fn cut(text: Cow<'_, str>, most: usize) -> String {
     let len = text.chars().count();
     if len <= most {

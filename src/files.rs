@@ -9,8 +9,8 @@
 //!     3. story.cache               renamed, in one move; then the folder is on the disk too
 //! ```
 //!
-//! A program that is killed in step 2 leaves its part. The lock goes with the program, so whoever writes the same file
-//! next can tell a part that was left behind from one that somebody is writing, and removes it.
+//! A program that is killed in step 2 leaves its part. The lock goes with the program, so the next
+//! writer of the same file knows an abandoned part from one that is being written, and removes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Errors
 /// What the system says; [`ErrorKind::IsADirectory`] and [`ErrorKind::InvalidInput`] for what is no file.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Before it is opened, as opening a pipe waits for somebody to write to it.
+    // Before it is opened, because opening a pipe waits for a writer.
     must_be_a_file(&fs::metadata(path)?)?;
     let file = File::open(path)?;
     // Again, in case the name has come to mean something else.
@@ -31,7 +31,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a whole file of at most so many bytes.
+/// Reads a whole file of `at_most` bytes.
 ///
 /// # Errors
 /// As [`open`]; [`ErrorKind::FileTooLarge`], with both numbers.
@@ -66,7 +66,7 @@ fn wrong<T>(problem: impl Into<String>) -> io::Result<T> {
     Err(io::Error::new(ErrorKind::InvalidInput, problem.into()))
 }
 
-/// Puts a file in its place in one move: whoever opens it finds the old content or the new, never half of it.
+/// Replaces a file in one move: a reader finds the old content or the new, never half of it.
 ///
 /// A file that is there keeps its permissions; a link stays a link, and what it leads to is replaced.
 ///
@@ -109,22 +109,22 @@ impl Place {
             }
             found => found?,
         };
-        let file = if found.is_symlink() { behind_link(file)? } else { file.into() };
+        let file = if found.is_symlink() { link_target(file)? } else { file.into() };
         let found = fs::metadata(&file)?;
         if !found.is_file() {
             return wrong("this is a folder or a device, not a file");
         }
-        // Replacing it asks for no right to write to it; whoever has protected it means to keep it.
+        // Replacing a file takes no right to write to it; a file that is protected must stay.
         File::options().write(true).open(&file)?;
         Ok(Place { file, permissions: Some(found.permissions()) })
     }
 
-    /// Makes an empty part beside the file, and removes those that were left behind.
+    /// Makes an empty part beside the file, and removes abandoned ones.
     fn new_part(&self) -> io::Result<Part> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        self.remove_left_parts();
+        self.remove_abandoned();
         loop {
-            // A number is used once in a program, so that nobody can mean another part by the same name.
+            // A program uses each number once, so that no two of its parts ever have the same name.
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let mut name = self.file.file_name().unwrap_or_default().to_os_string();
             name.push(format!(".{}-{number}.part", std::process::id()));
@@ -134,7 +134,7 @@ impl Place {
                 output => output?,
             };
             let part = Part { path, output, in_place: false };
-            // Another program may have found it in the moment before it was locked, and taken it for left behind.
+            // Before it was locked, a different program might have taken it for abandoned.
             if !is_free(&part.output) || !part.path.exists() {
                 continue;
             }
@@ -157,12 +157,12 @@ impl Place {
         options
     }
 
-    /// Removes the parts that nobody is writing. What cannot be looked at or removed stays.
-    fn remove_left_parts(&self) {
+    /// Removes abandoned parts. A part that cannot be looked at or removed stays.
+    fn remove_abandoned(&self) {
         let entries = fs::read_dir(folder_of(&self.file)).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
             if is_part_of(&entry.file_name(), self.file.file_name().unwrap_or_default()) {
-                // Locked until it is removed: whoever has just made it sees the lock, and makes another.
+                // Locked until it is removed: a program that has just made it sees the lock, and makes a new one.
                 if let Ok(part) = File::options().write(true).open(entry.path())
                     && part.try_lock().is_ok()
                 {
@@ -174,7 +174,7 @@ impl Place {
 }
 
 /// The file that a link leads to.
-fn behind_link(link: &Path) -> io::Result<PathBuf> {
+fn link_target(link: &Path) -> io::Result<PathBuf> {
     fs::canonicalize(link).or_else(|error| match (error.kind(), fs::read_link(link)) {
         (ErrorKind::NotFound, Ok(target)) => {
             wrong(format!("this is a link to {}, which does not exist", target.display()))
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_were_left_behind_go_and_those_in_use_stay() {
+    fn abandoned_parts_are_removed_and_those_in_use_stay() {
         let (folder, file) = place();
         let parts = ["story.cache.1-0.part", "story.cache.4194304-17.part"].map(|name| folder.path().join(name));
         let others = ["other.cache.1-0.part", "story.cache.1-0-2.part", "story.cache.part", "story.cache.x-1.part"];

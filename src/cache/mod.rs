@@ -16,7 +16,7 @@
 //! all of them. Making room comes first because it is the only part that can fail: a step that does not fit is refused
 //! before anything was computed or changed.
 //!
-//! A cache holds one text. The chapters implement the caches; this file only says what they must do.
+//! A cache belongs to one sequence. The chapters implement the caches; this file only specifies them.
 
 pub mod in_place;
 pub mod page_metadata;
@@ -47,7 +47,7 @@ impl KvLayout {
     /// With 2 layers and rows of 8 numbers: 3 slots → 48 numbers.
     ///
     /// # Errors
-    /// [`CacheError::TooManySlots`] if no memory can hold so many.
+    /// [`CacheError::TooManySlots`] if no memory can hold them.
     pub fn numbers(&self, slots: usize) -> Result<usize, CacheError> {
         let numbers = slots.checked_mul(self.n_layers).and_then(|rows| rows.checked_mul(self.kv_width()));
         // No allocation has more bytes than an `isize` counts.
@@ -93,7 +93,7 @@ impl Usage {
     }
 }
 
-/// The keys and values of one text, in every layer.
+/// The keys and values of one sequence, in every layer.
 pub trait KvCache {
     /// The shape of a row.
     fn layout(&self) -> KvLayout;
@@ -175,7 +175,7 @@ pub enum CacheError {
         capacity: usize,
     },
     /// The pool has too few free pages.
-    #[error("pages needed: {needed}, free: {free}; let other texts end, or give the pool more pages")]
+    #[error("pages needed: {needed}, free: {free}; let other sequences finish, or give the pool more pages")]
     OutOfPages {
         /// Pages asked for.
         needed: usize,
@@ -183,7 +183,7 @@ pub enum CacheError {
         free: usize,
     },
     /// A page that has no owner was freed.
-    #[error("page {0} is free already: somebody freed it twice, or never had it")]
+    #[error("page {0} is free already: it was freed twice, or never allocated")]
     DoubleFree(PageId),
     /// A page that has no owner was to be shared.
     #[error("page {0} is free: only a page that has an owner can be shared")]

@@ -1,4 +1,4 @@
-//! A memory in which each text takes one contiguous region: what pages replace.
+//! A memory in which each sequence takes one contiguous region: what pages replace.
 //!
 //! A new region goes into the first gap that is long enough (*first fit*). Regions never move.
 //!

@@ -36,7 +36,7 @@ use crate::model::Model;
 use crate::model::checkpoint::what_is_damaged;
 use crate::{escape, files};
 
-/// The keys and values of a text, in every layer, and its tokens.
+/// The keys and values of a sequence, in every layer, and its tokens.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     layout: KvLayout,
@@ -56,7 +56,7 @@ struct FrozenLayer {
 /// Why a snapshot was not restored. The cache is as it was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// The cache is for rows of another shape.
+    /// The cache is for rows of a different shape.
     #[error("the snapshot holds rows of {found:?}, the cache is for rows of {expected:?}")]
     WrongLayout {
         /// The snapshot's layout.
@@ -64,13 +64,13 @@ pub enum RestoreError {
         /// The cache's layout.
         expected: KvLayout,
     },
-    /// The cache holds a text already.
+    /// The cache holds tokens already.
     #[error("the cache holds {len} tokens already; restore into an empty one")]
     NotEmpty {
         /// Tokens held.
         len: usize,
     },
-    /// The cache has no room for the text.
+    /// The cache has no room for the tokens.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
@@ -110,7 +110,7 @@ pub enum SnapshotError {
         /// What does not add up.
         problem: String,
     },
-    /// The rows are whole, but this model did not make them or cannot go on from them: another shape, format or model, a
+    /// The rows are whole, but this model did not make them or cannot go on from them: a different shape, format or model, a
     /// token or a position that it lacks, a number that is not finite. Or a later version of the program saved them.
     #[error("{}: {problem}", path.display())]
     Unfit {
@@ -132,7 +132,7 @@ impl Snapshot {
     /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
     ///
     /// # Panics
-    /// If the cache holds another number of tokens.
+    /// If the cache holds a different number of tokens.
     pub fn freeze(cache: &dyn KvCache, tokens: &[u32]) -> Self {
         assert_eq!(tokens.len(), cache.len(), "tokens given, and tokens held");
         let layout = cache.layout();
@@ -252,7 +252,7 @@ impl Snapshot {
     }
 }
 
-/// What is wrong with rows of another shape.
+/// What is wrong with rows of a different shape.
 fn wrong_layout(found: KvLayout, expected: KvLayout) -> String {
     format!("rows of {found:?}, the model makes rows of {expected:?}; use the model that made them")
 }
@@ -300,7 +300,7 @@ fn sealed(model: &Model, tensors: Vec<(String, Tensor<'_>)>) -> Vec<u8> {
 
 /// More bytes than a saved cache of a model can have.
 fn most_bytes(model: &Model) -> usize {
-    // A file in another format is to be read as far as its header: there it is refused.
+    // A file in a different format is to be read as far as its header: there it is refused.
     let layout = model.config().kv_layout();
     let row = layout.kv_width().max(model.kv_layout().kv_width());
     // No overflow: a layer's weights, which are in a file, are larger than its rows.

@@ -1,4 +1,4 @@
-//! What the generation loop asks of a model, and the same with a cache.
+//! Generating one sequence: what the loop of chapter 1 asks of a model, and a model with a cache that answers.
 
 pub mod beams;
 pub mod prompt_lookup;
@@ -10,70 +10,70 @@ use crate::cache::{CacheError, Rewind};
 use crate::chapters::ch01_recompute::Recompute;
 use crate::model::{LogitRows, Model, StepError};
 
-/// Says what may come after a text: all that the loop of chapter 1 asks of a model.
+/// Predicts the next token: all that the loop of chapter 1 asks of a model.
 pub trait LanguageModel {
-    /// The logits of the token that follows `tokens`, the whole text so far: `[vocab_size]`.
+    /// The logits of the token that follows `tokens`, the whole sequence so far: `[vocab_size]`.
     ///
     /// # Errors
-    /// [`StepError`] when the text cannot be computed. Nothing has changed then, except after [`StepError::NotFinite`]: a model
-    /// that remembers has read the tokens.
+    /// [`StepError`] if the sequence cannot be computed. Nothing has changed then, except after [`StepError::NotFinite`]: the
+    /// tokens are in the cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError>;
 }
 
 /// When to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
-    /// Tokens to add at most.
+    /// The most tokens to generate.
     pub max_new_tokens: usize,
-    /// Tokens that end a text. They are not part of it.
+    /// Tokens that end the sequence. They are not part of it.
     pub end_of_text: &'a [u32],
 }
 
-/// A model that remembers: it computes only the tokens that its cache does not hold.
+/// A model with a cache: it computes only the tokens that the cache does not hold.
 pub struct Cached<'a> {
     model: &'a Model,
-    cache: Memory<'a>,
+    cache: CacheAccess<'a>,
     rows_projected: u64,
 }
 
-/// The memory of one text.
-enum Memory<'a> {
+/// The cache of one sequence, and how it is read.
+enum CacheAccess<'a> {
     Gather(&'a mut dyn Rewind),
     InPlace(&'a mut dyn InPlace),
 }
 
-impl Memory<'_> {
+impl CacheAccess<'_> {
     fn cache(&mut self) -> &mut dyn Rewind {
         match self {
-            Memory::Gather(cache) => *cache,
-            Memory::InPlace(cache) => *cache,
+            CacheAccess::Gather(cache) => *cache,
+            CacheAccess::InPlace(cache) => *cache,
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Memory::Gather(cache) => cache.len(),
-            Memory::InPlace(cache) => cache.len(),
+            CacheAccess::Gather(cache) => cache.len(),
+            CacheAccess::InPlace(cache) => cache.len(),
         }
     }
 
     fn for_step(&mut self) -> CacheRef<'_> {
         match self {
-            Memory::Gather(cache) => CacheRef::Gather(*cache),
-            Memory::InPlace(cache) => CacheRef::InPlace(*cache),
+            CacheAccess::Gather(cache) => CacheRef::Gather(*cache),
+            CacheAccess::InPlace(cache) => CacheRef::InPlace(*cache),
         }
     }
 }
 
 impl<'a> Cached<'a> {
-    /// A model with the memory of one text, which is gathered to be read.
+    /// A model with a sequence's cache, whose rows are gathered to be read.
     pub fn new(model: &'a Model, cache: &'a mut dyn Rewind) -> Self {
-        Cached { model, cache: Memory::Gather(cache), rows_projected: 0 }
+        Cached { model, cache: CacheAccess::Gather(cache), rows_projected: 0 }
     }
 
-    /// A model with the memory of one text, which is read as the model's [attention](Model::set_attention) says.
+    /// A model with a sequence's cache, which is read as the model's [attention](Model::set_attention) says.
     pub fn in_place(model: &'a Model, cache: &'a mut dyn InPlace) -> Self {
-        Cached { model, cache: Memory::InPlace(cache), rows_projected: 0 }
+        Cached { model, cache: CacheAccess::InPlace(cache), rows_projected: 0 }
     }
 
     /// Tokens that went through the model since this was made.
@@ -94,27 +94,26 @@ impl LanguageModel for Cached<'_> {
 }
 // ANCHOR_END: cached
 
-/// A language model that answers for several tokens at once and can forget: what speculation asks of a model.
+/// A language model that predicts after several tokens at once and can forget tokens: what speculative decoding asks of it.
 pub trait RewindableModel: LanguageModel {
-    /// Tokens that it remembers: so many tokens of the text, from the first.
+    /// How many of the sequence's first tokens its cache holds.
     fn remembered(&self) -> usize;
 
-    /// Reads the tokens of a text that it does not remember yet, in one pass; returns the logits after each of the last
-    /// `n` of them, oldest first: `n` rows of `[vocab_size]`.
+    /// Computes the tokens that its cache does not hold, in one pass; returns the logits after each of the last `n` of them,
+    /// oldest first: `n` rows of `[vocab_size]`.
     ///
-    /// `tokens` is the whole text so far. At least `n` of its tokens are not remembered yet, and at least one: with `n` 0 the
-    /// model reads and answers nothing, but it does not read nothing.
+    /// `tokens` is the whole sequence so far. At least `n` of its tokens are not held yet, and at least one, also with `n` 0.
     ///
     /// # Errors
-    /// [`StepError::NoTokens`] if it remembers all of the text already, also with `n` 0; any other [`StepError`] when the
-    /// text cannot be computed, or fewer than `n` tokens are new. Nothing has changed then, except after
-    /// [`StepError::NotFinite`]: the tokens have been read.
+    /// [`StepError::NoTokens`] if all tokens are held already, also with `n` 0; any other [`StepError`] if the sequence cannot
+    /// be computed, or fewer than `n` tokens are new. Nothing has changed then, except after [`StepError::NotFinite`]: the tokens
+    /// are in the cache.
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError>;
 
-    /// Forgets the newest `n` tokens that it remembers.
+    /// Forgets the newest `n` tokens that its cache holds.
     ///
     /// # Errors
-    /// [`CacheError::PastTheStart`] if it remembers fewer; nothing has changed.
+    /// [`CacheError::PastTheStart`] if it holds fewer; nothing has changed.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
 }
 
@@ -138,7 +137,7 @@ impl RewindableModel for Cached<'_> {
 }
 // ANCHOR_END: rewindable
 
-/// A model that forgets everything at once can take part too: it computes the whole text for every question.
+/// A model without a cache holds no tokens: it computes the whole sequence for every call.
 impl RewindableModel for Recompute<'_> {
     fn remembered(&self) -> usize {
         0
@@ -163,23 +162,23 @@ fn rows(logits: &[f32], model: &Model) -> Vec<Vec<f32>> {
     logits.chunks_exact(model.config().vocab_size).map(<[f32]>::to_vec).collect()
 }
 
-/// Guessed tokens.
+/// Draft tokens, to be verified by the target model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft {
-    /// The tokens, in the order of the text.
+    /// The tokens, in the order of the sequence.
     pub tokens: Vec<u32>,
-    /// What each token was drawn from: a row of `[vocab_size]` for each, every row 1 in sum.
+    /// The distribution that each token was drawn from: a row of `[vocab_size]` for each, every row 1 in sum.
     pub probabilities: Vec<Vec<f32>>,
 }
 
 impl Draft {
-    /// Adds a guess and what it was drawn from: `[vocab_size]`, 1 in sum.
+    /// Adds a token and the distribution that it was drawn from: `[vocab_size]`, 1 in sum.
     pub fn push(&mut self, token: u32, probabilities: Vec<f32>) {
         self.tokens.push(token);
         self.probabilities.push(probabilities);
     }
 
-    /// Adds a guess that was not drawn, out of `vocab_size` tokens: all of the probability is its own.
+    /// Adds a token that was not drawn, out of `vocab_size` tokens: its probability is 1.
     pub fn push_certain(&mut self, token: u32, vocab_size: usize) {
         let mut probabilities = vec![0.0; vocab_size];
         probabilities[token as usize] = 1.0;
@@ -187,36 +186,37 @@ impl Draft {
     }
 }
 
-/// Judges a draft by the target's rows, `[vocab_size]` each and one more than drafted tokens: returns the new tokens, at
-/// least one.
+/// Accepts or rejects draft tokens by the target's logits, one row of `[vocab_size]` more than draft tokens: returns the new
+/// tokens, at least one.
 pub type Accept<'a> = dyn FnMut(&Draft, &[Vec<f32>]) -> Vec<u32> + 'a;
 
-/// Guesses how a text goes on.
+/// Proposes draft tokens.
 pub trait Drafter {
-    /// Guesses at most `k` tokens that follow `text`, the whole text so far.
+    /// At most `k` tokens that may follow `tokens`, the whole sequence so far.
     ///
     /// # Errors
-    /// [`StepError`] when the text cannot be computed.
-    fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError>;
+    /// [`StepError`] if the sequence cannot be computed.
+    fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError>;
 
-    /// Hears what became of its guesses: `text` is all that it should remember now, no more and no less.
+    /// Called when draft tokens were accepted or rejected: `tokens` is what the drafter's cache should hold now, no more and
+    /// no less.
     ///
     /// # Errors
-    /// [`StepError`] when the text cannot be computed.
-    fn settle(&mut self, text: &[u32]) -> Result<(), StepError>;
+    /// [`StepError`] if the sequence cannot be computed.
+    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError>;
 }
 
 #[cfg(test)]
 mod tests {
     #[cfg(not(unstarted = "ch01_recompute"))]
     #[test]
-    fn no_text_is_refused_even_if_nothing_is_asked_about_it() {
+    fn an_empty_sequence_is_refused_even_if_no_row_is_asked_for() {
         use super::*;
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
         let model = Model::open(&folder).expect("a golden checkpoint opens");
         for n in [0, 1] {
-            assert_eq!(Recompute::new(&model).last_logits(&[], n), Err(StepError::NoTokens), "{n} rows after no text");
+            assert_eq!(Recompute::new(&model).last_logits(&[], n), Err(StepError::NoTokens), "{n} rows after no token");
         }
-        assert_eq!(Recompute::new(&model).last_logits(&[1], 0), Ok(Vec::new()), "no row after a text");
+        assert_eq!(Recompute::new(&model).last_logits(&[1], 0), Ok(Vec::new()), "no row after a token");
     }
 }

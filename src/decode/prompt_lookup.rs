@@ -1,20 +1,20 @@
-//! Prompt lookup: a drafter without a model. It looks for an earlier place where the text went as it goes now.
+//! Prompt lookup: a drafter without a model. It looks for an earlier place where the newest tokens stood.
 //!
 //! ```text
-//!   text    The king had a bird . The queen had a
+//!   tokens  The king had a bird . The queen had a
 //!                    └──┬─┘                 └─┬─┘
 //!           found here ─┘      the newest two tokens, "had a"
 //!   draft   bird . The
 //! ```
 //!
-//! It costs next to nothing, and is right where a text repeats itself: summaries, edited code, answers that quote.
+//! It costs next to nothing, and is right where an output repeats its prompt or itself: summaries, edited code, answers that quote.
 //! Known as prompt lookup decoding ([Saxena, 2023](https://github.com/apoorvumang/prompt-lookup-decoding)), and in vLLM as
 //! n-gram speculation.
 
 use crate::decode::{Draft, Drafter};
 use crate::model::StepError;
 
-/// Drafts what followed the same tokens earlier in the text.
+/// Drafts what followed the same tokens earlier in the sequence.
 pub struct PromptLookup {
     vocab_size: usize,
     /// Newest tokens to look for, at most.
@@ -29,8 +29,8 @@ impl PromptLookup {
 }
 
 impl Drafter for PromptLookup {
-    fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
-        let followed = (1..=self.longest).rev().find_map(|n| after_last_occurrence(text, n)).unwrap_or(&[]);
+    fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
+        let followed = (1..=self.longest).rev().find_map(|n| after_last_occurrence(tokens, n)).unwrap_or(&[]);
         let mut draft = Draft::default();
         followed.iter().take(k).for_each(|token| draft.push_certain(*token, self.vocab_size));
         Ok(draft)
@@ -42,20 +42,20 @@ impl Drafter for PromptLookup {
     }
 }
 
-/// What follows the last earlier place where the newest `n` tokens of the text stand; `None` if there is none.
-fn after_last_occurrence(text: &[u32], n: usize) -> Option<&[u32]> {
-    let (earlier, _newest_token) = text.split_at(text.len().checked_sub(1)?);
-    let newest = &text[text.len().checked_sub(n)?..];
+/// What follows the last earlier place where the newest `n` tokens stand; `None` if there is none.
+fn after_last_occurrence(tokens: &[u32], n: usize) -> Option<&[u32]> {
+    let (earlier, _newest_token) = tokens.split_at(tokens.len().checked_sub(1)?);
+    let newest = &tokens[tokens.len().checked_sub(n)?..];
     let place = earlier.windows(n).rposition(|window| window == newest)?;
-    Some(&text[place + n..])
+    Some(&tokens[place + n..])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn drafted(text: &[u32], k: usize) -> Vec<u32> {
-        PromptLookup::new(20, 3).draft(text, k).expect("a look-up cannot fail").tokens
+    fn drafted(tokens: &[u32], k: usize) -> Vec<u32> {
+        PromptLookup::new(20, 3).draft(tokens, k).expect("a look-up cannot fail").tokens
     }
 
     #[test]
@@ -84,12 +84,12 @@ mod tests {
     #[test]
     fn its_tokens_have_all_the_probability() {
         let draft = PromptLookup::new(20, 3).draft(&[5, 6, 7, 5], 2).expect("a look-up cannot fail");
-        let told: Vec<(f32, f32)> = draft
+        let probabilities: Vec<(f32, f32)> = draft
             .tokens
             .iter()
             .zip(&draft.probabilities)
             .map(|(token, row)| (row[*token as usize], row.iter().sum()))
             .collect();
-        assert_eq!(told, [(1.0, 1.0), (1.0, 1.0)]);
+        assert_eq!(probabilities, [(1.0, 1.0), (1.0, 1.0)]);
     }
 }

@@ -6,7 +6,7 @@
 //!   scores      –      row 0     row 1   row 2       row 3 is what the first new token is chosen from
 //! ```
 //!
-//! The first token follows nothing, and has no score. A row that the prefix cache brings was computed for another text, and its
+//! The first token follows nothing, and has no score. A row that the prefix cache brings was computed for a different sequence, and its
 //! logits are gone. So a lookup for a sequence that is scored returns only the rows whose scores it has had. Of each row of
 //! logits no more is kept than what was asked for.
 
@@ -29,7 +29,7 @@ pub struct Likely {
 #[derive(Debug)]
 pub struct Scoring {
     prompt: Vec<u32>,
-    /// How many of the likeliest tokens are told.
+    /// How many of the likeliest tokens to report.
     top: usize,
     /// Of the second token of the prompt, the third, and so on: as many as rows were seen.
     scores: Vec<Likely>,
@@ -76,7 +76,7 @@ impl Scoring {
 /// The prompts that are being scored.
 pub type Scorings = Rc<RefCell<BTreeMap<SequenceId, Scoring>>>;
 
-/// Tells how likely `chosen` was, and the `top` likeliest tokens. `logits`: `[vocab_size]`, finite. Of equals the lower id is
+/// How likely `chosen` was, and the `top` likeliest tokens. `logits`: `[vocab_size]`, finite. Of equals the lower id is
 /// the likelier.
 pub fn likely(logits: &[f32], chosen: u32, top: usize) -> Likely {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -94,8 +94,8 @@ impl Tier {
     ///
     /// # Errors
     /// [`TierError::Cache`].
-    pub fn ask(&mut self, text: &[u32]) -> Result<Option<u64>, TierError> {
-        let wanted = self.file.wanted(text, &mut **self.prefixes.borrow_mut(), &self.slab)?;
+    pub fn ask(&mut self, tokens: &[u32]) -> Result<Option<u64>, TierError> {
+        let wanted = self.file.wanted(tokens, &mut **self.prefixes.borrow_mut(), &self.slab)?;
         if wanted.is_empty() {
             return Ok(None);
         }
@@ -104,7 +104,7 @@ impl Tier {
         let pages: Vec<_> = new.map(|wanted| (wanted, shape.offset(wanted.place))).collect();
         self.counters.read += pages.len() as u64;
         let ticket = self.reader.ask(pages, shape.record_bytes());
-        self.asked.push_back((ticket, text.to_vec()));
+        self.asked.push_back((ticket, tokens.to_vec()));
         Ok(Some(ticket))
     }
 
@@ -117,45 +117,45 @@ impl Tier {
         let mut tickets = Vec::new();
         while let Some(done) = self.reader.next(wait)? {
             wait = false;
-            let Some((ticket, text)) = self.asked.pop_front() else { break };
+            let Some((ticket, tokens)) = self.asked.pop_front() else { break };
             debug_assert_eq!(ticket, done.ticket, "the reader keeps the order");
             for read in &done.pages {
                 self.reading.remove(&read.wanted.number);
             }
             let prefixes = &mut **self.prefixes.borrow_mut();
-            let brought_back = self.file.bring_back(&text, &done.pages, prefixes, &self.slab)?;
+            let brought_back = self.file.bring_back(&tokens, &done.pages, prefixes, &self.slab)?;
             self.counters.brought_back += brought_back as u64;
             tickets.push(ticket);
         }
         Ok(tickets)
     }
 
-    /// Writes the pages that are full since this was last called. `scheduler`: with the sequences that run. `told`: those that
+    /// Writes the pages that are full since this was last called. `scheduler`: with the sequences that run. `finished`: those that
     /// have ended since.
     ///
     /// If the file cannot be written, nothing is from then on: see [`failed`](Self::failed).
     ///
     /// # Errors
     /// [`TierError::Cache`].
-    pub fn keep(&mut self, scheduler: &Scheduler, told: &[Generated]) -> Result<(), TierError> {
+    pub fn keep(&mut self, scheduler: &Scheduler, finished: &[Generated]) -> Result<(), TierError> {
         if self.failed.is_some() {
             return Ok(());
         }
-        for (text, table) in scheduler.running() {
+        for (sequence, table) in scheduler.running() {
             let full = table.len() / table.page_size();
-            if self.offered.get(&text.id).is_none_or(|offered| *offered < full) {
-                self.offered.insert(text.id, full);
-                let kept = self.file.keep(&text.tokens, table, &self.slab.borrow());
+            if self.offered.get(&sequence.id).is_none_or(|offered| *offered < full) {
+                self.offered.insert(sequence.id, full);
+                let kept = self.file.keep(&sequence.tokens, table, &self.slab.borrow());
                 note(kept, &mut self.counters, &mut self.failed);
             }
             if self.failed.is_some() {
                 return Ok(());
             }
         }
-        for Generated { sequence: text, .. } in told {
-            self.offered.remove(&text.id);
+        for Generated { sequence, .. } in finished {
+            self.offered.remove(&sequence.id);
             // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found, too.
-            let one_more = [&text.tokens[..], &[0]].concat();
+            let one_more = [&sequence.tokens[..], &[0]].concat();
             let cache = ForkCache::with_prefix(&self.slab, &mut **self.prefixes.borrow_mut(), &one_more)?;
             let kept = self.file.keep(&one_more, cache.table(), &self.slab.borrow());
             note(kept, &mut self.counters, &mut self.failed);

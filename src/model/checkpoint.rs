@@ -7,7 +7,7 @@
 //!
 //! A mapped file is memory that other programs can change. One that cuts it short stops this program with a bus error when
 //! it reads what is gone; one that rewrites it in place changes weights while they are used, and what is then computed
-//! means nothing. Neither can be prevented from here. So a checkpoint in use is replaced by renaming another file over it,
+//! means nothing. Neither can be prevented from here. So a checkpoint in use is replaced by renaming a new file over it,
 //! as package managers and downloaders do: who has mapped the old one keeps it.
 
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ pub enum CheckpointError {
         /// The shape that the config calls for.
         shape: Vec<usize>,
     },
-    /// A tensor has another shape than the config calls for.
+    /// A tensor's shape is not what the config calls for.
     #[error(
         "{}: tensor {name} is {}, expected {expected:?}; config.json and the checkpoint do not belong together",
         path.display(),
@@ -141,7 +141,7 @@ fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
 /// Bytes of a safetensors header, or of an index of shards: a hundred times what Qwen3's largest have.
 const MOST_HEADER: usize = 16 << 20;
 
-/// Reads and parses a JSON file of at most so many bytes.
+/// Reads and parses a JSON file, if it is not too large.
 pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, at_most: usize) -> Result<T, CheckpointError> {
     let bytes = files::read(path, at_most).map_err(|error| CheckpointError::Unreadable { path: path.into(), error })?;
     serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Json { path: path.into(), error })
@@ -178,7 +178,7 @@ impl Checkpoint {
     ///
     /// **The files must stay as they are while the checkpoint is open.** If another program cuts a file short, the operating
     /// system stops this one with a bus error (SIGBUS). If it writes over the bytes, the weights change under the
-    /// `&[u8]` of [`Weight::bytes`], which Rust takes for constant: the results are then anybody's guess. To replace a
+    /// `&[u8]` of [`Weight::bytes`], which Rust takes for constant: the results are then undefined. To replace a
     /// checkpoint, write the new one beside it and rename; what is open goes on with the old one.
     ///
     /// # Errors

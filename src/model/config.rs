@@ -37,7 +37,7 @@ pub struct ModelConfig {
     pub attention_bias: bool,
     /// True if the output uses the embedding matrix.
     pub tie_word_embeddings: bool,
-    /// Tokens that end a text.
+    /// Tokens that end a sequence.
     pub eos_token_ids: Vec<u32>,
     /// How the model's makers would sample from it.
     pub sampling: SamplingDefaults,

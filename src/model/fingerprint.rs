@@ -9,10 +9,10 @@ impl Model {
     /// of every weight.
     ///
     /// Reads all weights once. What only says when to stop or how to sample is left out, and so are the positions: a
-    /// model that may write longer texts writes the same ones.
+    /// model with more positions generates the same tokens.
     pub fn fingerprint(&self) -> u32 {
         let mut sum = Hasher::new();
-        // Taken apart by name: a new field does not compile until somebody has decided whether it belongs here.
+        // Taken apart by name: a new field does not compile until it is decided whether it belongs here.
         let ModelConfig {
             vocab_size,
             hidden_size,

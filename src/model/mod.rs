@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The rows of a step are independent except in attention, where a row meets the keys and values of the rows before it
-//! in its own text. So a step may carry any number of tokens of any number of texts: a *prefill* carries a
+//! in its own sequence. So a step can carry any number of tokens of any number of sequences: a *prefill* carries a
 //! prompt, a *decode* step one token, a batch several of either. A row's result has the same bits in all of them.
 //!
 //! Architecture: [Qwen3 technical report, 2025](https://arxiv.org/abs/2505.09388); tensor names as Hugging Face
@@ -103,7 +103,7 @@ pub enum StepError {
         "{len} tokens are more than the model's {max_positions} positions; shorten the prompt or ask for fewer tokens"
     )]
     TooLong {
-        /// Tokens in the text with this step.
+        /// Tokens in the sequence with this step.
         len: usize,
         /// What the model was made for.
         max_positions: usize,
@@ -118,7 +118,7 @@ pub enum StepError {
         /// Tokens of the step.
         tokens: usize,
     },
-    /// The cache was made for another model.
+    /// The cache was made for a different model.
     #[error("the cache holds rows of {found:?}, the model makes rows of {expected:?}")]
     WrongLayout {
         /// The cache's layout.
@@ -133,7 +133,7 @@ pub enum StepError {
          left the range of 32-bit floats; the weights are too large, or not those of this config.json"
     )]
     NotFinite {
-        /// Position of the token in its text, from 0.
+        /// Position of the token in its sequence, from 0.
         position: usize,
         /// The token.
         token: u32,
@@ -148,7 +148,7 @@ pub enum StepError {
 pub enum LogitRows {
     /// None: a piece of a prompt that is not yet complete.
     None,
-    /// The newest so many: what follows each of the newest tokens; `Newest(1)` is what follows the text.
+    /// One for each of the newest tokens; `Newest(1)` is what follows the whole sequence.
     ///
     /// A chunk with fewer tokens is refused with [`StepError::TooFewTokens`].
     Newest(usize),
@@ -156,14 +156,14 @@ pub enum LogitRows {
     All,
 }
 
-/// The new tokens of one text, with room made for them in its cache.
+/// The new tokens of one sequence, with room made for them in its cache.
 ///
 /// [`Model::chunk`] makes it after checking everything that can be wrong before the numbers are known.
 pub struct Chunk<'a> {
     tokens: &'a [u32],
     /// Tokens before these.
     start: usize,
-    /// `None`: the tokens are the whole text, and their keys and values are forgotten after the step.
+    /// `None`: the tokens are the whole sequence, and their keys and values are forgotten after the step.
     cache: Option<CacheRef<'a>>,
     logits: LogitRows,
 }
@@ -254,7 +254,7 @@ impl Model {
     ///
     /// Caches that hold rows already are read wrongly then, so begin with empty ones. Most are refused, as their layout is
     /// another ([`StepError::WrongLayout`]). `F16` and `Bf16` have the same layout, and a cache does not know what its words
-    /// mean: there nobody would notice. (Saved caches know their format.)
+    /// mean, so the mistake would go unnoticed. Saved caches know their format.
     pub fn set_row_format(&mut self, format: RowFormat) {
         self.row_format = format;
     }
@@ -282,9 +282,9 @@ impl Model {
         layers.chain([self.output.as_ref().unwrap_or(&self.embedding)])
     }
 
-    /// Checks the next tokens of a text and makes room for them in its cache.
+    /// Checks the next tokens of a sequence and makes room for them in its cache.
     ///
-    /// Without a cache, `tokens` is the whole text.
+    /// Without a cache, `tokens` is the whole sequence.
     ///
     /// # Errors
     /// [`StepError`]; the cache is then as it was.
@@ -377,7 +377,7 @@ impl Model {
         Ok(())
     }
 
-    /// Bytes that [`forward`](Self::forward) takes on its way from so many tokens to so many rows of logits, about; what the
+    /// Bytes that [`forward`](Self::forward) takes on its way from `tokens` to `rows` of logits, about; what the
     /// caches take is not in it.
     pub fn step_bytes(&self, tokens: usize, rows: usize) -> usize {
         let ModelConfig { hidden_size, intermediate_size, head_dim, vocab_size, .. } = self.config;
@@ -388,9 +388,9 @@ impl Model {
         numbers.saturating_mul(size_of::<f32>())
     }
 
-    /// Computes the next tokens of one text; returns the logits after the last of them, `[vocab_size]`.
+    /// Computes the next tokens of one sequence; returns the logits after the last of them, `[vocab_size]`.
     ///
-    /// Without a cache, `tokens` is the whole text.
+    /// Without a cache, `tokens` is the whole sequence.
     ///
     /// # Errors
     /// [`StepError`]; the cache is then as it was, except for [`StepError::NotFinite`].
@@ -518,7 +518,7 @@ impl Model {
 
     // ANCHOR: attend_chunks
     /// Attention of one layer: the only place where rows meet, and the only one that knows caches. The new rows of all
-    /// texts are stored first; then all texts are read, at once.
+    /// sequences are stored first; then all sequences are read, at once.
     fn attend_chunks(&self, layer: usize, batch: &mut [Chunk<'_>], q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
         let kv_width = self.config.kv_layout().kv_width();
         let mut rows = Vec::with_capacity(batch.len());
@@ -540,9 +540,9 @@ impl Model {
                 *rows = Some(cache.rows(layer, self.attention));
             }
         }
-        let texts =
+        let sequences =
             batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.of_sequence(chunk.tokens.len())));
-        self.attend(&texts.collect::<Vec<_>>(), q, out);
+        self.attend(&sequences.collect::<Vec<_>>(), q, out);
     }
     // ANCHOR_END: attend_chunks
 
@@ -554,18 +554,18 @@ impl Model {
         }
     }
 
-    fn attend(&self, texts: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
+    fn attend(&self, sequences: &[SequenceRows<'_>], q: &[f32], out: &mut [f32]) {
         let heads = self.config.heads();
         let attended = match (self.attention, self.row_format) {
             (Attention::Gather | Attention::Paged, format) => {
-                attend(heads, format, texts, q, out);
+                attend(heads, format, sequences, q, out);
                 Ok(())
             }
             (Attention::Plain, RowFormat::F32) => {
-                attend_batch(heads, &mut F32Heads { head_dim: heads.head_dim }, texts, q, out)
+                attend_batch(heads, &mut F32Heads { head_dim: heads.head_dim }, sequences, q, out)
             }
             (Attention::Plain, format) => {
-                attend_batch(heads, &mut PackedHeads::new(format, heads.head_dim), texts, q, out)
+                attend_batch(heads, &mut PackedHeads::new(format, heads.head_dim), sequences, q, out)
             }
         };
         attended.unwrap_or_else(|error| panic!("attention refuses the model's own batch: {error}"));

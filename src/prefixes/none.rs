@@ -28,9 +28,9 @@ impl Prefixes for NoPrefixes {
         PageTable::new(self.page_size)
     }
 
-    fn insert(&mut self, text: &[u32], table: &mut PageTable, _pool: &mut PagePool) -> Result<(), CacheError> {
-        let (held, given) = (table.len(), text.len());
-        assert!(held <= given, "the table holds {held} tokens, the text has {given}");
+    fn insert(&mut self, tokens: &[u32], table: &mut PageTable, _pool: &mut PagePool) -> Result<(), CacheError> {
+        let (held, given) = (table.len(), tokens.len());
+        assert!(held <= given, "the table holds {held} tokens, and {given} are given");
         Ok(())
     }
 

@@ -1,14 +1,14 @@
-//! What there is to see of texts that share a pool: who has each page, and how far each text has come.
+//! What a page shows of sequences that share a pool: the owners of each page, and the progress of each sequence.
 //!
 //! ```text
-//!   owners   2 2 1 1 0 1        text 0  pages 0 1 3      pages 0 and 1: both texts
-//!                               text 1  pages 0 1 2      page 4: nobody; page 5: the prefix cache alone
+//!   owners   2 2 1 1 0 1        sequence 0  pages 0 1 3      pages 0 and 1: both sequences
+//!                               sequence 1  pages 0 1 2      page 4: free; page 5: the prefix cache alone
 //! ```
 //!
-//! [`View::of`] asks the pool, the page tables and the scheduler, between two steps, and keeps no record of its own: what is
-//! seen is what is there. `serve` shows it in a page, and the book shows a run of it.
+//! [`View::of`] asks the pool, the page tables and the scheduler, between two steps, and keeps no record of its own.
+//! `serve` shows it in a page, and the book shows a run of it.
 //!
-//! Nothing is ever copied here, so no copies are counted: these texts share full pages only, which nobody writes into.
+//! No copies are counted: these sequences share full pages only, which are never written to again.
 
 use serde::Serialize;
 
@@ -17,78 +17,78 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::serving::Serving;
 use crate::serving::schedule::{ScheduledChunk, Sequence, SequenceCounters};
 
-/// Bytes of a text that are shown, at most: its newest.
+/// Bytes of an output that are shown, at most: the newest.
 const NEWEST: usize = 4096;
-/// Tokens of a prompt that are shown, at most: its first.
+/// Tokens of a prompt that are shown, at most: the first.
 const FIRST: usize = 96;
 
-/// What was there after a step.
+/// The state after a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct View {
-    /// Higher than that of every earlier view of the same texts.
+    /// Higher than that of every earlier view of the same run.
     pub version: u64,
     /// Passes of the model so far.
     pub steps: u64,
     /// Slots in a page.
     pub page_size: usize,
-    /// How many have each page, as the pool counts them: texts, and the prefix cache. A page with 0 is free.
+    /// The reference count of each page: its owners are sequences and the prefix cache. A page with 0 is free.
     pub owners: Vec<u32>,
-    /// The texts that run, oldest first; then those that wait, in the order in which they will run.
-    pub texts: Vec<TextView>,
-    /// Texts that have ended a short time ago, oldest first.
+    /// The running sequences, oldest first; then the waiting ones, in the order in which they will run.
+    pub texts: Vec<SequenceView>,
+    /// Sequences that have finished a short time ago, oldest first.
     pub ended: Vec<EndedView>,
-    /// Tokens that the texts read together in the last step.
+    /// Tokens computed in the last step.
     pub read: usize,
-    /// Tokens that they may read together in a step: the budget.
+    /// The most tokens computed in a step: the token budget.
     pub budget: usize,
-    /// Texts that may run at the same time.
+    /// Sequences that can run at the same time.
     pub most_running: usize,
-    /// What was counted since the first text came.
+    /// What was counted since the first sequence came.
     pub counts: Counts,
 }
 
-/// A text that runs or waits.
+/// A sequence that runs or waits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TextView {
+pub struct SequenceView {
     /// Its number.
     pub id: u64,
     /// Where it is.
     pub state: State,
     /// Its prompt; if it is long, how it begins, with `…` at the end.
     pub prompt: String,
-    /// What was written behind the prompt; if it is long, the newest part, with `…` before it.
+    /// Its output; if it is long, the newest part, with `…` before it.
     pub text: String,
     /// Tokens of the prompt.
     pub n_prompt: usize,
-    /// Tokens that were written.
+    /// Tokens generated.
     pub new_tokens: usize,
-    /// Tokens that are written at most.
+    /// The most tokens to generate.
     pub max_new_tokens: usize,
-    /// Tokens that it has rows of.
+    /// Tokens that its cache holds.
     pub rows: usize,
-    /// Tokens that it read in the last step.
+    /// Tokens computed in the last step.
     pub read: usize,
     /// Its pages, in the order of its table.
     pub pages: Vec<u32>,
     /// Tokens of the prompt that the prefix cache held when it first ran.
     pub found: usize,
-    /// How often it lost its pages.
+    /// How often it was preempted.
     pub preemptions: u64,
 }
 
-/// Where a text is.
+/// What a sequence does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// It has pages, and takes part in steps.
     Running,
-    /// It has not had its turn yet.
+    /// It has not run yet.
     Waiting,
-    /// It has lost its pages to an older text, and waits to run again.
+    /// It was preempted, and waits to run again.
     Preempted,
 }
 
-/// A text that has ended. It has no pages any more.
+/// A sequence that has finished. It has no pages any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EndedView {
     /// Its number.
@@ -96,11 +96,11 @@ pub struct EndedView {
     /// The version of the first view without it.
     #[serde(skip)]
     pub at: u64,
-    /// Its prompt, as in [`TextView`].
+    /// Its prompt, as in [`SequenceView`].
     pub prompt: String,
-    /// What was written behind it, as in [`TextView`].
+    /// Its output, as in [`SequenceView`].
     pub text: String,
-    /// Tokens that were written.
+    /// Tokens generated.
     pub new_tokens: usize,
     /// Why: `stop`, `length`, `abort` or `error`.
     pub reason: &'static str,
@@ -109,32 +109,33 @@ pub struct EndedView {
 /// What was counted since the first text came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Tokens of the prompts of all texts that have run.
+    /// Tokens of the prompts of all sequences that have run.
     pub looked_for: u64,
-    /// Of these, tokens that the prefix cache held. Found of looked for is the hit rate.
+    /// Of these, tokens that the prefix cache held. This part of them is the hit rate.
     pub found: u64,
-    /// Tokens that were written.
+    /// Tokens generated.
     pub new_tokens: u64,
-    /// Times that a text lost its pages.
+    /// Preemptions.
     pub preemptions: u64,
-    /// Tokens that were computed once more, as their rows were lost with the pages.
+    /// Tokens that were recomputed after a preemption.
     pub computed_again: u64,
 }
 
-/// What a text says, in characters, as far as it is shown.
+/// A sequence in characters, as far as it is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     /// Its [`beginning`].
     pub prompt: String,
-    /// The [`newest`] of what was written behind it.
+    /// The [`newest`] part of its output.
     pub text: String,
 }
 
 impl View {
-    /// What is there now. `pool`: the one of these texts, of pages with `page_size` slots; `step`: the turns of the last step; `words`: what a text says.
+    /// The state now. `pool`: that of these sequences, of pages with `page_size` slots. `step`: the chunks of the last step.
+    /// `words`: a sequence in characters.
     ///
     /// The cost goes with the pages of the pool and with the characters that are shown. [`version`](Self::version) is 0, and
-    /// nothing has [`ended`](Self::ended): whoever looks again and again knows better.
+    /// [`ended`](Self::ended) is empty: the caller fills both in.
     pub fn of(
         serving: &Serving<'_>,
         pool: &PagePool,
@@ -151,27 +152,28 @@ impl View {
             preemptions: totals.preemptions,
             computed_again: totals.recomputed,
         };
-        let running = scheduler.running().map(|(text, table)| (text, State::Running, table.pages(), table.len()));
-        let waiting = scheduler.waiting().map(|text| {
-            let state = if text.counters.preemptions > 0 { State::Preempted } else { State::Waiting };
-            (text, state, &[][..], 0)
+        let running =
+            scheduler.running().map(|(sequence, table)| (sequence, State::Running, table.pages(), table.len()));
+        let waiting = scheduler.waiting().map(|sequence| {
+            let state = if sequence.counters.preemptions > 0 { State::Preempted } else { State::Waiting };
+            (sequence, state, &[][..], 0)
         });
-        let texts = running.chain(waiting).map(|(text, state, pages, rows)| {
-            counts.add(text);
-            let Words { prompt, text: written } = words(text);
-            TextView {
-                id: text.id.0,
+        let texts = running.chain(waiting).map(|(sequence, state, pages, rows)| {
+            counts.add(sequence);
+            let Words { prompt, text: written } = words(sequence);
+            SequenceView {
+                id: sequence.id.0,
                 state,
                 prompt,
                 text: written,
-                n_prompt: text.n_prompt,
-                new_tokens: text.new_tokens().len(),
-                max_new_tokens: text.max_new_tokens,
+                n_prompt: sequence.n_prompt,
+                new_tokens: sequence.new_tokens().len(),
+                max_new_tokens: sequence.max_new_tokens,
                 rows,
-                read: step.iter().find(|turn| turn.sequence == text.id).map_or(0, |turn| turn.tokens),
+                read: step.iter().find(|chunk| chunk.sequence == sequence.id).map_or(0, |chunk| chunk.tokens),
                 pages: pages.iter().map(|page| page.0).collect(),
-                found: text.counters.cached,
-                preemptions: text.counters.preemptions,
+                found: sequence.counters.cached,
+                preemptions: sequence.counters.preemptions,
             }
         });
         let texts = texts.collect();
@@ -182,14 +184,14 @@ impl View {
             owners,
             texts,
             ended: Vec::new(),
-            read: step.iter().map(|turn| turn.tokens).sum(),
+            read: step.iter().map(|chunk| chunk.tokens).sum(),
             budget: limits.tokens,
             most_running: limits.sequences,
             counts,
         }
     }
 
-    /// The same for somebody who has seen an earlier version: without the texts that had ended then.
+    /// The same without the sequences that had finished in an earlier version.
     pub fn since(&self, version: u64) -> View {
         let mut view = self.clone();
         view.ended.retain(|ended| ended.at > version);
@@ -198,12 +200,12 @@ impl View {
 }
 
 impl Counts {
-    /// Counts a text that has not ended, and is in no total yet.
-    fn add(&mut self, text: &Sequence) {
-        let SequenceCounters { cached, computed, preemptions, .. } = text.counters;
+    /// Counts a sequence that has not finished, and is in no total yet.
+    fn add(&mut self, sequence: &Sequence) {
+        let SequenceCounters { cached, computed, preemptions, .. } = sequence.counters;
         self.preemptions += preemptions;
         if computed > 0 {
-            self.looked_for += text.n_prompt as u64;
+            self.looked_for += sequence.n_prompt as u64;
             self.found += cached as u64;
         }
     }
@@ -214,12 +216,12 @@ pub fn first(prompt: &[u32]) -> &[u32] {
     &prompt[..prompt.len().min(FIRST)]
 }
 
-/// A prompt of `n_prompt` tokens as it is shown. `says`: what its [`first`] tokens say.
+/// A prompt of `n_prompt` tokens as it is shown. `says`: its [`first`] tokens in characters.
 pub fn beginning(says: &str, n_prompt: usize) -> String {
     if n_prompt > FIRST { format!("{says}…") } else { says.into() }
 }
 
-/// A text as it is shown: its end, in whole characters.
+/// An output as it is shown: its end, in whole characters.
 pub fn newest(text: &str) -> String {
     let from = text.len().saturating_sub(NEWEST);
     let from = (from..text.len()).find(|place| text.is_char_boundary(*place)).unwrap_or(text.len());
@@ -231,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_long_is_cut_between_characters() {
+    fn long_prompts_and_outputs_are_cut_between_characters() {
         let long = "🐉".repeat(2_000);
         assert_eq!(newest(&format!("a{long}")), format!("…{}", "🐉".repeat(NEWEST / 4)));
         assert_eq!(newest(&format!("{long}a")), format!("…{}a", "🐉".repeat(NEWEST / 4 - 1)));

@@ -222,9 +222,9 @@ pub fn serve(
         now = now.saturating_add(took);
         served.busy = served.busy.saturating_add(took);
         let mut picks = Vec::new();
-        for ScheduledChunk { sequence: text, .. } in plan.into_iter().filter(|turn| turn.caught_up) {
-            let token = open.get_mut(&text).and_then(|request| request.next(now, &mut served.requests));
-            picks.push(NextToken { sequence: text, token: token.ok_or(ServingError::UnknownSequence(text))? });
+        for ScheduledChunk { sequence, .. } in plan.into_iter().filter(|chunk| chunk.caught_up) {
+            let token = open.get_mut(&sequence).and_then(|request| request.next(now, &mut served.requests));
+            picks.push(NextToken { sequence, token: token.ok_or(ServingError::UnknownSequence(sequence))? });
         }
         steps.settle(&picks)?;
         steps.check_progress()?;
@@ -258,8 +258,8 @@ fn uniform(rng: &mut ChaCha8Rng) -> f64 {
 /// An exponential number, 1 on average, by comparing uniform ones
 /// ([von Neumann, 1951](https://hazm.at/mox/algorithm/random-sampling/various-techniques-used-in-connection-with-random-digits/index.html)).
 ///
-/// No logarithm, which may have another last bit on another machine. From a first number down as long as each next one is
-/// smaller: if an odd number of them was drawn so, the first one is the part behind the point. Else one more is before it.
+/// No logarithm, whose last bit may differ between machines. From a first number down as long as each next one is
+/// smaller: if an odd number of them was drawn so, the first one is the fractional part. Else one more is before it.
 fn exponential(rng: &mut ChaCha8Rng) -> f64 {
     for whole in 0.. {
         let first = uniform(rng);

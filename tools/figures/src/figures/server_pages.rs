@@ -11,7 +11,7 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::Serving;
 use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
-use page_by_page::serving::view::{self, EndedView, State, TextView, View, Words};
+use page_by_page::serving::view::{self, EndedView, SequenceView, State, View, Words};
 use serde::Serialize;
 
 use crate::fragment::Drawing;
@@ -100,7 +100,7 @@ pub fn record() -> Result<Trace> {
 
 /// What the drawing asks of a view.
 trait Seen {
-    fn texts_of(&self, page: usize) -> Vec<&TextView>;
+    fn texts_of(&self, page: usize) -> Vec<&SequenceView>;
     fn what(&self, page: usize) -> What;
     fn is_kept_somewhere(&self) -> bool;
 }
@@ -114,7 +114,7 @@ enum What {
 }
 
 impl Seen for View {
-    fn texts_of(&self, page: usize) -> Vec<&TextView> {
+    fn texts_of(&self, page: usize) -> Vec<&SequenceView> {
         self.texts.iter().filter(|text| text.pages.contains(&(page as u32))).collect()
     }
 
@@ -228,7 +228,7 @@ fn step_text(frames: &[View], step: usize) -> String {
     format!("Step {}{read}. {}.", view.steps, parts.join("; "))
 }
 
-fn text_says(text: &TextView) -> String {
+fn text_says(text: &SequenceView) -> String {
     let name = letter(text.id);
     match text.state {
         State::Running if text.rows < text.n_prompt => {
