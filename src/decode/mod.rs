@@ -117,7 +117,6 @@ pub trait RewindableModel: LanguageModel {
     fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
 }
 
-// ANCHOR: rewindable
 impl RewindableModel for Cached<'_> {
     fn remembered(&self) -> usize {
         self.cache.len()
@@ -135,7 +134,6 @@ impl RewindableModel for Cached<'_> {
         self.cache.cache().rewind(n)
     }
 }
-// ANCHOR_END: rewindable
 
 /// A model without a cache holds no tokens: it computes the whole sequence for every call.
 impl RewindableModel for Recompute<'_> {

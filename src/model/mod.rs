@@ -15,6 +15,7 @@
 //! publishes them.
 
 pub mod checkpoint;
+mod chunk;
 mod config;
 mod fingerprint;
 mod rope;
@@ -24,12 +25,13 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use crate::cache::in_place::{Attention, CacheRef, F32Heads, Rows, SequenceRows};
-use crate::cache::{CacheError, KvCache, KvLayout};
+use crate::cache::{KvCache, KvLayout};
 use crate::chapters::ch13_paged_attention::attend_batch;
 use crate::chapters::ch14_half_the_bytes::{PackedHeads, encode_rows, packed};
 use crate::kernels::{RowFormat, attend, matmul, matmuls, rms_norm, silu_times};
 use crate::model::checkpoint::{Checkpoint, CheckpointError, Weight};
 
+pub use chunk::{Chunk, LogitRows, StepError};
 pub use config::{ModelConfig, SamplingDefaults};
 use rope::Rotation;
 
@@ -81,106 +83,6 @@ fn project(x: &[f32], projections: &mut [(&Projection, &mut Vec<f32>)]) {
 fn add(x: &mut [f32], y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += y;
-    }
-}
-
-/// Why a step was refused. Nothing has changed, in the cache or elsewhere, unless it says so.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum StepError {
-    /// A step needs at least one token.
-    #[error("no tokens: a step needs at least one; give a prompt")]
-    NoTokens,
-    /// A token id outside the vocabulary.
-    #[error("token id {token} is outside the vocabulary: ids go from 0 to {}", vocab_size - 1)]
-    UnknownToken {
-        /// The id.
-        token: u32,
-        /// How many ids there are.
-        vocab_size: usize,
-    },
-    /// More tokens than the model has positions.
-    #[error(
-        "{len} tokens are more than the model's {max_positions} positions; shorten the prompt or ask for fewer tokens"
-    )]
-    TooLong {
-        /// Tokens in the sequence with this step.
-        len: usize,
-        /// What the model was made for.
-        max_positions: usize,
-    },
-    /// More rows of logits were asked for than the step has tokens.
-    #[error(
-        "the logits after the newest {wanted} tokens were asked for, but the step has {tokens}; ask for at most {tokens}"
-    )]
-    TooFewTokens {
-        /// Rows asked for.
-        wanted: usize,
-        /// Tokens of the step.
-        tokens: usize,
-    },
-    /// The cache was made for a different model.
-    #[error("the cache holds rows of {found:?}, the model makes rows of {expected:?}")]
-    WrongLayout {
-        /// The cache's layout.
-        found: KvLayout,
-        /// The model's layout.
-        expected: KvLayout,
-    },
-    /// The step was computed, and gave logits that no token can be chosen from. The caches of the step hold its tokens, and
-    /// rows that are worth nothing: rewind them, or drop them.
-    #[error(
-        "the logits after position {position} (token id {token}) are not finite: on the way to them the numbers have \
-         left the range of 32-bit floats; the weights are too large, or not those of this config.json"
-    )]
-    NotFinite {
-        /// Position of the token in its sequence, from 0.
-        position: usize,
-        /// The token.
-        token: u32,
-    },
-    /// The cache has no room.
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-}
-
-/// Which rows of a chunk are turned into logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogitRows {
-    /// None: a piece of a prompt that is not yet complete.
-    None,
-    /// One for each of the newest tokens; `Newest(1)` is what follows the whole sequence.
-    ///
-    /// A chunk with fewer tokens is refused with [`StepError::TooFewTokens`].
-    Newest(usize),
-    /// Every row: what follows each token.
-    All,
-}
-
-/// The new tokens of one sequence, with room made for them in its cache.
-///
-/// [`Model::chunk`] makes it after checking everything that can be wrong before the numbers are known.
-pub struct Chunk<'a> {
-    tokens: &'a [u32],
-    /// Tokens before these.
-    start: usize,
-    /// `None`: the tokens are the whole sequence, and their keys and values are forgotten after the step.
-    cache: Option<CacheRef<'a>>,
-    logits: LogitRows,
-}
-
-impl Chunk<'_> {
-    /// How many of the newest tokens are turned into logits.
-    fn rows(&self) -> usize {
-        match self.logits {
-            LogitRows::None => 0,
-            LogitRows::Newest(n) => n,
-            LogitRows::All => self.tokens.len(),
-        }
-    }
-
-    /// Position and id of each token that is turned into logits.
-    fn wanted(&self) -> impl Iterator<Item = (usize, u32)> {
-        (self.start..).zip(self.tokens.iter().copied()).skip(self.tokens.len() - self.rows())
     }
 }
 

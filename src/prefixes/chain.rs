@@ -210,7 +210,6 @@ impl Chain {
     }
 }
 
-// ANCHOR: queue
 /// Free pages in a row. Each knows the one before it and the one behind, so that a page
 /// leaves from the middle in a few steps, however long the row is.
 struct FreeQueue {
@@ -265,4 +264,3 @@ impl FreeQueue {
         self.len += 1;
     }
 }
-// ANCHOR_END: queue
