@@ -185,7 +185,7 @@ mod world {
     #[track_caller]
     fn answer<T>(what: &str, call: impl FnOnce() -> Result<T, Violation>) -> T {
         let _asking = asking(what);
-        call().unwrap_or_else(|violation| panic!("{what}\n  {}", asking::panic_inside().unwrap_or(violation.words)))
+        call().unwrap_or_else(|violation| asking::fail_inside(what, violation.words))
     }
 
     impl World {
