@@ -452,7 +452,9 @@ mod checks {
                 .unwrap();
             let at = HEADER + place * lengths(&desk.shape).1;
             let expected = record_of(&desk.shape, number, parent, &text);
-            let differ = (0..expected.len()).find(|byte| bytes[at + byte] != expected[*byte]);
+            // What the checksums are of comes before they do.
+            let order = (8..expected.len()).chain(4..8).chain(0..4);
+            let differ = order.into_iter().find(|byte| bytes[at + byte] != expected[*byte]);
             if let Some(byte) = differ {
                 panic!("the record of {}, {what}: byte {byte} is wrong, in {}", shown(&text), part(byte));
             }
@@ -580,7 +582,7 @@ mod checks {
             };
             let torn = number_of(&desk, &b);
             same!(torn > 0, true, "whether the head of the torn record is whole after a {question}");
-            desk.keep(&c);
+            same!(desk.keep(&c), 1, "pages that keep writes after a {question}: the place of the torn record is free");
             let next = number_of(&desk, &c);
             assert!(
                 next > torn,
