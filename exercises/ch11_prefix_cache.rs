@@ -96,7 +96,9 @@ impl PrefixCache {
     /// Notes that a page is used now.
     fn touch(&mut self, page: PageId) {
         let clock = self.clock;
-        self.nodes.get_mut(&page).expect("the page is in the trie").last_used = clock;
+        let node = self.nodes.get_mut(&page);
+        node.unwrap_or_else(|| panic!("page {page} is used, and not in the trie: was it to be swapped?")).last_used =
+            clock;
     }
 
     /// The pages that hold the beginning of `text`, in its order, as far as the trie has

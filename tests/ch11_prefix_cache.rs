@@ -489,7 +489,7 @@ mod checks {
 
     /// Alone in a pool of 3 pages: what the first text left must not stay pinned beside the second text's own copy of it.
     #[test]
-    fn task_1_a_page_has_as_many_owners_as_those_after_it() {
+    fn task_1_owners_of_a_page_have_those_before_it_too() {
         let mut desk = Desk::new(4, 3);
         desk.keep(&counting(4));
         let mut table = desk.table(8);

@@ -1034,7 +1034,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_no_page_makes_room_for_pages_that_are_damaged() {
+    fn task_4_pages_that_are_damaged_get_no_room() {
         let mut desk = Desk::new(5, 20);
         let text = counting(1, 17);
         desk.keep(&text);
