@@ -93,7 +93,7 @@ mod checks {
     }
 
     /// `32+4, 0+2`: where a run starts, and its rows.
-    fn told(runs: &[Run]) -> String {
+    fn shown(runs: &[Run]) -> String {
         match runs {
             [] => "no run".into(),
             runs => runs.iter().map(|run| format!("{}+{}", run.start, run.rows)).collect::<Vec<_>>().join(", "),
@@ -126,7 +126,7 @@ mod checks {
             let question = asking(at.as_str());
             let found = cache.runs(layer);
             drop(question);
-            same!(told(&found), told(&runs_of(layout, page_size, &pages, tokens, layer)), "{at}");
+            same!(shown(&found), shown(&runs_of(layout, page_size, &pages, tokens, layer)), "{at}");
         }
     }
 
@@ -149,7 +149,7 @@ mod checks {
             (&[run(9, 0)], 3, &[]),
             (&[run(9, 0), run(4, 1), run(1, 0), run(2, 0), run(6, 2), run(5, 0)], 3, &[4, 6, 9]),
         ] {
-            let what = format!("places of the runs {} (start+rows), width {width}", told(runs));
+            let what = format!("places of the runs {} (start+rows), width {width}", shown(runs));
             same!(all_places(runs, width), expected, "{what}");
             let mut walk = places(runs, width);
             let found = walk.by_ref().take(expected.len() + 2).count();
@@ -173,12 +173,12 @@ mod checks {
         extend(&mut a, 6);
         same!(told_pages(a.table().pages()), "pages 2 0", "pages of a, page size 4");
         same!(
-            told(&a.runs(1)),
+            shown(&a.runs(1)),
             "40+4, 8+2",
             "runs(1) as start+rows: six tokens in pages 2 and 0, page size 4, width 2"
         );
         same!(
-            told(&a.runs(0)),
+            shown(&a.runs(0)),
             "32+4, 0+2",
             "runs(0) as start+rows: six tokens in pages 2 and 0, page size 4, width 2"
         );
@@ -222,8 +222,8 @@ mod checks {
         let mut b = granted("fork of chapter 10", || a.fork());
         extend(&mut b, 3);
         for (name, cache) in [("of the fork, which has grown by 3", &b), ("of the cache that was forked", &a)] {
-            let expected = told(&runs_of(LAYOUT, 4, cache.table().pages(), cache.len(), 2));
-            same!(told(cache.rows(2).runs()), expected, "runs(2) {name}");
+            let expected = shown(&runs_of(LAYOUT, 4, cache.table().pages(), cache.len(), 2));
+            same!(shown(cache.rows(2).runs()), expected, "runs(2) {name}");
         }
     }
 
@@ -280,13 +280,13 @@ mod checks {
             let expected = runs_of(ONE_NUMBER, page_size, a.table().pages(), tokens, 0);
             same!(found.len(), expected.len(), "{what}: how many");
             if let Some(i) = (0..found.len()).find(|i| found[*i] != expected[*i]) {
-                same!(told(&found[i..=i]), told(&expected[i..=i]), "{what}: run {i} as start+rows");
+                same!(shown(&found[i..=i]), shown(&expected[i..=i]), "{what}: run {i} as start+rows");
             }
         }
         let far = (1 << 40) + 5;
         let runs = [run(far, 2), run(3, 1 << 40)];
         let found: Vec<usize> = places(&runs, 1 << 33).take(4).collect();
-        same!(found, [far, far + (1 << 33), 3, 3 + (1 << 33)], "the first 4 places of {}, width 2^33", told(&runs));
+        same!(found, [far, far + (1 << 33), 3, 3 + (1 << 33)], "the first 4 places of {}, width 2^33", shown(&runs));
     }
 
     /// What goes through all runs for each run, or for each row, fails on the way, after seconds.
@@ -553,9 +553,9 @@ mod checks {
                 let sequence =
                     |(seed, &(tokens, queries, page_size))| (Paged::new(heads, tokens, page_size, seed), queries);
                 let sequences: Vec<(Paged, usize)> = (1..).zip(batch).map(sequence).collect();
-                let told: Vec<String> =
+                let newest: Vec<String> =
                     batch.iter().map(|(tokens, queries, _)| format!("{queries} of {tokens}")).collect();
-                check_attend_batch(heads, &sequences, &format!("the newest [{}] tokens", told.join(", ")));
+                check_attend_batch(heads, &sequences, &format!("the newest [{}] tokens", newest.join(", ")));
             }
         }
     }
@@ -892,7 +892,7 @@ mod checks {
     fn tell(transcript: &mut Transcript, step: &str, cache: &ForkCache) {
         alive();
         let question = asking(format!("rows of both layers, {step}, in the transcript"));
-        let runs = [0, 1].map(|layer| told(cache.rows(layer).runs()));
+        let runs = [0, 1].map(|layer| shown(cache.rows(layer).runs()));
         drop(question);
         let pages = told_pages(cache.table().pages());
         let tokens = count(cache.len(), "token");

@@ -111,7 +111,7 @@ mod checks {
     // Task 1: how many words
 
     #[test]
-    fn task_1_words_of_a_head() {
+    fn task_1_a_head_in_words() {
         for format in RowFormat::ALL {
             for head_dim in (1..=130).chain([255, 256, 257, 65_535, 65_536, 65_537, 262_144]) {
                 let expected = plain::words(format, head_dim);
@@ -659,10 +659,10 @@ mod checks {
         let n = 75;
         for format in PACKED {
             let storyteller = storyteller(format, Attention::Paged);
-            let (model, text) = (&storyteller.model, tokens(&storyteller, n));
+            let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
             let layout = model.kv_layout();
             let expected = granted(format!("a step of the model without a cache, {format:?}"), || {
-                model.chunk(&text, None, LogitRows::All).and_then(|chunk| model.forward(vec![chunk]))
+                model.chunk(&sequence, None, LogitRows::All).and_then(|chunk| model.forward(vec![chunk]))
             });
             let slab =
                 |page_size| made("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
@@ -688,7 +688,7 @@ mod checks {
                 }
                 for (name, mut cache) in caches {
                     let what = format!("{name}, {format:?}, {n} tokens in chunks of {chunk}");
-                    let found = read(model, cache.as_mut(), &text, chunk, &what);
+                    let found = read(model, cache.as_mut(), &sequence, chunk, &what);
                     check(&found, 0, &what);
                     let bytes = cache.usage().slots * token_bytes(format, model.config().kv_layout());
                     same!(cache.usage().bytes, bytes, "bytes of {what}");
@@ -698,13 +698,13 @@ mod checks {
             let what = format!("a fork at token 40, page size 16, {format:?}");
             let fork_slab = slab(16);
             let mut first = made("ForkCache::new", || ForkCache::new(&fork_slab));
-            read(model, &mut first, &text[..40], 40, &what);
+            read(model, &mut first, &sequence[..40], 40, &what);
             let mut second = granted(&what, || first.fork());
-            read(model, &mut first, &text[50..60], 10, &what);
-            check(&read(model, &mut second, &text[40..], 7, &what), 40, &what);
+            read(model, &mut first, &sequence[50..60], 10, &what);
+            check(&read(model, &mut second, &sequence[40..], 7, &what), 40, &what);
             granted("rewind(10)", || first.rewind(10));
             check(
-                &read(model, &mut first, &text[40..], 1, &what),
+                &read(model, &mut first, &sequence[40..], 1, &what),
                 40,
                 &format!("the sequence that was forked: {what}"),
             );
@@ -713,12 +713,12 @@ mod checks {
             let prefix_slab = slab(16);
             let mut prefixes = made("PrefixCache::new", || PrefixCache::new(16));
             let mut cache = made("ForkCache::new", || ForkCache::new(&prefix_slab));
-            read(model, &mut cache, &text, 37, &what);
-            granted(&what, || cache.insert_into(&mut prefixes, &text));
+            read(model, &mut cache, &sequence, 37, &what);
+            granted(&what, || cache.insert_into(&mut prefixes, &sequence));
             drop(cache);
-            let mut cache = granted(&what, || ForkCache::with_prefix(&prefix_slab, &mut prefixes, &text));
+            let mut cache = granted(&what, || ForkCache::with_prefix(&prefix_slab, &mut prefixes, &sequence));
             same!(cache.len(), 64, "cached tokens, {what}");
-            check(&read(model, &mut cache, &text[64..], 11, &what), 64, &what);
+            check(&read(model, &mut cache, &sequence[64..], 11, &what), 64, &what);
         }
     }
 
@@ -730,8 +730,8 @@ mod checks {
                 let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 20));
                 let mut cache = made("PagedCache::new", || PagedCache::new(&slab));
                 let what = format!("the story in {format:?}, attention {attention:?}");
-                storyteller.continue_with(40, |text| {
-                    let new = &text[cache.len()..];
+                storyteller.continue_with(40, |sequence| {
+                    let new = &sequence[cache.len()..];
                     let logits = read(&storyteller.model, &mut cache, new, new.len(), &what);
                     logits[logits.len() - storyteller.model.config().vocab_size..].to_vec()
                 })
@@ -757,13 +757,13 @@ mod checks {
                 (vec![begin[0], 435, 591, 12, 77, 8, 8, 301], 7),
                 ([&begin[..], &[12, 77, 44]].concat(), 8),
             ];
-            let sampler = |text: usize| Sampler::new(Sampling { seed: text as u64, ..SAMPLING });
+            let sampler = |number: usize| Sampler::new(Sampling { seed: number as u64, ..SAMPLING });
             let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
             let prefixes = Box::new(made("PrefixCache::new", || PrefixCache::new(3)));
             let limits = StepLimits { tokens: 5, sequences: 3 };
             let mut serving = made("Serving::new", || Serving::new(&storyteller.model, &slab, prefixes, limits, &[]));
-            for (text, (prompt, most)) in asked.iter().enumerate() {
-                granted("submit", || serving.submit(prompt.clone(), *most, sampler(text)));
+            for (number, (prompt, most)) in asked.iter().enumerate() {
+                granted("submit", || serving.submit(prompt.clone(), *most, sampler(number)));
             }
             let mut generated = Vec::new();
             for step in 0..300 {

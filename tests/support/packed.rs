@@ -85,13 +85,13 @@ pub fn decode_all(format: RowFormat, head_dim: usize, rows: &[f32]) -> Vec<f32> 
 
 /// The numbers that the engine's kernel reads from the words of a head.
 ///
-/// A text of one token, whose key is all zeros: its weight is 1, and the output is its value.
+/// A sequence of one token, whose key is all zeros: its weight is 1, and the output is its value.
 pub fn kernel_reads(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
     let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim };
     let (keys, q) = (vec![0.0; words.len()], vec![0.0; head_dim]);
-    let text = SequenceRows { queries: 1, keys: &keys, values: words, runs: &[Run { start: 0, rows: 1 }] };
+    let sequence = SequenceRows { queries: 1, keys: &keys, values: words, runs: &[Run { start: 0, rows: 1 }] };
     let mut out = vec![0.0; head_dim];
-    attend(heads, format, &[text], &q, &mut out);
+    attend(heads, format, &[sequence], &q, &mut out);
     out
 }
 
