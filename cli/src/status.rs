@@ -88,7 +88,7 @@ impl Status {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         let (record, note) = Record::read(&repository());
-        let next = next_step(&record);
+        let next = next_step(all(), &record);
         if self.json {
             let chapters = all().iter().map(|chapter| ChapterReport::of(chapter, &record)).collect();
             let report = Report { chapters, at: record.at.as_deref(), next, note: note.as_deref() };
@@ -113,9 +113,8 @@ impl Status {
 
 /// The repository whose record counts: the one around the current folder, or the one that this program was built from.
 fn repository() -> PathBuf {
-    let is_repository = |folder: &&Path| folder.join("exercises/untouched.txt").is_file();
-    let here = std::env::current_dir().unwrap_or_default();
-    here.ancestors().find(is_repository).unwrap_or(Path::new(env!("CARGO_MANIFEST_DIR"))).to_path_buf()
+    let built_from = || Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).to_path_buf();
+    page_by_page_course::chapters::root().unwrap_or_else(|_| built_from())
 }
 
 /// What the record says of the file as it was compiled.
@@ -158,8 +157,8 @@ fn number(task: &str) -> Option<u32> {
     task.strip_prefix("task ")?.split(':').next()?.parse().ok()
 }
 
-fn next_step(record: &Record) -> Next {
-    let started = || all().iter().filter(|chapter| chapter.source == Source::Yours);
+fn next_step(chapters: &[Chapter], record: &Record) -> Next {
+    let started = || chapters.iter().filter(|chapter| chapter.source == Source::Yours);
     let next = |chapter: &Chapter, task, text| Next { chapter: Some(chapter.number), task, text };
     if let Some(chapter) = started().find(|chapter| !chapter.tasks_left().is_empty()) {
         let task = chapter.tasks_left()[0];
@@ -180,7 +179,7 @@ fn next_step(record: &Record) -> Next {
         let text = format!("Next: cargo learn --once {}; {why}", chapter.number);
         return next(chapter, None, text);
     }
-    match all().iter().find(|chapter| chapter.source != Source::Yours) {
+    match chapters.iter().find(|chapter| chapter.source != Source::Yours) {
         Some(chapter) => {
             let Chapter { number, title, name, .. } = chapter;
             let text = format!("Next: read chapter {number}, {title} (cargo book), and edit exercises/{name}.rs");
@@ -296,6 +295,20 @@ mod tests {
         assert_eq!(json(chapter(Source::Yours, "x"), &red)["last_run"], "changed");
     }
 
+    /// `cargo test` records nothing. The command must be one that does, or this would ask for it again and again.
+    #[test]
+    fn a_changed_chapter_is_sent_to_the_command_that_records() {
+        let chapters = [chapter(Source::Yours, "fn f() {}"), Chapter { number: 3, ..chapter(Source::Reference, "") }];
+        let next = |record: &Record| next_step(&chapters, record).text;
+        let changed = next(&record("other", &[(1, 1, 1)], (1, 1)));
+        assert_eq!(changed, "Next: cargo learn --once 2; the file has changed since the recorded run");
+        let red = next(&record("fn f() {}", &[(1, 0, 1)], (1, 1)));
+        assert_eq!(red, "Next: cargo learn --once 2; not all of its checks are green");
+        for goes_on in [record("fn f() {}", &[(1, 1, 1)], (1, 1)), Record::default()] {
+            assert!(next(&goes_on).starts_with("Next: read chapter 3"), "{}", next(&goes_on));
+        }
+    }
+
     #[test]
     fn every_key_is_documented() {
         use clap::Args as _;
@@ -304,7 +317,7 @@ mod tests {
         let object = serde_json::to_value(Report {
             chapters: vec![ChapterReport::of(&chapter(Source::Yours, STUB), &Record::default())],
             at: None,
-            next: next_step(&Record::default()),
+            next: next_step(all(), &Record::default()),
             note: None,
         });
         let mut keys = BTreeMap::new();
