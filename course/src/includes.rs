@@ -180,8 +180,11 @@ impl Reader<'_> {
     }
 }
 
-/// The next directive from the byte `from` on: its range, and kind and argument unless it is escaped.
-fn next_directive(text: &str, from: usize) -> Option<(Range<usize>, Option<(&str, &str)>)> {
+/// Where a directive stands, and its kind and argument unless it is escaped.
+type Directive<'t> = (Range<usize>, Option<(&'t str, &'t str)>);
+
+/// The next directive from the byte `from` on.
+fn next_directive(text: &str, from: usize) -> Option<Directive<'_>> {
     for (at, _) in text[from..].match_indices("{{") {
         let at = from + at;
         let inside = &text[at + 2..];
