@@ -124,6 +124,9 @@ fn pages_and_their_parts_have_their_types() {
     assert!(page.contains("/.edition"), "a served page follows the edits");
     assert!(!server.book.read("book/html/ch02_flat.html").contains("/.edition"), "a rendered page does not");
     assert!(server.get("/").contains("Preface"));
+    // `cargo learn` asks whose book this is.
+    let clone = page_by_page_course::chapters::clone_id(server.book.root());
+    assert!(server.get("/.clone").ends_with(&clone));
 
     let mut types = Vec::new();
     for entry in walkdir::WalkDir::new(server.book.path("book/html")) {
