@@ -133,7 +133,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_bytes_of_a_token() {
+    fn task_1_token_bytes_of_all_layers() {
         let storyteller = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
         let qwen3 = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
         let odd = KvLayout { n_layers: 3, n_kv_heads: 5, head_dim: 7 };
@@ -730,7 +730,7 @@ mod checks {
                 let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 20));
                 let mut cache = made("PagedCache::new", || PagedCache::new(&slab));
                 let what = format!("the story in {format:?}, attention {attention:?}");
-                storyteller.continue_with(40, |sequence| {
+                storyteller.continue_with(24, |sequence| {
                     let new = &sequence[cache.len()..];
                     let logits = read(&storyteller.model, &mut cache, new, new.len(), &what);
                     logits[logits.len() - storyteller.model.config().vocab_size..].to_vec()
@@ -738,7 +738,7 @@ mod checks {
             };
             let storyteller = storyteller(format, Attention::Gather);
             let without =
-                granted(format!("the story in {format:?} without a cache"), || Ok::<_, ()>(storyteller.recompute(40)));
+                granted(format!("the story in {format:?} without a cache"), || Ok::<_, ()>(storyteller.recompute(24)));
             for attention in [Attention::Plain, Attention::Gather, Attention::Paged] {
                 storyteller.assert_same_story(&story(attention), &without);
             }

@@ -87,6 +87,10 @@ fn sequences_without_queries_are_checked_too() {
     check(&[rows(2, 100, &six), rows(0, 0, &wrong)], 2 * Q, 2 * Q, beyond(1, 10, 0));
     // Also if none of the sequences has queries.
     check(&[rows(0, 100, &six), rows(0, 0, &wrong)], 0, 0, beyond(1, 10, 0));
+    // Places in the batch are counted in full.
+    let mut many = vec![rows(0, 100, &six); 70_000];
+    many.push(rows(0, 0, &wrong));
+    assert_eq!(check_batch(HEADS, HEADS.head_dim, &many, &[], &[]), beyond(70_000, 10, 0));
 }
 
 #[test]
