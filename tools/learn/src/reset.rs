@@ -97,6 +97,14 @@ mod tests {
     }
 
     #[test]
+    fn every_chapter_can_be_reset() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        for chapter in page_by_page_course::chapters::all(root).unwrap() {
+            handed_out(root, &chapter).unwrap();
+        }
+    }
+
+    #[test]
     fn lines_that_would_be_lost_are_counted() {
         assert_eq!(lost("a\n\nmine\nmine too\nb\n", "a\ntodo!()\nb\n"), 2);
         assert_eq!(lost("a\r\nb\r\n", "a\nb\n"), 0);
