@@ -40,15 +40,3 @@ pub mod simulation;
 pub mod workload;
 
 pub use page_by_page_kernels as kernels;
-
-// Names from before the modules moved.
-#[doc(hidden)]
-pub use cache::{in_place, page_metadata, regions, snapshot};
-#[doc(hidden)]
-pub use decode::{self as engine, beams, prompt_lookup as lookup, sampler, scoring};
-#[doc(hidden)]
-pub use escape as shown;
-#[doc(hidden)]
-pub use model::{checkpoint, tokenizer};
-#[doc(hidden)]
-pub use serving::{schedule, view};

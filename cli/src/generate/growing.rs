@@ -71,7 +71,7 @@ pub struct Passes {
 
 /// The loop that computes them.
 enum Loop<'m> {
-    InPages(Serving<'m>),
+    InPages(Box<Serving<'m>>),
     SideBySide(SideBySide<'m>),
 }
 
@@ -116,7 +116,7 @@ impl<'m> Growing<'m> {
                 for (prompt, max_new_tokens, sampler) in later.drain(later.len() - at_once..).rev() {
                     serving.submit(prompt, max_new_tokens, sampler)?;
                 }
-                Loop::InPages(serving)
+                Loop::InPages(Box::new(serving))
             }
             None => {
                 let mut steps = SideBySide::new(model, limits, end_of_text);
