@@ -2,158 +2,21 @@
 //! at once. What the screen shows is tested in `src/view/tests.rs`; here it is processes, signals, files and the terminal.
 #![cfg(target_os = "linux")]
 
+mod sample;
+
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use page_by_page_course::{marks::stub_of, stub::fingerprint};
+use page_by_page_course::stub::fingerprint;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
-use tempfile::TempDir;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_learn-tool");
-
-/// The longest that anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-const SOLUTION: &str = "//! Sums.\n\n/// Adds.\npub fn sum(numbers: &[u32]) -> u32 {\n    // ch01 task 1: add the numbers\n    \
-                        numbers.iter().sum()\n}\n\npub fn mean(numbers: &[u32]) -> u32 {\n    // ch01 task 2: divide\n    7\n}\n";
-
-const PAGE: &str = "# 1. Sums\n\n## Build\n\n### Task 1: add\n\nAll of them.\n\n<details class=\"hint\">\n<summary>Hint 1</summary>\n\n\
-                    `iter().sum()` adds.\n\n</details>\n<details class=\"hint\">\n<summary>Hint 2</summary>\n\nIt needs a type.\n\n\
-                    </details>\n\n### Task 2: divide\n\n<details class=\"hint\">\n<summary>Hint</summary>\n\nBy how many.\n\n</details>\n\n\
-                    ```console\n$ cargo run --release --features solution -- generate \"One day\"\n```\n\n## What it bought\n\nMuch.\n\n\
-                    ## Check yourself\n\n<details class=\"answer\">\n<summary>Why?</summary>\n\nBecause.\n\n</details>\n";
-
-/// A cargo that looks into the file and prints what the real one would. Its arguments are kept in `asked`.
-const CARGO: &str = r#"#!/bin/sh
-echo "$*" >> asked
-arguments="$*" file=exercises/ch01_sum.rs
-has() { grep -q "$1" $file; }
-hang() { echo $$ > $1; sleep 1000; }
-error() { printf '{"reason":"compiler-message","message":{"level":"error","message":"m","rendered":"%s","spans":[{"file_name":"%s","is_primary":true,"line_start":61,"expansion":null}]}}\n' "$1" "$2"; }
-broken() { echo '{"reason":"build-finished","success":false}'; exit 101; }
-case "$*" in
-    run*bought*) has COUNTS && hang counting; printf 'chapter 1, Sums\n  sums made: 9 → 1\n'; exit 0 ;;
-    run*generate*) echo 'One day a king'; has ENDLESS && hang generating; exit 0 ;;
-    *--test\ ch01_sum*) ;;
-    *) echo "error: the test did not expect: $*" >&2; exit 1 ;;
-esac
-echo '   Compiling sample v0.1.0' >&2
-printf '    Building [=====>    ] 1/9: sample   \r' >&2
-has SLOW && hang building
-has BROKEN && { error '\u001b[91merror\u001b[0m: expected `;`\n' src/../$file; broken; }
-has ELSEWHERE && { error 'error: in a solution' solutions/ch02_more.rs; error 'error: in chapter 2' src/../exercises/ch02_more.rs; broken; }
-has '[^ ]' || { error 'error: in a solution' solutions/ch02_more.rs; broken; }
-has REFUSED && { printf 'error: sample@0.1.0: not this\nerror: page-by-page@0.1.0: exercises/ch02_x.rs is missing\n' >&2; exit 101; }
-echo '{"reason":"build-finished","success":true}'
-has HANGS && { echo 'running 1 test'; hang hanging; }
-has ABORTS && { echo 'running 2 tests'; echo 'error: checks::task_1_adds asks for 9 bytes more' >&2; exit 134; }
-one= two= n=0 lines= words= list= code=0
-has WRONG && one='sum of [1, 2]
-  expected: 3
-  yours:    0'
-has 'task 1' && one="sum of [1, 2]
-  your code panicked ($file:3): not yet implemented: ch01 task 1: add the numbers"
-has 'task 2' && two="mean of [2]
-  your code panicked ($file:7): not yet implemented: ch01 task 2: divide"
-check() {
-    case "$arguments" in *--skip\ $1*) return ;; *--skip*) ;; *task_*) case "$arguments" in *$1*) ;; *) return ;; esac ;; esac
-    n=$((n + 1))
-    [ "$3" ] || { lines="$lines
-test checks::$1$2 ... ok"; return; }
-    code=101 lines="$lines
-test checks::$1$2 ... FAILED" words="$words
----- checks::$1$2 stdout ----
-
-thread 'checks::$1$2' (7) panicked at tests/x.rs:1:1:
-$3
-note: run with \`RUST_BACKTRACE=1\` environment variable to display a backtrace
-" list="$list
-    checks::$1$2"
-}
-check task_1_ adds "$one"
-check task_2_ divides "$two"
-printf '%s\n' "running $n tests$lines
-
-failures:
-$words
-failures:$list
-
-test result: x"
-exit $code
-"#;
-
-/// A course of two chapters.
-struct Sample(TempDir);
-
-impl Sample {
-    fn new() -> Self {
-        let sample = Sample(tempfile::tempdir().unwrap());
-        let stub = stub_of("ch01_sum", SOLUTION).unwrap();
-        let untouched = format!("{0}  ch01_sum\n{0}  ch02_more\n", fingerprint(&stub));
-        for (file, text) in [
-            ("Cargo.toml", "[package]\nname = \"page-by-page\"\n"),
-            ("exercises/untouched.txt", untouched.as_str()),
-            ("exercises/ch01_sum.rs", stub.as_str()),
-            ("exercises/ch02_more.rs", stub.as_str()),
-            ("tests/ch01_sum.rs", "#[test]\nfn task_1_adds() {}\n\n#[test]\nfn task_2_divides() {}\n"),
-            ("solutions/ch01_sum.rs", SOLUTION),
-            ("book/src/ch01_sum.md", PAGE),
-            ("book/src/ch02_more.md", "# 2. More\n\n### Task 1: more\n"),
-            ("cargo", CARGO),
-        ] {
-            sample.write(file, text);
-        }
-        fs::set_permissions(sample.at("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
-        sample
-    }
-
-    fn at(&self, file: &str) -> PathBuf {
-        self.0.path().join(file)
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        fs::create_dir_all(self.at(file).parent().unwrap()).unwrap();
-        fs::write(self.at(file), text).unwrap();
-    }
-
-    /// Saves the reader's file as many editors do: a new file replaces the old one.
-    fn save(&self, text: &str) {
-        self.write("exercises/.ch01_sum.rs.new", text);
-        fs::rename(self.at("exercises/.ch01_sum.rs.new"), self.at("exercises/ch01_sum.rs")).unwrap();
-    }
-
-    fn read(&self, file: &str) -> String {
-        fs::read_to_string(self.at(file)).unwrap_or_default()
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command.current_dir(self.0.path()).args(arguments);
-        command.env("CARGO", self.at("cargo")).env("TERM", "xterm-256color").env_remove("NO_COLOR");
-        for name in ["DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"] {
-            command.env_remove(name);
-        }
-        command
-    }
-
-    #[track_caller]
-    fn wait_for(&self, file: &str) -> String {
-        let began = Instant::now();
-        while !self.read(file).ends_with('\n') {
-            assert!(began.elapsed() < PATIENCE, "no {file}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.read(file)
-    }
-}
+use sample::{PATIENCE, Sample, stub, without, wrong};
 
 /// The state of a process: `S`, `T` if it is stopped, `Z` or nothing if it has ended.
 fn state(pid: i32) -> Option<char> {
@@ -278,23 +141,6 @@ impl Drop for Terminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The stub of the sample.
-fn stub() -> String {
-    stub_of("ch01_sum", SOLUTION).unwrap()
-}
-
-/// The stub without the lines that contain one of these words.
-fn without(words: &[&str]) -> String {
-    let stub = stub();
-    let kept = stub.lines().filter(|line| words.iter().all(|word| !line.contains(word)));
-    kept.map(|line| format!("{line}\n")).collect()
-}
-
-/// Task 1 wrong, task 2 as in the stub.
-fn wrong() -> String {
-    stub().replace("todo!(\"ch01 task 1: add the numbers\")", "WRONG")
 }
 
 #[test]
