@@ -74,12 +74,47 @@ fn wrong<T>(problem: impl Into<String>) -> io::Result<T> {
 /// What the system says; [`ErrorKind::InvalidInput`] where no file can be. The file that was there is as it was, unless
 /// only the last step has failed: then the new one is there, and may be lost if the power fails now.
 pub fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let place = Place::of(file)?;
-    let mut part = place.new_part()?;
-    part.output.write_all(bytes)?;
-    part.output.sync_all()?;
-    part.rename_to(&place.file)?;
-    sync_folder(folder_of(&place.file))
+    let mut new = NewFile::begin(file)?;
+    new.write_all(bytes)?;
+    new.finish()
+}
+
+/// A file that is written piece by piece, and put in its place when it is whole. Dropped before that, it goes away.
+pub struct NewFile {
+    place: Place,
+    part: Part,
+}
+
+impl NewFile {
+    /// Begins to write; the file that is there stays.
+    ///
+    /// # Errors
+    /// As [`write_whole`].
+    pub fn begin(file: &Path) -> io::Result<Self> {
+        let place = Place::of(file)?;
+        let part = place.new_part()?;
+        Ok(NewFile { place, part })
+    }
+
+    /// Puts it in its place, in one move.
+    ///
+    /// # Errors
+    /// As [`write_whole`].
+    pub fn finish(mut self) -> io::Result<()> {
+        self.part.output.sync_all()?;
+        self.part.rename_to(&self.place.file)?;
+        sync_folder(folder_of(&self.place.file))
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.part.output.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.part.output.flush()
+    }
 }
 
 /// Checks that [`write_whole`] could begin now, and leaves the file as it is.

@@ -1,13 +1,14 @@
 //! `batch`: many prompts from a file, told by the scheduler in the pages of one slab.
 
+mod progress;
+mod report;
 mod request;
 mod results;
-mod telling;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -17,20 +18,20 @@ use page_by_page::files;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
-use page_by_page::serving::{Generated, Serving, Totals};
-use serde::Serialize;
+use page_by_page::serving::{Generated, Serving};
 
 use crate::caches::Kv;
 use crate::generate::MAX_NEW_TOKENS;
 use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
-use crate::output::{count, per_second, print_json, rate, say, thousands, time};
-use crate::page_file::{PageFileOptions, PageFileReport};
+use crate::output::{count, print_json, say_report, thousands};
+use crate::page_file::PageFileOptions;
 use crate::require;
+use progress::BatchProgress;
+use report::{Counters, Pages, Report, Timings};
 use request::Request;
-use results::{Counters, Outcome, Results, Timings, Tokens};
-use telling::Telling;
+use results::{Outcome, Results, Tokens};
 
 /// Texts that wait for a place, at most: the next lines are read when one of them runs.
 const MOST_WAITING: usize = 4096;
@@ -127,7 +128,7 @@ struct Run<'m> {
     n_lines: usize,
     taken: HashMap<SequenceId, Taken>,
     results: Results,
-    telling: Telling,
+    progress: BatchProgress,
 }
 
 impl Batch {
@@ -159,7 +160,7 @@ impl Batch {
             n_lines: 0,
             taken: HashMap::new(),
             results,
-            telling: Telling::new(),
+            progress: BatchProgress::new(),
         };
         run.tell_all(self.scheduling.running.min(MOST_WAITING), &interrupt)?;
         self.report(run)
@@ -176,118 +177,46 @@ impl Batch {
         Ok(Lines::of(open)?)
     }
 
-    /// Says what the texts cost together; an error if any of them was not told.
+    /// Says what the requests cost together; an error if any of them was not completed.
     fn report(&self, run: Run<'_>) -> Result<()> {
-        let Run { serving, tier, is_read, n_lines, results, telling, .. } = run;
-        let page_file = self.page_file.report(tier.as_ref());
-        let totals = serving.totals();
-        let pages = PagesUsed {
-            page_size: self.scheduling.pool.page_size,
-            pages: self.scheduling.pool.n_pages()?,
-            peak: totals.peak_pages,
-            kept: serving.scheduler().prefixes().n_pages(),
-        };
+        let Run { serving, tier, is_read, n_lines, results, progress, .. } = run;
+        let is_stdin = self.file.as_os_str() == "-";
         if is_read && n_lines == 0 {
-            let name =
-                if self.file.as_os_str() == "-" { "standard input".into() } else { self.file.display().to_string() };
+            let name = if is_stdin { "standard input".into() } else { self.file.display().to_string() };
             bail!(
                 "{name}: there is no line; write one JSON object a line, such as {{\"prompt\": \"Once upon a time\"}}"
             );
         }
         let ends = results.ends.clone();
-        if !self.json {
-            self.say_report(
-                n_lines,
-                &ends,
-                totals,
-                &pages,
-                page_file.as_ref().map(PageFileReport::describe),
-                telling.elapsed(),
-            );
+        let pool = &self.scheduling.pool;
+        let kept = serving.scheduler().prefixes().n_pages();
+        let pages = Pages::new(pool.page_size, pool.n_pages()?, kept, serving.totals());
+        let report = Report {
+            outputs: results.finish()?,
+            model: self.model.name(),
+            counters: Counters::from(serving.totals()),
+            pages,
+            page_file: self.page_file.report(tier.as_ref()),
+            timings: Timings::new(progress.elapsed(), serving.totals()),
+        };
+        if self.json {
+            print_json(&report)?;
         } else {
-            let seconds = telling.elapsed().as_secs_f64();
-            let speed = per_second(totals.new_tokens as usize, telling.elapsed());
-            let timings = TimingsOfAll { seconds, new_tokens_per_second: speed };
-            let (model, texts) = (self.model.name(), results.into_kept());
-            let counters = CountersOfAll::of(totals);
-            let all = AllTexts { texts, model, counters, pages, page_file, timings };
-            print_json(&all)?;
+            let chapters = [&CHAPTERS[..], &self.rows.chapters(Kv::Paged), self.page_file.chapters()].concat();
+            say_report(None, &report.lines(n_lines, &ends, !pool.no_prefix_cache, &chapters));
         }
-        let not_told: usize = ends.iter().filter(|(end, _)| !results::is_told(end)).map(|(_, n)| n).sum();
+        let incomplete: usize = ends.iter().filter(|(end, _)| !results::is_complete(end)).map(|(_, n)| n).sum();
         if !is_read {
             bail!(
-                "interrupted: {} told, {} not, and the lines after these were not read",
-                count(n_lines - not_told, "text"),
-                thousands(not_told as u64)
+                "interrupted: {} complete, {} not, and the lines after these were not read",
+                count(n_lines - incomplete, "request"),
+                thousands(incomplete)
             );
         }
-        if not_told > 0 {
-            bail!("{} of {} not told: the results say why", thousands(not_told as u64), count(n_lines, "text"));
+        if incomplete > 0 {
+            bail!("{} of {} not completed: the results say why", thousands(incomplete), count(n_lines, "request"));
         }
         Ok(())
-    }
-
-    fn say_report(
-        &self,
-        n_lines: usize,
-        ends: &BTreeMap<&'static str, usize>,
-        totals: Totals,
-        pages: &PagesUsed,
-        page_file: Option<String>,
-        elapsed: Duration,
-    ) {
-        let number = |number: u64| thousands(number);
-        let ends: Vec<String> =
-            ends.iter().map(|(end, n)| format!("{} {}", thousands(*n as u64), results::in_words(end))).collect();
-        let speed = rate(per_second(totals.new_tokens as usize, elapsed));
-        let share = 100.0 * totals.cached as f64 / totals.prompt_tokens.max(1) as f64;
-        let lines = [
-            ("model", self.model.name()),
-            (
-                "texts",
-                format!("{}: {}; at most {} in a step", number(n_lines as u64), ends.join(", "), totals.most_sequences),
-            ),
-            ("steps", {
-                let (steps, new) =
-                    (count(totals.steps as usize, "step"), count(totals.new_tokens as usize, "new token"));
-                format!("{steps}, {new} in {}, {speed} tokens/s", time(elapsed))
-            }),
-            ("computed", {
-                let rows = count(totals.rows_projected as usize, "row");
-                format!("{rows}, {} of them again after a preemption", number(totals.recomputed))
-            }),
-            (
-                "prefixes",
-                match self.scheduling.pool.no_prefix_cache {
-                    true => "none kept".into(),
-                    false => {
-                        let prompts = count(totals.prompt_tokens as usize, "prompt token");
-                        let again = number(totals.cached_again);
-                        format!(
-                            "{} of {prompts} found, {share:.1} %; {again} more after a preemption",
-                            number(totals.cached)
-                        )
-                    }
-                },
-            ),
-            ("preempted", count(totals.preemptions as usize, "time")),
-            ("pages", {
-                let (peak, all) = (number(pages.peak as u64), number(pages.pages as u64));
-                let size = count(pages.page_size, "slot");
-                format!(
-                    "{peak} of {all} with texts at the peak, {size} each; {} kept at the end",
-                    number(pages.kept as u64)
-                )
-            }),
-        ];
-        let chapters = [&CHAPTERS[..], &self.rows.chapters(Kv::Paged), self.page_file.chapters()].concat();
-        let chapters = Some(require::whose_chapters(&chapters));
-        let more = [("page file", page_file), ("chapters", chapters)];
-        let more = more.into_iter().filter_map(|(name, text)| Some((name, text?)));
-        say("");
-        for (name, text) in lines.into_iter().chain(more) {
-            say(&format!("{name:<9}  {text}"));
-        }
     }
 }
 
@@ -300,7 +229,7 @@ impl Run<'_> {
                 self.begin_arrived()?;
             }
             if interrupt.is_asked() {
-                self.telling.say("interrupted: what is done is kept; Ctrl-C again ends at once");
+                self.progress.say("interrupted: what is done is kept; Ctrl-C again ends at once");
                 while let Some(held) = self.held.pop_front() {
                     self.begin(held)?;
                 }
@@ -323,7 +252,7 @@ impl Run<'_> {
             }
             step.generated.into_iter().try_for_each(|generated| self.end(generated))?;
             let (totals, open) = (self.serving.totals(), self.taken.len() + self.held.len());
-            self.telling.tell(self.n_lines - open, open, totals.new_tokens);
+            self.progress.show(self.n_lines - open, open, totals.new_tokens);
         }
     }
 
@@ -420,8 +349,8 @@ impl Run<'_> {
         let Generated { sequence: text, end, held } = generated;
         let Some(taken) = self.taken.remove(&text.id) else { return Ok(()) };
         let (end, error) = match end {
-            Ok(FinishReason::EndOfText) => ("end of text", None),
-            Ok(FinishReason::Limit) => ("limit", None),
+            Ok(FinishReason::EndOfText) => ("stop", None),
+            Ok(FinishReason::Limit) => ("length", None),
             Ok(FinishReason::Cancelled) => ("cancelled", None),
             Err(error) => ("failed", Some(format!("line {}: {error}", taken.line))),
         };
@@ -439,20 +368,20 @@ impl Run<'_> {
             prompt: Some(prompt),
             text: Some(stream.text().into()),
             tokens: Some(Tokens { prompt: text.tokens[..text.n_prompt].into(), generated: text.new_tokens().into() }),
-            end,
+            finish_reason: end,
             error,
             sampling: Some(results::Sampling { temperature, top_k, top_p, seed }),
-            counters: Some(Counters {
+            counters: Some(results::Counters {
                 prompt_tokens: text.n_prompt,
-                new_tokens: n_new,
-                found: counters.cached,
-                found_again: counters.cached_again,
+                generated_tokens: n_new,
+                cached: counters.cached,
+                cached_again: counters.cached_again,
                 computed: counters.computed,
-                computed_again: held.recomputed,
+                recomputed: held.recomputed,
                 preemptions: counters.preemptions,
                 steps_to_first_token: first.as_ref().map(|first| first.steps),
             }),
-            timings: Some(Timings {
+            timings: Some(results::Timings {
                 first_token_ms: first.as_ref().map(|first| ms(start, first.at)),
                 ms_per_token: first.filter(|_| n_new > 1).map(|first| ms(first.at, last) / (n_new - 1) as f64),
             }),
@@ -462,63 +391,6 @@ impl Run<'_> {
 
     fn put(&mut self, place: usize, outcome: Outcome) -> Result<()> {
         let results = &mut self.results;
-        self.telling.beside(|| results.put(place, outcome))
+        self.progress.beside(|| results.put(place, outcome))
     }
-}
-
-/// What `--json` prints.
-#[derive(Serialize)]
-struct AllTexts {
-    texts: Vec<Outcome>,
-    model: String,
-    counters: CountersOfAll,
-    pages: PagesUsed,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    page_file: Option<PageFileReport>,
-    timings: TimingsOfAll,
-}
-
-#[derive(Serialize)]
-struct CountersOfAll {
-    steps: u64,
-    most_texts_in_a_step: usize,
-    rows_projected: u64,
-    computed_again: u64,
-    new_tokens: u64,
-    prompt_tokens: u64,
-    found: u64,
-    found_again: u64,
-    preemptions: u64,
-}
-
-impl CountersOfAll {
-    fn of(totals: Totals) -> Self {
-        CountersOfAll {
-            steps: totals.steps,
-            most_texts_in_a_step: totals.most_sequences,
-            rows_projected: totals.rows_projected,
-            computed_again: totals.recomputed,
-            new_tokens: totals.new_tokens,
-            prompt_tokens: totals.prompt_tokens,
-            found: totals.cached,
-            found_again: totals.cached_again,
-            preemptions: totals.preemptions,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct PagesUsed {
-    page_size: usize,
-    pages: usize,
-    /// With texts, at the same time.
-    peak: usize,
-    /// By the prefix cache, at the end.
-    kept: usize,
-}
-
-#[derive(Serialize)]
-struct TimingsOfAll {
-    seconds: f64,
-    new_tokens_per_second: f64,
 }

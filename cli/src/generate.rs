@@ -1,6 +1,7 @@
 //! `generate`: continues a prompt, or several together, and says what that cost; or searches for the likeliest output.
 
 mod beams;
+mod costs;
 mod growing;
 mod live;
 mod one;
@@ -125,15 +126,15 @@ impl Generate {
             return self.search(usize::from(width));
         }
         if let Some(n_samples) = self.several.samples {
-            return self.tell_samples(usize::from(n_samples));
+            return self.run_samples(usize::from(n_samples));
         }
         if let Some(file) = &self.several.prompts {
-            return self.tell_several(&input::read_prompts(file)?);
+            return self.run_several(&input::read_prompts(file)?);
         }
         match self.prompt.len() {
             0 => self.prompt.push(PROMPT.into()),
             1 => {}
-            _ => return self.tell_several(&self.prompt),
+            _ => return self.run_several(&self.prompt),
         }
         self.run_one(&self.prompt[0])
     }

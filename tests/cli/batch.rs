@@ -79,7 +79,7 @@ fn the_command_tells_what_generate_tells() {
             let (n_prompt, n_new) =
                 (expected["tokens"]["prompt"].as_array().unwrap(), expected["tokens"]["generated"].as_array().unwrap());
             assert_eq!(counters["prompt_tokens"], json!(n_prompt.len()));
-            assert_eq!(counters["new_tokens"], json!(n_new.len()));
+            assert_eq!(counters["generated_tokens"], json!(n_new.len()));
             let has_first = counters["steps_to_first_token"].as_u64().is_some_and(|steps| steps > 0);
             assert_eq!(has_first, !n_new.is_empty(), "{setting:?}: {result}");
             assert_eq!(result["timings"]["first_token_ms"].is_number(), has_first);
@@ -96,22 +96,22 @@ fn the_report_adds_up() {
         let numbers = run.json_lines().into_iter().map(|result| result["counters"][field].as_u64().unwrap());
         numbers.sum()
     };
-    let (prompts, found, new) = (sum("prompt_tokens") - 3, sum("found"), sum("new_tokens"));
+    let (prompts, found, new) = (sum("prompt_tokens") - 3, sum("cached"), sum("generated_tokens"));
     let says = &run.stderr;
     assert!(found > 0, "{says}");
-    assert!(says.contains(&format!("{found} of {prompts} prompt tokens found")), "{says}");
-    assert!(says.contains(&format!(" steps, {new} new tokens in ")), "{says}");
-    let (rows, again) = (sum("computed"), sum("computed_again"));
-    assert!(says.contains(&format!("{rows} rows, {again} of them again after a preemption")), "{says}");
+    assert!(says.contains(&format!("{found} of {prompts} prompt tokens cached")), "{says}");
+    assert!(says.contains(&format!(" steps, {new} tokens generated in ")), "{says}");
+    let (rows, again) = (sum("computed"), sum("recomputed"));
+    assert!(says.contains(&format!("{rows} rows, {again} of them recomputed after a preemption")), "{says}");
     assert!(says.contains(&format!("\npreempted  {} times\n", sum("preemptions"))), "{says}");
-    assert!(says.contains("14 of 14 with texts at the peak, 4 slots each; "), "{says}");
+    assert!(says.contains("14 of 14 in use at the peak, 4 slots each; "), "{says}");
     assert!(says.contains("12 reference"), "{says}");
 
     let all = batch(&stories(), &["--pages=14", "--page-size=4", "--running=2", "--json"], 0);
     let all: Value = serde_json::from_str(&all.stdout).unwrap();
-    assert_eq!(all["texts"].as_array().unwrap().len(), 6);
+    assert_eq!(all["outputs"].as_array().unwrap().len(), 6);
     assert_eq!(all["counters"]["rows_projected"], json!(rows));
-    assert_eq!(all["counters"]["new_tokens"], json!(new));
+    assert_eq!(all["counters"]["generated_tokens"], json!(new));
     assert_eq!(all["pages"]["peak"], json!(14));
 }
 
@@ -137,7 +137,7 @@ fn a_bad_line_has_its_number_and_reason_and_the_others_go_on() {
     input.extend_from_slice(b"\n{\"prompt\": \"\xFF\"}\n");
     let run = run_with(&["batch", "-", "--pages=4"], &input);
     assert_eq!(run.code, Some(1), "{}", run.stderr);
-    assert!(run.stderr.ends_with("error: 9 of 12 texts not told: the results say why\n"), "{}", run.stderr);
+    assert!(run.stderr.ends_with("error: 9 of 12 requests not completed: the results say why\n"), "{}", run.stderr);
     let results = run.json_lines();
     let expected = [
         (1, ""),
@@ -157,11 +157,11 @@ fn a_bad_line_has_its_number_and_reason_and_the_others_go_on() {
     for (result, (line, problem)) in results.iter().zip(expected) {
         assert_eq!(result["line"], json!(line));
         if problem.is_empty() {
-            assert_eq!((&result["end"], result.get("error")), (&json!("limit"), None), "{result}");
+            assert_eq!((&result["finish_reason"], result.get("error")), (&json!("length"), None), "{result}");
             assert_eq!(result["text"], results[0]["text"]);
             continue;
         }
-        assert_eq!(result["end"], "refused", "{result}");
+        assert_eq!(result["finish_reason"], "refused", "{result}");
         let error = result["error"].as_str().unwrap();
         assert!(error.starts_with(&format!("line {line}: {problem}")), "{error}");
         assert!(result.get("text").is_none() && result.get("counters").is_none(), "{result}");
@@ -195,7 +195,7 @@ fn results_go_to_a_file_but_never_over_the_lines() {
     assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""), "{}", run.stderr);
     let written = std::fs::read_to_string(&out).unwrap();
     let result: Value = serde_json::from_str(&written).unwrap();
-    assert_eq!((written.lines().count(), &result["end"]), (1, &json!("limit")));
+    assert_eq!((written.lines().count(), &result["finish_reason"]), (1, &json!("length")));
 
     let around = folder.path().join(".").join("prompts.jsonl");
     let run = run_with(&["batch", name, "--out", around.to_str().unwrap()], b"");
@@ -206,6 +206,43 @@ fn results_go_to_a_file_but_never_over_the_lines() {
     let nowhere = folder.path().join("no").join("out.jsonl");
     let run = run_with(&["batch", name, "--out", nowhere.to_str().unwrap()], b"");
     assert!(run.code == Some(1) && run.stderr.contains("name a file in a folder that exists"), "{}", run.stderr);
+}
+
+#[test]
+fn an_earlier_result_stays_until_all_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.jsonl");
+    std::fs::write(&out, "precious").unwrap();
+    let mut child = spawn(&["batch", "-", "--out", out.to_str().unwrap()]);
+    child.stdin.as_mut().unwrap().write_all(b"{\"prompt\": \"One day\", \"max_new_tokens\": 2}\n").unwrap();
+    let is_written = || {
+        let entries = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap());
+        let mut parts = entries.filter(|entry| entry.file_name() != "out.jsonl");
+        parts.any(|part| part.metadata().is_ok_and(|part| part.len() > 0))
+    };
+    let start = Instant::now();
+    while !is_written() {
+        assert!(start.elapsed() < Duration::from_secs(60), "the first result is not written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "precious");
+}
+
+/// Opening a named pipe would wait for a reader.
+#[cfg(unix)]
+#[test]
+fn results_for_a_named_pipe_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    let batch = run_with(&["batch", "-", "--out", pipe], b"{\"prompt\": \"One day\"}\n");
+    assert!(batch.code == Some(1) && batch.stderr.contains(pipe), "{}", batch.stderr);
+    let bench = run_with(&["bench", "waste", "--json", pipe], b"");
+    let says = format!("error: cannot write {pipe}: this is a named pipe, which waits for a reader");
+    assert!(bench.code == Some(1) && bench.stderr.starts_with(&says), "{}", bench.stderr);
 }
 
 #[test]
@@ -254,19 +291,19 @@ fn ctrl_c_keeps_what_is_done_and_says_how_far_the_others_are() {
     let mut first = String::new();
     // It is there before the others are done, and before there is an end of the lines.
     stdout.read_line(&mut first).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&first).unwrap()["end"], "limit");
+    assert_eq!(serde_json::from_str::<Value>(&first).unwrap()["finish_reason"], "length");
     press_ctrl_c(&child);
     assert_eq!(wait(&mut child), Some(1));
     let (mut rest, mut says) = (String::new(), String::new());
     stdout.read_to_string(&mut rest).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
     assert!(says.starts_with("interrupted: what is done is kept; "), "{says}");
-    assert!(says.contains("error: interrupted: 1 text told, 3 not, "), "{says}");
+    assert!(says.contains("error: interrupted: 1 request complete, 3 not, "), "{says}");
     let rest: Vec<Value> = rest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(rest.iter().map(|result| result["line"].clone()).collect::<Vec<_>>(), [2, 3, 4]);
     let whole = generated(&long);
     for result in &rest {
-        assert_eq!(result["end"], "cancelled");
+        assert_eq!(result["finish_reason"], "cancelled");
         let (so_far, whole) =
             (result["tokens"]["generated"].as_array().unwrap(), whole["tokens"]["generated"].as_array().unwrap());
         assert!(so_far.len() < whole.len() && whole.starts_with(so_far), "{result}");

@@ -445,7 +445,7 @@ fn any_line_of_a_batch() {
         let numbers: Vec<u64> = results.iter().map(|result| result["line"].as_u64().unwrap()).collect();
         assert_eq!(numbers, expected, "lines {first}: {says}");
         for result in &results {
-            let is_told = ["limit", "end of text"].contains(&result["end"].as_str().unwrap());
+            let is_told = ["length", "stop"].contains(&result["finish_reason"].as_str().unwrap());
             (told, refused) = (told + u32::from(is_told), refused + u32::from(!is_told));
             assert_eq!(is_told, result.get("error").is_none(), "{result}");
             if let Some(error) = result["error"].as_str() {

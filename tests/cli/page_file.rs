@@ -49,7 +49,7 @@ mod with_chapters {
     }
 
     fn texts(run: &Value) -> Vec<&str> {
-        run["texts"].as_array().unwrap().iter().map(|text| text["text"].as_str().unwrap()).collect()
+        run["outputs"].as_array().unwrap().iter().map(|text| text["text"].as_str().unwrap()).collect()
     }
 
     fn counter(run: &Value, name: &str) -> u64 {
@@ -73,12 +73,12 @@ mod with_chapters {
         let (rows, computed) = (counter(&first, "rows_projected"), counter(&second, "rows_projected"));
         assert_eq!(of_file(&second, "brought_back"), of_file(&second, "read"));
         // Of each prompt at most a page and a token are left, and the new tokens.
-        let new = counter(&second, "new_tokens");
+        let new = counter(&second, "generated_tokens");
         assert!(
             computed <= new + 4 * 4 && computed < rows,
             "{computed} of {rows} rows in the second run, {new} new tokens"
         );
-        assert!(counter(&second, "found") + 4 * 4 >= counter(&second, "prompt_tokens"), "{second}");
+        assert!(counter(&second, "cached") + 4 * 4 >= counter(&second, "prompt_tokens"), "{second}");
     }
 
     #[test]

@@ -264,8 +264,8 @@ mod with_chapters {
         let first = batch(&["--kv-dtype=int8", "--page-file", &pages]);
         assert_eq!(first.code, Some(0), "{}", first.stderr);
         let again = batch(&["--kv-dtype=int8", "--page-file", &pages]);
-        assert_eq!(again.json()["texts"][0]["text"], first.json()["texts"][0]["text"]);
-        assert!(again.json()["counters"]["found"].as_u64().unwrap() > 0, "{}", again.stdout);
+        assert_eq!(again.json()["outputs"][0]["text"], first.json()["outputs"][0]["text"]);
+        assert!(again.json()["counters"]["cached"].as_u64().unwrap() > 0, "{}", again.stdout);
         let refused = batch(&["--kv-dtype=f16", "--page-file", &pages]);
         let says = "rows in int8, and here rows are kept in f16; ask for --kv-dtype int8, or give";
         assert!(refused.code == Some(1) && refused.stderr.contains(says), "{}", refused.stderr);
@@ -287,7 +287,7 @@ mod with_chapters {
             let bytes = token_bytes(format, layout);
             assert_eq!(measured["bytes_a_token"], bytes);
             assert_eq!(measured["pages"], (16 << 20) / (16 * bytes));
-            assert_eq!(measured["texts"], texts, "texts of 200 tokens, in 13 pages each");
+            assert_eq!(measured["outputs"], texts, "texts of 200 tokens, in 13 pages each");
         }
         let number = |place: usize, name: &str| formats[place][name].as_f64().unwrap();
         assert_eq!((number(0, "largest_logit_difference"), number(0, "loss_above_f32")), (0.0, 0.0));

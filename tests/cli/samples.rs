@@ -93,7 +93,7 @@ fn the_report_compares_samples_with_caches_apart() {
         "4 reference, 5 reference, 6 reference, 10 reference, 11 reference, 12 reference, 13 reference"
     );
     assert!(!report.contains("\nroom for"), "{report}");
-    assert!(report.lines().any(|line| line.starts_with("3      seed 25   after 40 new")), "{report}");
+    assert!(report.lines().any(|line| line.starts_with("3        seed 25   after 40 new")), "{report}");
     let shared = ok(&asked(&["--samples", "4", "--page-size", "2"])).stderr;
     assert_eq!(line(&shared, "pages"), "82 of 82 at the peak, 2 slots each; 4 caches apart: 88 pages");
     // Caches that share nothing say nothing about it.
@@ -107,17 +107,17 @@ fn the_report_compares_samples_with_caches_apart() {
 #[test]
 fn json_lists_the_samples() {
     let all = ok(&asked(&["--samples", "4", "--json"])).json();
-    for (sample, text) in all["texts"].as_array().unwrap().iter().enumerate() {
+    for (sample, text) in all["outputs"].as_array().unwrap().iter().enumerate() {
         let seed = (23 + sample).to_string();
         let alone = ok(&asked(&["--seed", &seed, "--json"])).json();
         for key in ["prompt", "text", "tokens", "seed"] {
             assert_eq!(text[key], alone[key], "{key} of sample {sample}");
         }
     }
-    assert_eq!(all["texts"].as_array().unwrap().len(), 4);
+    assert_eq!(all["outputs"].as_array().unwrap().len(), 4);
     let page = 16 * 2 * 6 * 64 * 4;
     let counters = json!({
-        "steps": 40, "most_texts_in_a_step": 4, "rows_projected": 160, "rows_copied": 12, "peak_bytes": 12 * page
+        "steps": 40, "max_sequences_in_a_step": 4, "rows_projected": 160, "rows_copied": 12, "peak_bytes": 12 * page
     });
     assert_eq!(all["counters"], counters);
     assert_eq!(all["apart"], json!({ "rows_projected": 172, "rows_copied": 0, "pages": 12, "bytes": 12 * page }));
@@ -142,13 +142,13 @@ fn what_samples_cannot_do_is_refused_in_words() {
         "--beams is for one prompt, and several were given; give one prompt, or leave out --beams",
     );
     for option in ["--samples", "--beams"] {
-        let why = if option == "--samples" { "--samples tells several" } else { "--beams follows several" };
+        let why = if option == "--samples" { "--samples asks for several" } else { "--beams follows several" };
         refused(
             &asked(&[option, "2", "--draft", "prompt-lookup"]),
-            &format!("--draft guesses ahead for one text, and {why}: use one or the other"),
+            &format!("--draft drafts for one output, and {why}: use one or the other"),
         );
         for saved in ["--save-cache", "--load-cache"] {
-            let files = "--save-cache and --load-cache are for the cache of one text";
+            let files = "--save-cache and --load-cache are for the cache of one output";
             refused(
                 &asked(&[option, "2", saved, "no/such/file"]),
                 &format!("{files}, and {why}: use one or the other"),
@@ -166,7 +166,7 @@ fn what_samples_cannot_do_is_refused_in_words() {
     }
     refused(
         &asked(&["--samples", "2", "--beams", "2"]),
-        "--beams looks for the likeliest text, --samples draws several by chance: use one or the other",
+        "--beams looks for the likeliest output, --samples draws several at random: use one or the other",
     );
     for (option, value) in [("--temperature", "0.8"), ("--top-k", "3"), ("--top-p", "0.5")] {
         refused(
@@ -203,15 +203,15 @@ fn the_command_prints_the_best_text_and_lists_the_others() {
     let slab = PageSlab::new(model.config().kv_layout(), 16, 100).unwrap();
     let (expected, _) = search(&model, &slab, &prompt, 4, limits, &mut || ()).unwrap();
     assert_eq!(all["tokens"], json!({ "prompt": prompt, "generated": expected[0].tokens }));
-    let texts = all["texts"].as_array().unwrap();
+    let texts = all["outputs"].as_array().unwrap();
     assert_eq!(texts.len(), expected.len());
     for (text, expected) in texts.iter().zip(&expected) {
-        assert_eq!(text["new"], json!(expected.tokens));
+        assert_eq!(text["generated"], json!(expected.tokens));
         // Written in full and read again, a number may differ in its last bit.
         for (key, expected) in [("score", expected.score), ("log_probability", expected.log_probability)] {
             assert!((text[key].as_f64().unwrap() - expected).abs() < 1e-9, "{key}: {text} {expected}");
         }
-        assert_eq!(text["end"], if expected.has_ended { "end of text" } else { "limit" });
+        assert_eq!(text["finish_reason"], if expected.has_ended { "stop" } else { "length" });
     }
     assert_eq!((&all["beams"], &all["length_penalty"], &all["kv"]), (&json!(4), &json!(1.0), &json!("paged")));
 

@@ -60,7 +60,7 @@ fn the_report_counts_for_all_texts() {
     };
     let paged = report(&[]);
     // 5, 4, 5 and 3 tokens; 110 new ones, the third text 107 and its end. The last of 110 is not read.
-    assert_eq!(line(&paged, "texts"), "4, at most 4 in a step");
+    assert_eq!(line(&paged, "outputs"), "4, at most 4 in a step");
     assert!(line(&paged, "prefill").starts_with("17 tokens in 1 step, "), "{paged}");
     assert!(line(&paged, "decode").starts_with("434 tokens in 109 steps, "), "{paged}");
     assert_eq!(line(&paged, "projected"), "451 rows");
@@ -84,17 +84,17 @@ fn json_of(run: &Run) -> Value {
 #[test]
 fn json_is_one_object_with_all_texts() {
     let all = json_of(&ok(&several(&["--json"])));
-    for (text, prompt) in all["texts"].as_array().unwrap().iter().zip(PROMPTS) {
+    for (text, prompt) in all["outputs"].as_array().unwrap().iter().zip(PROMPTS) {
         let alone = json_of(&ok(&["generate", prompt, "--max-new-tokens", "110", "--json"]));
         for key in ["prompt", "text", "tokens"] {
             assert_eq!(text[key], alone[key], "{key} of {prompt}");
         }
     }
-    let ends: Vec<&Value> = all["texts"].as_array().unwrap().iter().map(|text| &text["end"]).collect();
-    assert_eq!(json!(ends), json!(["limit", "limit", "end of text", "limit"]));
-    assert_eq!(all["texts"][2]["held"], json!({ "tokens": 112, "slots": 112, "pages": 7 }));
+    let ends: Vec<&Value> = all["outputs"].as_array().unwrap().iter().map(|text| &text["finish_reason"]).collect();
+    assert_eq!(json!(ends), json!(["length", "length", "stop", "length"]));
+    assert_eq!(all["outputs"][2]["held"], json!({ "tokens": 112, "slots": 112, "pages": 7 }));
     let counters = json!({
-        "steps": 110, "most_texts_in_a_step": 4, "rows_projected": 451, "rows_copied": 0, "tokens": 451,
+        "steps": 110, "max_sequences_in_a_step": 4, "rows_projected": 451, "rows_copied": 0, "tokens": 451,
         "slots": 480, "wasted": 29, "bytes": 480 * 2 * 6 * 64 * 4
     });
     assert_eq!(all["counters"], counters);
@@ -121,7 +121,7 @@ fn prompts_come_from_a_file_or_from_standard_input() {
     assert_eq!((piped.code, piped.stdout), (Some(0), expected));
     // A file with one prompt is a list of one.
     let one = run_with(&["generate", "--prompts", "-", "--max-new-tokens", "9", "--json"], b"One day\n");
-    assert_eq!(json_of(&one)["texts"].as_array().unwrap().len(), 1);
+    assert_eq!(json_of(&one)["outputs"].as_array().unwrap().len(), 1);
 }
 
 #[test]
@@ -222,12 +222,12 @@ fn the_command_tells_the_same_texts_with_a_prefix_cache() {
     let run = asked(&["--prefix-cache", "--page-size", "4"]);
     let line = |name: &str| run.stderr.lines().find(|line| line.starts_with(name)).expect(name).to_string();
     let all = json_of(&asked(&["--prefix-cache", "--page-size", "4", "--json"]));
-    let texts = all["texts"].as_array().unwrap();
-    let found: Vec<u64> = texts.iter().map(|text| text["found"].as_u64().unwrap()).collect();
+    let texts = all["outputs"].as_array().unwrap();
+    let found: Vec<u64> = texts.iter().map(|text| text["cached"].as_u64().unwrap()).collect();
     assert!(found[0] == 0 && found[2] == 0 && found[1] >= 16 && found[3] >= 16, "{found:?}");
     let prompts: usize = texts.iter().map(|text| text["tokens"]["prompt"].as_array().unwrap().len()).sum();
     let sum: u64 = found.iter().sum();
-    assert_eq!(line("prefixes"), format!("prefixes   {sum} of {prompts} tokens of the prompts found"));
+    assert_eq!(line("prefixes"), format!("prefixes   {sum} of {prompts} prompt tokens cached"));
     let rows = prompts as u64 + 4 * 19;
     assert_eq!(line("projected"), format!("projected  {} rows; 4 caches apart: {rows} rows", rows - sum));
     assert_eq!(all["apart"]["rows_projected"], rows);

@@ -340,7 +340,7 @@ mod stories {
                 let arguments = arguments.concat();
                 let told = run(&arguments);
                 for (place, expected) in expected.iter().enumerate() {
-                    let new = &told["texts"][place]["tokens"]["generated"];
+                    let new = &told["outputs"][place]["tokens"]["generated"];
                     assert_same(&arguments, &format!("sample {}", place + 1), new, expected);
                 }
             }
@@ -358,7 +358,7 @@ mod stories {
                 let told = run(&arguments);
                 for (place, beginning) in beginnings.iter().enumerate() {
                     let prompt = storyteller.tokenizer.encode(beginning).unwrap();
-                    let new = &told["texts"][place]["tokens"]["generated"];
+                    let new = &told["outputs"][place]["tokens"]["generated"];
                     let expected = drawn(&storyteller, &prompt, 12, 23);
                     assert_same(&arguments, &format!("text {}", place + 1), new, &expected);
                 }

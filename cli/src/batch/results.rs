@@ -1,11 +1,11 @@
 //! The results, in the order of the lines, each as soon as all before it are there.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use page_by_page::files::NewFile;
 use serde::Serialize;
 
 use crate::output::print;
@@ -18,14 +18,14 @@ pub struct Outcome {
     /// How the text begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// The new part of the text.
+    /// The output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Prompt and new tokens.
+    /// Token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
-    /// Why it ended: `end of text`, `limit`, `cancelled`, `refused`, `failed`.
-    pub end: &'static str,
+    /// Why it ended: `stop`, `length`, `cancelled`, `refused`, `failed`.
+    pub finish_reason: &'static str,
     /// Why the line was refused, or what failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -58,32 +58,32 @@ pub struct Sampling {
     pub top_k: usize,
     /// 1 is no limit.
     pub top_p: f32,
-    /// Same seed, same text.
+    /// Same seed, same output.
     pub seed: u64,
 }
 
-/// What a text has cost.
+/// What a request has cost.
 #[derive(Serialize)]
 pub struct Counters {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// New tokens.
-    pub new_tokens: usize,
-    /// Tokens of the prompt that the prefix cache held when the text first ran.
-    pub found: usize,
-    /// Tokens that it held when the text ran again after a preemption.
-    pub found_again: usize,
+    /// Tokens of the output.
+    pub generated_tokens: usize,
+    /// Tokens of the prompt that the prefix cache held when the request first ran.
+    pub cached: usize,
+    /// Tokens that it held when the request ran again after a preemption.
+    pub cached_again: usize,
     /// Tokens that went through the model.
     pub computed: u64,
-    /// Of these, tokens whose rows it had had before, and lost when it was preempted.
-    pub computed_again: u64,
+    /// Of these, tokens that were computed a second time after a preemption.
+    pub recomputed: u64,
     /// How often it was preempted.
     pub preemptions: u64,
     /// Steps from when its line was read to its first token.
     pub steps_to_first_token: Option<u64>,
 }
 
-/// How long a text took.
+/// How long a request took.
 #[derive(Serialize)]
 pub struct Timings {
     /// From when its line was read to its first token.
@@ -92,16 +92,16 @@ pub struct Timings {
     pub ms_per_token: Option<f64>,
 }
 
-/// Whether a text that ended so is told to its end.
-pub fn is_told(end: &str) -> bool {
-    matches!(end, "end of text" | "limit")
+/// Whether a request that ended so is complete.
+pub fn is_complete(finish_reason: &str) -> bool {
+    matches!(finish_reason, "stop" | "length")
 }
 
-/// How a text has ended, in a sentence.
-pub fn in_words(end: &'static str) -> &'static str {
-    match end {
-        "end of text" => "ended by themselves",
-        "limit" => "reached their limit",
+/// How requests have ended, in a few words.
+pub fn describe(finish_reason: &'static str) -> &'static str {
+    match finish_reason {
+        "stop" => "ended by themselves",
+        "length" => "reached their limit",
         other => other,
     }
 }
@@ -110,16 +110,26 @@ impl Outcome {
     /// A line that was not taken in.
     pub fn refused(line: usize, prompt: Option<String>, error: String) -> Self {
         let (text, tokens, sampling, counters, timings) = (None, None, None, None, None);
-        Outcome { line, prompt, text, tokens, end: "refused", error: Some(error), sampling, counters, timings }
+        Outcome {
+            line,
+            prompt,
+            text,
+            tokens,
+            finish_reason: "refused",
+            error: Some(error),
+            sampling,
+            counters,
+            timings,
+        }
     }
 }
 
 /// Where the results go.
 pub struct Results {
     out: Out,
-    /// Those that came before their turn, by their place among all.
+    /// Those that are waiting for an earlier one, by their place among all.
     ahead: BTreeMap<usize, Outcome>,
-    /// The place whose turn it is.
+    /// The place that is written next.
     next: usize,
     /// How many ended in each way.
     pub ends: BTreeMap<&'static str, usize>,
@@ -127,7 +137,7 @@ pub struct Results {
 
 enum Out {
     Stdout,
-    File(PathBuf, File),
+    File(PathBuf, NewFile),
     /// Kept, to be part of one JSON object.
     Kept(Vec<Outcome>),
 }
@@ -143,7 +153,8 @@ impl Results {
         Results { out: Out::Kept(Vec::new()), ..Self::to_stdout() }
     }
 
-    /// Results for a file, a line each, in place of what was in it. Refuses the file that the lines are read from.
+    /// Results for a file, a line each. It takes the place of the one that is there when all are written. Refuses the file that
+    /// the lines are read from.
     pub fn to_file(file: &Path, input: &Path) -> Result<Self> {
         let name = file.display();
         let (same, there) = (|path: &Path| path.canonicalize().ok(), file.exists());
@@ -151,14 +162,14 @@ impl Results {
             !there || same(file) != same(input),
             "{name}: the lines are read from it; name another file with --out"
         );
-        let out = File::create(file)
+        let out = NewFile::begin(file)
             .with_context(|| format!("{name}: name a file in a folder that exists and may be written to"))?;
         Ok(Results { out: Out::File(file.into(), out), ..Self::to_stdout() })
     }
 
-    /// Takes the result of a place; writes it and those that waited for it, if its turn has come.
+    /// Takes the result of a place. Writes it and those that waited for it, if all before it are written.
     pub fn put(&mut self, place: usize, outcome: Outcome) -> Result<()> {
-        *self.ends.entry(outcome.end).or_default() += 1;
+        *self.ends.entry(outcome.finish_reason).or_default() += 1;
         self.ahead.insert(place, outcome);
         while let Some(outcome) = self.ahead.remove(&self.next) {
             self.next += 1;
@@ -177,8 +188,15 @@ impl Results {
         Ok(())
     }
 
-    /// Those that were kept.
-    pub fn into_kept(self) -> Vec<Outcome> {
-        if let Out::Kept(kept) = self.out { kept } else { Vec::new() }
+    /// Puts the file in its place, if there is one; the results that were kept.
+    pub fn finish(self) -> Result<Vec<Outcome>> {
+        match self.out {
+            Out::Stdout => Ok(Vec::new()),
+            Out::Kept(kept) => Ok(kept),
+            Out::File(path, file) => {
+                file.finish().with_context(|| path.display().to_string())?;
+                Ok(Vec::new())
+            }
+        }
     }
 }

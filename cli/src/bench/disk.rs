@@ -128,6 +128,10 @@ impl Disk {
         let scratch = Scratch(folder.join(format!("page-by-page-bench-{}.pages", std::process::id())));
         let at = || scratch.0.display().to_string();
         let disk = FileDisk::open(&scratch.0).with_context(at)?;
+        if cfg!(unix) {
+            // An open file needs no name: whatever ends the program, nothing is left.
+            let _ = std::fs::remove_file(&scratch.0);
+        }
         let shape = PageShape::of(&model, self.page_size);
         let vocab_size = model.config().vocab_size;
         // All but the last token are in full pages that can be found.

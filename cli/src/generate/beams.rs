@@ -11,7 +11,9 @@ use serde::Serialize;
 
 use super::{Generate, Timings, Tokens};
 use crate::caches::Kv;
-use crate::output::{Progress, Table, count, mib, per_second, print, print_json, rate, say, thousands, time};
+use crate::output::{
+    Lines, Progress, Table, count, mib, per_second, print, print_json, rate, say_report, thousands, time,
+};
 use crate::require;
 
 /// The pages, forks and beams.
@@ -71,19 +73,20 @@ impl Generate {
         }
         let best = searched.texts.first().context("the search has found no text")?;
         print(&format!("{beginning}{best}\n"))?;
-        self.report_beams(&model, &searched)
+        say_report(Some(&searched.table()), &self.lines_of_beams(&model, &searched)?);
+        Ok(())
     }
 
     fn refuse_what_no_beam_needs(&self) -> Result<()> {
         ensure!(
             self.several.samples.is_none(),
-            "--beams looks for the likeliest text, --samples draws several by chance: use one or the other"
+            "--beams looks for the likeliest output, --samples draws several at random: use one or the other"
         );
         ensure!(
             !self.several.prefix_cache,
             "--prefix-cache is for several prompts, --beams for one: use one or the other"
         );
-        self.refuse_what_serves_one_text("--beams follows several: use one or the other")?;
+        self.refuse_what_is_for_one("--beams follows several: use one or the other")?;
         ensure!(
             self.sampling.temperature.is_none_or(|temperature| temperature == 0.0)
                 && self.sampling.top_k.is_none()
@@ -109,58 +112,46 @@ impl Generate {
         Ok(Room { page_size, n_pages: self.cache.pages.unwrap_or(always_enough), always_enough })
     }
 
-    fn report_beams(&self, model: &Model, searched: &Searched) -> Result<()> {
+    /// The report for people.
+    fn lines_of_beams(&self, model: &Model, searched: &Searched) -> Result<Lines> {
         let Searched { prompt, room, width, work, .. } = searched;
-        let config = model.config();
-        let weights = model.weights().map(|weight| weight.bytes().len()).sum();
-        let (pages, size) = (thousands(room.n_pages as u64), count(room.page_size, "slot"));
+        let (pages, size) = (thousands(room.n_pages), count(room.page_size, "slot"));
         let peak_bytes = require::slot_bytes(model.kv_layout(), work.peak_pages * room.page_size)?;
         let decoded = (work.rows_projected as usize).saturating_sub(prompt.len());
-        say("");
-        for line in searched.table().render().lines() {
-            say(line);
-        }
-        say("");
-        for (name, text) in [
-            ("model", format!("{}, {} layers, {} of weights", self.model.name(), config.n_layers, mib(weights))),
+        Ok(vec![
+            ("model", self.describe_model(model)),
             ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
             ("prefill", format!("{} in {}", count(prompt.len(), "token"), time(work.prefill))),
             ("decode", {
-                let steps = count(work.steps.saturating_sub(1) as usize, "step");
+                let steps = count(work.steps.saturating_sub(1), "step");
                 let speed = rate(per_second(decoded, work.decode));
                 format!("{} in {steps}, {}, {speed} tokens/s", count(decoded, "token"), time(work.decode))
             }),
-            ("projected", count(work.rows_projected as usize, "row")),
-            (
-                "cache",
-                format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied as usize, "row")),
-            ),
-            ("pages", format!("{} of {pages} at the peak, {size} each", thousands(work.peak_pages as u64))),
+            ("projected", count(work.rows_projected, "row")),
+            ("cache", format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied, "row"))),
+            ("pages", format!("{} of {pages} at the peak, {size} each", thousands(work.peak_pages))),
             ("chapters", require::whose_chapters(&[&CHAPTERS[..], &self.rows.chapters(Kv::Paged)].concat())),
-        ] {
-            say(&format!("{name:<9}  {text}"));
-        }
-        Ok(())
+        ])
     }
 
     fn likeliest<'a>(&'a self, beginning: &'a str, searched: &'a Searched) -> Result<Likeliest<'a>> {
         let Searched { prompt, width, room, found, texts, work, .. } = searched;
         let best = found.first().context("the search has found no text")?;
-        let texts = found.iter().zip(texts).map(|(found, text)| Text {
+        let outputs = found.iter().zip(texts).map(|(found, text)| Output {
             text,
-            new: &found.tokens,
-            end: if found.has_ended { "end of text" } else { "limit" },
+            generated: &found.tokens,
+            finish_reason: if found.has_ended { "stop" } else { "length" },
             log_probability: found.log_probability,
             score: found.score,
         });
-        let texts: Vec<Text<'_>> = texts.collect();
+        let outputs: Vec<Output<'_>> = outputs.collect();
         let decoded = (work.rows_projected as usize).saturating_sub(prompt.len());
         let prefilled = (work.rows_projected as usize).min(prompt.len());
         Ok(Likeliest {
             prompt: beginning,
-            text: texts[0].text,
+            text: outputs[0].text,
             tokens: Tokens { prompt, generated: &best.tokens },
-            texts,
+            outputs,
             kv: Kv::Paged.to_string(),
             model: self.model.name(),
             beams: *width,
@@ -171,12 +162,7 @@ impl Generate {
                 rows_copied: work.rows_copied,
             },
             pages: PagesUsed { page_size: room.page_size, pages: room.n_pages, peak: work.peak_pages },
-            timings: Timings {
-                prefill_seconds: work.prefill.as_secs_f64(),
-                prefill_tokens_per_second: per_second(prefilled, work.prefill),
-                decode_seconds: work.decode.as_secs_f64(),
-                decode_tokens_per_second: per_second(decoded, work.decode),
-            },
+            timings: Timings::new((prefilled, work.prefill), (decoded, work.decode)),
         })
     }
 }
@@ -267,7 +253,7 @@ struct Likeliest<'a> {
     text: &'a str,
     tokens: Tokens<'a>,
     /// All that were found, best first.
-    texts: Vec<Text<'a>>,
+    outputs: Vec<Output<'a>>,
     kv: String,
     model: String,
     beams: usize,
@@ -278,12 +264,12 @@ struct Likeliest<'a> {
 }
 
 #[derive(Serialize)]
-struct Text<'a> {
+struct Output<'a> {
     text: &'a str,
     /// Its tokens, without the prompt.
-    new: &'a [u32],
-    /// Why it ended: `end of text`, `limit`.
-    end: &'static str,
+    generated: &'a [u32],
+    /// `stop` or `length`.
+    finish_reason: &'static str,
     log_probability: f64,
     score: f64,
 }

@@ -7,21 +7,21 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::{count, per_second, rate, say, thousands};
 
-/// What is done sooner needs no progress.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two lines where nobody watches.
+/// Time after which progress shows.
+const UNTIL_SHOWN: Duration = Duration::from_secs(2);
+/// Between two lines where standard error is no terminal.
 const BETWEEN: Duration = Duration::from_secs(10);
 
 /// Says how far a run is.
-pub struct Telling {
+pub struct BatchProgress {
     start: Instant,
-    /// `None`: nobody watches.
+    /// `None`: standard error is no terminal.
     bar: Option<ProgressBar>,
     is_shown: bool,
     next_line: Duration,
 }
 
-impl Telling {
+impl BatchProgress {
     /// The run begins now.
     pub fn new() -> Self {
         let bar = user_attended_stderr().then(|| {
@@ -29,7 +29,7 @@ impl Telling {
             bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
             bar
         });
-        Telling { start: Instant::now(), bar, is_shown: false, next_line: BETWEEN }
+        BatchProgress { start: Instant::now(), bar, is_shown: false, next_line: BETWEEN }
     }
 
     /// How long the run has taken so far.
@@ -37,8 +37,8 @@ impl Telling {
         self.start.elapsed()
     }
 
-    /// Texts that have ended, texts that wait or run, and new tokens, so far.
-    pub fn tell(&mut self, ended: usize, open: usize, new_tokens: u64) {
+    /// Requests that have ended, requests that wait or run, and generated tokens, so far.
+    pub fn show(&mut self, ended: usize, open: usize, new_tokens: u64) {
         let elapsed = self.elapsed();
         let Some(bar) = &self.bar else {
             if let Some(next) = next_line(elapsed, self.next_line) {
@@ -47,7 +47,7 @@ impl Telling {
             }
             return;
         };
-        if elapsed > PATIENCE && !self.is_shown {
+        if elapsed > UNTIL_SHOWN && !self.is_shown {
             bar.set_draw_target(ProgressDrawTarget::stderr());
             self.is_shown = true;
         }
@@ -62,7 +62,7 @@ impl Telling {
         self.beside(|| say(line));
     }
 
-    /// Does what writes to the same terminal, perhaps.
+    /// Does something that might write to the same terminal.
     pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) if self.is_shown => bar.suspend(write),
@@ -71,7 +71,7 @@ impl Telling {
     }
 }
 
-impl Drop for Telling {
+impl Drop for BatchProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -86,9 +86,9 @@ fn next_line(elapsed: Duration, due: Duration) -> Option<Duration> {
 
 fn message(ended: usize, open: usize, new_tokens: u64, elapsed: Duration) -> String {
     let new_tokens = new_tokens as usize;
-    let (texts, speed) = (count(ended, "text"), rate(per_second(new_tokens, elapsed)));
+    let (texts, speed) = (count(ended, "request"), rate(per_second(new_tokens, elapsed)));
     let open = thousands(open as u64);
-    format!("{texts} done, {open} under way, {}, {speed} tokens/s", count(new_tokens, "new token"))
+    format!("{texts} done, {open} under way, {}, {speed} tokens/s", count(new_tokens, "token"))
 }
 
 #[cfg(test)]
@@ -108,6 +108,6 @@ mod tests {
         }
         assert_eq!(lines, [10, 20, 30]);
         let says = message(1, 2_000, 1_234, 2 * second);
-        assert_eq!(says, "1 text done, 2,000 under way, 1,234 new tokens, 617 tokens/s");
+        assert_eq!(says, "1 request done, 2,000 under way, 1,234 tokens, 617 tokens/s");
     }
 }
