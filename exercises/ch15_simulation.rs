@@ -121,8 +121,8 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
     scene.ended.iter().try_for_each(check_output)
 }
 
-/// Runs a case in a new world: each event in order, then the [end](finish). Returns the
-/// [steps made](World::steps).
+/// Runs a case in a new world: each event in order, then the end, which is `finish`. Returns
+/// the [steps made](World::steps).
 ///
 /// # Errors
 /// The first rule that is broken, the place of the event, and the steps until then. For the

@@ -144,9 +144,9 @@ impl Scheduler {
     // ANCHOR: plan
     /// The chunks of the next step, oldest sequence first, with room made for their tokens.
     ///
-    /// Each running sequence computes all that it has left, as far as the budget goes and room
-    /// [can be made](Self::make_room). While budget is left, waiting sequences are
-    /// [admitted](Self::admit) and compute too. With no sequences, the plan is empty.
+    /// Each running sequence computes all that it has left, as far as the budget goes and
+    /// `make_room` finds room. While budget is left, `admit` starts waiting sequences, which
+    /// compute too. With no sequences, the plan is empty.
     ///
     /// Budget 8. Two sequences have 1 token left to compute, and one with 13 waits: the plan
     /// is 1, 1 and 6. The next step is the same again, and then 1, 1 and 1, which catches up.
@@ -187,10 +187,8 @@ impl Scheduler {
         assert!(place < n_running, "schedule of place {place}, but only {n_running} run: did make_room return false?");
         let running = &mut self.running[place];
         let (sequence, held) = (running.sequence.id, running.cache.len());
-        assert!(
-            0 < n && n <= held,
-            "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first"
-        );
+        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same place?");
+        assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
         running.sequence.counters.computed += n as u64;
         let caught_up = running.uncomputed() == 0;
         self.planned.push(ScheduledChunk { sequence, tokens: n, caught_up });
