@@ -265,9 +265,7 @@ impl Scheduler {
     /// The first waiting sequence runs from now on, with the tokens that `cache` holds.
     fn start(&mut self, cache: ForkCache) {
         let Some(mut sequence) = self.waiting.pop_front() else { return };
-        let counters = &mut sequence.counters;
-        let cached = if counters.computed == 0 { &mut counters.cached } else { &mut counters.cached_again };
-        *cached += cache.len();
+        sequence.counters.start(cache.len());
         self.running.push(Running { sequence, cache });
     }
 

@@ -140,6 +140,13 @@ pub struct SequenceCounters {
     pub preemptions: u64,
 }
 
+impl SequenceCounters {
+    /// Notes how many tokens were cached when the sequence started, or started again.
+    pub fn start(&mut self, cached: usize) {
+        *(if self.computed == 0 { &mut self.cached } else { &mut self.cached_again }) += cached;
+    }
+}
+
 /// Why a scheduler refused. Nothing has changed, unless it was [`Cache`](ScheduleError::Cache).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {

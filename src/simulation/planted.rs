@@ -200,7 +200,10 @@ impl Planted {
         if needed > room {
             return Ok(false);
         }
-        self.running.extend(self.waiting.pop_front().map(|sequence| (sequence, cache)));
+        self.running.extend(self.waiting.pop_front().map(|mut sequence| {
+            sequence.counters.start(cache.len());
+            (sequence, cache)
+        }));
         Ok(true)
     }
 
