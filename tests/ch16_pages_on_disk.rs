@@ -534,32 +534,6 @@ mod checks {
         check_file(&desk, &pages, "after two texts whose pages lie in turns");
     }
 
-    #[test]
-    fn task_3_numbers_go_up_and_none_is_used_twice() {
-        let mut desk = Desk::new(12, 3);
-        let mut seen = BTreeSet::new();
-        for round in 0..5 {
-            for first in [1, 100, 200, 300] {
-                let before = heads(&SHAPE, &desk.disk.bytes());
-                desk.keep(&counting(first + 7 * round, 4));
-                for head in heads(&SHAPE, &desk.disk.bytes()) {
-                    if !before.iter().any(|old| old.number == head.number && old.tokens == head.tokens) {
-                        let highest = seen.last().copied().unwrap_or(0);
-                        assert!(
-                            head.number > highest,
-                            "the record of {:?} has the number {}, and there was a record {highest} before it",
-                            head.tokens,
-                            head.number
-                        );
-                        seen.insert(head.number);
-                    }
-                }
-            }
-            desk.restart();
-        }
-        same!(seen.len(), 20, "records that were written in 5 runs of 4 pages each");
-    }
-
     /// A full disk may leave the head of the page whole, and with it its number.
     #[test]
     fn task_3_when_a_write_fails_its_number_is_not_given_again() {
@@ -696,29 +670,6 @@ mod checks {
     }
 
     #[test]
-    fn task_3_what_was_written_later_counts_as_used_later() {
-        let texts = [counting(1, 12), counting(100, 8), [counting(1, 4), counting(200, 4)].concat()];
-        let mut desk = Desk::new(40, 6);
-        for text in &texts {
-            desk.keep(text);
-        }
-        desk.keep(&texts[0]);
-        for (n, gone) in [(1, &texts[0]), (2, &texts[0][..8].to_vec()), (3, &texts[1])] {
-            desk.restart();
-            same!(desk.find(gone).len(), gone.len() / SIZE, "pages found of {}, after restart {n}", shown(gone));
-            let order = on_disk(&desk);
-            desk.keep(&counting(1000 * n, 4));
-            same!(
-                desk.find(gone).len(),
-                gone.len() / SIZE - 1,
-                "pages found of {}, after restart {n} and one more page in a full file. Which go first, by when they and those \
-                 after them were written: {order:?}",
-                shown(gone)
-            );
-        }
-    }
-
-    #[test]
     fn task_3_when_the_disk_is_full() {
         let [a, b, c] = [1, 100, 200].map(|first| counting(first, 8));
         for fits in [0, 1, 3, 39, 40, 41, 500, 999] {
@@ -833,35 +784,6 @@ mod checks {
         desk.disk.take_writes();
         desk.keep(page);
         (before, desk.disk.take_writes())
-    }
-
-    /// Whatever stops the program, and wherever in a write: the others are there. Task 4 reads them.
-    #[test]
-    fn task_3_when_a_write_is_cut_off_the_others_stay() {
-        let [a, b, c] = [1, 100, 200].map(|first| counting(first, 8));
-        let step = if cfg!(miri) { 333 } else { 7 };
-        // To a new place, and to that of the page that was used longest ago: the second of a.
-        for (places, of_a) in [(6, 2), (4, 1)] {
-            let (before, writes) = keeping_one_more([&a, &b], &c[..4], places);
-            let total: usize = writes.iter().map(|(_, bytes)| bytes.len()).sum();
-            for n in (1..total).step_by(step) {
-                let mut bytes = before.clone();
-                apply(&mut bytes, &writes, n);
-                let desk = Desk::over(MemoryDisk::of(bytes), 40, places);
-                let what = format!(
-                    "after a write that was cut off after {n} of {total} bytes, in a file with {places} places"
-                );
-                same!(desk.find(&b).len(), 2, "pages found of a text that was not touched, {what}");
-                same!(desk.find(&a).len() >= of_a, true, "whether {of_a} or more are found of the other, {what}");
-                let whole = heads(&SHAPE, &desk.disk.bytes()).iter().filter(|head| head.rows_are_whole).count();
-                let untouched = 2 + of_a;
-                same!(
-                    whole.min(untouched),
-                    untouched,
-                    "records that are whole, of those that were not touched, {what}"
-                );
-            }
-        }
     }
 
     #[test]
@@ -1267,41 +1189,6 @@ mod checks {
         same!(desk.bring_back(&text, &read), 0, "pages that come back when memory has lost the one before them");
         same!(desk.held(&text), 4, "tokens of the text in memory then");
         same!(desk.find(&text).len(), 4, "pages that find gives then: nothing is wrong with the file");
-    }
-
-    #[test]
-    fn task_4_what_is_wanted_is_used() {
-        let mut desk = Desk::new(30, 3);
-        let [a, b, c, d] = [1, 100, 200, 300].map(|first| counting(first, 5));
-        for text in [&a, &b, &c] {
-            desk.keep(text);
-        }
-        desk.restart();
-        desk.wanted(&a);
-        desk.keep(&d);
-        let found = [&a, &b, &c, &d].map(|text| desk.find(text).len());
-        same!(found, [1, 0, 1, 1], "pages found of four texts in three places: the first was wanted, the second not");
-    }
-
-    #[test]
-    fn task_4_a_page_that_cannot_be_wanted_is_not_used() {
-        for (len, left) in [(8, [1, 1, 1]), (9, [2, 0, 1])] {
-            let mut desk = Desk::new(30, 3);
-            let [a, b, c] = [counting(1, 9), counting(100, 4), counting(200, 4)];
-            for text in [&a, &b] {
-                desk.keep(text);
-            }
-            // All of it is in memory, and is used all the same.
-            same!(desk.wanted(&a[..len]), vec![], "wanted of {len} tokens whose pages are all in memory");
-            desk.keep(&c);
-            let found = [&a, &b, &c].map(|text| desk.find(text).len());
-            same!(
-                found,
-                left,
-                "pages found of three texts in three places, when {len} tokens of the first, of two pages, were asked for, and then \
-                 the third was written. Of 8 tokens one must be left to compute: their second page is not wanted, and not used"
-            );
-        }
     }
 
     #[test]
