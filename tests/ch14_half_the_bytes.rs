@@ -261,7 +261,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_nan_stays_nan() {
+    fn task_2_what_is_nan_stays_nan() {
         // The last has its mark where the upper half of the bits does not reach.
         for nan in [f32::NAN, -f32::NAN, f32::from_bits(0x7FC0_0001), f32::from_bits(0x7F80_0001)] {
             for format in HALVES {
@@ -320,6 +320,7 @@ mod checks {
     #[test]
     fn task_3_a_head_is_a_scale_and_then_the_bytes() {
         let head = [0.5, -2.0, 1.0];
+        check_bytes(&head);
         let expected = [2.0 / 127.0, f32::from_bits(0x0040_8120)];
         let what = format!("encode(Int8) of {}", shown(&head));
         same_head(RowFormat::Int8, &encoded(RowFormat::Int8, &head), &expected, &what);
