@@ -192,7 +192,7 @@ impl FewRows<'_> {
         let mut first = 0;
         while first < self.0.n {
             first += match self.0.n - first {
-                _ if V::ONE_BY_ONE => self.run_rows::<V, 1, 1>(dtype, first),
+                _ if V::ONE_BY_ONE || self.0.columns.len() < 4 => self.run_rows::<V, 1, 1>(dtype, first),
                 1 => self.run_rows::<V, 1, 4>(dtype, first),
                 2 => self.run_rows::<V, 2, 4>(dtype, first),
                 3 | 5 | 6 | 9 if V::MANY_REGISTERS => self.run_rows::<V, 3, 4>(dtype, first),
@@ -211,13 +211,13 @@ impl FewRows<'_> {
             *row = &self.0.x[(first + r) * cols..][..cols];
         }
         for column in self.0.columns.clone().step_by(C) {
-            self.run_columns::<V, R, C>(dtype, rows, first, column);
+            // The last few columns come with some that are known: computed again, they are the same.
+            self.run_columns::<V, R, C>(dtype, rows, first, column.min(self.0.columns.end - C));
         }
         R
     }
 
-    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times. Beyond the
-    /// block's last column, that column is computed again and not written.
+    /// `R` input rows against `C` weight rows: every number that is loaded or converted is used `R` or `C` times.
     #[inline(always)]
     fn run_columns<V: Vector, const R: usize, const C: usize>(
         &self,
@@ -235,7 +235,7 @@ impl FewRows<'_> {
         }
         let mut weights: [&[u8]; C] = [&[]; C];
         for (c, weights) in weights.iter_mut().enumerate() {
-            *weights = &self.0.w.row((column + c).min(self.0.columns.end - 1))[..cols * dtype.size()];
+            *weights = &self.0.w.row(column + c)[..cols * dtype.size()];
         }
         let mut sums = [[V::splat(0.0); C]; R];
         for k in 0..full {
@@ -262,7 +262,8 @@ impl FewRows<'_> {
             }
         }
         for (r, sums) in sums.iter().enumerate() {
-            self.0.write(first + r, column, &lane_sums(sums));
+            // SAFETY: these columns are this block's alone.
+            unsafe { self.0.out.write(first + r, column, &lane_sums(sums)) };
         }
     }
 }

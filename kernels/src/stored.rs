@@ -147,13 +147,20 @@ impl<'a, S: Stored> Head<'a, S> {
         }
     }
 
-    /// The chunk that is not full. No known model has one, so this is compiled once and not for speed.
-    #[inline(never)]
+    /// The chunk that is not full.
+    #[inline(always)]
     pub(crate) fn last(&self) -> Lanes {
-        let mut lanes = S::decode::<Plain>(&S::Chunk::last(self.rest), self.scale()).lanes();
-        lanes[self.n_rest..].fill(0.0);
-        lanes
+        last::<S>(self.rest, self.scale, self.n_rest)
     }
+}
+
+/// The first `n` numbers of some words, then zeros. No known model has heads that end in the middle of a vector, so this is
+/// compiled once and not for speed.
+#[inline(never)]
+fn last<S: Stored>(words: &[f32], scale: f32, n: usize) -> Lanes {
+    let mut lanes = S::decode(&S::Chunk::last(words), Plain::splat(scale)).lanes();
+    lanes[n..].fill(0.0);
+    lanes
 }
 
 /// One head in the rows of a memory.
@@ -171,6 +178,12 @@ pub(crate) struct HeadOf<'a, S> {
 }
 
 impl<'a, S: Stored> HeadOf<'a, S> {
+    /// A different head in the same rows.
+    #[inline(always)]
+    pub(crate) fn number(&self, head: usize) -> Self {
+        HeadOf { first: head * self.words, ..*self }
+    }
+
     /// The head in the row that starts at this place.
     #[inline(always)]
     pub(crate) fn at(&self, place: usize) -> Head<'a, S> {

@@ -49,9 +49,10 @@ impl<S: Stored> Kernel for Scores<'_, S> {
         let task = self.task;
         let last = self.places.len() - 1;
         let sharing = sharing(task);
+        let heads = task.head_of(self.stored, task.sequence.keys, 0);
         for at in (0..self.places.len()).step_by(KEYS) {
             for (i, kv_head) in task.kv_heads.clone().enumerate() {
-                let head = task.head_of(self.stored, task.sequence.keys, kv_head);
+                let head = heads.number(kv_head);
                 head.ask_for(self.places, at + 2 * KEYS, KEYS);
                 let keys = [
                     head.at(self.places[at]),
@@ -128,9 +129,10 @@ impl<S: Stored> Kernel for Mix<'_, S> {
     fn run<V: Vector>(mut self) {
         let task = self.task;
         let sharing = sharing(task);
+        let heads = task.head_of(self.stored, task.sequence.values, 0);
         for at in (0..self.places.len()).step_by(VALUES) {
             for (i, kv_head) in task.kv_heads.clone().enumerate() {
-                let head = task.head_of(self.stored, task.sequence.values, kv_head);
+                let head = heads.number(kv_head);
                 head.ask_for(self.places, at + VALUES, VALUES);
                 let mut query = i * sharing;
                 while query < (i + 1) * sharing {
@@ -155,7 +157,9 @@ impl<S: Stored> Mix<'_, S> {
     fn add_tile<V: Vector>(&mut self, head: &HeadOf<'_, S>, at: usize, query: usize, tile: usize) {
         let block = &self.places[at..(at + VALUES).min(self.places.len())];
         let shared = self.task.seen(query).saturating_sub(at).min(block.len());
-        for part in 0..=tile {
+        // The queries of one row see the same.
+        let alone = if self.task.rows.len() == 1 { 0 } else { tile };
+        for part in 0..=alone {
             let (first, together, seen) = match part {
                 0 => (query, tile, 0..shared),
                 _ => {
@@ -188,20 +192,22 @@ fn add_all<V: Vector, S: Stored, const R: usize>(
     sums: &mut [Lanes],
 ) {
     let full = head.dim / LANES;
-    let depth = head.dim.div_ceil(LANES);
     let mut at = 0;
-    while at < depth {
-        at += match full.saturating_sub(at) {
+    while at < full {
+        at += match full - at {
             _ if V::ONE_BY_ONE => add::<V, S, R, 1>(head, places, weights, sums, at),
-            0 | 1 => add::<V, S, R, 1>(head, places, weights, sums, at),
+            1 => add::<V, S, R, 1>(head, places, weights, sums, at),
             8.. if V::MANY_REGISTERS && R <= 2 => add::<V, S, R, 8>(head, places, weights, sums, at),
             4.. if V::MANY_REGISTERS => add::<V, S, R, 4>(head, places, weights, sums, at),
             _ => add::<V, S, R, 2>(head, places, weights, sums, at),
         };
     }
+    if !head.dim.is_multiple_of(LANES) {
+        add_last::<V, S, R>(head, places, weights, sums);
+    }
 }
 
-/// The same for `C` vectors of each value, from vector `at` on. Only one that is alone need not be full. Returns `C`.
+/// The same for `C` full vectors of each value, from vector `at` on. Returns `C`.
 #[inline(always)]
 fn add<V: Vector, S: Stored, const R: usize, const C: usize>(
     head: &HeadOf<'_, S>,
@@ -215,10 +221,9 @@ fn add<V: Vector, S: Stored, const R: usize, const C: usize>(
     let weights = weights.rows::<R>(places.len());
     for (position, place) in places.iter().enumerate() {
         let value = head.at(*place);
-        let scale = value.scale();
-        let chunks = if C == 1 { &[] } else { &value.full()[at..][..C] };
+        let (chunks, scale) = (&value.full()[at..][..C], value.scale());
         for c in 0..C {
-            let value = if C == 1 { value.chunk(at) } else { S::decode::<V>(&chunks[c], scale) };
+            let value = S::decode::<V>(&chunks[c], scale);
             for r in 0..R {
                 out[r][c] = V::splat(weights[r][position]).mul_add(value, out[r][c]);
             }
@@ -226,4 +231,24 @@ fn add<V: Vector, S: Stored, const R: usize, const C: usize>(
     }
     put_sums(&out, sums, depth, at);
     C
+}
+
+/// The same for the last vector, which is not full.
+#[inline(always)]
+fn add_last<V: Vector, S: Stored, const R: usize>(
+    head: &HeadOf<'_, S>,
+    places: &[usize],
+    weights: Weights<'_>,
+    sums: &mut [Lanes],
+) {
+    let full = head.dim / LANES;
+    let mut out = sums_at::<V, R, 1>(sums, full + 1, full);
+    let weights = weights.rows::<R>(places.len());
+    for (position, place) in places.iter().enumerate() {
+        let value = V::load(&head.at(*place).last());
+        for r in 0..R {
+            out[r][0] = V::splat(weights[r][position]).mul_add(value, out[r][0]);
+        }
+    }
+    put_sums(&out, sums, full + 1, full);
 }
