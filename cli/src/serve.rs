@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page::serving::schedule::ScheduleError;
-use page_by_page_serve::connections::Patience;
-use page_by_page_serve::guard::Guard;
+use page_by_page_serve::access::Access;
+use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::ChatTemplate;
 use page_by_page_serve::{Memory, Settings, Stop};
 
@@ -120,8 +120,11 @@ impl Serve {
             model: name.clone(),
             limits,
             queue: self.queue,
-            guard: key.map_or(Guard::ThisComputer, Guard::Key),
-            patience: Patience { request: Duration::from_secs(self.timeout.into()), ..Patience::default() },
+            access: key.map_or(Access::Loopback, Access::Key),
+            client_limits: ClientLimits {
+                request: Duration::from_secs(self.timeout.into()),
+                ..ClientLimits::default()
+            },
             grace: Duration::from_secs(self.grace.into()),
             // Whoever watches sees what others have asked for.
             watchers: self.watchers.unwrap_or(if is_here { WATCHERS } else { 0 }),

@@ -1,4 +1,4 @@
-//! What a client gets: the texts of its request as JSON, in one piece or in the pieces of a stream.
+//! The answer to a client: the output of its sequences as JSON, whole or as a stream of chunks.
 //!
 //! A stream is one of [server-sent events](https://html.spec.whatwg.org/multipage/server-sent-events.html), each a JSON object:
 //!
@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::talk::{Ended, Piece};
+use super::messages::{Finished, Piece};
 use page_by_page::decode::scoring::Likely;
 use page_by_page::model::tokenizer::Tokenizer;
 
-/// What kind of request is answered.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `/v1/completions`.
@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The field of the request that its prompts come from.
+    /// The field of the request with its prompts.
     pub fn prompt(self) -> &'static str {
         match self {
             Kind::Completion => "prompt",
@@ -36,46 +36,46 @@ impl Kind {
     }
 }
 
-/// Writes the answer to a request.
+/// Builds the answer to a request.
 pub struct Answer {
-    /// What kind of request it was.
+    /// The kind of request.
     pub kind: Kind,
-    /// Names the answer.
+    /// The id of the answer.
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
     /// The model's name.
     pub model: String,
-    /// Says what tokens stand for.
+    /// For the text of tokens.
     pub tokenizer: Arc<Tokenizer>,
     /// Tokens of the prompts, each counted once.
     pub prompt_tokens: usize,
-    /// Texts of each prompt.
+    /// Sequences of each prompt.
     pub n: usize,
-    /// For each prompt what a text of it begins with; empty without `echo`.
+    /// The prompts as text; empty without `echo`.
     pub echo: Vec<String>,
-    /// Ids of the prompts.
+    /// The prompts as tokens.
     pub prompts: Vec<Vec<u32>>,
     /// Whether ids are asked for.
     pub with_ids: bool,
-    /// Whether logarithms of probabilities are asked for.
+    /// Whether log probabilities are asked for.
     pub with_logprobs: bool,
-    /// Whether a stream ends with the costs.
+    /// Whether a stream ends with the usage.
     pub include_usage: bool,
 }
 
 impl Answer {
-    /// The whole answer. `texts`: each as it was written, in order.
-    pub fn whole(&self, texts: Vec<(Piece, Ended)>) -> Value {
-        let ends: Vec<Ended> = texts.iter().map(|(_, end)| *end).collect();
-        let choices = texts.into_iter().enumerate().map(|(text, (piece, end))| {
-            let mut choice = self.choice(text, &piece, Some(end.reason));
-            let shown = self.shown(text, &piece);
+    /// The whole answer. `outputs`: of each sequence, in order.
+    pub fn whole(&self, outputs: Vec<(Piece, Finished)>) -> Value {
+        let ends: Vec<Finished> = outputs.iter().map(|(_, end)| *end).collect();
+        let choices = outputs.into_iter().enumerate().map(|(index, (piece, end))| {
+            let mut choice = self.choice(index, &piece, Some(end.reason));
+            let shown = self.output(index, &piece);
             match self.kind {
                 Kind::Completion => choice.insert("text".into(), shown.into()),
                 Kind::Chat => choice.insert("message".into(), json!({ "role": "assistant", "content": shown })),
             };
-            self.add_prompt_ids(text, &mut choice);
+            self.add_prompt_ids(index, &mut choice);
             Value::Object(choice)
         });
         let mut object = self.object(false, choices.collect());
@@ -83,26 +83,28 @@ impl Answer {
         object
     }
 
-    /// What a stream begins with: the role in a chat, the prompt if it is to be echoed. One that is scored comes with its scores.
-    pub fn first_chunk(&self, text: usize) -> Option<Value> {
-        let begins = if self.is_scored() { "" } else { self.begins(text) };
+    /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its scores.
+    pub fn first_chunk(&self, index: usize) -> Option<Value> {
+        let begins = if self.is_scored() { "" } else { self.echoed(index) };
         if self.kind == Kind::Completion && begins.is_empty() && !self.with_ids {
             return None;
         }
-        let mut choice = self.choice(text, &Piece::default(), None);
+        let mut choice = self.choice(index, &Piece::default(), None);
         match self.kind {
             Kind::Completion => choice.insert("text".into(), begins.into()),
             Kind::Chat => choice.insert("delta".into(), json!({ "role": "assistant", "content": "" })),
         };
-        self.add_prompt_ids(text, &mut choice);
+        self.add_prompt_ids(index, &mut choice);
         Some(self.chunk(vec![choice.into()]))
     }
 
-    /// What comes next.
-    pub fn next_chunk(&self, text: usize, piece: &Piece, end: Option<Ended>) -> Value {
-        let mut choice = self.choice(text, piece, end.map(|end| end.reason));
+    /// The next chunk.
+    pub fn next_chunk(&self, index: usize, piece: &Piece, end: Option<Finished>) -> Value {
+        let mut choice = self.choice(index, piece, end.map(|end| end.reason));
         match self.kind {
-            Kind::Completion if piece.scores.is_some() => choice.insert("text".into(), self.shown(text, piece).into()),
+            Kind::Completion if piece.scores.is_some() => {
+                choice.insert("text".into(), self.output(index, piece).into())
+            }
             Kind::Completion => choice.insert("text".into(), piece.text.as_str().into()),
             Kind::Chat if piece.text.is_empty() => choice.insert("delta".into(), json!({})),
             Kind::Chat => choice.insert("delta".into(), json!({ "content": piece.text })),
@@ -110,8 +112,8 @@ impl Answer {
         self.chunk(vec![choice.into()])
     }
 
-    /// The costs, if they are asked for.
-    pub fn usage_chunk(&self, ends: &[Ended]) -> Option<Value> {
+    /// The usage, if it is asked for.
+    pub fn usage_chunk(&self, ends: &[Finished]) -> Option<Value> {
         let mut chunk = self.chunk(Vec::new());
         chunk["usage"] = self.usage(ends);
         self.include_usage.then_some(chunk)
@@ -137,12 +139,12 @@ impl Answer {
         })
     }
 
-    fn choice(&self, text: usize, piece: &Piece, reason: Option<&str>) -> Map<String, Value> {
+    fn choice(&self, index: usize, piece: &Piece, reason: Option<&str>) -> Map<String, Value> {
         let mut choice = Map::new();
-        choice.insert("index".into(), text.into());
+        choice.insert("index".into(), index.into());
         choice.insert("finish_reason".into(), reason.into());
-        let is_told = piece.scores.is_some() || !piece.tokens.is_empty() || piece.end.is_some();
-        let logprobs = (self.with_logprobs && is_told).then(|| self.logprobs(text, piece));
+        let has_tokens = piece.scores.is_some() || !piece.tokens.is_empty() || piece.end.is_some();
+        let logprobs = (self.with_logprobs && has_tokens).then(|| self.logprobs(index, piece));
         choice.insert("logprobs".into(), logprobs.into());
         if self.with_ids {
             let ids: Vec<u32> = piece.tokens.iter().map(|token| token.id).collect();
@@ -151,31 +153,31 @@ impl Answer {
         choice
     }
 
-    fn add_prompt_ids(&self, text: usize, choice: &mut Map<String, Value>) {
-        if let Some(ids) = self.prompts.get(text / self.n).filter(|_| self.with_ids) {
+    fn add_prompt_ids(&self, index: usize, choice: &mut Map<String, Value>) {
+        if let Some(ids) = self.prompts.get(index / self.n).filter(|_| self.with_ids) {
             choice.insert("prompt_token_ids".into(), ids.clone().into());
         }
     }
 
-    /// What a text begins with, if that is shown.
-    fn begins(&self, text: usize) -> &str {
-        self.echo.get(text / self.n).map_or("", String::as_str)
+    /// The echoed prompt of a sequence, empty without `echo`.
+    fn echoed(&self, index: usize) -> &str {
+        self.echo.get(index / self.n).map_or("", String::as_str)
     }
 
-    /// Whether the tokens of the prompts are told, too.
+    /// Whether the tokens of the prompts are scored.
     fn is_scored(&self) -> bool {
         self.with_logprobs && !self.echo.is_empty()
     }
 
-    /// A text with its beginning. Where that is scored, it is shown if it has its scores: a text may have been ended before.
-    fn shown(&self, text: usize, piece: &Piece) -> String {
-        let begins = if self.is_scored() && piece.scores.is_none() { "" } else { self.begins(text) };
+    /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may lack.
+    fn output(&self, index: usize, piece: &Piece) -> String {
+        let begins = if self.is_scored() && piece.scores.is_none() { "" } else { self.echoed(index) };
         begins.to_string() + &piece.text
     }
 
-    fn usage(&self, ends: &[Ended]) -> Value {
+    fn usage(&self, ends: &[Finished]) -> Value {
         let new_tokens: usize = ends.iter().map(|end| end.new_tokens).sum();
-        // Of each prompt as its first text has found it: the others find what that one has computed.
+        // Counted for the first sequence of each prompt: the others reuse what that one computed.
         let cached: usize = ends.iter().step_by(self.n).map(|end| end.cached).sum();
         json!({
             "prompt_tokens": self.prompt_tokens,
@@ -185,48 +187,48 @@ impl Answer {
         })
     }
 
-    fn logprobs(&self, text: usize, piece: &Piece) -> Value {
+    fn logprobs(&self, index: usize, piece: &Piece) -> Value {
         let tokens = piece.tokens.iter().chain(&piece.end);
         let likely = tokens.filter_map(|token| Some((token, token.likely.as_ref()?)));
         match self.kind {
             Kind::Completion => {
-                let before = self.begins(text).chars().count();
+                let before = self.echoed(index).chars().count();
                 let (mut texts, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-                let mut tell = |id: u32, offset: usize, likely: Option<&Likely>| {
+                let mut add = |id: u32, offset: usize, likely: Option<&Likely>| {
                     texts.push(self.text_of(id));
                     logprobs.push(likely.map(|likely| likely.logprob));
-                    tops.push(likely.map(|likely| self.told_top(id, likely)));
+                    tops.push(likely.map(|likely| self.top_of(id, likely)));
                     offsets.push(offset);
                 };
                 if let Some(scores) = &piece.scores {
-                    let prompt = self.prompts.get(text / self.n).map_or(&[][..], Vec::as_slice);
-                    // The first token follows nothing.
+                    let prompt = self.prompts.get(index / self.n).map_or(&[][..], Vec::as_slice);
+                    // The first token has no score: nothing comes before it.
                     let scores = [None].into_iter().chain(scores.iter().map(Some));
                     for ((id, offset), likely) in prompt.iter().zip(self.offsets(prompt)).zip(scores) {
-                        tell(*id, offset.min(before), likely);
+                        add(*id, offset.min(before), likely);
                     }
                 }
-                likely.for_each(|(token, likely)| tell(token.id, before + token.offset, Some(likely)));
+                likely.for_each(|(token, likely)| add(token.id, before + token.offset, Some(likely)));
                 json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
             }
             Kind::Chat => {
                 let content = likely.map(|(token, Likely { logprob, top })| {
-                    let mut told = self.told(token.id, *logprob);
-                    told["top_logprobs"] = top.iter().map(|(id, logprob)| self.told(*id, *logprob)).collect();
-                    told
+                    let mut one = self.logprob_of(token.id, *logprob);
+                    one["top_logprobs"] = top.iter().map(|(id, logprob)| self.logprob_of(*id, *logprob)).collect();
+                    one
                 });
                 json!({ "content": content.collect::<Vec<_>>() })
             }
         }
     }
 
-    /// The likeliest tokens, with the token itself, also where it is none of them.
-    fn told_top(&self, id: u32, likely: &Likely) -> Value {
+    /// The likeliest tokens and the token itself, even where it is not among them.
+    fn top_of(&self, id: u32, likely: &Likely) -> Value {
         let top = likely.top.iter().copied().rev().chain([(id, likely.logprob)]);
         top.map(|(id, logprob)| (self.text_of(id), json!(logprob))).collect::<Map<_, _>>().into()
     }
 
-    /// For each token of a prompt the characters before it, as far as they are whole.
+    /// For each token of a prompt, the number of whole characters before it.
     fn offsets(&self, prompt: &[u32]) -> Vec<usize> {
         let mut stream = self.tokenizer.stream();
         let mut chars = 0;
@@ -238,9 +240,9 @@ impl Answer {
         prompt.iter().map(offset).collect()
     }
 
-    fn told(&self, id: u32, logprob: f32) -> Value {
+    fn logprob_of(&self, id: u32, logprob: f32) -> Value {
         let text = self.text_of(id);
-        // Of a part of a character the bytes are not known.
+        // The bytes of a part of a character are unknown.
         let bytes = (!text.contains('\u{FFFD}')).then(|| text.as_bytes().to_vec());
         json!({ "token": text, "logprob": logprob, "bytes": bytes })
     }
@@ -254,7 +256,7 @@ impl Answer {
 mod tests {
     use std::path::Path;
 
-    use super::super::talk::Token;
+    use super::super::messages::Token;
     use super::*;
 
     fn answer(kind: Kind) -> Answer {
@@ -286,10 +288,10 @@ mod tests {
         Piece { text: text.into(), tokens: tokens.collect(), ..Piece::default() }
     }
 
-    const END: Ended = Ended { reason: "stop", new_tokens: 3, cached: 4 };
+    const END: Finished = Finished { reason: "stop", new_tokens: 3, cached: 4 };
 
     #[test]
-    fn a_whole_answer_has_all_texts_and_their_costs() {
+    fn a_whole_answer_has_all_outputs_and_their_usage() {
         let mut completion = answer(Kind::Completion);
         completion.echo = vec!["One day".into(), "The king".into()];
         let texts = ["a", "b", "c", "d"].map(|text| (piece(&completion, text), END));
@@ -313,15 +315,15 @@ mod tests {
     }
 
     #[test]
-    fn logprobs_are_told_as_each_kind_has_them() {
+    fn logprobs_are_reported_as_each_kind_has_them() {
         let mut completion = answer(Kind::Completion);
         completion.with_logprobs = true;
         let whole = completion.whole(vec![(piece(&completion, "The king"), END)]);
-        let told = &whole["choices"][0]["logprobs"];
-        assert_eq!(told["tokens"], json!(["The", " king"]));
-        assert_eq!(told["text_offset"], json!([0, 3]));
-        assert_eq!(told["token_logprobs"], json!([-0.5, -0.5]));
-        assert_eq!(told["top_logprobs"][1], json!({ " king": -0.5, "<|endoftext|>": -1.5 }));
+        let logprobs = &whole["choices"][0]["logprobs"];
+        assert_eq!(logprobs["tokens"], json!(["The", " king"]));
+        assert_eq!(logprobs["text_offset"], json!([0, 3]));
+        assert_eq!(logprobs["token_logprobs"], json!([-0.5, -0.5]));
+        assert_eq!(logprobs["top_logprobs"][1], json!({ " king": -0.5, "<|endoftext|>": -1.5 }));
         let mut chat = answer(Kind::Chat);
         chat.with_logprobs = true;
         let whole = chat.whole(vec![(piece(&chat, "The"), END)]);
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scored_prompt_is_told_with_what_follows_it() {
+    fn a_scored_prompt_comes_with_what_follows_it() {
         let mut completion = answer(Kind::Completion);
         let prompt = completion.tokenizer.encode_as_it_is("The é").unwrap();
         let n_prompt = prompt.len();
@@ -345,18 +347,18 @@ mod tests {
         let answer = completion.whole(vec![(whole, END)]);
         let choice = &answer["choices"][0];
         assert_eq!((&choice["text"], &chunk["choices"][0]["text"]), (&json!("The é king"), &json!("The é king")));
-        let told = &choice["logprobs"];
-        assert_eq!(&chunk["choices"][0]["logprobs"], told);
-        let (first, last) = (&told["token_logprobs"][0], &told["token_logprobs"][n_prompt + 1]);
-        assert_eq!((first, &told["top_logprobs"][0], last), (&Value::Null, &Value::Null, &json!(-0.1_f32)));
-        assert_eq!((&told["tokens"][0], &told["tokens"][n_prompt]), (&json!("The"), &json!(" king")));
-        let offsets = told["text_offset"].as_array().unwrap();
+        let logprobs = &choice["logprobs"];
+        assert_eq!(&chunk["choices"][0]["logprobs"], logprobs);
+        let (first, last) = (&logprobs["token_logprobs"][0], &logprobs["token_logprobs"][n_prompt + 1]);
+        assert_eq!((first, &logprobs["top_logprobs"][0], last), (&Value::Null, &Value::Null, &json!(-0.1_f32)));
+        assert_eq!((&logprobs["tokens"][0], &logprobs["tokens"][n_prompt]), (&json!("The"), &json!(" king")));
+        let offsets = logprobs["text_offset"].as_array().unwrap();
         assert_eq!(
             (&offsets[0], &offsets[1], &offsets[n_prompt..]),
             (&json!(0), &json!(3), &[json!(5), json!(10)][..])
         );
         for key in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
-            assert_eq!(told[key].as_array().unwrap().len(), n_prompt + 2, "{key}");
+            assert_eq!(logprobs[key].as_array().unwrap().len(), n_prompt + 2, "{key}");
         }
     }
 

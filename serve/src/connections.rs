@@ -1,7 +1,7 @@
-//! Connections: how many at a time, and how long a client may take to ask and to listen.
+//! Connections: how many at a time, and how long a client can take to send its request and to read the answer.
 //!
-//! A server that waits for its clients can be stopped by clients that wait too: with headers that never end, or with answers
-//! that nobody reads. So each has its time, and there are so many places.
+//! A server that waits for its clients can be stopped by clients that wait, too: with headers that never end, or by not reading
+//! their answers. So each step has a time-out, and the number of connections is limited.
 
 use std::io;
 use std::net::TcpListener;
@@ -20,63 +20,65 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, sleep, timeout};
 
-/// What clients may take.
+/// Limits and time-outs of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct ClientLimits {
     /// Connections at the same time; the next ones wait.
     pub connections: usize,
     /// Bytes of the headers of a request.
     pub header_bytes: usize,
-    /// For the headers of a request to come, also from the end of the one before.
+    /// For the headers of a request to arrive, counted from the end of the request before.
     pub headers: Duration,
     /// Bytes of a body.
     pub body_bytes: usize,
-    /// For a body to come.
+    /// For a body to arrive.
     pub body: Duration,
-    /// For a client to read what is sent to it, at all.
-    pub listening: Duration,
+    /// For a client to read anything of what is sent to it.
+    pub write: Duration,
     /// For a request to be answered.
     pub request: Duration,
 }
 
-impl Default for Patience {
+impl Default for ClientLimits {
     fn default() -> Self {
-        Patience {
+        ClientLimits {
             connections: 512,
             header_bytes: 32 << 10,
             headers: Duration::from_secs(30),
             body_bytes: 1 << 20,
             body: Duration::from_secs(30),
-            listening: Duration::from_secs(30),
+            write: Duration::from_secs(30),
             request: Duration::from_secs(600),
         }
     }
 }
 
-/// How long to wait after the system has refused a connection: it has no more files to open, perhaps.
+/// How long to wait after the system refused a connection, for instance because too many files are open.
 const AFTER_AN_ERROR: Duration = Duration::from_millis(50);
 
-/// Answers clients until `stop` is true; then those that are still to be answered, for at most `grace`.
+/// Answers clients until `stop` is true, and then those under way for at most `grace`.
 ///
 /// # Errors
-/// What the system says of the listener.
+/// The error of the listener.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
-    patience: Patience,
+    client_limits: ClientLimits,
     mut stop: watch::Receiver<bool>,
     grace: Duration,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let places = Arc::new(Semaphore::new(patience.connections));
+    let places = Arc::new(Semaphore::new(client_limits.connections));
     let all = GracefulShutdown::new();
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(patience.headers).max_header_size(patience.header_bytes);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(client_limits.headers)
+        .max_header_size(client_limits.header_bytes);
     let mut stopped = pin!(async move { drop(stop.wait_for(|stop| *stop).await) });
     loop {
         let accept = async {
-            // Nobody closes it.
+            // It is never closed.
             let place = places.clone().acquire_owned().await;
             (place, listener.accept().await)
         };
@@ -88,12 +90,12 @@ pub async fn serve(
             sleep(AFTER_AN_ERROR).await;
             continue;
         };
-        // Each piece of a stream is small, and should not wait for the next one.
+        // Each piece of a stream is small and should not wait for the next one.
         let _ = stream.set_nodelay(true);
-        let stream = TokioIo::new(Patient { stream, most: patience.listening, waiting: None });
+        let stream = TokioIo::new(WriteTimeout { stream, most: client_limits.write, waiting: None });
         let connection = all.watch(http.serve_connection(stream, TowerToHyperService::new(app.clone())));
         tokio::spawn(async move {
-            // What is wrong with a connection is its client's affair.
+            // A broken connection concerns only its client.
             let _ = connection.await;
             drop(place);
         });
@@ -103,15 +105,15 @@ pub async fn serve(
     Ok(())
 }
 
-/// A connection whose client has to go on reading.
-struct Patient {
+/// A connection that fails when its client stops reading.
+struct WriteTimeout {
     stream: TcpStream,
     most: Duration,
-    /// Since the client last took something, if there is something to take.
+    /// Ends when the client has read nothing for too long, while there is something to read.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
+impl WriteTimeout {
     fn wait<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waiting = None;
@@ -123,13 +125,13 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for WriteTimeout {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, to)
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for WriteTimeout {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.wait(context, written)

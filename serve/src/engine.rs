@@ -1,11 +1,11 @@
-//! The engine's thread: it alone has the slab, the prefix cache and the scheduler, and takes one step of the model after the
-//! other as long as there is a text.
+//! The engine's thread. It alone owns the slab, the prefix cache and the scheduler, and takes one step of the model after
+//! another while there is a sequence to generate.
 //!
 //! ```text
-//!   before a step    take in what was sent meanwhile; end the texts that nobody waits for any more
-//!                    (a request whose pages lie in a file is taken in when they have been read)
-//!   the step         the loop of chapter 12: plan, compute, pick, settle
-//!   after it         tell each new token to whoever waits for it; note what it cost; show the pages to whoever looks
+//!   before a step    accept the requests that arrived; cancel the sequences whose clients have gone
+//!                    (a request whose pages lie in a file is accepted once they have been read)
+//!   the step         the loop of chapter 12: plan, compute, sample, settle
+//!   after it         send each new token to its client; count; send views of the pages
 //! ```
 
 use std::cell::OnceCell;
@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::detokenizer::{Detokenizer, Output};
+use super::messages::{Command, Event, Finished, NewRequest, NewSequence, Piece, Token};
 use super::metrics::{Metrics, PagesNow, raise};
 use super::refusal::Refusal;
-use super::talk::{Asked, Command, Ended, Event, Piece, Submission, Token};
-use super::voice::{Heard, Voice};
-use super::watching::Stage;
+use super::views::Stage;
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::decode::sampler::Sampler;
 use page_by_page::decode::scoring::{Likely, likely};
@@ -30,118 +30,118 @@ use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, Sc
 use page_by_page::serving::view::{self, EndedView, View, Words};
 use page_by_page::serving::{Generated, Serving, ServingError, Step};
 
-/// Writes the texts of all requests.
+/// Generates the sequences of all requests.
 pub struct Engine<'m> {
     serving: Serving<'m>,
     slab: SharedSlab,
     tokenizer: &'m Tokenizer,
     metrics: &'m Metrics,
-    /// Texts that may wait or run.
-    most_texts: usize,
-    /// Pages beyond those of memory.
+    /// Sequences that can wait or run at the same time.
+    most_sequences: usize,
+    /// The page file under the prefix cache.
     tier: Option<Tier>,
-    /// Requests whose pages are being read, in the order in which they came.
+    /// Requests whose pages are being read, in order of arrival.
     held: VecDeque<Held>,
     open: HashMap<SequenceId, Open<'m>>,
-    /// Set when no more texts are taken in.
+    /// Set once no more requests are accepted.
     stop: Option<Instant>,
-    /// The turns of the last step.
-    turns: Vec<ScheduledChunk>,
-    /// What those see who watch the pages.
+    /// The chunks of the last step.
+    chunks: Vec<ScheduledChunk>,
+    /// What the page view shows.
     stage: Stage,
 }
 
 /// A request whose pages are being read.
 struct Held {
-    /// What the last of them come with.
+    /// The ticket of the last pages asked for.
     ticket: u64,
-    submission: Submission,
+    request: NewRequest,
 }
 
-/// A text that somebody waits for.
+/// A sequence with a client.
 struct Open<'m> {
     /// Its place in its request.
-    text: usize,
+    index: usize,
     events: UnboundedSender<Event>,
     until: Instant,
-    voice: Voice<'m>,
+    detokenizer: Detokenizer<'m>,
     logprobs: Option<usize>,
     /// Whether its prompt is scored.
     is_scored: bool,
-    /// The scores, from when they are complete to the next piece.
+    /// The scores, once they are complete and until the next piece is sent.
     scores: Option<Vec<Likely>>,
-    /// What has ended a text whose prompt is scored.
+    /// The end-of-text token of a sequence whose prompt is scored.
     end: Option<(u32, Likely)>,
-    came: Instant,
-    /// When it got its newest token.
+    arrived: Instant,
+    /// When its newest token was generated.
     newest: Option<Instant>,
     n_prompt: usize,
-    /// The first tokens of its prompt, and what they say, once somebody has looked.
+    /// The first tokens of its prompt, and their characters, once a view has shown them.
     first: Box<[u32]>,
     begins: OnceCell<String>,
-    /// Tokens of its prompt that the prefix cache held, once it has begun.
+    /// Cached tokens of its prompt, once it has run.
     cached: Option<usize>,
 }
 
 /// Why the engine cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The scheduler's plans cannot be carried out.
+    /// A step failed.
     #[error(transparent)]
     Serving(#[from] ServingError),
-    /// The scheduler does not know a text of its own.
+    /// The scheduler does not know one of its own sequences.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// Pages cannot come from their file, nor go to it.
+    /// The page file cannot be read or written.
     #[error(transparent)]
     Pages(#[from] TierError),
 }
 
 impl<'m> Engine<'m> {
-    /// An engine without texts. `slab`: the one of `serving`. `tier`: what is behind its prefix cache, if anything is.
-    /// `most_texts`: that may wait or run at the same time.
+    /// An engine without sequences. `slab`: that of `serving`. `tier`: the page file under its prefix cache, if there is one.
+    /// `most_sequences`: that can wait or run at the same time.
     pub fn new(
         serving: Serving<'m>,
         slab: &SharedSlab,
         tier: Option<Tier>,
         tokenizer: &'m Tokenizer,
         metrics: &'m Metrics,
-        most_texts: usize,
+        most_sequences: usize,
         stage: Stage,
     ) -> Self {
-        let (slab, held, open, turns) = (slab.clone(), VecDeque::new(), HashMap::new(), Vec::new());
-        Engine { serving, slab, tokenizer, metrics, most_texts, tier, held, open, stop: None, turns, stage }
+        let (slab, held, open, chunks) = (slab.clone(), VecDeque::new(), HashMap::new(), Vec::new());
+        Engine { serving, slab, tokenizer, metrics, most_sequences, tier, held, open, stop: None, chunks, stage }
     }
 
-    /// Does what it is told, until it is told to stop and the last text has ended, or nobody is left to tell it anything.
+    /// Runs until it has been stopped and the last sequence is finished, or until no sender of commands is left.
     ///
     /// # Errors
-    /// [`EngineError`]. The texts that were open have no end then.
+    /// [`EngineError`]. The sequences that were open get no end.
     pub fn run(mut self, commands: &Receiver<Command>) -> Result<(), EngineError> {
-        self.note_state();
+        self.update_metrics();
         loop {
             if self.is_idle() {
                 if self.stop.is_some() {
                     return Ok(());
                 }
                 match commands.recv() {
-                    Ok(command) => self.obey(command)?,
+                    Ok(command) => self.handle(command)?,
                     Err(RecvError) => return Ok(()),
                 }
             }
             while let Ok(command) = commands.try_recv() {
-                self.obey(command)?;
+                self.handle(command)?;
             }
             self.begin_arrived()?;
-            self.end_the_unwanted()?;
+            self.cancel_unwanted()?;
             if !self.is_idle() {
                 let step = self.serving.step()?;
                 if let Some(tier) = &mut self.tier {
                     tier.keep(self.serving.scheduler(), &step.generated)?;
                 }
-                self.tell(step)?;
+                self.send(step)?;
             }
-            self.note_state();
+            self.update_metrics();
             self.show();
         }
     }
@@ -150,114 +150,115 @@ impl<'m> Engine<'m> {
         self.serving.is_done() && self.open.is_empty() && self.held.is_empty()
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), EngineError> {
+    fn handle(&mut self, command: Command) -> Result<(), EngineError> {
         match command {
             Command::Look(look) => self.stage.ask(look),
-            Command::End { text, is_known } => drop(is_known.send(self.end_for_all(text)?)),
+            Command::Cancel { sequence, is_known } => drop(is_known.send(self.cancel(sequence)?)),
             Command::Stop { until } => self.stop = Some(until),
-            Command::Submit(submission) => {
-                if let Some(refusal) = self.refusal(submission.texts.len()) {
-                    let _ = submission.accepted.send(Err(refusal));
-                } else if let Some(ticket) = self.ask_for_pages(&submission.texts)? {
-                    self.held.push_back(Held { ticket, submission });
+            Command::Submit(request) => {
+                if let Some(refusal) = self.refusal(request.sequences.len()) {
+                    let _ = request.accepted.send(Err(refusal));
+                } else if let Some(ticket) = self.ask_for_pages(&request.sequences)? {
+                    self.held.push_back(Held { ticket, request });
                 } else {
-                    self.begin(submission)?;
+                    self.begin(request)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Asks for what a file has of these texts and memory has not; what the last pages come with, if there are any.
-    fn ask_for_pages(&mut self, texts: &[Asked]) -> Result<Option<u64>, EngineError> {
+    /// Asks the page file for the pages of these sequences that memory lacks. Returns the ticket of the last ones, if any.
+    fn ask_for_pages(&mut self, sequences: &[NewSequence]) -> Result<Option<u64>, EngineError> {
         let Some(tier) = &mut self.tier else { return Ok(None) };
         let mut last = None;
-        // A prompt that is scored is computed, whatever there is of it.
-        for asked in texts.iter().filter(|asked| !asked.is_scored) {
-            last = tier.ask(&asked.prompt)?.or(last);
+        // A scored prompt is computed even where its rows are cached.
+        for new in sequences.iter().filter(|new| !new.is_scored) {
+            last = tier.ask(&new.prompt)?.or(last);
         }
         Ok(last)
     }
 
-    /// Takes in the requests whose pages have been read. Where there is nothing else to do, the next pages are waited for.
+    /// Accepts the requests whose pages have been read. With nothing else to do, it waits for the next pages.
     fn begin_arrived(&mut self) -> Result<(), EngineError> {
         let Some(tier) = &mut self.tier else { return Ok(()) };
         for ticket in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {
             if self.held.front().is_some_and(|held| held.ticket == ticket)
                 && let Some(held) = self.held.pop_front()
             {
-                self.begin(held.submission)?;
+                self.begin(held.request)?;
             }
         }
         Ok(())
     }
 
-    /// Takes a request in, or says why not.
-    fn begin(&mut self, submission: Submission) -> Result<(), EngineError> {
-        let Submission { texts, events, accepted, came, until } = submission;
-        let taken = self.submit(texts, &events, came, until)?;
-        // Nobody may be there to hear it: then nobody is there for the texts either.
-        let _ = accepted.send(taken);
+    /// Accepts a request, or refuses it.
+    fn begin(&mut self, request: NewRequest) -> Result<(), EngineError> {
+        let NewRequest { sequences, events, accepted, arrived, until } = request;
+        let outcome = self.submit(sequences, &events, arrived, until)?;
+        // A client that has gone does not receive it, and its sequences are cancelled before the next step.
+        let _ = accepted.send(outcome);
         Ok(())
     }
 
-    /// Texts of the requests whose pages are being read.
+    /// Sequences of the requests whose pages are being read.
     fn n_held(&self) -> usize {
-        self.held.iter().map(|held| held.submission.texts.len()).sum()
+        self.held.iter().map(|held| held.request.sequences.len()).sum()
     }
 
-    /// Why so many texts cannot be taken in, if they cannot.
-    fn refusal(&self, texts: usize) -> Option<Refusal> {
+    /// Why this many sequences cannot be accepted, if they cannot.
+    fn refusal(&self, n_sequences: usize) -> Option<Refusal> {
         if self.stop.is_some() {
             return Some(Refusal::stopping());
         }
-        let (open, most) = (self.open.len() + self.n_held(), self.most_texts);
-        if open + texts > most {
+        let (open, most) = (self.open.len() + self.n_held(), self.most_sequences);
+        if open + n_sequences > most {
             self.metrics.refused.inc();
-            let message = format!("{open} of {most} places are taken, and {texts} are needed; ask again in a second");
+            let message =
+                format!("{open} of {most} places are taken, and {n_sequences} are needed; ask again in a second");
             return Some(Refusal::full(message, 1));
         }
         None
     }
 
-    /// Takes all of these texts in, or none.
+    /// Accepts all of these sequences, or none.
     fn submit(
         &mut self,
-        texts: Vec<Asked>,
+        sequences: Vec<NewSequence>,
         events: &UnboundedSender<Event>,
-        came: Instant,
+        arrived: Instant,
         until: Instant,
     ) -> Result<Result<(), Refusal>, EngineError> {
         let mut ids = Vec::new();
-        for (text, asked) in texts.into_iter().enumerate() {
-            let Asked { prompt, max_new_tokens, sampling, stops, logprobs, is_scored } = asked;
+        for (index, new) in sequences.into_iter().enumerate() {
+            let NewSequence { prompt, max_new_tokens, sampling, stops, logprobs, is_scored } = new;
             let (n_prompt, first) = (prompt.len(), view::first(&prompt).into());
             let (sampler, top) = (Sampler::new(sampling), logprobs.unwrap_or(0));
-            let taken = match is_scored {
+            let submitted = match is_scored {
                 true => self.serving.submit_scored(prompt, max_new_tokens, sampler, top),
                 false => self.serving.submit(prompt, max_new_tokens, sampler),
             };
-            let id = match taken {
+            let id = match submitted {
                 Ok(id) => id,
                 Err(error) => {
-                    ids.into_iter().try_for_each(|id| self.forget(id))?;
+                    ids.into_iter().try_for_each(|id| self.release(id))?;
                     return Ok(Err(refusal_of(&error)));
                 }
             };
             if logprobs.is_some() {
                 self.serving.keep_logits(id);
             }
-            let (events, voice) = (events.clone(), Voice::new(self.tokenizer, stops));
+            let (events, detokenizer) = (events.clone(), Detokenizer::new(self.tokenizer, stops));
             let open = Open {
-                text,
+                index,
                 events,
                 until,
-                voice,
+                detokenizer,
                 logprobs,
                 is_scored,
                 scores: None,
                 end: None,
-                came,
+                arrived,
                 newest: None,
                 n_prompt,
                 first,
@@ -271,18 +272,18 @@ impl<'m> Engine<'m> {
         Ok(Ok(()))
     }
 
-    /// Ends a text that nobody is to hear of any more. Its pages are free when this returns.
-    fn forget(&mut self, id: SequenceId) -> Result<(), EngineError> {
+    /// Cancels a sequence without a word to its client. Its pages have been released when this returns.
+    fn release(&mut self, id: SequenceId) -> Result<(), EngineError> {
         self.open.remove(&id);
         match self.serving.cancel(id) {
-            // It has ended in the step before, and is reported with the next one.
+            // It finished in the last step, and is reported with the next one.
             Ok(()) | Err(ScheduleError::UnknownSequence(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Ends the texts whose clients have gone, and those whose time is over.
-    fn end_the_unwanted(&mut self) -> Result<(), EngineError> {
+    /// Cancels the sequences whose clients have gone and those that have run out of time.
+    fn cancel_unwanted(&mut self) -> Result<(), EngineError> {
         let now = Instant::now();
         let stopped = self.stop.is_some_and(|until| until <= now);
         let unwanted = |open: &Open<'_>| open.events.is_closed() || stopped || open.until <= now;
@@ -290,44 +291,44 @@ impl<'m> Engine<'m> {
         for id in ids {
             if let Some(open) = self.open.get(&id) {
                 let refusal = if stopped { Refusal::stopping() } else { Refusal::too_slow() };
-                // Whoever has gone does not hear it.
+                // A client that has gone does not receive it.
                 let _ = open.events.send(Event::Failed(refusal));
-                self.metrics.end("abort", open.came.elapsed());
-                self.stage.note_end(|| open.last_seen(id, "abort", self.tokenizer));
+                self.metrics.end("abort", open.arrived.elapsed());
+                self.stage.note_end(|| open.ended_view(id, "abort", self.tokenizer));
             }
-            self.forget(id)?;
+            self.release(id)?;
         }
         Ok(())
     }
 
-    /// Ends a text for whoever waits for it: they get what there is of it. Whether there is such a text.
-    fn end_for_all(&mut self, id: SequenceId) -> Result<bool, EngineError> {
+    /// Cancels a sequence and sends its client the output so far. Returns whether there is such a sequence.
+    fn cancel(&mut self, id: SequenceId) -> Result<bool, EngineError> {
         let Some(mut open) = self.open.remove(&id) else { return Ok(false) };
-        match open.voice.finish() {
+        match open.detokenizer.finish() {
             Ok((mut piece, _)) => {
                 piece.scores = open.scores.take();
                 self.note_end(id, &open, piece, "abort");
             }
             Err(error) => drop(open.events.send(Event::Failed(Refusal::failed(error.to_string())))),
         }
-        self.forget(id)?;
+        self.release(id)?;
         Ok(true)
     }
 
-    /// Tells and counts the end of a text.
+    /// Sends and counts the end of a sequence.
     fn note_end(&mut self, id: SequenceId, open: &Open<'_>, piece: Piece, reason: &'static str) {
-        let _ = open.events.send(Event::End { text: open.text, piece, end: open.ended(reason) });
-        self.metrics.end(reason, open.came.elapsed());
-        self.stage.note_end(|| open.last_seen(id, reason, self.tokenizer));
+        let _ = open.events.send(Event::Finished { index: open.index, piece, end: open.ended(reason) });
+        self.metrics.end(reason, open.arrived.elapsed());
+        self.stage.note_end(|| open.ended_view(id, reason, self.tokenizer));
     }
 
-    /// Tells what came of a step.
-    fn tell(&mut self, step: Step) -> Result<(), EngineError> {
-        let Step { chunks: turns, new_tokens, ends, scores, generated, mut logits, .. } = step;
-        self.turns = turns;
+    /// Sends the output of a step.
+    fn send(&mut self, step: Step) -> Result<(), EngineError> {
+        let Step { chunks, new_tokens, ends, scores, generated, mut logits, .. } = step;
+        self.chunks = chunks;
         self.stage.note_change();
-        for (text, _) in self.serving.scheduler().running() {
-            note_begin(&mut self.open, self.metrics, text.id, text.counters.cached);
+        for (sequence, _) in self.serving.scheduler().running() {
+            note_begin(&mut self.open, self.metrics, sequence.id, sequence.counters.cached);
         }
         for ended in &generated {
             if ended.sequence.counters.computed > 0 {
@@ -350,19 +351,19 @@ impl<'m> Engine<'m> {
             let Some(open) = self.open.get_mut(&id) else { continue };
             open.note_token(self.metrics, now);
             let likely = logits.map(|logits| likely(&logits, token, open.logprobs.unwrap_or(0)));
-            match open.voice.push(token, likely) {
-                Ok(Heard::Piece(mut piece)) => {
+            match open.detokenizer.push(token, likely) {
+                Ok(Output::Piece(mut piece)) => {
                     piece.scores = open.scores.take();
                     if !piece.is_empty() {
-                        drop(open.events.send(Event::Piece { text: open.text, piece }));
+                        drop(open.events.send(Event::Piece { index: open.index, piece }));
                     }
                 }
-                Ok(Heard::Stopped(mut piece)) => {
+                Ok(Output::Stopped(mut piece)) => {
                     if let Some(mut open) = self.open.remove(&id) {
                         piece.scores = open.scores.take();
                         self.note_end(id, &open, piece, "stop");
                     }
-                    self.forget(id)?;
+                    self.release(id)?;
                 }
                 Err(error) => self.fail(id, &error)?,
             }
@@ -370,63 +371,64 @@ impl<'m> Engine<'m> {
         generated.into_iter().try_for_each(|generated| self.end(generated))
     }
 
-    /// A text has ended by itself.
+    /// A sequence has finished.
     fn end(&mut self, generated: Generated) -> Result<(), EngineError> {
-        let Generated { sequence: text, end, .. } = generated;
-        let Some(mut open) = self.open.remove(&text.id) else { return Ok(()) };
+        let Generated { sequence, end, .. } = generated;
+        let Some(mut open) = self.open.remove(&sequence.id) else { return Ok(()) };
         let reason = match end {
             Ok(FinishReason::EndOfText) => "stop",
             Ok(FinishReason::Limit) => "length",
             Ok(FinishReason::Cancelled) => return Ok(()),
             Err(error) => {
                 let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
-                self.metrics.end("error", open.came.elapsed());
-                self.stage.note_end(|| open.last_seen(text.id, "error", self.tokenizer));
+                self.metrics.end("error", open.arrived.elapsed());
+                self.stage.note_end(|| open.ended_view(sequence.id, "error", self.tokenizer));
                 return Ok(());
             }
         };
-        if open.newest.is_none() && text.counters.computed > 0 {
-            // It has read its prompt, for the scores or for an end of text.
+        if open.newest.is_none() && sequence.counters.computed > 0 {
+            // Its prompt was computed, but it has no token: it was scored, or ended at once.
             self.metrics.prompt_tokens.inc_by(open.n_prompt as u64);
         }
-        match open.voice.finish() {
+        match open.detokenizer.finish() {
             Ok((mut piece, is_stopped)) => {
                 piece.scores = open.scores.take();
                 let end = open.end.take().filter(|_| !is_stopped);
-                piece.end = end.map(|(id, likely)| Token { id, offset: open.voice.told_chars(), likely: Some(likely) });
-                self.note_end(text.id, &open, piece, if is_stopped { "stop" } else { reason });
+                piece.end =
+                    end.map(|(id, likely)| Token { id, offset: open.detokenizer.sent_chars(), likely: Some(likely) });
+                self.note_end(sequence.id, &open, piece, if is_stopped { "stop" } else { reason });
                 Ok(())
             }
             Err(error) => {
-                let id = text.id;
+                let id = sequence.id;
                 self.open.insert(id, open);
                 self.fail(id, &error)
             }
         }
     }
 
-    /// The tokenizer does not know what a text says.
+    /// The tokenizer cannot decode a sequence.
     fn fail(&mut self, id: SequenceId, error: &TokenizerError) -> Result<(), EngineError> {
         if let Some(open) = self.open.get(&id) {
             let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
-            self.metrics.end("error", open.came.elapsed());
-            self.stage.note_end(|| open.last_seen(id, "error", self.tokenizer));
+            self.metrics.end("error", open.arrived.elapsed());
+            self.stage.note_end(|| open.ended_view(id, "error", self.tokenizer));
         }
-        self.forget(id)
+        self.release(id)
     }
 
-    /// Shows the pages to those who look.
+    /// Sends a view of the pages to those who asked for one.
     fn show(&mut self) {
-        let Engine { serving, slab, tokenizer, open, turns, stage, .. } = self;
+        let Engine { serving, slab, tokenizer, open, chunks, stage, .. } = self;
         stage.show(|page_size| {
-            View::of(serving, slab.borrow().pool(), page_size, turns, |text| {
+            View::of(serving, slab.borrow().pool(), page_size, chunks, |text| {
                 open.get(&text.id).map_or_else(Words::default, |open| open.words(tokenizer))
             })
         });
     }
 
-    /// Notes what there is now.
-    fn note_state(&self) {
+    /// Updates the metrics.
+    fn update_metrics(&self) {
         let scheduler = self.serving.scheduler();
         let pages = {
             let slab = self.slab.borrow();
@@ -457,12 +459,12 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// Notes that a text has begun, if it has just done so.
+/// Notes how much of its prompt was cached, when a sequence first runs.
 fn note_begin(open: &mut HashMap<SequenceId, Open<'_>>, metrics: &Metrics, id: SequenceId, found: usize) {
     if let Some(open) = open.get_mut(&id).filter(|open| open.cached.is_none()) {
         open.cached = Some(found);
         if open.is_scored {
-            // It was not looked up.
+            // Its prompt was not looked up.
             return;
         }
         metrics.prefix_queries.inc_by(open.n_prompt as u64);
@@ -477,29 +479,29 @@ impl Open<'_> {
             Some(before) => metrics.next_token(now - before),
             None => {
                 metrics.prompt_tokens.inc_by(self.n_prompt as u64);
-                metrics.first_token(now - self.came);
+                metrics.first_token(now - self.arrived);
             }
         }
     }
 
-    /// What it says, as far as it was told.
+    /// Its characters, as far as they were sent.
     fn words(&self, tokenizer: &Tokenizer) -> Words {
         let says = || view::beginning(&tokenizer.decode(&self.first).unwrap_or_default(), self.n_prompt);
-        Words { prompt: self.begins.get_or_init(says).clone(), text: view::newest(self.voice.told()) }
+        Words { prompt: self.begins.get_or_init(says).clone(), text: view::newest(self.detokenizer.sent()) }
     }
 
-    /// What those see of it who watch the pages, when it has ended.
-    fn last_seen(&self, id: SequenceId, reason: &'static str, tokenizer: &Tokenizer) -> EndedView {
+    /// What the page view shows of it after its end.
+    fn ended_view(&self, id: SequenceId, reason: &'static str, tokenizer: &Tokenizer) -> EndedView {
         let Words { prompt, text } = self.words(tokenizer);
-        EndedView { id: id.0, at: 0, prompt, text, new_tokens: self.voice.n_tokens(), reason }
+        EndedView { id: id.0, at: 0, prompt, text, new_tokens: self.detokenizer.n_tokens(), reason }
     }
 
-    fn ended(&self, reason: &'static str) -> Ended {
-        Ended { reason, new_tokens: self.voice.n_tokens(), cached: self.cached.unwrap_or(0) }
+    fn ended(&self, reason: &'static str) -> Finished {
+        Finished { reason, new_tokens: self.detokenizer.n_tokens(), cached: self.cached.unwrap_or(0) }
     }
 }
 
-/// What is wrong with a text that was not taken in.
+/// Why a sequence was not accepted.
 fn refusal_of(error: &ServingError) -> Refusal {
     let message = error.to_string();
     match error {

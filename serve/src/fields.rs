@@ -1,6 +1,6 @@
-//! The fields of a request: a JSON object, of which each field is read by name and refused by name.
+//! The fields of a request: a JSON object whose fields are read, and refused, by name.
 //!
-//! A field that is `null` is as one that is missing, as in the protocol. One that nobody asks for is ignored: clients send many.
+//! As in the protocol, a field that is `null` counts as missing. Unknown fields are ignored: clients send many.
 
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
@@ -30,7 +30,7 @@ impl Fields {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// A field that `read` makes something of. `expected`: what it should be.
+    /// A field, converted by `read`. `expected`: what it should be, for the error.
     ///
     /// # Errors
     /// [`Refusal`], with the value, what was expected, and the field's name.
@@ -75,7 +75,7 @@ impl Fields {
         self.take(name, "a number", |value| value.as_f64().map(|number| number as f32))
     }
 
-    /// Refuses a field that asks for what is not there. `is_harmless`: values that ask for nothing.
+    /// Refuses a field that asks for something unsupported. `is_harmless`: values that ask for nothing.
     ///
     /// # Errors
     /// [`Refusal`], with the field's name.
@@ -90,18 +90,18 @@ impl Fields {
     }
 }
 
-/// A number without a fraction, however it is written.
+/// A number without a fraction, also written as 3.0.
 fn whole(value: &Value) -> Option<u64> {
     let written_as_float = || value.as_f64().filter(|x| x.fract() == 0.0 && (0.0..9e15).contains(x)).map(|x| x as u64);
     value.as_u64().or_else(written_as_float)
 }
 
-/// A field that is not what it should be.
+/// The error for a field with a wrong value.
 pub fn wrong(name: &'static str, value: &Value, expected: &str) -> Refusal {
     Refusal::of_field(name, format!("{name} is {}, expected {expected}", short(value)))
 }
 
-/// A value as a message shows it.
+/// A value, shortened for a message.
 fn short(value: &Value) -> String {
     escape::field(&value.to_string())
 }

@@ -24,23 +24,23 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
 
+use super::access::{self, Access};
 use super::answer::{Answer, Kind};
-use super::connections::Patience;
-use super::guard::{self, Guard};
+use super::connections::ClientLimits;
+use super::messages::{Command, Event, Finished, NewRequest, NewSequence, Piece};
 use super::metrics::{self, Metrics};
 use super::page;
-use super::protocol::{Chat, Completion, Prompt, Wish};
+use super::protocol::{Chat, Completion, GenerationOptions, Prompt};
 use super::refusal::Refusal;
-use super::talk::{Asked, Command, Ended, Event, Piece, Submission};
 use super::template::{ChatTemplate, TemplateError};
-use super::watching::{Places, Watching};
+use super::views::{ViewStream, Watchers};
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::SamplingDefaults;
 use page_by_page::model::tokenizer::{Tokenizer, TokenizerError};
 use page_by_page::serving::schedule::SequenceId;
 
-/// How often a client that waits for its first token hears that it is not forgotten.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// How often a comment is sent on a stream without new output, so that the connection stays open.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Log probabilities that one request gets. As JSON they take some hundred bytes each.
 const MOST_PROBABILITIES: usize = 1 << 19;
@@ -49,30 +49,30 @@ const MOST_PROBABILITIES: usize = 1 << 19;
 pub struct Shared {
     /// The model's name.
     pub model: String,
-    /// How it is sampled where a request does not say.
+    /// How it is sampled where a request leaves it open.
     pub sampling: SamplingDefaults,
-    /// Tokens of a text at most, with its prompt: what the model has positions and the pool has slots for.
+    /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
     pub most_tokens: usize,
-    /// Texts that may wait or run at the same time.
-    pub most_texts: usize,
+    /// Sequences that can wait or run at the same time.
+    pub most_sequences: usize,
     /// Text to tokens and back.
     pub tokenizer: Arc<Tokenizer>,
-    /// Messages to text; or why the model's template cannot be used; or nothing, where it has none.
+    /// The chat template, or why it cannot be used; `None` where the model has none.
     pub template: Option<Result<ChatTemplate, TemplateError>>,
-    /// Who may ask.
-    pub guard: Guard,
-    /// How much they may ask.
-    pub patience: Patience,
-    /// What was counted.
+    /// Which requests are answered.
+    pub access: Access,
+    /// Limits and time-outs.
+    pub client_limits: ClientLimits,
+    /// The counters.
     pub metrics: Arc<Metrics>,
-    /// Where texts are asked for.
+    /// The engine's commands.
     pub engine: Sender<Command>,
     /// True when the server is to end.
     pub stop: watch::Receiver<bool>,
-    /// Answers so far.
+    /// Requests answered so far.
     pub answers: AtomicU64,
-    /// For those who watch the pages.
-    pub places: Places,
+    /// Places for watchers.
+    pub watchers: Watchers,
 }
 
 type Shares = State<Arc<Shared>>;
@@ -86,7 +86,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/chat/completions", post(chat))
         .route("/metrics", get(show_metrics))
         .route("/pages", get(pages))
-        .route("/texts/{text}", delete(end_text))
+        .route("/sequences/{id}", delete(cancel_sequence))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(shared.clone(), check));
@@ -100,16 +100,16 @@ pub fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn check(State(shared): Shares, request: Request<Body>, next: Next) -> Response<Body> {
-    match shared.guard.check(request.uri(), request.headers()) {
+    match shared.access.check(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
 }
 
-/// The page itself has no text of anybody in it, and asks for the key.
+/// The page itself shows nothing without the key, and asks for it.
 async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -> Response<Body> {
-    let checked = shared.guard.check_name(request.uri(), request.headers());
-    match checked.and_then(|()| shared.places.check()) {
+    let checked = shared.access.check_name(request.uri(), request.headers());
+    match checked.and_then(|()| shared.watchers.check()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
@@ -117,11 +117,11 @@ async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -
 
 async fn nothing_here(uri: Uri) -> Refusal {
     let path = page_by_page::escape::field(uri.path());
-    Refusal::new(StatusCode::NOT_FOUND, None, format!("there is nothing at {path}; the protocol begins at /v1"))
+    Refusal::new(StatusCode::NOT_FOUND, None, format!("there is nothing at {path}; the API is under /v1"))
 }
 
 async fn wrong_method() -> Refusal {
-    let message = "this address is asked in another way: POST for completions, DELETE to end a text, GET for the rest";
+    let message = "wrong method: use POST for completions, DELETE to cancel a sequence, GET for the rest";
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, message)
 }
 
@@ -134,26 +134,27 @@ async fn show_metrics(State(shared): Shares) -> impl IntoResponse {
 }
 
 async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
-    guard::check_site(&headers)?;
-    let watching = Watching::new(shared.engine.clone(), shared.places.take()?);
-    Ok(Sse::new(watching).keep_alive(KeepAlive::new().interval(SIGN_OF_LIFE)).into_response())
+    access::check_site(&headers)?;
+    let watching = ViewStream::new(shared.engine.clone(), shared.watchers.take()?);
+    Ok(Sse::new(watching).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
-/// Ends a text for whoever waits for it. Who may watch may do that.
-async fn end_text(
+/// Cancels a sequence; its client gets the output so far. Open to everyone who can watch.
+async fn cancel_sequence(
     State(shared): Shares,
     text: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<StatusCode, Refusal> {
-    shared.places.check()?;
+    shared.watchers.check()?;
     let Ok(Path(text)) = text else { return Err(nothing_here(uri).await) };
     let unknown = || {
-        let message = format!("no text {} runs or waits; it has ended, perhaps", page_by_page::escape::quoted(&text));
-        Refusal::new(StatusCode::NOT_FOUND, Some("unknown_text"), message)
+        let message =
+            format!("no sequence {} runs or waits; it may have finished", page_by_page::escape::quoted(&text));
+        Refusal::new(StatusCode::NOT_FOUND, Some("unknown_sequence"), message)
     };
     let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
     let (is_known, answer) = oneshot::channel();
-    shared.engine.send(Command::End { text: id, is_known }).map_err(|_| shared.gone())?;
+    shared.engine.send(Command::Cancel { sequence: id, is_known }).map_err(|_| shared.gone())?;
     if answer.await.map_err(|_| shared.gone())? { Ok(StatusCode::NO_CONTENT) } else { Err(unknown()) }
 }
 
@@ -166,42 +167,42 @@ async fn model(
     name: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Response<Body>, Refusal> {
-    // Bytes that are no text.
+    // The name is not UTF-8.
     let Ok(Path(name)) = name else { return Err(nothing_here(uri).await) };
     shared.check_model(Some(&name))?;
     Ok(json_response(&shared.model_object()))
 }
 
 async fn completions(State(shared): Shares, request: Request<Body>) -> Result<Response<Body>, Refusal> {
-    let came = Instant::now();
-    let Patience { body_bytes, body, .. } = shared.patience;
-    let body = guard::body(request, body_bytes, body).await?;
+    let arrived = Instant::now();
+    let ClientLimits { body_bytes, body, .. } = shared.client_limits;
+    let body = access::body(request, body_bytes, body).await?;
     let this = shared.clone();
-    // A long prompt takes its time: not that of the others.
-    let ready = off_the_road(move || {
-        let Completion { prompts, echo, wish } = Completion::read(&body, this.sampling)?;
-        this.check_model(wish.model.as_deref())?;
-        this.check_places(prompts.len(), wish.n)?;
+    // A long prompt takes time, which must not delay other clients.
+    let ready = blocking(move || {
+        let Completion { prompts, echo, options } = Completion::read(&body, this.sampling)?;
+        this.check_model(options.model.as_deref())?;
+        this.check_places(prompts.len(), options.n)?;
         let tokens = prompts.iter().map(|prompt| this.tokens(prompt)).collect::<Result<Vec<_>, _>>()?;
         let begins = prompts.iter().zip(&tokens).map(|(prompt, tokens)| match prompt {
             Prompt::Text(text) => Ok(text.clone()),
-            Prompt::Tokens(_) => this.tokenizer.decode(tokens).map_err(|error| refused_text(Kind::Completion, &error)),
+            Prompt::Tokens(_) => this.tokenizer.decode(tokens).map_err(|error| untokenizable(Kind::Completion, &error)),
         });
         let echo = if echo { begins.collect::<Result<_, _>>()? } else { Vec::new() };
-        Ok((wish, tokens, echo))
+        Ok((options, tokens, echo))
     });
-    let (wish, prompts, echo) = ready.await?;
-    shared.answer(Kind::Completion, wish, prompts, echo, came).await
+    let (options, prompts, echo) = ready.await?;
+    shared.answer(Kind::Completion, options, prompts, echo, arrived).await
 }
 
 async fn chat(State(shared): Shares, request: Request<Body>) -> Result<Response<Body>, Refusal> {
-    let came = Instant::now();
-    let Patience { body_bytes, body, .. } = shared.patience;
-    let body = guard::body(request, body_bytes, body).await?;
+    let arrived = Instant::now();
+    let ClientLimits { body_bytes, body, .. } = shared.client_limits;
+    let body = access::body(request, body_bytes, body).await?;
     let this = shared.clone();
-    let ready = off_the_road(move || {
-        let Chat { messages, for_template, wish } = Chat::read(&body, this.sampling)?;
-        this.check_model(wish.model.as_deref())?;
+    let ready = blocking(move || {
+        let Chat { messages, for_template, options } = Chat::read(&body, this.sampling)?;
+        this.check_model(options.model.as_deref())?;
         let refused = |message: String| Refusal::of_field("messages", message);
         let text = match &this.template {
             Some(Ok(template)) => {
@@ -211,29 +212,27 @@ async fn chat(State(shared): Shares, request: Request<Body>) -> Result<Response<
             None => {
                 let name = &this.model;
                 let message =
-                    format!("{name} has no chat template: it continues texts; ask /v1/completions with a prompt");
+                    format!("{name} has no chat template: it continues a text; send a prompt to /v1/completions");
                 return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
             }
         };
         this.check_bytes(Kind::Chat, &text)?;
-        let tokens = this.tokenizer.encode_as_it_is(&text).map_err(|error| refused_text(Kind::Chat, &error))?;
-        Ok((wish, vec![tokens]))
+        let tokens = this.tokenizer.encode_as_it_is(&text).map_err(|error| untokenizable(Kind::Chat, &error))?;
+        Ok((options, vec![tokens]))
     });
-    let (wish, prompts) = ready.await?;
-    shared.answer(Kind::Chat, wish, prompts, Vec::new(), came).await
+    let (options, prompts) = ready.await?;
+    shared.answer(Kind::Chat, options, prompts, Vec::new(), arrived).await
 }
 
-/// Does what takes its time on a thread of its own.
-async fn off_the_road<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+/// Does slow work on a thread for blocking work.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
     let done = spawn_blocking(work).await;
     done.unwrap_or_else(|_| {
         Err(Refusal::failed("the request could not be read or answered; the server's log says why"))
     })
 }
 
-fn refused_text(kind: Kind, error: &TokenizerError) -> Refusal {
+fn untokenizable(kind: Kind, error: &TokenizerError) -> Refusal {
     Refusal::of_field(kind.prompt(), error.to_string())
 }
 
@@ -248,8 +247,11 @@ impl Shared {
     fn check_model(&self, name: Option<&str>) -> Result<(), Refusal> {
         match name {
             Some(name) if name != self.model => {
-                let message =
-                    format!("there is no model {}; this server has {}", page_by_page::escape::quoted(name), self.model);
+                let message = format!(
+                    "there is no model {}; this server runs {}",
+                    page_by_page::escape::quoted(name),
+                    self.model
+                );
                 let refusal = Refusal::new(StatusCode::NOT_FOUND, Some("model_not_found"), message);
                 Err(Refusal { param: Some("model"), ..refusal })
             }
@@ -257,14 +259,13 @@ impl Shared {
         }
     }
 
-    /// Refuses more texts than there can be, before anything is done for them: a small body can ask for millions.
+    /// Refuses more sequences than there are places for, before any work: a small body can ask for millions.
     fn check_places(&self, prompts: usize, n: usize) -> Result<(), Refusal> {
-        let (n_texts, most) = (prompts.saturating_mul(n), self.most_texts);
-        if n_texts <= most {
+        let (n_sequences, most) = (prompts.saturating_mul(n), self.most_sequences);
+        if n_sequences <= most {
             return Ok(());
         }
-        let message =
-            format!("{n_texts} texts are more than the {most} that this server has places for; ask for fewer");
+        let message = format!("{n_sequences} sequences are more than the {most} places of this server; ask for fewer");
         Err(Refusal::of_field(if n == 1 { "prompt" } else { "n" }, message))
     }
 
@@ -283,13 +284,13 @@ impl Shared {
     }
 
     /// Refuses a request whose probabilities would fill the memory: each of its sequences has some for each token.
-    fn check_logprobs(&self, texts: &[Asked]) -> Result<(), Refusal> {
-        let of = |asked: &Asked| {
+    fn check_logprobs(&self, sequences: &[NewSequence]) -> Result<(), Refusal> {
+        let of = |asked: &NewSequence| {
             let prompt = if asked.is_scored { asked.prompt.len() } else { 0 };
             let each = asked.logprobs.map_or(0, |top| top + 1);
             prompt.saturating_add(asked.max_new_tokens).saturating_mul(each)
         };
-        let asked = texts.iter().map(of).fold(0, usize::saturating_add);
+        let asked = sequences.iter().map(of).fold(0, usize::saturating_add);
         if asked <= MOST_PROBABILITIES {
             return Ok(());
         }
@@ -304,53 +305,53 @@ impl Shared {
         match prompt {
             Prompt::Text(text) => {
                 self.check_bytes(Kind::Completion, text)?;
-                self.tokenizer.encode(text).map_err(|error| refused_text(Kind::Completion, &error))
+                self.tokenizer.encode(text).map_err(|error| untokenizable(Kind::Completion, &error))
             }
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
         }
     }
 
-    /// New tokens of a text at most. What was asked for stays, and is refused if it does not fit.
-    fn max_new_tokens(&self, kind: Kind, wish: &Wish, prompt: usize) -> Result<usize, Refusal> {
+    /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
+    fn max_new_tokens(&self, kind: Kind, options: &GenerationOptions, prompt: usize) -> Result<usize, Refusal> {
         let most = self.most_tokens;
-        let room = most.checked_sub(prompt).filter(|room| *room > 0 || wish.max_tokens == Some(0));
+        let room = most.checked_sub(prompt).filter(|room| *room > 0 || options.max_tokens == Some(0));
         let Some(room) = room else {
             let message = format!(
-                "the prompt has {prompt} tokens, and a text can have {most} here: no room for a new one; shorten the prompt"
+                "the prompt has {prompt} tokens, and a sequence holds {most} here, so no token can follow; shorten the prompt"
             );
             return Err(Refusal::too_long(kind.prompt(), message));
         };
-        Ok(match wish.max_tokens {
-            Some(most) if wish.is_max_asked => most,
+        Ok(match options.max_tokens {
+            Some(most) if options.is_max_explicit => most,
             Some(most) => most.min(room),
             None => room,
         })
     }
 
-    /// Has the texts written, and answers with them.
+    /// Submits the sequences and answers with their output.
     async fn answer(
         self: Arc<Self>,
         kind: Kind,
-        wish: Wish,
+        options: GenerationOptions,
         prompts: Vec<Vec<u32>>,
         echo: Vec<String>,
-        came: Instant,
+        arrived: Instant,
     ) -> Result<Response<Body>, Refusal> {
-        let n_texts = prompts.len() * wish.n;
-        self.check_places(prompts.len(), wish.n)?;
-        let mut texts = Vec::new();
+        let n_sequences = prompts.len() * options.n;
+        self.check_places(prompts.len(), options.n)?;
+        let mut sequences = Vec::new();
         for prompt in &prompts {
-            let max_new_tokens = self.max_new_tokens(kind, &wish, prompt.len())?;
-            for sample in 0..wish.n as u64 {
-                // As `generate --samples` does.
-                let sampling = Sampling { seed: wish.sampling.seed.wrapping_add(sample), ..wish.sampling };
-                let (prompt, stops, logprobs) = (prompt.clone(), wish.stops.clone(), wish.logprobs);
+            let max_new_tokens = self.max_new_tokens(kind, &options, prompt.len())?;
+            for sample in 0..options.n as u64 {
+                // The seeds of `generate --samples`.
+                let sampling = Sampling { seed: options.sampling.seed.wrapping_add(sample), ..options.sampling };
+                let (prompt, stops, logprobs) = (prompt.clone(), options.stops.clone(), options.logprobs);
                 let is_scored = logprobs.is_some() && !echo.is_empty();
-                texts.push(Asked { prompt, max_new_tokens, sampling, stops, logprobs, is_scored });
+                sequences.push(NewSequence { prompt, max_new_tokens, sampling, stops, logprobs, is_scored });
             }
         }
-        self.check_logprobs(&texts)?;
-        let events = self.submit(texts, came).await?;
+        self.check_logprobs(&sequences)?;
+        let events = self.submit(sequences, arrived).await?;
         let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let number = self.answers.fetch_add(1, Ordering::Relaxed);
@@ -361,99 +362,106 @@ impl Shared {
             model: self.model.clone(),
             tokenizer: self.tokenizer.clone(),
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
-            n: wish.n,
+            n: options.n,
             echo,
             prompts,
-            with_ids: wish.return_token_ids,
-            with_logprobs: wish.logprobs.is_some(),
-            include_usage: wish.include_usage,
+            with_ids: options.return_token_ids,
+            with_logprobs: options.logprobs.is_some(),
+            include_usage: options.include_usage,
         };
-        if wish.stream {
-            let stream = AnswerStream::new(answer, events, n_texts);
-            return Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(SIGN_OF_LIFE)).into_response());
+        if options.stream {
+            let stream = AnswerStream::new(answer, events, n_sequences);
+            return Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response());
         }
-        let texts = whole(events, n_texts).await?;
-        // A long prompt with its scores takes its time, too.
-        let answered = off_the_road(move || Ok(answer.whole(texts))).await?;
+        let outputs = whole(events, n_sequences).await?;
+        // A long prompt with its scores is slow to serialize.
+        let answered = blocking(move || Ok(answer.whole(outputs))).await?;
         Ok(json_response(&answered))
     }
 
-    /// Hands texts to the engine, if it takes them.
-    async fn submit(&self, texts: Vec<Asked>, came: Instant) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
+    /// Submits sequences to the engine.
+    async fn submit(
+        &self,
+        sequences: Vec<NewSequence>,
+        arrived: Instant,
+    ) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
         let (events, received) = mpsc::unbounded_channel();
         let (accepted, answer) = oneshot::channel();
-        let until = came + self.patience.request;
-        let submission = Submission { texts, events, accepted, came, until };
-        self.engine.send(Command::Submit(submission)).map_err(|_| self.gone())?;
+        let until = arrived + self.client_limits.request;
+        let request = NewRequest { sequences, events, accepted, arrived, until };
+        self.engine.send(Command::Submit(request)).map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())??;
         Ok(received)
     }
 
-    /// Why the engine does not answer.
+    /// Why the engine sends no answer.
     fn gone(&self) -> Refusal {
         if *self.stop.borrow() { Refusal::stopping() } else { Refusal::engine_gone() }
     }
 }
 
-/// Waits for all of the texts.
-async fn whole(mut events: mpsc::UnboundedReceiver<Event>, n_texts: usize) -> Result<Vec<(Piece, Ended)>, Refusal> {
-    let mut texts: Vec<(Piece, Option<Ended>)> = Vec::new();
-    texts.resize_with(n_texts, Default::default);
-    let mut open = n_texts;
+/// Waits until all sequences are finished.
+async fn whole(
+    mut events: mpsc::UnboundedReceiver<Event>,
+    n_sequences: usize,
+) -> Result<Vec<(Piece, Finished)>, Refusal> {
+    let mut sequences: Vec<(Piece, Option<Finished>)> = Vec::new();
+    sequences.resize_with(n_sequences, Default::default);
+    let mut open = n_sequences;
     while open > 0 {
         match poll_fn(|context| events.poll_recv(context)).await {
-            Some(Event::Piece { text, piece }) => texts[text].0.append(piece),
-            Some(Event::End { text, piece, end }) => {
-                texts[text].0.append(piece);
-                texts[text].1 = Some(end);
+            Some(Event::Piece { index, piece }) => sequences[index].0.append(piece),
+            Some(Event::Finished { index, piece, end }) => {
+                sequences[index].0.append(piece);
+                sequences[index].1 = Some(end);
                 open -= 1;
             }
             Some(Event::Failed(refusal)) => return Err(refusal),
             None => return Err(Refusal::engine_gone()),
         }
     }
-    Ok(texts.into_iter().filter_map(|(piece, end)| Some((piece, end?))).collect())
+    Ok(sequences.into_iter().filter_map(|(piece, end)| Some((piece, end?))).collect())
 }
 
-/// The texts as they are written.
+/// The output as it is generated.
 struct AnswerStream {
     answer: Answer,
     events: mpsc::UnboundedReceiver<Event>,
-    /// What is to be sent before the next event is looked at, last first.
+    /// Chunks to send before the next event is taken, in reverse.
     next: Vec<String>,
-    ends: Vec<Option<Ended>>,
+    ends: Vec<Option<Finished>>,
     is_done: bool,
 }
 
 impl AnswerStream {
-    fn new(answer: Answer, events: mpsc::UnboundedReceiver<Event>, n_texts: usize) -> Self {
-        let firsts = (0..n_texts).rev().filter_map(|text| answer.first_chunk(text));
+    fn new(answer: Answer, events: mpsc::UnboundedReceiver<Event>, n_sequences: usize) -> Self {
+        let firsts = (0..n_sequences).rev().filter_map(|index| answer.first_chunk(index));
         let next = firsts.map(|chunk| chunk.to_string()).collect();
-        AnswerStream { answer, events, next, ends: vec![None; n_texts], is_done: n_texts == 0 }
+        AnswerStream { answer, events, next, ends: vec![None; n_sequences], is_done: n_sequences == 0 }
     }
 
-    /// Notes what is to be sent now.
+    /// Queues the chunks of an event.
     fn take(&mut self, event: Option<Event>) {
         match event {
-            Some(Event::Piece { text, piece }) => {
-                self.next.push(self.answer.next_chunk(text, &piece, None).to_string())
+            Some(Event::Piece { index, piece }) => {
+                self.next.push(self.answer.next_chunk(index, &piece, None).to_string())
             }
-            Some(Event::End { text, piece, end }) => {
-                self.ends[text] = Some(end);
-                let ends: Option<Vec<Ended>> = self.ends.iter().copied().collect();
+            Some(Event::Finished { index, piece, end }) => {
+                self.ends[index] = Some(end);
+                let ends: Option<Vec<Finished>> = self.ends.iter().copied().collect();
                 if let Some(ends) = ends {
                     self.is_done = true;
                     self.next.push("[DONE]".into());
                     self.next.extend(self.answer.usage_chunk(&ends).map(|chunk| chunk.to_string()));
                 }
-                self.next.push(self.answer.next_chunk(text, &piece, Some(end)).to_string());
+                self.next.push(self.answer.next_chunk(index, &piece, Some(end)).to_string());
             }
             Some(Event::Failed(refusal)) => self.fail(&refusal),
             None => self.fail(&Refusal::engine_gone()),
         }
     }
 
-    /// The status was sent long ago: what has failed is told as the last event.
+    /// The status has been sent long ago, so the failure is the last chunk.
     fn fail(&mut self, refusal: &Refusal) {
         self.is_done = true;
         self.next.push(refusal.object().to_string());

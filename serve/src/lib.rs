@@ -1,34 +1,34 @@
-//! A server that speaks OpenAI's protocol, so that clients need no change: many texts for many clients, in the pages of one slab.
+//! A server that speaks OpenAI's protocol, so that clients need no change: many sequences for many clients, in one slab of pages.
 //!
 //! ```text
-//!   client ── connections ── guard ── http ── protocol ──┐ texts
+//!   client ── connections ── guard ── http ── protocol ──┐ requests
 //!   client ── connections ── guard ── http ── protocol ──┼───────► engine: Serving of chapter 12, slab, prefix cache
 //!   client ◄─ connections ◄─────────── http ◄─ answer ◄──┘ events    one thread, one step after the other
 //! ```
 //!
-//! The engine is alone with its memory: nothing in it is locked, and nobody else can see it half changed. Clients are many and
-//! slow; they live on two threads of [tokio](https://tokio.rs) and talk to the engine through channels ([`talk`]). A client that
+//! The engine's thread alone touches the memory, so nothing in it is locked and nothing can be seen half changed. Clients are
+//! many and slow; they live on two threads of [tokio](https://tokio.rs) and reach the engine through channels ([`messages`]). A client that
 //! goes away drops its end of a channel, and the engine ends its texts before the next step.
 //!
-//! Who opens `/` in a browser sees the pages while all this goes on: [`page`], [`watching`].
+//! Who opens `/` in a browser sees the pages while all this goes on: [`page`], [`views`].
 //!
 //! `cargo run --release --features solution,serve -- serve` runs it. It is compiled with the feature `serve` only.
 
+pub mod access;
 pub mod answer;
 pub mod connections;
+pub mod detokenizer;
 pub mod engine;
 pub mod fields;
-pub mod guard;
 pub mod http;
+pub mod messages;
 pub mod metrics;
 pub mod page;
 pub mod protocol;
 pub mod refusal;
 pub mod stops;
-pub mod talk;
 pub mod template;
-pub mod voice;
-pub mod watching;
+pub mod views;
 
 use std::any::Any;
 use std::io;
@@ -42,14 +42,14 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-use connections::Patience;
+use access::Access;
+use connections::ClientLimits;
 use engine::{Engine, EngineError};
-use guard::Guard;
 use http::Shared;
+use messages::Command;
 use metrics::Metrics;
-use talk::Command;
 use template::{ChatTemplate, TemplateError};
-use watching::{Places, Stage};
+use views::{Stage, Watchers};
 
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::tier::Tier;
@@ -60,44 +60,44 @@ use page_by_page::prefixes::Prefixes;
 use page_by_page::serving::Serving;
 use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 
-/// Threads that talk with clients. What takes its time, the engine does.
+/// Threads for clients. Slow work happens elsewhere.
 const THREADS: usize = 2;
-/// Threads that turn prompts into tokens.
-const MOST_READERS: usize = 4;
-/// How long the last answers may take to go out when all texts have ended.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Threads that tokenize prompts.
+const MOST_TOKENIZERS: usize = 4;
+/// How long the last answers can take to be sent when all sequences are finished.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// How a server is to be.
+/// The settings of a server.
 pub struct Settings {
-    /// The model's name, as clients ask for it.
+    /// The model's name, for clients.
     pub model: String,
-    /// What a step may hold.
+    /// Limits of a step.
     pub limits: StepLimits,
-    /// Texts that may wait; the next ones are refused.
+    /// Sequences that can wait; the next ones are refused.
     pub queue: usize,
-    /// Who may ask.
-    pub guard: Guard,
-    /// How much they may ask.
-    pub patience: Patience,
-    /// How long texts may go on when the server is to end.
+    /// Which requests are answered.
+    pub access: Access,
+    /// Limits and time-outs of connections.
+    pub client_limits: ClientLimits,
+    /// How long sequences can go on after the server was stopped.
     pub grace: Duration,
-    /// How many may watch the pages, and all texts in them, at the same time.
+    /// How many can watch the pages, and all sequences in them, at the same time.
     pub watchers: usize,
 }
 
-/// The memory of a server: pages, and what keeps them when their texts have ended.
+/// The memory of a server: the pages, and the caches that outlive a sequence.
 pub struct Memory {
     /// The pages.
     pub slab: SharedSlab,
-    /// Keeps pages of this slab.
+    /// The prefix cache of this slab.
     pub prefixes: Box<dyn Prefixes>,
-    /// A file behind these prefixes, which has what was evicted, and what another run has computed.
+    /// The page file under the prefix cache: evicted pages, and those of earlier runs.
     pub tier: Option<Tier>,
     /// Slots in all pages together.
     pub slots: usize,
 }
 
-/// Ends a server from outside.
+/// Stops a server.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<watch::Sender<bool>>);
 
@@ -108,20 +108,20 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// The server takes no more requests, and ends when those that it has are answered or its grace is over.
+    /// Accept no more requests; end when those under way are answered, or after the grace period.
     pub fn ask(&self) {
         self.0.send_replace(true);
     }
 }
 
-/// Why a server has ended, where nobody has asked it to.
+/// Why a server ended without having been stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The scheduler cannot begin.
+    /// The scheduler cannot start.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The system gives no thread or no connection.
-    #[error("the server cannot talk to clients: {0}")]
+    /// The system provides no thread or no connection.
+    #[error("the server cannot reach its clients: {0}")]
     System(#[from] io::Error),
     /// The engine cannot go on.
     #[error("the engine has stopped: {0}")]
@@ -131,10 +131,10 @@ pub enum ServerError {
     Panic(String),
 }
 
-/// Serves `model` to whoever comes by `listener`, until `stop` is asked for. The engine runs on this thread.
+/// Serves `model` to the clients of `listener` until it is stopped. The engine runs on this thread.
 ///
 /// # Errors
-/// [`ServerError`]. The requests that were open then are answered with status 500, as are those that follow, and the server ends.
+/// [`ServerError`]. The open requests and those that follow are answered with status 500, and the server ends.
 pub fn serve(
     settings: Settings,
     model: &Model,
@@ -148,71 +148,76 @@ pub fn serve(
     let serving = Serving::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?;
     let (engine, commands) = mpsc::channel();
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model, tier.is_some())));
-    // The newest token is never read, and needs no slot.
+    // The last token is never computed, so it needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
-    let most_texts = settings.limits.sequences.saturating_add(settings.queue);
-    let places = Places::new(settings.watchers);
+    let most_sequences = settings.limits.sequences.saturating_add(settings.queue);
+    let watchers = Watchers::new(settings.watchers);
     let shared = Shared {
         model: settings.model,
         sampling: model.config().sampling,
         most_tokens,
-        most_texts,
+        most_sequences,
         tokenizer: tokenizer.clone(),
         template,
-        guard: settings.guard,
-        patience: settings.patience,
+        access: settings.access,
+        client_limits: settings.client_limits,
         metrics: metrics.clone(),
         engine,
         stop: stop.0.subscribe(),
         answers: AtomicU64::new(0),
-        places: places.clone(),
+        watchers: watchers.clone(),
     };
     let runtime = Builder::new_multi_thread()
         .worker_threads(THREADS)
-        .max_blocking_threads(MOST_READERS)
+        .max_blocking_threads(MOST_TOKENIZERS)
         .thread_name("clients")
         .enable_all()
         .build()?;
     let (shared, stopped, grace) = (Arc::new(shared), stop.0.subscribe(), settings.grace);
     let clients = thread::Builder::new()
         .name("server".into())
-        .spawn(move || talk_to_clients(runtime, listener, shared, stopped, grace))?;
+        .spawn(move || serve_clients(runtime, listener, shared, stopped, grace))?;
 
     let page_size = slots / slab.borrow().pool().n_pages();
-    let stage = Stage::new(places, page_size);
-    let engine = Engine::new(serving, &slab, tier, &tokenizer, &metrics, most_texts, stage);
-    // What a panic leaves half done goes with the engine: nobody looks at it again.
+    let stage = Stage::new(watchers, page_size);
+    let engine = Engine::new(serving, &slab, tier, &tokenizer, &metrics, most_sequences, stage);
+    // What a panic leaves half done is dropped with the engine.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| engine.run(&commands)));
-    // Whoever still waits for a text hears now that none comes.
+    // Clients that still wait get their error now.
     drop(commands);
     stop.ask();
-    let said_goodbye = clients.join();
+    let clients_ended = clients.join();
     match ended {
         Err(panic) => Err(ServerError::Panic(panic_text(&*panic))),
         Ok(Err(error)) => Err(error.into()),
-        Ok(Ok(())) => match said_goodbye {
+        Ok(Ok(())) => match clients_ended {
             Ok(result) => Ok(result?),
             Err(panic) => Err(ServerError::Panic(panic_text(&*panic))),
         },
     }
 }
 
-/// Answers clients until the server is to end, and for a while after that.
-fn talk_to_clients(
+/// Answers clients until the server is stopped, and during its grace period.
+fn serve_clients(
     runtime: Runtime,
     listener: TcpListener,
     shared: Arc<Shared>,
     stopped: watch::Receiver<bool>,
     grace: Duration,
 ) -> io::Result<()> {
-    let (engine, patience, mut stop) = (shared.engine.clone(), shared.patience, stopped.clone());
+    let (engine, client_limits, mut stop) = (shared.engine.clone(), shared.client_limits, stopped.clone());
     runtime.spawn(async move {
         drop(stop.wait_for(|stop| *stop).await);
-        // An engine that has ended does not hear it.
+        // The engine may have ended already.
         let _ = engine.send(Command::Stop { until: Instant::now() + grace });
     });
-    let served =
-        runtime.block_on(connections::serve(listener, http::router(shared), patience, stopped, grace + LAST_WORDS));
+    let served = runtime.block_on(connections::serve(
+        listener,
+        http::router(shared),
+        client_limits,
+        stopped,
+        grace + LAST_ANSWERS,
+    ));
     runtime.shutdown_timeout(Duration::from_millis(100));
     served
 }

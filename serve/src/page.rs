@@ -1,12 +1,12 @@
-//! The page at `/`: the pages of the pool while texts are told. It is in the program, and loads nothing from elsewhere.
+//! The page at `/`: the pages of the pool while sequences are generated. It is part of the program and loads nothing from elsewhere.
 //!
-//! What it shows comes from `/pages`. It can ask for texts and end them, as any other client can.
+//! It shows what `/pages` streams. It can send requests and cancel sequences, as any client can.
 
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 
-/// What the page may do: read its own style and script, and ask its own server. Nobody may lay it into another page.
+/// The page can load its own style and script and reach its own server. It must not be framed by a different page.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 

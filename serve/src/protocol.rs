@@ -10,42 +10,42 @@ use super::refusal::Refusal;
 use page_by_page::decode::sampler::{Sampling, SamplingError};
 use page_by_page::model::SamplingDefaults;
 
-/// Texts of one prompt, at most.
+/// Sequences of one prompt, at most.
 pub const MOST_CHOICES: u64 = 128;
-/// Tokens beside the chosen one whose probability is told, at most.
+/// Likeliest tokens whose log probabilities are reported, at most.
 pub const MOST_LOGPROBS: u64 = 20;
-/// Stops of a text, at most, and bytes of each.
+/// Stop strings of a request, at most, and bytes of each.
 const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 256;
-/// New tokens of a completion that does not say how many.
+/// Tokens generated for a completion without max_tokens.
 const COMPLETION_TOKENS: usize = 16;
 
-/// What both kinds of request have.
+/// The fields that both kinds of request have.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct GenerationOptions {
     /// The model, if it is named.
     pub model: Option<String>,
-    /// Texts of each prompt.
+    /// Sequences of each prompt.
     pub n: usize,
-    /// New tokens at most; `None`: as many as fit.
+    /// Tokens to generate at most; `None`: as many as fit.
     pub max_tokens: Option<usize>,
-    /// Whether the number of new tokens was asked for, and may not be cut to what fits.
-    pub is_max_asked: bool,
-    /// How to choose. The first text of a prompt has this seed, the next one the next number.
+    /// Whether the client gave that limit, so that it must not be cut to what fits.
+    pub is_max_explicit: bool,
+    /// How to sample. The first sequence of a prompt has this seed, the next one the next number.
     pub sampling: Sampling,
-    /// Strings that end a text.
+    /// Strings that end a sequence.
     pub stops: Vec<String>,
-    /// Whether the text is sent as it is made.
+    /// Whether output is sent as it is generated.
     pub stream: bool,
-    /// Whether the costs are sent at the end of a stream.
+    /// Whether a stream ends with the usage.
     pub include_usage: bool,
-    /// Tell how likely each token was, and so many of the likeliest.
+    /// Report log probabilities: of each token, and of this many of the likeliest.
     pub logprobs: Option<usize>,
-    /// Tell the ids of the tokens, as vLLM does.
+    /// Report token ids, as vLLM does.
     pub return_token_ids: bool,
 }
 
-/// How a text begins.
+/// The prompt of a completion.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// Characters.
@@ -57,12 +57,12 @@ pub enum Prompt {
 /// A request for completions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
-    /// How the texts begin; at least one.
+    /// The prompts; at least one.
     pub prompts: Vec<Prompt>,
-    /// Whether the beginning is part of what is sent. With logprobs, its tokens are scored.
+    /// Whether the prompt is sent back before the output. With logprobs, its tokens are scored.
     pub echo: bool,
     /// The rest.
-    pub wish: Wish,
+    pub options: GenerationOptions,
 }
 
 /// A request for the next message of a chat.
@@ -70,14 +70,14 @@ pub struct Completion {
 pub struct Chat {
     /// The messages so far, each with a role and its text.
     pub messages: Vec<Value>,
-    /// What else the template of the model is to know.
+    /// Further variables for the chat template.
     pub for_template: Map<String, Value>,
     /// The rest.
-    pub wish: Wish,
+    pub options: GenerationOptions,
 }
 
 impl Completion {
-    /// Reads the body of a request. `defaults`: how the model is sampled where the request does not say.
+    /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -89,14 +89,18 @@ impl Completion {
         fields.refuse("suffix", |value| value == "")?;
         fields.refuse("best_of", |value| value.as_u64() == Some(1) || Some(value) == fields.get("n"))?;
         let max_tokens = fields.whole("max_tokens", 0, u64::MAX)?;
-        let is_max_asked = max_tokens.is_some();
+        let is_max_explicit = max_tokens.is_some();
         let max_tokens = Some(max_tokens.unwrap_or(COMPLETION_TOKENS));
-        Ok(Completion { prompts, echo, wish: Wish { max_tokens, is_max_asked, ..wish(&fields, defaults, logprobs)? } })
+        Ok(Completion {
+            prompts,
+            echo,
+            options: GenerationOptions { max_tokens, is_max_explicit, ..options(&fields, defaults, logprobs)? },
+        })
     }
 }
 
 impl Chat {
-    /// Reads the body of a request. `defaults`: how the model is sampled where the request does not say.
+    /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -109,19 +113,19 @@ impl Chat {
             return Err(Refusal::of_field("top_logprobs", "top_logprobs is for a request with logprobs: true; add it"));
         }
         fields.refuse("audio", |_| false)?;
-        let expected = "an object with what the chat template is to know";
+        let expected = "an object with variables for the chat template";
         let for_template = fields.take("chat_template_kwargs", expected, |value| value.as_object().cloned())?;
         // The newer name counts.
         let newer = fields.whole("max_completion_tokens", 1, u64::MAX)?;
         let max_tokens = newer.or(fields.whole("max_tokens", 1, u64::MAX)?);
-        let is_max_asked = max_tokens.is_some();
-        let wish = wish(&fields, defaults, logprobs.then(|| top.unwrap_or(0)))?;
+        let is_max_explicit = max_tokens.is_some();
+        let options = options(&fields, defaults, logprobs.then(|| top.unwrap_or(0)))?;
         let for_template = for_template.unwrap_or_default();
-        Ok(Chat { messages, for_template, wish: Wish { max_tokens, is_max_asked, ..wish } })
+        Ok(Chat { messages, for_template, options: GenerationOptions { max_tokens, is_max_explicit, ..options } })
     }
 }
 
-fn wish(fields: &Fields, defaults: SamplingDefaults, logprobs: Option<usize>) -> Result<Wish, Refusal> {
+fn options(fields: &Fields, defaults: SamplingDefaults, logprobs: Option<usize>) -> Result<GenerationOptions, Refusal> {
     for name in ["presence_penalty", "frequency_penalty", "min_p"] {
         fields.refuse(name, |value| value.as_f64() == Some(0.0))?;
     }
@@ -154,11 +158,11 @@ fn wish(fields: &Fields, defaults: SamplingDefaults, logprobs: Option<usize>) ->
         Some(Value::Bool(include_usage)) => *include_usage,
         Some(value) => return Err(wrong("stream_options", value, "true or false as its include_usage")),
     };
-    Ok(Wish {
+    Ok(GenerationOptions {
         model: fields.take("model", "the name of a model", |value| value.as_str().map(String::from))?,
         n: fields.whole("n", 1, MOST_CHOICES)?.unwrap_or(1),
         max_tokens: None,
-        is_max_asked: false,
+        is_max_explicit: false,
         sampling: sampling(fields, defaults)?,
         stops: stops(fields)?,
         stream,
@@ -168,15 +172,15 @@ fn wish(fields: &Fields, defaults: SamplingDefaults, logprobs: Option<usize>) ->
     })
 }
 
-/// What the request asks for; else what the model's folder says; else what the protocol says: any token, as likely as it is.
+/// The request's sampling; else that of the model's folder; else the protocol's: temperature 1.
 fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<Sampling, Refusal> {
-    // -1 is how vLLM says: among all.
+    // vLLM's value for all tokens.
     let top_k = fields.take("top_k", "a whole number, -1 or 0 for all tokens", |value| match value.as_i64() {
         Some(-1) => Some(0),
         Some(top_k) => usize::try_from(top_k).ok(),
         None => None,
     })?;
-    // Clients have 64 bits for it, and some have a sign among them.
+    // Clients use 64 bits, signed or unsigned.
     let seed = fields.take("seed", "a whole number of 64 bits", |value| {
         value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
     })?;
@@ -188,7 +192,7 @@ fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<Sampling, Ref
     })
 }
 
-/// Another one each time.
+/// A different seed each time.
 fn any_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::time::SystemTime::now())
@@ -231,13 +235,13 @@ fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
         Prompt::Tokens(tokens) => tokens.is_empty(),
     };
     if prompts.is_empty() || prompts.iter().any(is_empty) {
-        let message = "the prompt is missing or empty; give the text a beginning, such as \"Once upon a time\"";
+        let message = "the prompt is missing or empty; send one, such as \"Once upon a time\"";
         return Err(Refusal::of_field("prompt", message));
     }
     Ok(prompts)
 }
 
-/// The messages, each as the template reads it: what else clients send with one stays.
+/// The messages as the template reads them, with all their other fields.
 fn messages(fields: &Fields) -> Result<Vec<Value>, Refusal> {
     let expected = "a list of messages, such as [{\"role\": \"user\", \"content\": \"…\"}]";
     let messages = fields.take("messages", expected, |value| value.as_array().cloned())?.unwrap_or_default();
@@ -261,7 +265,7 @@ fn read_message(place: usize, mut message: Value) -> Result<Value, Refusal> {
                 None => return refused("only parts of type \"text\" are read"),
             }
         }
-        // An answer that only calls tools.
+        // An answer that consists of tool calls.
         Value::Null if message["role"] == "assistant" => String::new(),
         _ => return refused("its content is not a string, nor a list of parts"),
     };
@@ -325,14 +329,18 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_as_the_model_and_the_protocol_say() {
-        let wish = completion(with(json!({ "seed": 7 }))).unwrap().wish;
-        assert_eq!((wish.n, wish.max_tokens, wish.is_max_asked), (1, Some(16), false));
-        assert_eq!(wish.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
-        assert_eq!((wish.stream, wish.logprobs, wish.stops.len()), (false, None, 0));
+        let options = completion(with(json!({ "seed": 7 }))).unwrap().options;
+        assert_eq!((options.n, options.max_tokens, options.is_max_explicit), (1, Some(16), false));
+        assert_eq!(options.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
+        assert_eq!((options.stream, options.logprobs, options.stops.len()), (false, None, 0));
         let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
-        assert_eq!(completion(with(nulls)).unwrap().wish, wish, "null is as nothing, and so is what nobody knows");
-        assert_eq!(chat(json!({})).unwrap().wish.max_tokens, None);
-        let seeds: Vec<u64> = (0..4).map(|_| chat(json!({})).unwrap().wish.sampling.seed).collect();
+        assert_eq!(
+            completion(with(nulls)).unwrap().options,
+            options,
+            "null counts as missing, and unknown fields are ignored"
+        );
+        assert_eq!(chat(json!({})).unwrap().options.max_tokens, None);
+        let seeds: Vec<u64> = (0..4).map(|_| chat(json!({})).unwrap().options.sampling.seed).collect();
         assert!(seeds.windows(2).any(|pair| pair[0] != pair[1]), "{seeds:?}");
     }
 
@@ -343,12 +351,12 @@ mod tests {
             "stop": ["x", "yz"], "stream": true, "stream_options": { "include_usage": true }, "logprobs": 5,
             "return_token_ids": true, "best_of": 3,
         });
-        let wish = completion(with(all)).unwrap().wish;
-        let expected = Wish {
+        let options = completion(with(all)).unwrap().options;
+        let expected = GenerationOptions {
             model: Some("m".into()),
             n: 3,
             max_tokens: Some(0),
-            is_max_asked: true,
+            is_max_explicit: true,
             sampling: Sampling { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
             stops: vec!["x".into(), "yz".into()],
             stream: true,
@@ -356,12 +364,12 @@ mod tests {
             logprobs: Some(5),
             return_token_ids: true,
         };
-        assert_eq!(wish, expected);
-        assert_eq!(completion(with(json!({ "stop": "x", "top_k": -1 }))).unwrap().wish.stops, ["x"]);
+        assert_eq!(options, expected);
+        assert_eq!(completion(with(json!({ "stop": "x", "top_k": -1 }))).unwrap().options.stops, ["x"]);
         let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2 });
-        let wish = chat(asked).unwrap().wish;
-        assert_eq!((wish.max_tokens, wish.logprobs), (Some(7), Some(2)));
-        assert_eq!(chat(json!({ "logprobs": true, "max_tokens": 5.0 })).unwrap().wish.logprobs, Some(0));
+        let options = chat(asked).unwrap().options;
+        assert_eq!((options.max_tokens, options.logprobs), (Some(7), Some(2)));
+        assert_eq!(chat(json!({ "logprobs": true, "max_tokens": 5.0 })).unwrap().options.logprobs, Some(0));
     }
 
     #[test]

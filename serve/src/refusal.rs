@@ -1,4 +1,4 @@
-//! What is wrong with a request, as OpenAI's protocol says it: a status, and an object that names what and why.
+//! Errors in OpenAI's protocol: a status, and an object that names the field and the reason.
 //!
 //! ```text
 //!   {"error": {"message": "temperature is 3000, …", "type": "invalid_request_error", "param": "temperature", "code": null}}
@@ -10,18 +10,18 @@ use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
-/// A request that gets no text, or a text that has failed.
+/// A request that is refused, or a sequence that failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
     /// The status of the answer.
     pub status: StatusCode,
-    /// What to do now, in words.
+    /// What is wrong and what to do, in words.
     pub message: String,
-    /// The field of the request that is wrong.
+    /// The field that is wrong.
     pub param: Option<&'static str>,
     /// What is wrong, for programs.
     pub code: Option<&'static str>,
-    /// Seconds after which it may be worth another try.
+    /// Seconds after which a retry makes sense.
     pub retry_after: Option<u32>,
 }
 
@@ -36,43 +36,39 @@ impl Refusal {
         Refusal { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, None, message) }
     }
 
-    /// The text can never fit. `param`: what asks for so much.
+    /// The sequence can never fit. `param`: the field that asks for too much.
     pub fn too_long(param: &'static str, message: impl Into<String>) -> Self {
         Refusal { code: Some("context_length_exceeded"), ..Self::of_field(param, message) }
     }
 
-    /// There is no room now.
+    /// There is no room at the moment.
     pub fn full(message: impl Into<String>, retry_after: u32) -> Self {
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
         Refusal { retry_after: Some(retry_after), ..refusal }
     }
 
-    /// The server is about to end.
+    /// The server is stopping.
     pub fn stopping() -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            Some("server_stopping"),
-            "the server is about to stop; ask again later",
-        )
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, Some("server_stopping"), "the server is stopping; try again later")
     }
 
-    /// The text took longer than it may.
+    /// The request took longer than the time-out.
     pub fn too_slow() -> Self {
-        let message = "the text was not written within the time that this server gives a request; ask for fewer tokens";
+        let message = "the request ran into the time-out of this server; ask for fewer tokens";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Some("time_limit"), message)
     }
 
-    /// What is not the client's fault.
+    /// A fault of the server.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, Some("server_error"), message)
     }
 
-    /// The engine is no more.
+    /// The engine has ended.
     pub fn engine_gone() -> Self {
         Self::failed("the engine has stopped after a fault; the server's log says which")
     }
 
-    /// The object that the protocol has for it.
+    /// The error object of the protocol.
     pub fn object(&self) -> Value {
         let kind = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",

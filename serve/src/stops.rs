@@ -1,19 +1,19 @@
-//! Stops: strings that end a text before they are shown.
+//! Stop strings: they end a sequence before they are sent.
 //!
-//! A stop may come in pieces, over several tokens. So what could be the beginning of one is held back until it is clear that it
-//! is not:
+//! A stop string can arrive in pieces, over several tokens. So what might be its beginning is held back until it is clear that
+//! it isn't:
 //!
 //! ```text
 //!   stop "\n\n"        text            shown           held back
 //!                      "The end.\n"    "The end."      "\n"
 //!                      "The end.\nA"   "The end.\nA"
-//!                      "The end.\n\n"  "The end."      the text ends here
+//!                      "The end.\n\n"  "The end."      the sequence ends here
 //! ```
 //!
-//! Where several stops are in a text, the one counts that is complete first; of those that are complete at the same place, the
-//! one that was named first. [vLLM](https://github.com/vllm-project/vllm) 0.33.0 decides the same.
+//! Where several stop strings occur, the one that is complete first counts; of those complete at the same place, the one that
+//! was named first. [vLLM](https://github.com/vllm-project/vllm) 0.33.0 decides the same.
 
-/// The stops of a text, and how far it was searched.
+/// The stop strings of a sequence, and how far its text was searched.
 #[derive(Clone, Debug, Default)]
 pub struct Stops {
     stops: Vec<String>,
@@ -22,12 +22,12 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// Stops for a text that is still empty. None of them is empty.
+    /// For a sequence without text. None of the strings is empty.
     pub fn new(stops: Vec<String>) -> Self {
         Stops { stops, searched: 0 }
     }
 
-    /// Looks for a stop in a text that has grown since it was last asked about; where it begins, in bytes.
+    /// Finds a stop string in a text that has grown since the last call. Returns where it begins, in bytes.
     pub fn find(&mut self, text: &str) -> Option<usize> {
         let searched = std::mem::replace(&mut self.searched, text.len());
         let found = self.stops.iter().filter_map(|stop| {
@@ -43,7 +43,7 @@ impl Stops {
         found.min_by_key(|(end, _)| *end).map(|(_, start)| start)
     }
 
-    /// Bytes of a text that are not, and cannot become, part of a stop.
+    /// The number of bytes that are not, and cannot become, part of a stop string.
     pub fn safe(&self, text: &str) -> usize {
         let held = self.stops.iter().map(|stop| {
             let beginnings = stop.char_indices().map(|(end, _)| end).rev();

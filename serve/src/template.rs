@@ -5,7 +5,8 @@
 //! the methods that Python's strings and dictionaries have are there, JSON is written as Python writes it, and so on. The
 //! text is the one of transformers 5.23.0 for Qwen3's template and some sixty others that were tried.
 //!
-//! A template comes with a checkpoint and is a program. It may take so many steps and no more.
+//! A template comes with a checkpoint and is a program. The number of its steps and the size of its output are limited; the
+//! strings that it builds in between are not, so use the templates of checkpoints that you trust.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,21 +24,21 @@ use page_by_page::{escape, files};
 
 /// Bytes of a template or of the config that holds it.
 const MOST_BYTES: usize = 16 << 20;
-/// Steps that a template may take for one text. Those of published models take a few hundred for a message.
+/// Steps of a template for one request. Those of published models take a few hundred for a message.
 const MOST_STEPS: u64 = 5_000_000;
-/// Bytes that a template may write for one request.
+/// Bytes of output of a template for one request.
 const MOST_TEXT: usize = 16 << 20;
 /// The name that the template has in its environment.
 const NAME: &str = "chat";
 
-/// How messages become a text.
+/// Turns messages into the text of a prompt.
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// What the template may use beside the messages.
+    /// Variables of the template beside the messages.
     tokens: Map<String, Value>,
 }
 
-/// A template that cannot be read, or messages that it does not take.
+/// A template that cannot be read, or messages that it rejects.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// The file cannot be read, or is not what it should be.
@@ -157,7 +158,7 @@ fn date(time: jiff::Timestamp, format: &str) -> String {
     broken_down.to_string_with_config(&config, format).unwrap_or_else(|_| format.into())
 }
 
-/// Some templates mark what the model says, `{% generation %} … {% endgeneration %}`, for whoever trains it.
+/// Some templates mark what the model says, `{% generation %} … {% endgeneration %}`, for training.
 fn without_marks(source: &str) -> String {
     let mut blocks = source.split("{%");
     let mut text = blocks.next().unwrap_or_default().to_string();

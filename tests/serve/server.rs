@@ -18,8 +18,8 @@ use page_by_page::model::LogitRows;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::ServerError;
-use page_by_page_serve::connections::Patience;
-use page_by_page_serve::guard::Guard;
+use page_by_page_serve::access::Access;
+use page_by_page_serve::connections::ClientLimits;
 use serde_json::{Value, json};
 
 use crate::checkpoints::Folder;
@@ -597,7 +597,7 @@ fn what_cannot_be_answered_is_refused_by_name() {
             json!("context_length_exceeded"),
             "positions",
         ),
-        ("{\"prompt\": [[1], [2]], \"n\": 100}", 400, json!("n"), json!(null), "200 texts are more than the 72"),
+        ("{\"prompt\": [[1], [2]], \"n\": 100}", 400, json!("n"), json!(null), "200 sequences are more than the 72"),
         (
             "{\"prompt\": [1], \"ignore_eos\": true}",
             400,
@@ -613,7 +613,7 @@ fn what_cannot_be_answered_is_refused_by_name() {
             json!(null),
             "1344000 log probabilities",
         ),
-        (&many, 400, json!("prompt"), json!(null), "200000 texts are more than the 72"),
+        (&many, 400, json!("prompt"), json!(null), "200000 sequences are more than the 72"),
         (
             "{\"prompt\": \"a\", \"tools\": 1, \"max_tokens\": \"x\"}",
             400,
@@ -637,7 +637,7 @@ fn what_cannot_be_answered_is_refused_by_name() {
     let long = json!({ "prompt": vec![5; 161] });
     let error = server.post("/v1/completions", &long).json()["error"].clone();
     assert!(
-        error["message"].as_str().unwrap().contains("the prompt has 161 tokens, and a text can have 161 here"),
+        error["message"].as_str().unwrap().contains("the prompt has 161 tokens, and a sequence holds 161 here"),
         "{error}"
     );
 
@@ -645,14 +645,14 @@ fn what_cannot_be_answered_is_refused_by_name() {
         ("GET", "/v1/completions", &[][..], "", 405),
         ("POST", "/v1/models", &[][..], "{}", 405),
         ("GET", "/nothing", &[][..], "", 404),
-        ("DELETE", "/texts/0", &[][..], "", 404),
-        ("DELETE", "/texts/all", &[][..], "", 404),
-        ("DELETE", "/texts/%ff", &[][..], "", 404),
-        ("POST", "/texts/0", &[][..], "{}", 405),
+        ("DELETE", "/sequences/0", &[][..], "", 404),
+        ("DELETE", "/sequences/all", &[][..], "", 404),
+        ("DELETE", "/sequences/%ff", &[][..], "", 404),
+        ("POST", "/sequences/0", &[][..], "{}", 405),
         ("GET", "/", &[("host", "evil.example")][..], "", 403),
         ("GET", "/pages", &[("host", "evil.example")][..], "", 403),
         ("GET", "/pages", &[("sec-fetch-site", "cross-site")][..], "", 403),
-        ("DELETE", "/texts/0", &[("host", "evil.example")][..], "", 403),
+        ("DELETE", "/sequences/0", &[("host", "evil.example")][..], "", 403),
         ("GET", "/v1/../etc/passwd", &[][..], "", 404),
         ("GET", "/v1/models/..%2f..%2fetc", &[][..], "", 404),
         ("GET", "/v1/models/%ff", &[][..], "", 404),
@@ -671,11 +671,11 @@ fn what_cannot_be_answered_is_refused_by_name() {
 
 #[test]
 fn with_a_key_only_those_who_have_it_are_served() {
-    let server = Server::start(Options { guard: Guard::Key("sesame".into()), ..Options::default() });
+    let server = Server::start(Options { access: Access::Key("sesame".into()), ..Options::default() });
     let body = json!({ "prompt": "a", "max_tokens": 1 }).to_string();
     let status = |headers: &[(&str, &str)]| {
         let post = ask(server.address, "POST", "/v1/completions", headers, body.as_bytes());
-        let paths = [("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/nothing"), ("DELETE", "/texts/0")];
+        let paths = [("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/nothing"), ("DELETE", "/sequences/0")];
         let others = paths.map(|(method, path)| ask(server.address, method, path, headers, b"").status);
         assert!(post.status != 401 || others == [401; 4], "{headers:?}: {others:?}");
         let watching = Views::ask(server.address, headers).map(|_| 200).unwrap_or_else(|refused| refused.status);
@@ -908,7 +908,7 @@ fn so_many_may_watch_and_whoever_goes_leaves_a_place() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
     let server = Server::start(Options { watchers: 0, ..Options::default() });
-    for (method, path) in [("GET", "/"), ("GET", "/page.js"), ("GET", "/pages"), ("DELETE", "/texts/0")] {
+    for (method, path) in [("GET", "/"), ("GET", "/page.js"), ("GET", "/pages"), ("DELETE", "/sequences/0")] {
         let refused = ask(server.address, method, path, &[], b"");
         assert_eq!((refused.status, &refused.json()["error"]["code"]), (404, &json!("not_watched")), "{path}");
     }
@@ -947,7 +947,7 @@ fn who_may_watch_may_end_a_text() {
     assert_eq!(connection.read_head().unwrap().status, 200);
     let view = views.wait_for(|view| list(view, "texts").len() == 3 && sums(view)[2] > 6);
     let ids: Vec<usize> = list(&view, "texts").iter().map(|text| number(&text["id"])).collect();
-    let end = |id: usize| ask(server.address, "DELETE", &format!("/texts/{id}"), &[], b"").status;
+    let end = |id: usize| ask(server.address, "DELETE", &format!("/sequences/{id}"), &[], b"").status;
     assert_eq!((end(ids[1]), end(ids[1]), end(99)), (204, 404, 404), "ended, ended before, never there");
     let view = views.wait_for(|view| list(view, "texts").len() == 2);
     let left: Vec<usize> = list(&view, "texts").iter().map(|text| number(&text["id"])).collect();
@@ -1059,8 +1059,9 @@ fn many_who_leave_in_the_middle_of_their_prompt_are_no_fault_of_the_scheduler() 
 #[test]
 fn a_client_has_its_time_to_ask_and_to_listen() {
     let short = Duration::from_millis(300);
-    let patience = Patience { headers: short, body: short, listening: short, body_bytes: 2_000, ..Patience::default() };
-    let server = Server::start(Options { patience, ..Options::default() });
+    let client_limits =
+        ClientLimits { headers: short, body: short, write: short, body_bytes: 2_000, ..ClientLimits::default() };
+    let server = Server::start(Options { client_limits, ..Options::default() });
     // Headers that never end.
     let mut slow = Connection::open(server.address).unwrap();
     slow.send_raw(b"GET /health HTTP/1.1\r\nhost: localhost\r\n").unwrap();
@@ -1102,8 +1103,8 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
 
 #[test]
 fn a_request_has_its_time_to_be_answered() {
-    let patience = Patience { request: Duration::from_millis(150), ..Patience::default() };
-    let server = Server::start(Options { patience, ..Options::default() });
+    let client_limits = ClientLimits { request: Duration::from_millis(150), ..ClientLimits::default() };
+    let server = Server::start(Options { client_limits, ..Options::default() });
     let mut body = json!({ "prompt": [1], "n": 16, "max_tokens": 1000, "temperature": 1000, "seed": 1 });
     let refused = server.post("/v1/completions", &body);
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("time_limit")));

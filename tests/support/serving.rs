@@ -15,8 +15,8 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page_serve::connections::Patience;
-use page_by_page_serve::guard::Guard;
+use page_by_page_serve::access::Access;
+use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::ChatTemplate;
 use page_by_page_serve::{self as server, Memory, ServerError, Settings, Stop};
 use serde_json::Value;
@@ -31,8 +31,8 @@ pub struct Options {
     pub page_size: usize,
     pub limits: StepLimits,
     pub queue: usize,
-    pub guard: Guard,
-    pub patience: Patience,
+    pub access: Access,
+    pub client_limits: ClientLimits,
     pub grace: Duration,
     pub watchers: usize,
     pub prefixes: fn(usize) -> Box<dyn Prefixes>,
@@ -46,8 +46,8 @@ impl Default for Options {
             page_size: 8,
             limits: StepLimits { tokens: 64, sequences: 8 },
             queue: 64,
-            guard: Guard::ThisComputer,
-            patience: Patience::default(),
+            access: Access::Loopback,
+            client_limits: ClientLimits::default(),
             grace: Duration::from_secs(180),
             watchers: 2,
             prefixes: |page_size| Box::new(PrefixCache::new(page_size).unwrap()),
@@ -72,12 +72,13 @@ impl Server {
         let (address, stop) = (listener.local_addr().unwrap(), Stop::default());
         let to_stop = stop.clone();
         let thread = thread::spawn(move || {
-            let Options { folder, n_pages, page_size, limits, queue, guard, patience, grace, watchers, prefixes } =
+            let Options { folder, n_pages, page_size, limits, queue, access, client_limits, grace, watchers, prefixes } =
                 options;
             let (model, tokenizer) = (Model::open(&folder).unwrap(), Tokenizer::open(&folder).unwrap());
             let slab = PageSlab::new(model.kv_layout(), page_size, n_pages).unwrap();
             let memory = Memory { slab, prefixes: prefixes(page_size), tier: None, slots: n_pages * page_size };
-            let settings = Settings { model: "storyteller".into(), limits, queue, guard, patience, grace, watchers };
+            let settings =
+                Settings { model: "storyteller".into(), limits, queue, access, client_limits, grace, watchers };
             let template = ChatTemplate::open(&folder).transpose();
             server::serve(settings, &model, memory, tokenizer, template, listener, &to_stop)
         });

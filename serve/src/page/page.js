@@ -362,7 +362,7 @@ async function end(id) {
   const free = alone.length - kept;
   const left = (text?.pages.length ?? 0) - alone.length;
   try {
-    const answer = await fetch(`texts/${id}`, { method: "DELETE", headers: headers() });
+    const answer = await fetch(`sequences/${id}`, { method: "DELETE", headers: headers() });
     if (!answer.ok) {
       tell(answer.status === 404 ? `Text ${name} has ended already.` : await refusalOf(answer), answer.status !== 404);
       return;

@@ -1,13 +1,13 @@
-//! Those who watch the pages: how many there may be, and what they see.
+//! Views of the pages, for the page at `/`: how many can watch, and what they see.
 //!
 //! ```text
 //!   watcher ── Look(newer than 7) ──► engine      after its next step, or at once if something has changed already
 //!   watcher ◄── View, version 12 ──── engine      and 50 ms later the watcher looks again
 //! ```
 //!
-//! The engine shows what is there when it is asked, and at no other time. A watcher has one look under way at most, and looks
-//! again when what it saw has been taken from it: one that is slow sees less often, always the newest, and nothing piles up.
-//! Where nobody watches, a step costs one look at an empty list.
+//! The engine makes a view only when a watcher asks for one. A watcher has at most one request under way, and asks again once
+//! its last view has been sent: a slow one sees fewer views, always the newest, and nothing piles up. Without watchers, a step
+//! costs one check of an empty list.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,32 +24,32 @@ use futures_core::Stream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Sleep, sleep};
 
+use super::messages::Command;
 use super::refusal::Refusal;
-use super::talk::Command;
 use page_by_page::serving::view::{EndedView, View};
 
-/// From one look of a watcher to its next. More would be more than an eye sees.
-const PACE: Duration = Duration::from_millis(50);
-/// Texts that are shown after their end.
+/// The pause between two views of a watcher, short enough to look fluent.
+const BETWEEN_VIEWS: Duration = Duration::from_millis(50);
+/// Finished sequences that are shown.
 const ENDED: usize = 16;
-/// After how many seconds somebody else may have gone.
-const LATER: u32 = 10;
+/// Seconds after which a refused watcher is asked to try again.
+const RETRY_AFTER: u32 = 10;
 
-/// Places for those who watch.
+/// The places for watchers.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct Watchers {
     all: usize,
     free: Arc<Semaphore>,
 }
 
-impl Places {
-    /// So many may watch at the same time.
+impl Watchers {
+    /// Places for `all` watchers at the same time.
     pub fn new(all: usize) -> Self {
         let all = all.min(Semaphore::MAX_PERMITS);
-        Places { all, free: Arc::new(Semaphore::new(all)) }
+        Watchers { all, free: Arc::new(Semaphore::new(all)) }
     }
 
-    /// Refuses everything that there is to see where nobody may watch.
+    /// Refuses a server's page and views where there are no places at all.
     ///
     /// # Errors
     /// [`Refusal`]: 404.
@@ -57,43 +57,43 @@ impl Places {
         if self.all > 0 {
             return Ok(());
         }
-        let message = "nobody may watch the pages of this server; start it with --watchers 8, so that eight may";
+        let message = "this server shows its pages to no watchers; start it with --watchers 8 to allow eight";
         Err(Refusal::new(StatusCode::NOT_FOUND, Some("not_watched"), message))
     }
 
-    /// A place for one, until it is dropped.
+    /// A place for one watcher, until it is dropped.
     ///
     /// # Errors
-    /// [`Refusal`]: 404 where nobody may watch, 429 where as many watch as may.
+    /// [`Refusal`]: 404 where there are no places, 429 where all are taken.
     pub fn take(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.check()?;
         self.free.clone().try_acquire_owned().map_err(|_| {
             let all = self.all;
             let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --watchers");
-            Refusal::full(message, LATER)
+            Refusal::full(message, RETRY_AFTER)
         })
     }
 
-    /// Whether anybody watches now.
+    /// Whether there is a watcher now.
     fn is_watched(&self) -> bool {
         self.free.available_permits() < self.all
     }
 }
 
-/// A wish to see what is there, when it is newer than what was seen.
+/// A options to see what is there, when it is newer than what was seen.
 pub struct Look {
-    /// The version that was seen, 0 for none.
+    /// The version last seen, 0 for none.
     pub seen: u64,
-    /// Where to.
-    pub shown: oneshot::Sender<Arc<View>>,
+    /// Receives the view.
+    pub view: oneshot::Sender<Arc<View>>,
 }
 
-/// What the engine has for those who watch.
+/// What the engine keeps for watchers.
 pub struct Stage {
-    places: Places,
+    places: Watchers,
     /// Slots in a page.
     page_size: usize,
-    /// Counts up whenever something changes.
+    /// Increases with each change.
     version: u64,
     looks: Vec<Look>,
     /// The newest last.
@@ -101,17 +101,17 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// For those who have these places, to see a pool whose pages have `page_size` slots.
-    pub fn new(places: Places, page_size: usize) -> Self {
+    /// For watchers with these places, of a pool whose pages have `page_size` slots.
+    pub fn new(places: Watchers, page_size: usize) -> Self {
         Stage { places, page_size, version: 1, looks: Vec::new(), ended: VecDeque::new() }
     }
 
-    /// Something is not as it was.
+    /// Notes a change.
     pub fn note_change(&mut self) {
         self.version += 1;
     }
 
-    /// A text has ended. Nobody hears of it who does not watch now.
+    /// Notes the end of a sequence, for those who watch now.
     pub fn note_end(&mut self, ended: impl FnOnce() -> EndedView) {
         if self.places.is_watched() {
             self.ended.push_back(EndedView { at: self.version + 1, ..ended() });
@@ -124,31 +124,31 @@ impl Stage {
         self.version += 1;
     }
 
-    /// Somebody wants to look.
+    /// Takes a request for a view.
     pub fn ask(&mut self, look: Look) {
         self.looks.push(look);
     }
 
-    /// Shows `view`, which it hands the slots of a page, to those who have not seen it, if there are any.
+    /// Sends `view`, made for this page size, to those who have not seen this version, if there are any.
     pub fn show(&mut self, view: impl FnOnce(usize) -> View) {
         if self.looks.is_empty() {
             return;
         }
-        // Those who have gone are forgotten.
-        self.looks.retain(|look| !look.shown.is_closed());
+        // Watchers that have gone are forgotten.
+        self.looks.retain(|look| !look.view.is_closed());
         let version = self.version;
         if self.looks.iter().all(|look| look.seen == version) {
             return;
         }
         let view = Arc::new(View { version, ended: self.ended.iter().cloned().collect(), ..view(self.page_size) });
         for look in self.looks.extract_if(.., |look| look.seen != version) {
-            let _ = look.shown.send(view.clone());
+            let _ = look.view.send(view.clone());
         }
     }
 }
 
-/// What a watcher sees, one view after the other, until the engine ends or the watcher goes.
-pub struct Watching {
+/// A watcher's stream of views, until the engine ends or the watcher goes.
+pub struct ViewStream {
     engine: Sender<Command>,
     seen: u64,
     look: Option<oneshot::Receiver<Arc<View>>>,
@@ -156,14 +156,14 @@ pub struct Watching {
     _place: OwnedSemaphorePermit,
 }
 
-impl Watching {
-    /// Begins with what is there now.
+impl ViewStream {
+    /// Begins with the current view.
     pub fn new(engine: Sender<Command>, place: OwnedSemaphorePermit) -> Self {
-        Watching { engine, seen: 0, look: None, pause: None, _place: place }
+        ViewStream { engine, seen: 0, look: None, pause: None, _place: place }
     }
 }
 
-impl Stream for Watching {
+impl Stream for ViewStream {
     type Item = Result<SentEvent, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -174,8 +174,8 @@ impl Stream for Watching {
         let mut look = match self.look.take() {
             Some(look) => look,
             None => {
-                let (shown, look) = oneshot::channel();
-                if self.engine.send(Command::Look(Look { seen: self.seen, shown })).is_err() {
+                let (view, look) = oneshot::channel();
+                if self.engine.send(Command::Look(Look { seen: self.seen, view })).is_err() {
                     return Poll::Ready(None);
                 }
                 look
@@ -192,7 +192,7 @@ impl Stream for Watching {
         };
         let shown = view.since(self.seen);
         self.seen = view.version;
-        self.pause = Some(Box::pin(sleep(PACE)));
+        self.pause = Some(Box::pin(sleep(BETWEEN_VIEWS)));
         Poll::Ready(serde_json::to_string(&shown).ok().map(|json| Ok(SentEvent::default().data(json))))
     }
 }

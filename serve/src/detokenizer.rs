@@ -1,46 +1,46 @@
-//! A text on its way out: from tokens to whole characters, up to a stop.
+//! The streaming detokenizer: from tokens to whole characters, up to a stop string.
 //!
 //! ```text
 //!   tokens   "The"  " end"  "."  "\n"  "\n"     stop "\n\n"
-//!   told     "The"  " end"  "."  –     the text ends; neither "\n" is told, nor its token
+//!   sent     "The"  " end"  "."  –     the sequence ends; neither "\n" nor its token is sent
 //! ```
 //!
-//! A token is told with the piece in which its first character is, so that tokens and characters never contradict each other.
+//! A token is sent with the piece that holds its first character, so that tokens and characters never contradict each other.
 
 use std::collections::VecDeque;
 
+use super::messages::{Piece, Token};
 use super::stops::Stops;
-use super::talk::{Piece, Token};
 use page_by_page::decode::scoring::Likely;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 
-/// The new part of a text, as far as it may be told.
-pub struct Voice<'t> {
+/// Turns the tokens of one sequence into pieces that can be sent.
+pub struct Detokenizer<'t> {
     stream: TextStream<'t>,
     stops: Stops,
-    /// Bytes and characters that were told.
-    told: usize,
-    told_chars: usize,
-    /// Tokens that were not told yet.
+    /// Bytes and characters that were sent.
+    sent: usize,
+    sent_chars: usize,
+    /// Tokens that were not sent yet.
     tokens: VecDeque<Token>,
-    /// Characters of the text, as far as they are whole.
+    /// Characters of the output, as far as they are whole.
     chars: usize,
     n_tokens: usize,
 }
 
-/// What a token brings.
-pub enum Heard {
-    /// What may be told now, perhaps nothing.
+/// What follows from a token.
+pub enum Output {
+    /// Output that can be sent now; it can be empty.
     Piece(Piece),
-    /// The last of the text: a stop follows.
+    /// The last of the output: a stop string follows.
     Stopped(Piece),
 }
 
-impl<'t> Voice<'t> {
-    /// A text with no new token yet.
+impl<'t> Detokenizer<'t> {
+    /// For a sequence without a token.
     pub fn new(tokenizer: &'t Tokenizer, stops: Vec<String>) -> Self {
         let (stream, stops) = (tokenizer.stream(), Stops::new(stops));
-        Voice { stream, stops, told: 0, told_chars: 0, tokens: VecDeque::new(), chars: 0, n_tokens: 0 }
+        Detokenizer { stream, stops, sent: 0, sent_chars: 0, tokens: VecDeque::new(), chars: 0, n_tokens: 0 }
     }
 
     /// Tokens so far.
@@ -48,52 +48,52 @@ impl<'t> Voice<'t> {
         self.n_tokens
     }
 
-    /// What was told so far.
-    pub fn told(&self) -> &str {
-        &self.stream.text()[..self.told]
+    /// What was sent so far.
+    pub fn sent(&self) -> &str {
+        &self.stream.text()[..self.sent]
     }
 
-    /// Characters of what was told so far.
-    pub fn told_chars(&self) -> usize {
-        self.told_chars
+    /// Characters sent so far.
+    pub fn sent_chars(&self) -> usize {
+        self.sent_chars
     }
 
     /// Takes one token.
     ///
     /// # Errors
     /// [`TokenizerError::Refused`].
-    pub fn push(&mut self, id: u32, likely: Option<Likely>) -> Result<Heard, TokenizerError> {
+    pub fn push(&mut self, id: u32, likely: Option<Likely>) -> Result<Output, TokenizerError> {
         self.n_tokens += 1;
         self.tokens.push_back(Token { id, offset: self.chars, likely });
         self.chars += self.stream.push(id)?.chars().count();
         if let Some(end) = self.stops.find(self.stream.text()) {
-            return Ok(Heard::Stopped(self.tell(end)));
+            return Ok(Output::Stopped(self.take(end)));
         }
         let safe = self.stops.safe(self.stream.text());
-        Ok(Heard::Piece(self.tell(safe)))
+        Ok(Output::Piece(self.take(safe)))
     }
 
-    /// The text gets no more tokens: what was held back of it, up to a stop if there is one after all; and whether there is.
+    /// Ends the sequence. Returns what was held back, up to a stop string if there is one after all, and whether there is.
     ///
     /// # Errors
     /// [`TokenizerError::Refused`].
     pub fn finish(&mut self) -> Result<(Piece, bool), TokenizerError> {
         self.stream.finish()?;
         if let Some(end) = self.stops.find(self.stream.text()) {
-            return Ok((self.tell(end), true));
+            return Ok((self.take(end), true));
         }
-        let mut piece = self.tell(self.stream.text().len());
-        // Those that stand for nothing.
+        let mut piece = self.take(self.stream.text().len());
+        // Tokens that stand for no characters.
         piece.tokens.extend(self.tokens.drain(..));
         Ok((piece, false))
     }
 
-    /// What lies between what was told and `end`, in bytes.
-    fn tell(&mut self, end: usize) -> Piece {
-        let text = self.stream.text().get(self.told..end).unwrap_or_default().to_string();
-        self.told += text.len();
-        self.told_chars += text.chars().count();
-        let n_tokens = self.tokens.partition_point(|token| token.offset < self.told_chars);
+    /// The output from what was sent up to byte `end`.
+    fn take(&mut self, end: usize) -> Piece {
+        let text = self.stream.text().get(self.sent..end).unwrap_or_default().to_string();
+        self.sent += text.len();
+        self.sent_chars += text.chars().count();
+        let n_tokens = self.tokens.partition_point(|token| token.offset < self.sent_chars);
         Piece { text, tokens: self.tokens.drain(..n_tokens).collect(), ..Piece::default() }
     }
 }
@@ -108,15 +108,15 @@ mod tests {
         Tokenizer::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller")).unwrap()
     }
 
-    /// The pieces of a text, its end, and whether a stop ended it.
-    fn told(tokens: &[u32], stops: &[&str]) -> (Vec<Piece>, bool) {
+    /// The pieces of a sequence, and whether a stop string ended it.
+    fn pieces_of(tokens: &[u32], stops: &[&str]) -> (Vec<Piece>, bool) {
         let tokenizer = storyteller();
-        let mut voice = Voice::new(&tokenizer, stops.iter().map(ToString::to_string).collect());
+        let mut voice = Detokenizer::new(&tokenizer, stops.iter().map(ToString::to_string).collect());
         let mut pieces = Vec::new();
         for token in tokens {
             match voice.push(*token, None).unwrap() {
-                Heard::Piece(piece) => pieces.push(piece),
-                Heard::Stopped(piece) => {
+                Output::Piece(piece) => pieces.push(piece),
+                Output::Stopped(piece) => {
                     pieces.push(piece);
                     return (pieces, true);
                 }
@@ -136,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn every_token_is_told_once_with_whole_characters() {
+    fn every_token_is_sent_once_with_whole_characters() {
         let expected = "The dragon 🐉 said: naïve, très cher, 你好!";
         let tokens = storyteller().encode(expected).unwrap();
-        let (pieces, stopped) = told(&tokens, &["never"]);
+        let (pieces, stopped) = pieces_of(&tokens, &["never"]);
         assert_eq!((text(&pieces).as_str(), ids(&pieces), stopped), (expected, tokens.clone(), false));
         assert!(pieces.iter().all(|piece| !piece.text.contains('\u{FFFD}')));
         let dragon = pieces.iter().find(|piece| piece.text.contains('🐉')).unwrap();
@@ -149,27 +149,27 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_is_never_whole_is_told_at_the_end() {
+    fn a_character_that_is_never_whole_is_sent_at_the_end() {
         let tokens = storyteller().encode("a🐉").unwrap();
         let cut = &tokens[..tokens.len() - 1];
-        let (pieces, _) = told(cut, &[]);
+        let (pieces, _) = pieces_of(cut, &[]);
         assert!(text(&pieces).starts_with("a\u{FFFD}"), "{pieces:?}");
         assert_eq!(ids(&pieces), cut);
     }
 
     #[test]
-    fn neither_a_stop_nor_its_tokens_are_told() {
+    fn neither_a_stop_string_nor_its_tokens_are_sent() {
         let tokenizer = storyteller();
         let whole = "The king had a dragon.\nThe end.";
         let tokens = tokenizer.encode(whole).unwrap();
         for stop in ["dragon", " dragon", "rag", "\nThe", "."] {
-            let (pieces, stopped) = told(&tokens, &[stop]);
+            let (pieces, stopped) = pieces_of(&tokens, &[stop]);
             let expected = &whole[..whole.find(stop).unwrap()];
             assert_eq!((text(&pieces).as_str(), stopped), (expected, true), "{stop}");
             let shown = ids(&pieces);
             assert!(tokens.starts_with(&shown), "{stop}");
             let before = tokenizer.decode(&tokens[..shown.len()]).unwrap();
-            assert!(before.starts_with(expected), "{stop}: {before} has all that is told");
+            assert!(before.starts_with(expected), "{stop}: {before} has all that is sent");
             let without = tokenizer.decode(&tokens[..shown.len() - 1]).unwrap();
             assert!(without.len() < expected.len(), "{stop}: and no token more");
         }

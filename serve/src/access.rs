@@ -1,12 +1,12 @@
-//! Who may ask, and how much: the checks that every request passes first.
+//! Access: the checks that every request passes first.
 //!
-//! - *The key.* Where there is one, each request but `/health` has to bring it: `Authorization: Bearer KEY`. A browser cannot
-//!   do that for the first page that it opens; so `/` comes without, and nothing is in it before somebody types the key.
-//! - *The name.* A web page can give its own name the address 127.0.0.1, and then ask any server on the computer of whoever
-//!   reads it ([DNS rebinding](https://en.wikipedia.org/wiki/DNS_rebinding)). Its requests bear that name. So a server without a
-//!   key answers only to the names of this computer.
-//! - *The kind.* A body has to be declared as JSON. A web page cannot do that unasked for another server than its own.
-//! - *The size.* A body may have so many bytes, and take so long to come.
+//! - *The key.* A server with a key asks every request except `/health` for it: `Authorization: Bearer KEY`. A browser can't
+//!   send that with the first page it opens, so `/` needs no key and shows nothing until the reader types it.
+//! - *The host.* A web page can point its own name at 127.0.0.1 and then reach any server on its reader's computer
+//!   ([DNS rebinding](https://en.wikipedia.org/wiki/DNS_rebinding)). Its requests carry that name in `Host`. So a server without
+//!   a key answers only to the names of the local computer.
+//! - *The type.* A body must be declared as JSON, which a web page can't do for a server other than its own.
+//! - *The size.* A body has a limited number of bytes and a limited time to arrive.
 
 use std::future::poll_fn;
 use std::hint::black_box;
@@ -21,26 +21,27 @@ use tokio::time::timeout;
 
 use super::refusal::Refusal;
 
-/// How many times as large as a body may be is one that is refused when it has come, and not before.
-const LISTENED_TO: usize = 32;
+/// A body of up to this many times the limit is read to its end before it is refused, because most clients read no answer
+/// before they have sent everything.
+const READ_TO_END: usize = 32;
 
-/// Who may ask.
+/// Which requests are answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// Whoever has this key.
+pub enum Access {
+    /// Those with this key.
     Key(String),
-    /// Whoever asks for this computer by a name of its own.
-    ThisComputer,
+    /// Those whose host is a name of the local computer.
+    Loopback,
 }
 
-impl Guard {
-    /// Refuses a request that may not be answered.
+impl Access {
+    /// Refuses a request that must not be answered.
     ///
     /// # Errors
-    /// [`Refusal`]: 401 for a key that is missing or wrong, 403 for a name that is not this computer's.
+    /// [`Refusal`]: 401 for a key that is missing or wrong, 403 for a host that is not the local computer.
     pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         match self {
-            Guard::Key(key) => {
+            Access::Key(key) => {
                 let given = headers.get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
                 let (scheme, given) = given.split_at_checked(7).unwrap_or_default();
                 if scheme.eq_ignore_ascii_case(b"bearer ") && is_same(key.as_bytes(), given) {
@@ -49,21 +50,21 @@ impl Guard {
                 let message = "the API key is missing or wrong; send it as Authorization: Bearer KEY";
                 Err(Refusal::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message))
             }
-            Guard::ThisComputer => self.check_name(uri, headers),
+            Access::Loopback => self.check_name(uri, headers),
         }
     }
 
-    /// The same without the key: only whether the name is right that the request bears.
+    /// The same without the key: checks only the host.
     ///
     /// # Errors
     /// [`Refusal`]: 403.
     pub fn check_name(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         match self {
-            Guard::Key(_) => Ok(()),
-            Guard::ThisComputer => {
+            Access::Key(_) => Ok(()),
+            Access::Loopback => {
                 let in_headers = headers.get(HOST).and_then(|host| host.to_str().ok());
                 let host = uri.authority().map(|authority| authority.as_str()).or(in_headers);
-                if host.is_some_and(is_this_computer) && headers.get_all(HOST).iter().count() <= 1 {
+                if host.is_some_and(is_local) && headers.get_all(HOST).iter().count() <= 1 {
                     return Ok(());
                 }
                 let message =
@@ -74,21 +75,21 @@ impl Guard {
     }
 }
 
-/// Refuses what a page of another site has asked for: it could not read the answer, but take a place that is there for few.
+/// Refuses a request from a page of a different site: it couldn't read the answer, but would occupy a watcher's place.
 ///
 /// # Errors
 /// [`Refusal`]: 403.
 pub fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
-    // Browsers say so, and no page can say otherwise.
+    // Browsers set this header, and no page can change it.
     let site = headers.get("sec-fetch-site").map_or(&b"none"[..], |site| site.as_bytes());
     if matches!(site, b"none" | b"same-origin") {
         return Ok(());
     }
-    let message = "this is shown to the page of this server only; open the server's address in the browser";
+    let message = "only this server's own page gets this; open the server's address in the browser";
     Err(Refusal::new(StatusCode::FORBIDDEN, Some("another_site"), message))
 }
 
-/// Takes as long whatever the first difference is. That they differ in length may be seen.
+/// Takes the same time wherever the first difference is; only the length can be inferred.
 fn is_same(key: &[u8], given: &[u8]) -> bool {
     let mut difference = key.len() ^ given.len();
     for (place, byte) in key.iter().enumerate() {
@@ -98,20 +99,20 @@ fn is_same(key: &[u8], given: &[u8]) -> bool {
     difference == 0
 }
 
-/// Whether a `Host` with or without a port is a name that only this computer has.
-fn is_this_computer(host: &str) -> bool {
+/// Whether a `Host`, with or without a port, names the local computer.
+fn is_local(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(v6) => v6.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
-    let is_local = |address: IpAddr| address.is_loopback();
-    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_local)
+    let is_loopback = |address: IpAddr| address.is_loopback();
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
 }
 
-/// The body of a request, if it is JSON, of at most so many bytes, and there in time.
+/// The body of a request, if it is JSON, has at most `at_most` bytes, and arrives in time.
 ///
 /// # Errors
-/// [`Refusal`]: 415, 413, 408; 400 if it does not come whole.
+/// [`Refusal`]: 415, 413, 408; 400 if it is incomplete.
 pub async fn body(request: Request<Body>, at_most: usize, within: Duration) -> Result<Vec<u8>, Refusal> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
@@ -120,19 +121,18 @@ pub async fn body(request: Request<Body>, at_most: usize, within: Duration) -> R
     }
     let read = timeout(within, read(request.into_body(), at_most)).await;
     read.unwrap_or_else(|_| {
-        let message = format!("the body has not come within {} seconds", within.as_secs());
+        let message = format!("the body has not arrived within {} seconds", within.as_secs());
         Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, None, message))
     })
 }
 
 async fn read(mut body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
-    // Most clients hear an answer only when they have sent all. What is too large for that, too, ends here.
-    let listened_to = at_most.saturating_mul(LISTENED_TO);
+    let read_to_end = at_most.saturating_mul(READ_TO_END);
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let (mut bytes, mut len) = (Vec::new(), 0);
-    while declared <= listened_to && len <= listened_to {
+    while declared <= read_to_end && len <= read_to_end {
         let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await else { break };
-        let broken = |_| Refusal::new(StatusCode::BAD_REQUEST, None, "the body has not come whole");
+        let broken = |_| Refusal::new(StatusCode::BAD_REQUEST, None, "the body is incomplete");
         if let Ok(data) = frame.map_err(broken)?.into_data() {
             len += data.len();
             if len <= at_most {
@@ -141,7 +141,8 @@ async fn read(mut body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
         }
     }
     if declared.max(len) > at_most {
-        let message = format!("the body has more than the {at_most} bytes that are read; send a shorter prompt");
+        let message =
+            format!("the body has more than {at_most} bytes, the limit of this server; send a shorter prompt");
         return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, None, message));
     }
     Ok(bytes)
@@ -151,7 +152,7 @@ async fn read(mut body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
 mod tests {
     use super::*;
 
-    fn checked(guard: &Guard, uri: &str, headers: &[(&'static str, &str)]) -> u16 {
+    fn checked(guard: &Access, uri: &str, headers: &[(&'static str, &str)]) -> u16 {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
@@ -160,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn only_the_names_of_this_computer_are_answered_to() {
-        let guard = Guard::ThisComputer;
+    fn only_the_names_of_the_local_computer_are_answered() {
+        let guard = Access::Loopback;
         for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:80", "127.1.2.3", "[::1]:8080", "[::1]"] {
             assert_eq!(checked(&guard, "/", &[("host", host)]), 200, "{host}");
         }
@@ -185,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_asked_for_whole() {
-        let guard = Guard::Key("sesame".into());
+    fn the_whole_key_is_compared() {
+        let guard = Access::Key("sesame".into());
         let status = |value: &str| checked(&guard, "/", &[("authorization", value), ("host", "evil.example")]);
         assert_eq!(status("Bearer sesame"), 200);
         assert_eq!(status("bearer sesame"), 200);

@@ -1,0 +1,142 @@
+//! The messages between the two sides of the server: the threads that talk to clients, and the one thread that generates.
+//!
+//! ```text
+//!   http ── Submit(request, events) ──► engine    accepted, or refused with the reason
+//!   http ◄── Piece, Piece, …, Finished ─ engine   for each sequence of the request
+//!   http ── drops its end of events ──► engine    the client has gone: its sequences are cancelled before the next step
+//!   http ── Cancel, Look ─────────────► engine    from the page view
+//! ```
+
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::refusal::Refusal;
+use super::views::Look;
+use page_by_page::decode::sampler::Sampling;
+use page_by_page::decode::scoring::Likely;
+use page_by_page::serving::schedule::SequenceId;
+
+/// A message to the engine.
+pub enum Command {
+    /// Generate these sequences.
+    Submit(NewRequest),
+    /// Cancel a sequence, whichever client asked for it.
+    Cancel {
+        /// Its id.
+        sequence: SequenceId,
+        /// Receives whether there is such a sequence.
+        is_known: oneshot::Sender<bool>,
+    },
+    /// Send a view of the pages.
+    Look(Look),
+    /// Accept no more requests, and finish those under way.
+    Stop {
+        /// When the last one is cut off.
+        until: Instant,
+    },
+}
+
+/// The sequences of a request. They are accepted together, or not at all.
+pub struct NewRequest {
+    /// The sequences.
+    pub sequences: Vec<NewSequence>,
+    /// Where their output goes. A client that has gone closes it.
+    pub events: mpsc::UnboundedSender<Event>,
+    /// Receives whether the request was accepted.
+    pub accepted: oneshot::Sender<Result<(), Refusal>>,
+    /// When the request arrived.
+    pub arrived: Instant,
+    /// When it is cut off.
+    pub until: Instant,
+}
+
+/// A sequence to generate.
+pub struct NewSequence {
+    /// Its prompt: at least one token.
+    pub prompt: Vec<u32>,
+    /// Tokens to generate at most.
+    pub max_new_tokens: usize,
+    /// How its tokens are sampled.
+    pub sampling: Sampling,
+    /// Strings that end it.
+    pub stops: Vec<String>,
+    /// Report the log probability of each token, and of this many of the likeliest.
+    pub logprobs: Option<usize>,
+    /// Report them for the tokens of the prompt, too.
+    pub is_scored: bool,
+}
+
+/// What happens to the sequences of a request. `index`: which one, by its place in the request.
+#[derive(Debug)]
+pub enum Event {
+    /// A sequence has new output.
+    Piece {
+        /// Which sequence.
+        index: usize,
+        /// Its new output.
+        piece: Piece,
+    },
+    /// A sequence is finished.
+    Finished {
+        /// Which sequence.
+        index: usize,
+        /// The last of its output.
+        piece: Piece,
+        /// Why it ended, and what it cost.
+        end: Finished,
+    },
+    /// None of the sequences goes on.
+    Failed(Refusal),
+}
+
+/// New output: whole characters, and the tokens that begin in them.
+#[derive(Debug, Default)]
+pub struct Piece {
+    /// With the first piece of a sequence whose prompt is scored: the score of each token of the prompt but the first.
+    pub scores: Option<Vec<Likely>>,
+    /// The characters.
+    pub text: String,
+    /// The tokens. One that stands for a part of a character comes with the whole of it.
+    pub tokens: Vec<Token>,
+    /// With the last piece of a sequence whose prompt is scored: the token that ended it, if one did. It is not part of the output.
+    pub end: Option<Token>,
+}
+
+impl Piece {
+    /// True if there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.scores.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end.is_none()
+    }
+
+    /// Adds the next piece.
+    pub fn append(&mut self, next: Piece) {
+        self.scores = self.scores.take().or(next.scores);
+        self.text.push_str(&next.text);
+        self.tokens.extend(next.tokens);
+        self.end = next.end;
+    }
+}
+
+/// A generated token.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Characters of the output before it.
+    pub offset: usize,
+    /// Its log probability and the likeliest others, if they were asked for.
+    pub likely: Option<Likely>,
+}
+
+/// How a sequence ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// `stop` after an end-of-text token or a stop string, `length` with all tokens that were asked for, `abort` if it was
+    /// cancelled from the page view.
+    pub reason: &'static str,
+    /// Tokens generated, including those of a stop string that is not sent.
+    pub new_tokens: usize,
+    /// Cached tokens of the prompt.
+    pub cached: usize,
+}
