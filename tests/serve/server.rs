@@ -108,7 +108,7 @@ fn a_greedy_text_is_the_one_that_generate_tells() {
         assert_eq!(choice["text"], story["text"], "{prompt}");
         assert_eq!(
             (&choice["token_ids"], &choice["prompt_token_ids"]),
-            (&story["tokens"]["new"], &story["tokens"]["prompt"])
+            (&story["tokens"]["generated"], &story["tokens"]["prompt"])
         );
         let n_prompt = alone.tokenizer.encode(prompt).unwrap().len();
         let n_new = choice["token_ids"].as_array().unwrap().len();
