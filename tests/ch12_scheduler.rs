@@ -905,7 +905,7 @@ mod checks {
     fn given_a_step_needs_tokens_and_texts() {
         let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 3));
         for (tokens, sequences) in [(0, 1), (1, 0), (0, 0)] {
-            let limits = StepLimits { tokens, sequences: sequences };
+            let limits = StepLimits { tokens, sequences };
             let found = Scheduler::new(&slab, keeps_nothing(4), limits, &[]).err();
             same!(found, Some(ScheduleError::NoStep(limits)), "Scheduler::new with {limits:?}");
         }

@@ -691,7 +691,7 @@ mod checks {
     }
 
     fn setup(n_pages: usize, tokens: usize, sequences: usize) -> Setup {
-        Setup { page_size: 4, n_pages, limits: StepLimits { tokens, sequences: sequences }, keeps_prefixes: true }
+        Setup { page_size: 4, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes: true }
     }
 
     fn arrive(name: u32, prompt: usize, max_new_tokens: usize) -> Event {
