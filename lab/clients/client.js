@@ -69,7 +69,7 @@ async function main() {
 
   const samples = generate(BEGINNINGS[1], '--samples', '3', '--seed', '41', '--max-new-tokens', '30');
   const asked = { model: 'storyteller', prompt: BEGINNINGS[1], n: 3, seed: 41, max_tokens: 30 };
-  same('samples', texts(await client.completions.create(asked)), samples.texts.map((text) => text.text));
+  same('samples', texts(await client.completions.create(asked)), samples.outputs.map((text) => text.text));
 
   const told = greedy('user: Tell me a story.\nteller:', 30);
   const messages = [{ role: 'user', content: ' Tell me a story. ' }];

@@ -86,7 +86,7 @@ for story in stories:
 
 samples = generate(BEGINNINGS[1], "--samples", "3", "--seed", "41", "--max-new-tokens", "30")
 several = client.completions.create(model="storyteller", prompt=BEGINNINGS[1], n=3, seed=41, max_tokens=30)
-same("samples", [choice.text for choice in several.choices], [text["text"] for text in samples["texts"]])
+same("samples", [choice.text for choice in several.choices], [text["text"] for text in samples["outputs"]])
 
 story = greedy(BEGINNINGS[0], 60)["text"]
 stop = story[40:46]

@@ -25,7 +25,6 @@ mod simulation;
 mod stories;
 mod talking;
 mod workload;
-mod workload_serving;
 
 /// These tests run on the reference: they stand on no chapter of a reader's.
 mod whose_code {

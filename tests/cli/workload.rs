@@ -1,141 +1,8 @@
-//! Workloads: counters that anybody can count again, and what is refused.
+//! `workload` and `workload serving`: counters that are the same on every machine, and what is refused.
 
 use std::process::Command;
 
-use page_by_page::cache::CacheError;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::chain::{Chain, FirstOut};
-use page_by_page::workload::{PageCounters, Pages, Request, Trace, WorkloadError, run};
-use serde_json::Value;
-
-/// With the prefix cache of chapter 11, or with none.
-fn pages(n_pages: usize, page_size: usize, with_prefixes: bool) -> Pages {
-    let prefixes = with_prefixes.then(|| Box::new(PrefixCache::new(page_size).unwrap()) as Box<dyn Prefixes>);
-    Pages::new(n_pages, page_size, prefixes).unwrap()
-}
-
-/// A whole trace in a pool of pages of 16.
-fn counters(trace: Trace, n_pages: usize, with_prefixes: bool) -> PageCounters {
-    let mut memory = pages(n_pages, 16, with_prefixes);
-    run(trace.requests(trace.n_requests()), trace.running(), &mut memory, || ()).unwrap()
-}
-
-/// As the tables print it.
-fn percent(share: f64) -> String {
-    format!("{:.1}", 100.0 * share)
-}
-
-/// Pages allocated, tokens found, of how many, utilisation, fragmentation, steps.
-fn in_short(counters: PageCounters) -> (u64, u64, u64, String, String, u64) {
-    let PageCounters { pages_allocated, cached_tokens, prompt_tokens, utilisation, fragmentation, steps, .. } =
-        counters;
-    (pages_allocated, cached_tokens, prompt_tokens, percent(utilisation), percent(fragmentation), steps)
-}
-
-#[test]
-fn shared_and_unique_count_what_was_published() {
-    let expected = (1643, 19_136, 27_382, "12.9".into(), "5.7".into(), 1049);
-    assert_eq!(in_short(counters(Trace::Shared, 512, true)), expected);
-    let expected = (2839, 0, 27_382, "23.7".into(), "5.7".into(), 1049);
-    assert_eq!(in_short(counters(Trace::Shared, 512, false)), expected);
-    for with_prefixes in [true, false] {
-        let expected = (2070, 0, 14_096, "16.1".into(), "8.5".into(), 1085);
-        assert_eq!(in_short(counters(Trace::Unique, 512, with_prefixes)), expected);
-    }
-}
-
-#[test]
-fn the_shared_beginning_is_found_down_to_the_smallest_pool() {
-    for n_pages in [13, 14, 20, 40, 100, 512, 5000] {
-        let counters = counters(Trace::Shared, n_pages, true);
-        assert_eq!((counters.requests, counters.pages_allocated), (300, 1643), "{n_pages} pages");
-        assert_eq!((counters.cached_tokens, percent(counters.hit_rate).as_str()), (19_136, "69.9"), "{n_pages} pages");
-    }
-}
-
-#[test]
-fn chats_find_less_in_a_smaller_pool() {
-    for (n_pages, hit_rate, evicted) in [(500, "84.4", 0), (300, "60.7", 506), (100, "29.8", 1238)] {
-        let counters = counters(Trace::Chats, n_pages, true);
-        let found = (counters.requests, percent(counters.hit_rate), counters.pages_evicted);
-        assert_eq!(found, (120, hit_rate.into(), evicted), "{n_pages} pages");
-        assert_eq!(counters.prompt_tokens, 27_473);
-    }
-}
-
-#[test]
-fn documents_are_found_while_their_tails_go_first() {
-    let counters = counters(Trace::Documents, 130, true);
-    assert_eq!((counters.requests, counters.prompt_tokens, counters.cached_tokens), (80, 41_760, 32_832));
-    assert_eq!((percent(counters.hit_rate).as_str(), counters.pages_evicted), ("78.6", 539));
-}
-
-#[test]
-fn documents_are_never_found_where_their_heads_go_first() {
-    let mut memory = Chain::new(130, 16, FirstOut::Heads).unwrap();
-    let counters = run(Trace::Documents.requests(80), 1, &mut memory, || ()).unwrap();
-    assert_eq!((counters.requests, counters.cached_tokens), (80, 0));
-    let (code, stdout, _) = program(&["documents", "--evict", "heads", "--json"]);
-    let report: Value = serde_json::from_str(&stdout).unwrap();
-    assert_eq!((code, report["evict"].as_str()), (0, Some("heads")));
-    assert_eq!(report["runs"][0]["hit_rate"].as_f64(), Some(0.0));
-}
-
-#[test]
-fn a_page_is_evicted_is_kept_or_was_never_full() {
-    for (trace, n_pages) in [(Trace::Shared, 60), (Trace::Unique, 200), (Trace::Chats, 150), (Trace::Documents, 140)] {
-        let counters = counters(trace, n_pages, true);
-        let part_filled = |request: &Request| !request.tokens.len().is_multiple_of(16);
-        let tails = trace.requests(trace.n_requests()).filter(part_filled).count() as u64;
-        let kept = counters.pages_allocated - counters.pages_evicted - tails;
-        // At the end, all pages but those that were not full hold something.
-        let n_pages = n_pages as u64;
-        assert!((n_pages - 16..=n_pages).contains(&kept), "{}: {kept} of {n_pages}", trace.name());
-    }
-}
-
-#[test]
-fn requests_are_the_same_whenever_they_are_made() {
-    for trace in Trace::ALL {
-        let requests: Vec<Request> = trace.requests(trace.n_requests()).collect();
-        assert_eq!(requests.len(), trace.n_requests());
-        assert!(requests.iter().all(|request| (1..request.tokens.len()).contains(&request.n_prompt)));
-        assert!(trace.requests(7).eq(requests[..7].iter().cloned()), "{}", trace.name());
-    }
-    let first = Trace::Shared.requests(1).next().unwrap();
-    assert_eq!(first.tokens[..64], (5000..5064).collect::<Vec<u32>>());
-    let unique: Vec<Request> = Trace::Unique.requests(2).collect();
-    assert_eq!((unique[0].tokens[3], unique[1].tokens[3]), (3, 10_003));
-}
-
-#[test]
-fn a_text_that_no_pool_of_this_size_holds_is_refused_by_number() {
-    let text = |tokens| Request { tokens: vec![7; tokens], n_prompt: 2 };
-    let refused = run([text(8), text(9)], 2, &mut pages(2, 4, true), || ());
-    assert_eq!(refused, Err(WorkloadError::NeverFits { number: 2, tokens: 9, needed: 3, n_pages: 2 }));
-    assert_eq!(run([text(8)], 0, &mut pages(2, 4, true), || ()), Err(WorkloadError::NoneRuns));
-    assert_eq!(run([], 1, &mut pages(2, 4, true), || ()), Ok(PageCounters::default()));
-    assert_eq!(Pages::new(0, 4, None).err(), Some(CacheError::NoPages));
-    assert_eq!(Pages::new(4, 0, None).err(), Some(CacheError::NoSlots));
-}
-
-#[test]
-fn steps_utilisation_and_fragmentation_by_hand() {
-    // Pages of 4, a pool of 5, one text of 3 + 3 tokens: after the first step 4 tokens in 1 page, after the second 5 in 2,
-    // after the third it has ended.
-    let text = Request { tokens: vec![7; 6], n_prompt: 3 };
-    let counters = run([text.clone()], 4, &mut pages(5, 4, false), || ()).unwrap();
-    assert_eq!((counters.steps, counters.pages_allocated, counters.prompt_tokens), (3, 2, 3));
-    assert_eq!(counters.utilisation, (1.0 + 2.0 + 0.0) / 3.0 / 5.0);
-    assert_eq!(counters.fragmentation, (0.0 + 3.0 / 8.0 + 0.0) / 3.0);
-
-    // Twice, one after the other: of 3 tokens no page is full. The 6 tokens leave a page, a prompt of 5 finds it.
-    let longer = Request { tokens: vec![7; 6], n_prompt: 5 };
-    let counters = run([text, longer], 1, &mut pages(5, 4, true), || ()).unwrap();
-    assert_eq!((counters.cached_tokens, counters.prompt_tokens, counters.hit_rate), (4, 8, 0.5));
-    assert_eq!((counters.steps, counters.pages_allocated, counters.pages_evicted), (4, 3, 0));
-}
+use serde_json::{Value, json};
 
 /// The program with these arguments: exit code, standard output, standard error.
 fn program(arguments: &[&str]) -> (i32, String, String) {
@@ -197,4 +64,70 @@ fn what_makes_no_sense_is_refused_in_words() {
     let (code, stdout, stderr) = program(&["lectures"]);
     assert_eq!((code, stdout.as_str()), (2, ""));
     assert!(stderr.starts_with("error: unrecognized subcommand 'lectures'"), "{stderr}");
+}
+
+#[test]
+fn documents_are_never_found_where_their_heads_go_first() {
+    let (code, stdout, _) = program(&["documents", "--evict", "heads", "--json"]);
+    let report: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, report["evict"].as_str()), (0, Some("heads")));
+    assert_eq!(report["runs"][0]["hit_rate"].as_f64(), Some(0.0));
+}
+
+/// What a command prints with `--json`.
+fn serving_report(arguments: &[&str]) -> Value {
+    let (code, stdout, stderr) = program(&[&["serving"], arguments, &["--json"]].concat());
+    assert_eq!((code, stderr.as_str()), (0, ""), "{arguments:?}");
+    serde_json::from_str(&stdout).unwrap()
+}
+
+#[test]
+fn the_numbers_are_the_same_on_every_machine() {
+    for (arguments, expected) in [
+        (
+            &[] as &[&str],
+            json!({ "steps": 2586, "computed": 69572, "computed_again": 5356, "found": 8352, "preemptions": 80, "peak_pages": 128, "elapsed_ms": 39774.4, "p99": 1721.252, "in_time": 230 }),
+        ),
+        (
+            &["--rate", "4"],
+            json!({ "steps": 5969, "computed": 64628, "computed_again": 124, "found": 8064, "preemptions": 3, "peak_pages": 128, "elapsed_ms": 77179.651, "p99": 110.84, "in_time": 300 }),
+        ),
+        (
+            &["--no-prefix-cache", "--pages", "64"],
+            json!({ "steps": 5314, "computed": 91130, "computed_again": 18562, "found": 0, "preemptions": 104, "peak_pages": 64, "elapsed_ms": 71366.0, "p99": 31857.359, "in_time": 11 }),
+        ),
+        (
+            &["--trace", "b"],
+            json!({ "steps": 406, "computed": 10661, "computed_again": 0, "found": 0, "preemptions": 0, "peak_pages": 26, "elapsed_ms": 6192.2, "p99": 4881.4, "in_time": 4 }),
+        ),
+    ] {
+        let report = serving_report(arguments);
+        let found: Value = json!({
+            "steps": report["steps"], "computed": report["computed"], "computed_again": report["computed_again"],
+            "found": report["found"], "preemptions": report["preemptions"], "peak_pages": report["peak_pages"],
+            "elapsed_ms": report["elapsed_ms"], "p99": report["first_token_ms"]["p99"],
+            "in_time": report["goodput"]["requests"],
+        });
+        assert_eq!(found, expected, "{arguments:?}");
+    }
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    for (arguments, says) in [
+        (&["--rate", "0"] as &[&str], "error: --rate is 0; requests come from 0.001 to 1,000,000 times a second\n"),
+        (&["--rate", "-3"], "error: --rate is -3; "),
+        (&["--rate", "nan"], "error: --rate is NaN; "),
+        (&["--requests", "0"], "error: --requests is 0; a workload takes from 1 to 100,000\n"),
+        (
+            &["--trace", "b", "--seed", "3"],
+            "error: trace b has its own 16 requests, all there at the start; leave out ",
+        ),
+        (&["--budget", "0"], "error: a step of 0 tokens and 16 sequences computes nothing: "),
+        (&["--pages", "3"], "error: a prompt of "),
+    ] {
+        let (code, stdout, stderr) = program(&[&["serving"], arguments].concat());
+        assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}");
+        assert!(stderr.starts_with(says), "{arguments:?}: {stderr}");
+    }
 }

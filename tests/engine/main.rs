@@ -12,15 +12,20 @@ mod batch_checks;
 mod batch_invariance;
 mod beams;
 mod damaged_models;
+mod disk_tier;
 mod golden;
 mod graders;
 mod numbers;
 mod page_index;
 mod page_metadata;
 mod prefix_caches;
+mod row_formats;
 mod rules;
 mod serving;
+mod simulation;
 mod snapshot;
+mod workload;
+mod workload_serving;
 
 /// These tests run on the reference: they stand on no chapter of a reader's.
 mod whose_code {

@@ -1,7 +1,5 @@
 //! `workload serving`: requests that come by chance, and a scheduler that is busy in time that is counted.
 
-use std::process::Command;
-
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::PageSlab;
@@ -14,7 +12,6 @@ use page_by_page::workload::Request;
 use page_by_page::workload::serving::{
     Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
 };
-use serde_json::{Value, json};
 
 const COST: Cost = Cost { step: 10_000, token: 200 };
 
@@ -186,70 +183,4 @@ fn the_scheduler_serves_the_trace_of_tiny_llm_in_fewer_steps() {
     // There a chunk of a prompt is a pass of its own, beside 380 that decode.
     let chunks: usize = TINY_LLM.iter().map(|(prompt, _)| prompt.div_ceil(128)).sum();
     assert_eq!((counters.steps, 380 + chunks), (406, 463));
-}
-
-// The command
-
-fn program(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(crate::program::PROGRAM).args(["workload", "serving"]).args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
-/// What a command prints with `--json`.
-fn report(arguments: &[&str]) -> Value {
-    let (code, stdout, stderr) = program(&[arguments, &["--json"]].concat());
-    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
-    serde_json::from_str(&stdout).unwrap()
-}
-
-#[test]
-fn the_numbers_are_the_same_on_every_machine() {
-    for (arguments, expected) in [
-        (
-            &[] as &[&str],
-            json!({ "steps": 2586, "computed": 69572, "computed_again": 5356, "found": 8352, "preemptions": 80, "peak_pages": 128, "elapsed_ms": 39774.4, "p99": 1721.252, "in_time": 230 }),
-        ),
-        (
-            &["--rate", "4"],
-            json!({ "steps": 5969, "computed": 64628, "computed_again": 124, "found": 8064, "preemptions": 3, "peak_pages": 128, "elapsed_ms": 77179.651, "p99": 110.84, "in_time": 300 }),
-        ),
-        (
-            &["--no-prefix-cache", "--pages", "64"],
-            json!({ "steps": 5314, "computed": 91130, "computed_again": 18562, "found": 0, "preemptions": 104, "peak_pages": 64, "elapsed_ms": 71366.0, "p99": 31857.359, "in_time": 11 }),
-        ),
-        (
-            &["--trace", "b"],
-            json!({ "steps": 406, "computed": 10661, "computed_again": 0, "found": 0, "preemptions": 0, "peak_pages": 26, "elapsed_ms": 6192.2, "p99": 4881.4, "in_time": 4 }),
-        ),
-    ] {
-        let report = report(arguments);
-        let found: Value = json!({
-            "steps": report["steps"], "computed": report["computed"], "computed_again": report["computed_again"],
-            "found": report["found"], "preemptions": report["preemptions"], "peak_pages": report["peak_pages"],
-            "elapsed_ms": report["elapsed_ms"], "p99": report["first_token_ms"]["p99"],
-            "in_time": report["goodput"]["requests"],
-        });
-        assert_eq!(found, expected, "{arguments:?}");
-    }
-}
-
-#[test]
-fn options_that_make_no_sense_are_refused() {
-    for (arguments, says) in [
-        (&["--rate", "0"] as &[&str], "error: --rate is 0; requests come from 0.001 to 1,000,000 times a second\n"),
-        (&["--rate", "-3"], "error: --rate is -3; "),
-        (&["--rate", "nan"], "error: --rate is NaN; "),
-        (&["--requests", "0"], "error: --requests is 0; a workload takes from 1 to 100,000\n"),
-        (
-            &["--trace", "b", "--seed", "3"],
-            "error: trace b has its own 16 requests, all there at the start; leave out ",
-        ),
-        (&["--budget", "0"], "error: a step of 0 tokens and 16 sequences computes nothing: "),
-        (&["--pages", "3"], "error: a prompt of "),
-    ] {
-        let (code, stdout, stderr) = program(arguments);
-        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{arguments:?}");
-        assert!(stderr.starts_with(says), "{arguments:?}: {stderr}");
-    }
 }

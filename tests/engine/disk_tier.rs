@@ -1,0 +1,121 @@
+//! Pages are read from a file while others compute: nothing waits for a slow disk but the sequence whose pages they are.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::disk::file::FileDisk;
+use page_by_page::disk::tier::{SharedPrefixes, Tier};
+use page_by_page::disk::{Disk, PageShape};
+use page_by_page::model::Model;
+use page_by_page::serving::Serving;
+use page_by_page::serving::schedule::StepLimits;
+
+/// A file that can be read when its gate is open. Who stands before the gate for long gets an error.
+#[derive(Clone)]
+struct Gated {
+    file: FileDisk,
+    gate: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Gated {
+    fn open(path: &Path) -> Self {
+        Gated { file: FileDisk::open(path).unwrap(), gate: Arc::new((Mutex::new(true), Condvar::new())) }
+    }
+
+    fn set(&self, is_open: bool) {
+        *self.gate.0.lock().unwrap() = is_open;
+        self.gate.1.notify_all();
+    }
+}
+
+impl Disk for Gated {
+    fn len(&mut self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let (is_open, changed) = &*self.gate;
+        let shut = |is_open: &mut bool| !*is_open;
+        let (is_open, _) = changed.wait_timeout_while(is_open.lock().unwrap(), Duration::from_secs(20), shut).unwrap();
+        if !*is_open {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.file.read(offset, bytes)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write(offset, bytes)
+    }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        self.file.cut(len)
+    }
+}
+
+const PAGE_SIZE: usize = 4;
+
+fn model() -> Model {
+    Model::open(&crate::support::root().join("assets/storyteller")).unwrap()
+}
+
+/// An empty memory with this file behind it.
+fn serve<'m>(model: &'m Model, disk: &Gated) -> (Serving<'m>, Tier) {
+    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
+    let prefixes: SharedPrefixes = Rc::new(RefCell::new(Box::new(PrefixCache::new(PAGE_SIZE).unwrap())));
+    let shape = PageShape::of(model, PAGE_SIZE);
+    let tier = Tier::open(disk.clone(), shape, 1 << 24, prefixes.clone(), &slab).unwrap();
+    let limits = StepLimits { tokens: 16, sequences: 4 };
+    (Serving::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap(), tier)
+}
+
+/// Tells a text to its end, in however many steps.
+fn tell_one(serving: &mut Serving<'_>, tier: &mut Tier, prompt: &[u32]) -> Vec<u32> {
+    let greedy = Sampler::new(Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 });
+    serving.submit(prompt.to_vec(), 9, greedy).unwrap();
+    let mut tokens = Vec::new();
+    while !serving.is_done() {
+        let step = serving.step().unwrap();
+        tier.keep(serving.scheduler(), &step.generated).unwrap();
+        assert!(tier.arrived(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
+        tokens.extend(step.generated.into_iter().flat_map(|told| told.sequence.tokens));
+    }
+    tokens
+}
+
+#[test]
+fn others_compute_while_pages_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("some.pages");
+    let model = model();
+    let [prompt, other] = [(40..80).collect::<Vec<u32>>(), (90..107).collect()];
+    let expected = {
+        let (mut serving, mut tier) = serve(&model, &Gated::open(&path));
+        assert_eq!(tier.ask(&prompt).unwrap(), None, "there is nothing to wait for in a new file");
+        tell_one(&mut serving, &mut tier, &prompt)
+    };
+    let disk = Gated::open(&path);
+    let (mut serving, mut tier) = serve(&model, &disk);
+    disk.set(false);
+    let first = tier.ask(&prompt).unwrap().expect("pages to wait for");
+    let second = tier.ask(&prompt).unwrap().expect("the same pages to wait for");
+    assert_eq!(tier.counters().read, 9, "of 40 tokens all but one, in pages of 4, and none twice");
+    let told = tell_one(&mut serving, &mut tier, &other);
+    assert_eq!((told.len(), tier.counters().brought_back), (other.len() + 9, 0));
+    disk.set(true);
+    let mut tickets = tier.arrived(true).unwrap();
+    while tickets.len() < 2 {
+        let more = tier.arrived(true).unwrap();
+        assert!(!more.is_empty(), "{tickets:?} of two have come");
+        tickets.extend(more);
+    }
+    assert_eq!((tickets, tier.counters().brought_back), (vec![first, second], 9));
+    assert_eq!(tell_one(&mut serving, &mut tier, &prompt), expected);
+    assert_eq!(serving.totals().cached, 36);
+}

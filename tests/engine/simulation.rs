@@ -1,0 +1,141 @@
+//! The made-up world of chapter 15, the ten planted schedulers.
+
+use page_by_page::serving::schedule::StepLimits;
+use page_by_page::simulation::planted::{Bug, Planted};
+use page_by_page::simulation::{
+    Case, Event, MOST_SEQUENCES, Make, Rule, Setup, World, alone, chapter_12, examples, prompt, rule_broken, search,
+    story,
+};
+
+fn planted(bug: Option<Bug>) -> Box<Make<'static>> {
+    Box::new(move |slab, prefixes, limits| Planted::subject(bug, slab, prefixes, limits))
+}
+
+#[test]
+fn without_a_bug_the_planted_scheduler_is_that_of_chapter_12() {
+    for seed in 0..300 {
+        let case = Case::of_seed(seed, 80);
+        let mut plain = World::new(&planted(None), case.setup).unwrap();
+        let mut chapter = World::new(&chapter_12, case.setup).unwrap();
+        for (place, event) in case.events.iter().enumerate() {
+            let (plain, chapter) = (plain.apply(*event).unwrap(), chapter.apply(*event).unwrap());
+            assert_eq!(plain, chapter, "seed {seed}, event {place}: {event:?}");
+        }
+    }
+}
+
+/// A case finds little if hardly anything happens in it.
+#[test]
+fn a_lot_happens_in_the_cases() {
+    let (mut steps, mut preempted, mut found, mut ended, mut most, mut idle, mut refused) = (0, 0, 0, 0, 0, 0, 0);
+    for seed in 0..200 {
+        let case = Case::of_seed(seed, 100);
+        let mut world = World::new(&chapter_12, case.setup).unwrap();
+        for event in &case.events {
+            let scene = world.apply(*event).unwrap();
+            ended += scene.ended.len();
+            most = most.max(scene.after.alive.len());
+            if let Event::Arrive { .. } = event {
+                refused += usize::from(scene.before.alive == scene.after.alive && scene.ended.is_empty());
+            }
+            let Some(planned) = &scene.planned else { continue };
+            steps += 1;
+            idle += usize::from(planned.chunks.is_empty());
+            let ran = |id| scene.before.running.iter().any(|sequence| sequence.id == id);
+            let runs = |id| planned.seen.running.iter().any(|sequence| sequence.id == id);
+            preempted += scene.before.running.iter().filter(|sequence| !runs(sequence.id)).count();
+            let new = planned.seen.running.iter().filter(|sequence| !ran(sequence.id));
+            let reads = |id| planned.chunks.iter().find(|chunk| chunk.sequence == id).map_or(0, |chunk| chunk.tokens);
+            found += new.filter(|sequence| sequence.held > reads(sequence.id)).count();
+        }
+    }
+    assert_eq!(steps, 20_000);
+    assert_eq!(most, MOST_SEQUENCES);
+    let all = (preempted, found, ended, refused, idle);
+    for (what, number, least) in [
+        ("preempted", preempted, 300),
+        ("found in the prefix cache", found, 500),
+        ("ended", ended, 3_000),
+        ("refused or turned away", refused, 500),
+    ] {
+        assert!(number >= least, "{what}: {number} (preempted, found, ended, refused, idle: {all:?})");
+    }
+    assert!(idle < steps / 3, "{idle} of {steps} steps have no chunk");
+}
+
+#[test]
+fn the_examples_find_nothing() {
+    for bug in [None].into_iter().chain(Bug::ALL.map(Some)) {
+        let right = examples::pass(&planted(bug)).unwrap_or_else(|wrong| panic!("{bug:?}: {wrong}"));
+        assert_eq!(right, examples::all().len());
+    }
+    assert_eq!(examples::pass(&chapter_12), Ok(9));
+    // They can fail.
+    let greedy: Box<Make<'_>> = Box::new(|slab, prefixes, limits| {
+        Planted::subject(Some(Bug::FoundTooEarly), slab, prefixes, StepLimits { tokens: 2, ..limits })
+    });
+    let case = examples::all().remove(0).1;
+    let outcome = examples::watch(&greedy, &case, |_| {}).unwrap();
+    assert_eq!((outcome.wrong, outcome.lost), (0, 0));
+    let outcome = examples::watch(&planted(Some(Bug::CancelLeaks)), &examples::day(3000), |_| {}).unwrap();
+    assert!(outcome.lost > 20 && outcome.wrong == 0, "{outcome:?}");
+    let outcome = examples::watch(&chapter_12, &examples::day(3000), |_| {}).unwrap();
+    assert!(outcome.lost == 0 && outcome.wrong == 0 && outcome.ended > 700, "{outcome:?}");
+}
+
+#[test]
+fn each_bug_is_the_one_that_it_is_called() {
+    let names: Vec<&str> = Bug::ALL.iter().map(|bug| bug.name()).collect();
+    let source = include_str!("../../src/simulation/planted.rs");
+    for bug in Bug::ALL {
+        assert_eq!(names.iter().filter(|name| **name == bug.name()).count(), 1);
+        let reported = bug.reported();
+        assert!(source.contains(&format!("/// [{reported}](https://github.com/")), "{reported} is linked in the docs");
+        let number = reported.split('#').nth(1).unwrap();
+        assert!(source.contains(&format!("/{number}): ")), "the link of {reported} leads to its number");
+    }
+}
+
+#[test]
+fn the_stand_in_for_a_model_depends_on_every_token() {
+    let text = prompt(1, 8);
+    let (told, _) = alone(&text, 20);
+    let mut differ = 0;
+    for place in 0..8 {
+        let mut other = text.clone();
+        other[place] ^= 1 << 20;
+        differ += usize::from(alone(&other, 20).0 != told);
+    }
+    assert!(differ >= 7, "{differ} of 8");
+    let ends = (0..2000).filter(|alike| alone(&prompt(*alike, 5), 1).0.is_empty()).count();
+    assert!((60..200).contains(&ends), "{ends} of 2,000 end at once, about every 16th");
+    assert_eq!(prompt(1, 8)[..5], prompt(1, 5));
+}
+
+#[test]
+fn a_story_ends_with_what_was_seen() {
+    let setup =
+        Setup { page_size: 2, n_pages: 3, limits: StepLimits { tokens: 4, sequences: 2 }, keeps_prefixes: false };
+    let events =
+        vec![Event::Arrive { name: 9, alike: 0, prompt: 5, max_new_tokens: 1 }, Event::Step, Event::Cancel { name: 9 }];
+    let make = planted(Some(Bug::CancelLeaks));
+    let case = Case { setup, events };
+    let failure = page_by_page::chapters::ch15_simulation::run(&make, &case).unwrap_err();
+    assert_eq!(
+        story(&make, &case, &failure),
+        "3 pages of 2, budget 4, at most 2 sequences at a time, no prefix cache\n  \
+         sequence 0 arrives: 5 tokens, wants 1\n  \
+         step 1: sequence 0 computes 4\n  \
+         sequence 0 is cancelled\n  \
+         page 0: 1 owners, 0 known (rule: pages)\n"
+    );
+}
+
+#[test]
+fn a_broken_chapter_is_told_and_fails() {
+    let make = planted(Some(Bug::FoundTooEarly));
+    let found = search(&make, 0..400, 60, || {}).unwrap_err();
+    assert_eq!(found.failure.violation.rule, Rule::Output);
+    assert_eq!(rule_broken(&make, found.case.setup, &found.case.events), Some(Rule::Output));
+    assert_eq!(rule_broken(&planted(None), found.case.setup, &found.case.events), None);
+}
