@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::checkpoints::Folder;
+use crate::hostile::hostile_json;
 use crate::program::{PROGRAM, Run, run_with, spawn};
+use crate::support::oracle::{Dice, seeds};
 
 /// A run of `batch -` with these lines; its exit code must be 0, or 1.
 #[track_caller]
@@ -332,4 +335,52 @@ fn a_second_ctrl_c_ends_it_at_once() {
     assert_eq!(wait(&mut child), Some(130));
     drop(stdout);
     writer.join().unwrap();
+}
+
+/// Lines for `batch`: each has its result, in order, and none stops the others.
+#[test]
+fn any_line_of_a_batch() {
+    let folder = Folder::copy_of("storyteller-draft");
+    // A line may ask for as many tokens as there are positions.
+    folder.set("config.json", "max_position_embeddings", json!(24));
+    let line = json!({ "prompt": "The king had", "max_new_tokens": 3, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 1 });
+    let line = line.to_string().into_bytes();
+    let (mut told, mut refused) = (0, 0);
+    // Some of the lines hold line ends, and are several.
+    const LINES: u64 = 100;
+    let last = seeds(400).end.div_ceil(LINES);
+    for first in 0..last {
+        let mut lines = Vec::new();
+        for seed in first * LINES..(first + 1) * LINES {
+            let mut dice = Dice::new(seed);
+            // Most of what is not changed at all passes.
+            lines.extend(if dice.roll(0, 4) == 0 { line.clone() } else { hostile_json(&line, &mut dice) });
+            lines.push(b'\n');
+        }
+        folder.write("lines.jsonl", &lines);
+        let expected = lines
+            .split(|byte| *byte == b'\n')
+            .zip(1..)
+            .filter(|(line, _)| std::str::from_utf8(line).map_or(true, |line| !line.trim().is_empty()));
+        let expected: Vec<u64> = expected.map(|(_, number)| number).collect();
+        let file = folder.file("lines.jsonl");
+        let arguments = ["batch", file.to_str().unwrap(), "--model", folder.path(), "--pages=6", "--page-size=5"];
+        let run = Command::new(PROGRAM).args(arguments).output().unwrap();
+        let (says, out) = (String::from_utf8_lossy(&run.stderr), String::from_utf8(run.stdout).unwrap());
+        assert!(matches!(run.status.code(), Some(0 | 1)) && !says.contains("panicked"), "{first}: {says}");
+        let results: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let numbers: Vec<u64> = results.iter().map(|result| result["line"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, expected, "lines {first}: {says}");
+        for result in &results {
+            let is_told = ["length", "stop"].contains(&result["finish_reason"].as_str().unwrap());
+            (told, refused) = (told + u32::from(is_told), refused + u32::from(!is_told));
+            assert_eq!(is_told, result.get("error").is_none(), "{result}");
+            if let Some(error) = result["error"].as_str() {
+                assert!(error.starts_with(&format!("line {}: ", result["line"])), "{error}");
+                assert!(!error.contains(char::is_control) && error.chars().count() < 1_000, "{error:?}");
+            }
+        }
+    }
+    println!("{told} told, {refused} refused");
+    assert!(told > 20 && refused > 20, "{told} told, {refused} refused");
 }

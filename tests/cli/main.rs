@@ -6,6 +6,9 @@ mod support;
 #[path = "../support/checkpoints.rs"]
 #[allow(dead_code)]
 mod checkpoints;
+#[path = "../support/hostile.rs"]
+#[allow(dead_code)]
+mod hostile;
 #[path = "../support/program.rs"]
 #[allow(dead_code)]
 mod program;
@@ -16,7 +19,6 @@ mod bought;
 mod commands;
 mod errors;
 mod flags;
-mod hostile_files;
 mod page_file;
 mod row_formats;
 mod samples;

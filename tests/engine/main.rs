@@ -6,6 +6,9 @@ mod support;
 #[path = "../support/checkpoints.rs"]
 #[allow(dead_code)]
 mod checkpoints;
+#[path = "../support/hostile.rs"]
+#[allow(dead_code)]
+mod hostile;
 
 mod another_way;
 mod batch_checks;
@@ -15,6 +18,7 @@ mod damaged_models;
 mod disk_tier;
 mod golden;
 mod graders;
+mod hostile_files;
 mod numbers;
 mod page_index;
 mod page_metadata;

@@ -1,12 +1,13 @@
 //! Files that nobody should trust, made by thousands from good ones: whatever is in them, there is an answer or an error that
 //! names the file. Never a panic, never much more memory than the file is long.
 //!
-//! Each seed changes one file of each kind. `PAGE_BY_PAGE_SEEDS=100000 cargo test --test hostile_files` looks longer.
+//! Each seed changes one file of each kind. `PAGE_BY_PAGE_SEEDS=100000 cargo test --test engine hostile_files` looks longer.
 
 use std::fs;
 use std::path::Path;
 
 use crate::checkpoints::Folder;
+use crate::hostile::{hostile_json, hostile_tensors};
 use crate::support::dense::DenseCache;
 use crate::support::limits::allocated;
 use crate::support::oracle::{Dice, seeds};
@@ -64,124 +65,6 @@ fn endure<T, E: std::fmt::Display>(
     println!("{file}: {refused} of {} refused, at most {most} bytes", seeds.end);
     assert!(refused > 0 && refused < seeds.end || seeds.end < 100, "{refused} of {} were refused", seeds.end);
 }
-
-// How files are changed
-
-/// Changes some bytes, or how many there are.
-fn change_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
-    for _ in 0..dice.roll(1, 4) {
-        let place = dice.roll(0, bytes.len());
-        let end = (place + dice.roll(0, 40)).min(bytes.len());
-        match dice.roll(0, 6) {
-            0 => bytes.truncate(place),
-            1 => drop(bytes.drain(place..end)),
-            2 => {
-                let again = bytes[place..end].to_vec();
-                bytes.splice(place..place, again);
-            }
-            3 => drop(bytes.splice(place..end, (0..dice.roll(0, 12)).map(|_| dice.roll(0, 255) as u8))),
-            4 if bytes.len() >= 8 => {
-                let len = [u64::MAX, 1 << 62, 1 << 40, 1 << 24, 7, 0][dice.roll(0, 5)];
-                bytes[..8].copy_from_slice(&len.to_le_bytes());
-            }
-            _ => bytes[place..end].iter_mut().take(3).for_each(|byte| *byte ^= 1 << dice.roll(0, 7)),
-        }
-    }
-}
-
-/// Changes some parts of a JSON value: to another value, away, or there twice.
-fn change_json(json: &mut Value, dice: &mut Dice) {
-    for _ in 0..dice.roll(1, 3) {
-        let other = any_part(json, dice).clone();
-        let part = any_part(json, dice);
-        match (dice.roll(0, 7), part) {
-            (0, Value::Object(fields)) if !fields.is_empty() => {
-                let name = fields.keys().nth(dice.roll(0, fields.len() - 1)).unwrap().clone();
-                let value = fields.remove(&name).unwrap();
-                if dice.roll(0, 1) == 0 {
-                    fields.insert(strange_text(dice), value);
-                }
-            }
-            (0, Value::Array(items)) if !items.is_empty() => drop(items.remove(dice.roll(0, items.len() - 1))),
-            (1, Value::Object(fields)) => drop(fields.insert(strange_text(dice), other)),
-            (1, Value::Array(items)) => items.push(other),
-            (2, part) => *part = other,
-            // Of the same type, to come further than the parser.
-            (3..=5, part @ Value::Number(_)) => *part = json!([0, 1, 2, 3, 8, 1000, u32::MAX][dice.roll(0, 6)]),
-            (3..=5, Value::String(text)) => *text = strange_text(dice),
-            (3..=5, Value::Bool(yes)) => *yes = !*yes,
-            (_, part) => *part = strange_value(dice),
-        }
-    }
-}
-
-/// Any part, near the top as likely as deep down.
-fn any_part<'v>(json: &'v mut Value, dice: &mut Dice) -> &'v mut Value {
-    let parts = match json {
-        Value::Object(fields) => fields.len(),
-        Value::Array(items) => items.len(),
-        _ => 0,
-    };
-    if parts == 0 || dice.roll(0, 3) == 0 {
-        return json;
-    }
-    let chosen = dice.roll(0, parts - 1);
-    let part = match json {
-        Value::Object(fields) => fields.values_mut().nth(chosen),
-        Value::Array(items) => items.get_mut(chosen),
-        _ => None,
-    };
-    any_part(part.expect("one of the parts"), dice)
-}
-
-fn strange_value(dice: &mut Dice) -> Value {
-    let numbers = [0, 1, 2, 3, 7, 64, 255, 1 << 16, 1 << 24, 1 << 31, 1 << 32, 1 << 53, i64::MAX, -1, i64::MIN];
-    match dice.roll(0, 9) {
-        0 => Value::Null,
-        1 => json!(dice.roll(0, 1) == 0),
-        2 => json!(u64::MAX),
-        3 => json!([1e308, 1e-300, -0.5, 1e39][dice.roll(0, 3)]),
-        4 => json!(strange_text(dice)),
-        5 => json!([]),
-        6 => json!({}),
-        7 => (0..dice.roll(1, 200)).fold(Value::Null, |inside, _| json!([inside])),
-        _ => json!(numbers[dice.roll(0, numbers.len() - 1)]),
-    }
-}
-
-fn strange_text(dice: &mut Dice) -> String {
-    let texts = ["", "\0", "\u{1b}[2J", "🐉", "../..", "B", "$A", "default", "nan", "a\nb", "(((((", "\u{202e}x"];
-    match dice.roll(0, texts.len()) {
-        0 => "long ".repeat(10_000),
-        text => texts[text - 1].into(),
-    }
-}
-
-/// A changed text of a JSON file: as bytes, or as JSON that is still JSON.
-fn hostile_json(text: &[u8], dice: &mut Dice) -> Vec<u8> {
-    if dice.roll(0, 3) == 0 {
-        let mut bytes = text.to_vec();
-        change_bytes(&mut bytes, dice);
-        return bytes;
-    }
-    let mut json = serde_json::from_slice(text).unwrap();
-    change_json(&mut json, dice);
-    json.to_string().into_bytes()
-}
-
-/// A changed safetensors file: any of its bytes, or its header alone, with the right length.
-fn hostile_tensors(file: &[u8], dice: &mut Dice) -> Vec<u8> {
-    if dice.roll(0, 2) == 0 {
-        let mut bytes = file.to_vec();
-        change_bytes(&mut bytes, dice);
-        return bytes;
-    }
-    let header_end = 8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
-    let header = hostile_json(&file[8..header_end], dice);
-    [&(header.len() as u64).to_le_bytes(), &header[..], &file[header_end..]].concat()
-}
-
-// The kinds of files
 
 /// Opens a model and lets it answer.
 fn answer(folder: &Folder) -> Result<(), String> {
@@ -408,52 +291,4 @@ fn any_tokenizer() {
         }
         stream.finish()
     });
-}
-
-/// Lines for `batch`: each has its result, in order, and none stops the others.
-#[test]
-fn any_line_of_a_batch() {
-    let folder = Folder::copy_of("storyteller-draft");
-    // A line may ask for as many tokens as there are positions.
-    folder.set("config.json", "max_position_embeddings", json!(24));
-    let line = json!({ "prompt": "The king had", "max_new_tokens": 3, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 1 });
-    let line = line.to_string().into_bytes();
-    let (mut told, mut refused) = (0, 0);
-    // Some of the lines hold line ends, and are several.
-    const LINES: u64 = 100;
-    let last = seeds(FEW).end.div_ceil(LINES);
-    for first in 0..last {
-        let mut lines = Vec::new();
-        for seed in first * LINES..(first + 1) * LINES {
-            let mut dice = Dice::new(seed);
-            // Most of what is not changed at all passes.
-            lines.extend(if dice.roll(0, 4) == 0 { line.clone() } else { hostile_json(&line, &mut dice) });
-            lines.push(b'\n');
-        }
-        folder.write("lines.jsonl", &lines);
-        let expected = lines
-            .split(|byte| *byte == b'\n')
-            .zip(1..)
-            .filter(|(line, _)| std::str::from_utf8(line).map_or(true, |line| !line.trim().is_empty()));
-        let expected: Vec<u64> = expected.map(|(_, number)| number).collect();
-        let file = folder.file("lines.jsonl");
-        let arguments = ["batch", file.to_str().unwrap(), "--model", folder.path(), "--pages=6", "--page-size=5"];
-        let run = std::process::Command::new(crate::program::PROGRAM).args(arguments).output().unwrap();
-        let (says, out) = (String::from_utf8_lossy(&run.stderr), String::from_utf8(run.stdout).unwrap());
-        assert!(matches!(run.status.code(), Some(0 | 1)) && !says.contains("panicked"), "{first}: {says}");
-        let results: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let numbers: Vec<u64> = results.iter().map(|result| result["line"].as_u64().unwrap()).collect();
-        assert_eq!(numbers, expected, "lines {first}: {says}");
-        for result in &results {
-            let is_told = ["length", "stop"].contains(&result["finish_reason"].as_str().unwrap());
-            (told, refused) = (told + u32::from(is_told), refused + u32::from(!is_told));
-            assert_eq!(is_told, result.get("error").is_none(), "{result}");
-            if let Some(error) = result["error"].as_str() {
-                assert!(error.starts_with(&format!("line {}: ", result["line"])), "{error}");
-                assert!(!error.contains(char::is_control) && error.chars().count() < 1_000, "{error:?}");
-            }
-        }
-    }
-    println!("{told} told, {refused} refused");
-    assert!(told > 20 && refused > 20, "{told} told, {refused} refused");
 }
