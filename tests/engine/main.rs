@@ -25,6 +25,8 @@ mod page_metadata;
 mod prefix_caches;
 mod row_formats;
 mod rules;
+mod samples;
+mod scored_prompts;
 mod serving;
 mod simulation;
 mod snapshot;

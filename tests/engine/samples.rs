@@ -1,0 +1,197 @@
+//! Samples of one prompt share its pages; sequences with caches of their own run side by side.
+
+use std::collections::{HashMap, HashSet};
+
+use page_by_page::cache::CacheError;
+use page_by_page::cache::in_place::InPlace;
+use page_by_page::chapters::ch02_flat::FlatCache;
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::chapters::ch06_paged::SharedSlab;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::model::{Model, StepError};
+use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
+use page_by_page::serving::side_by_side::SideBySide;
+use page_by_page::serving::{Generated, Serving};
+
+use crate::serving::{ASKED, Ended, SEEDED, Setting, all_alone, alone, ends, sampling_of, serving, tiny_model};
+
+fn samplers(n: u64) -> Vec<Sampler> {
+    (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
+}
+
+fn samples_alone(model: &Model, asked: (&[u32], usize), ends: &[u32], n: u64) -> Vec<Ended> {
+    (0..n).map(|sample| alone(model, asked, ends, Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
+}
+
+/// A step, after which each page has the owners that the tables name, and no other.
+fn step_and_check(
+    serving: &mut Serving<'_>,
+    slab: &SharedSlab,
+    reported: &mut HashMap<SequenceId, Vec<u32>>,
+    run: &str,
+) -> Vec<Generated> {
+    let step = serving.step().unwrap();
+    for pick in &step.new_tokens {
+        reported.entry(pick.sequence).or_default().push(pick.token);
+    }
+    let slab = slab.borrow();
+    let tables: Vec<_> = serving.scheduler().running().flat_map(|(_, table)| table.pages().to_vec()).collect();
+    let owned: HashSet<_> = tables.iter().collect();
+    // Forks of a prompt that its samples have not taken yet share its pages.
+    if step.forked.is_empty() {
+        assert_eq!(slab.pool().n_free(), slab.pool().n_pages() - owned.len(), "{run}: free pages");
+        for page in owned {
+            let owners = tables.iter().filter(|other| *other == page).count() as u32;
+            assert_eq!(slab.pool().owners(*page), Ok(owners), "{run}: owners of page {page}");
+        }
+    }
+    step.generated
+}
+
+/// Random families in random pools: each sample is the sequence generated alone, and all pages come back.
+#[test]
+fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number() {
+    let model = tiny_model();
+    let vocab_size = model.config().vocab_size;
+    let mut state = 1_u64;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let (mut preempted, mut ended, mut copied) = (0, 0, 0);
+    for run in 0..150 {
+        let page_size = 1 + random(5);
+        let ends = [random(vocab_size) as u32];
+        let limits = StepLimits { tokens: 1 + random(30), sequences: 1 + random(9) };
+        let (mut least, mut asked) = (1, Vec::new());
+        for _ in 0..1 + random(4) {
+            let prompt: Vec<u32> = (0..1 + random(11)).map(|_| random(vocab_size) as u32).collect();
+            let (most, n) = (random(12), 1 + random(5));
+            least = least.max((prompt.len() + most.max(1) - 1).div_ceil(page_size));
+            asked.push((prompt, most, n as u64));
+        }
+        let n_pages = least + random(6);
+        let run = format!("run {run}: {asked:?} in {n_pages} pages of {page_size}, {limits:?}");
+        let setting = Setting { page_size, n_pages, limits, keeps_prefixes: false };
+        let (mut serving, slab) = serving(&model, setting, &ends);
+        let mut families: HashMap<SequenceId, (usize, usize)> = HashMap::new();
+        for (family, (prompt, most, n)) in asked.iter().enumerate() {
+            let first = serving.submit_samples(prompt.clone(), *most, samplers(*n)).unwrap();
+            families.insert(first, (family, 0));
+        }
+        let (mut reported, mut all) = (HashMap::new(), Vec::new());
+        while !serving.is_done() {
+            let before = serving.scheduler().running().count();
+            all.extend(step_and_check(&mut serving, &slab, &mut reported, &run));
+            assert!(before <= limits.sequences, "{run}");
+        }
+        assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");
+        assert_eq!(all.len() as u64, asked.iter().map(|(_, _, n)| n).sum::<u64>(), "{run}");
+        // Samples of a family begin in the order of their samplers.
+        all.sort_by_key(|generated| generated.sequence.id);
+        for (family, (prompt, most, n)) in asked.iter().enumerate() {
+            let mut expected = samples_alone(&model, (prompt, *most), &ends, *n);
+            let of_family = |generated: &&Generated| {
+                generated.sequence.tokens.starts_with(prompt) && generated.sequence.max_new_tokens <= *most
+            };
+            for generated in all.iter().filter(of_family) {
+                let Generated { sequence: text, end, .. } = generated;
+                let place = expected.iter().position(|(tokens, alone)| (tokens, alone) == (&text.tokens, end));
+                if let Some(place) = place {
+                    let _ = expected.remove(place);
+                    assert_eq!(text.n_prompt, prompt.len(), "{run}");
+                    assert_eq!(reported.get(&text.id).map_or(&[][..], Vec::as_slice), text.new_tokens(), "{run}");
+                }
+            }
+            assert!(expected.is_empty(), "{run}: family {family} lacks {expected:?}");
+        }
+        preempted += serving.totals().preemptions;
+        ended += all.iter().filter(|generated| generated.end == Ok(FinishReason::EndOfText)).count();
+        copied += all.iter().map(|generated| generated.held.usage.rows_copied).sum::<u64>();
+    }
+    assert!(preempted > 30 && ended > 10 && copied > 200, "{preempted} {ended} {copied}: this has shown little");
+}
+
+#[test]
+fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
+    // 8 samples of 49 tokens, 25 new ones, pages of 16: 3 full pages, and one that is filled in part.
+    let model = tiny_model();
+    let prompt: Vec<u32> = (0..49).map(|place| 5 + place * 7 % 80).collect();
+    let limits = StepLimits { tokens: 100, sequences: 8 };
+    let setting = Setting { page_size: 16, n_pages: 3 + 8 * 2, limits, keeps_prefixes: false };
+    let (mut serving, slab) = serving(&model, setting, &[]);
+    let n_free = || slab.borrow().pool().n_free();
+    serving.submit_samples(prompt, 25, samplers(8)).unwrap();
+    let step = serving.step().unwrap();
+    assert_eq!((step.new_tokens.len(), step.forked.len()), (8, 7), "all choose their first token from the same logits");
+    assert_eq!((serving.totals().rows_projected, n_free()), (49, 15), "a fork takes no page");
+    assert_eq!(serving.step().unwrap().new_tokens.len(), 8, "4 pages, 7 copies of the last");
+    assert_eq!(n_free(), 8);
+    let mut copied = Vec::new();
+    while !serving.is_done() {
+        copied.extend(serving.step().unwrap().generated.iter().map(|generated| generated.held.usage.rows_copied));
+    }
+    assert_eq!(copied, [1, 1, 1, 1, 1, 1, 1, 0], "the last owner writes in place");
+    let totals = serving.totals();
+    assert_eq!((totals.steps, totals.peak_pages, totals.most_sequences), (25, 19, 8));
+    assert_eq!(totals.rows_projected, 49 + 8 * 24, "the prompt is computed once");
+    assert_eq!(n_free(), 19);
+}
+
+#[test]
+fn samples_that_never_begin_leave_no_page() {
+    let model = tiny_model();
+    let limits = StepLimits { tokens: 20, sequences: 1 };
+    let setting = Setting { page_size: 4, n_pages: 9, limits, keeps_prefixes: false };
+    let (mut serving, slab) = serving(&model, setting, &[]);
+    serving.submit_samples(ASKED[0].0.to_vec(), 5, samplers(3)).unwrap();
+    serving.step().unwrap();
+    assert_eq!(serving.cancel_all().unwrap().len(), 3);
+    assert_eq!(slab.borrow().pool().n_free(), 9);
+    serving.submit_samples(ASKED[0].0.to_vec(), 5, samplers(3)).unwrap();
+    serving.step().unwrap();
+    drop(serving);
+    assert_eq!(slab.borrow().pool().n_free(), 9);
+}
+
+#[test]
+fn sequences_side_by_side_are_those_generated_alone() {
+    let model = tiny_model();
+    let layout = model.kv_layout();
+    let ends = ends(&model, SEEDED);
+    let alone = all_alone(&model, &ends, SEEDED);
+    for kind in ["recompute", "flat", "contiguous"] {
+        for limits in [StepLimits { tokens: 9, sequences: 3 }, StepLimits { tokens: 1000, sequences: 100 }] {
+            let mut steps = SideBySide::new(&model, limits, &ends);
+            for (place, (prompt, most)) in ASKED.iter().enumerate() {
+                let cache: Option<Box<dyn InPlace>> = match kind {
+                    "flat" => Some(Box::new(FlatCache::new(layout))),
+                    // The second has too few slots.
+                    "contiguous" => Some(Box::new(ContiguousCache::new(layout, if place == 1 { 6 } else { 48 }))),
+                    _ => None,
+                };
+                steps.submit(prompt.to_vec(), *most, Sampler::new(sampling_of(place, SEEDED)), cache).unwrap();
+            }
+            let mut all = Vec::new();
+            while !steps.is_done() {
+                all.extend(steps.step().generated);
+            }
+            all.sort_by_key(|generated| generated.sequence.id);
+            for (place, (Generated { sequence: text, end, .. }, (tokens, expected))) in
+                all.iter().zip(&alone).enumerate()
+            {
+                if kind == "contiguous" && place == 1 {
+                    let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 6 });
+                    assert_eq!((&text.tokens[..], end), (&tokens[..7], &Err(full)), "only this one ends");
+                } else {
+                    assert_eq!((&text.tokens, end), (tokens, expected), "{kind}, sequence {place}");
+                }
+            }
+            assert_eq!(all.len(), ASKED.len(), "{kind}");
+            assert!(steps.totals().most_sequences <= limits.sequences, "{kind}");
+        }
+    }
+    let mut steps = SideBySide::new(&model, StepLimits { tokens: 9, sequences: 3 }, &[]);
+    assert_eq!(steps.submit(vec![], 3, Sampler::new(SEEDED), None), Err(StepError::NoTokens));
+    assert!(steps.is_done());
+}

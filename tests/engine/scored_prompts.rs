@@ -1,0 +1,185 @@
+//! Prompts are scored once, token by token, whatever the prefix cache holds of them.
+
+use std::collections::HashMap;
+
+use page_by_page::cache::CacheError;
+use page_by_page::chapters::ch04_page_pool::PagePool;
+use page_by_page::chapters::ch05_page_table::PageTable;
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::scoring::{Likely, likely};
+use page_by_page::model::{LogitRows, Model, StepError};
+use page_by_page::prefixes::Prefixes;
+use page_by_page::serving::schedule::{SequenceId, StepLimits};
+use page_by_page::serving::{Generated, Serving, ServingError};
+
+use crate::checkpoints::Folder;
+use crate::serving::{
+    ASKED, SEEDED, Setting, all_alone, ends, overflowing, sampling_of, serving, settings, tiny_model,
+};
+
+/// How many of the likeliest tokens the tests ask for.
+const TOP: usize = 3;
+
+/// The scores of a prompt, from all of its rows at once.
+fn scores_alone(model: &Model, prompt: &[u32]) -> Result<Vec<Likely>, StepError> {
+    let logits = model.forward(vec![model.chunk(prompt, None, LogitRows::All)?])?;
+    let rows = logits.chunks_exact(model.config().vocab_size);
+    Ok(rows.zip(&prompt[1..]).map(|(row, next)| likely(row, *next, TOP)).collect())
+}
+
+/// What came of scored and other sequences that were generated together.
+#[derive(Default)]
+struct Scored {
+    generated: Vec<Generated>,
+    scores: HashMap<SequenceId, Vec<Likely>>,
+    /// Texts seen without pages in the middle of a prompt that was scored in part.
+    preempted: usize,
+}
+
+/// Generates all sequences and scores those whose place is even, with the `odd` ones otherwise.
+fn generate_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> Scored {
+    let mut first = None;
+    for (place, (prompt, most)) in ASKED.iter().enumerate() {
+        let (prompt, sampler) = (prompt.to_vec(), Sampler::new(sampling_of(place, sampling)));
+        let id = match (place % 2 == 1) == odd {
+            true => serving.submit_scored(prompt, *most, sampler, TOP),
+            false => serving.submit(prompt, *most, sampler),
+        };
+        first = first.or(Some(id.unwrap()));
+    }
+    let first = first.unwrap();
+    let mut scored = Scored::default();
+    for step in 0.. {
+        if serving.is_done() {
+            break;
+        }
+        assert!(step < 10_000, "no end");
+        let done = serving.step().unwrap();
+        for (id, scores) in done.scores {
+            let id = SequenceId(id.0 - first.0);
+            assert!(scored.scores.insert(id, scores).is_none(), "sequence {id} has its scores twice");
+        }
+        scored.generated.extend(done.generated);
+        let waiting = serving.scheduler().waiting();
+        let stopped = waiting.filter(|text| {
+            let counters = text.counters;
+            counters.preemptions > 0 && counters.computed > 0 && text.tokens.len() == text.n_prompt
+        });
+        let place = |text: &SequenceId| (text.0 - first.0) as usize;
+        scored.preempted += stopped.filter(|text| (place(&text.id) % 2 == 1) == odd).count();
+    }
+    scored.generated.iter_mut().for_each(|generated| generated.sequence.id.0 -= first.0);
+    scored.generated.sort_by_key(|generated| generated.sequence.id);
+    scored
+}
+
+#[test]
+fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
+    let model = tiny_model();
+    let ends = ends(&model, SEEDED);
+    let alone = all_alone(&model, &ends, SEEDED);
+    let (mut preempted, mut found) = (0, 0);
+    for setting in settings() {
+        let (mut serving, slab) = serving(&model, setting, &ends);
+        // The second and the third time the prefix cache has the prompts already.
+        for odd in [false, true, false] {
+            let scored = generate_scored(&mut serving, SEEDED, odd);
+            preempted += scored.preempted;
+            assert_eq!(scored.generated.len(), ASKED.len(), "{setting:?}");
+            for (place, (generated, (tokens, end))) in scored.generated.iter().zip(&alone).enumerate() {
+                let (text, is_scored) = (&generated.sequence, (place % 2 == 1) == odd);
+                assert_eq!((&text.tokens, &generated.end), (tokens, end), "{setting:?}, sequence {place}");
+                let expected = is_scored.then(|| scores_alone(&model, ASKED[place].0).unwrap());
+                assert_eq!(scored.scores.get(&text.id), expected.as_ref(), "{setting:?}, sequence {place}");
+                assert!(
+                    !is_scored || text.counters.cached == 0,
+                    "{setting:?}, sequence {place}: a row without a score"
+                );
+                found += text.counters.cached;
+            }
+        }
+        let (free, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
+        assert_eq!(free + kept, setting.n_pages, "{setting:?}");
+    }
+    // Else this has shown little.
+    assert!(preempted > 100 && found > 1000, "{preempted} {found}");
+}
+
+#[test]
+fn a_prompt_that_cannot_be_scored_ends_its_sequence_and_no_other() {
+    let folder = Folder::copy_of("f16-mha-untied");
+    let (mut failed, mut sound) = (0, 0);
+    for column in 0..8 {
+        let model = overflowing(&folder, column);
+        let alone = all_alone(&model, &[], SEEDED);
+        for tokens in [3, 20] {
+            let limits = StepLimits { tokens, sequences: 6 };
+            let setting = Setting { page_size: 4, n_pages: 100, limits, keeps_prefixes: true };
+            let (mut serving, slab) = serving(&model, setting, &[]);
+            let scored = generate_scored(&mut serving, SEEDED, false);
+            for (place, (generated, (tokens, end))) in scored.generated.iter().zip(&alone).enumerate() {
+                match scores_alone(&model, ASKED[place].0) {
+                    Err(error) if place % 2 == 0 => {
+                        failed += 1;
+                        assert_eq!(
+                            (&generated.end, generated.sequence.new_tokens()),
+                            (&Err(error), &[][..]),
+                            "sequence {place}"
+                        );
+                        assert!(!scored.scores.contains_key(&generated.sequence.id));
+                    }
+                    _ => {
+                        sound += 1;
+                        assert_eq!((&generated.sequence.tokens, &generated.end), (tokens, end), "sequence {place}");
+                    }
+                }
+            }
+            let (free, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
+            assert_eq!(free + kept, 100);
+        }
+    }
+    assert!(failed > 0 && sound > 0, "{failed} {sound}");
+}
+
+/// A prefix cache whose lookup leaves no token to compute.
+struct Greedy(PrefixCache);
+
+impl Prefixes for Greedy {
+    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+        self.0.lookup(&[text, &[0]].concat(), pool)
+    }
+
+    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+        self.0.insert(text, table, pool)
+    }
+
+    fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
+        self.0.evict(n, pool)
+    }
+
+    fn n_pages(&self) -> usize {
+        self.0.n_pages()
+    }
+
+    fn n_evictable(&self, pool: &PagePool) -> usize {
+        self.0.n_evictable(pool)
+    }
+}
+
+#[test]
+fn a_prompt_with_a_hole_in_its_scores_is_refused() {
+    let model = tiny_model();
+    let slab = PageSlab::new(model.config().kv_layout(), 1, 20).unwrap();
+    let prefixes = Box::new(Greedy(PrefixCache::new(1).unwrap()));
+    let mut serving = Serving::new(&model, &slab, prefixes, StepLimits { tokens: 9, sequences: 3 }, &[]).unwrap();
+    serving.submit(vec![1, 43], 1, Sampler::new(SEEDED)).unwrap();
+    while !serving.is_done() {
+        serving.step().unwrap();
+    }
+    let text = serving.submit_scored(vec![1, 43, 59], 1, Sampler::new(SEEDED), 0).unwrap();
+    let error = serving.step().err().unwrap();
+    assert_eq!(error, ServingError::CachedTooMuch { sequence: text, cached: 1, most: 0 });
+    assert!(error.to_string().contains("run the checks of chapter 11"), "{error}");
+}
