@@ -72,7 +72,7 @@ fn bench_formats_says_what_the_formats_do() {
         let bytes = token_bytes(format, layout);
         assert_eq!(measured["bytes_a_token"], bytes);
         assert_eq!(measured["pages"], (16 << 20) / (16 * bytes));
-        assert_eq!(measured["outputs"], texts, "texts of 200 tokens, in 13 pages each");
+        assert_eq!(measured["texts"], texts, "texts of 200 tokens, in 13 pages each");
     }
     let number = |place: usize, name: &str| formats[place][name].as_f64().unwrap();
     assert_eq!((number(0, "largest_logit_difference"), number(0, "loss_above_f32")), (0.0, 0.0));
