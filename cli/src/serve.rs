@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use page_by_page::model::Model;
 use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page::serving::schedule::ScheduleError;
 use page_by_page_serve::access::Access;
@@ -99,11 +100,7 @@ impl Serve {
             say(&format!("note: no chats: {problem}"));
         }
         let slab = self.scheduling.slab(&model)?;
-        // Of prompts that are scored every row has logits, so many at a time.
-        let tokens = limits.tokens.min(self.scheduling.pool.n_slots()?);
-        let rows = limits.sequences.max(SCORED_AT_ONCE).min(tokens);
-        let what = format!("scoring prompts, {} in a step,", count(tokens, "token"));
-        require::memory(&what, model.step_bytes(tokens, rows), "let a step read fewer with --budget")?;
+        self.require_memory_to_score(&model)?;
         let (prefixes, tier) =
             self.page_file.open(self.scheduling.pool.prefixes()?, &model, self.scheduling.pool.page_size, &slab)?;
         let slots = self.scheduling.pool.n_slots()?;
@@ -152,6 +149,15 @@ impl Serve {
             &stop,
         )?;
         Ok(())
+    }
+
+    /// Refuses limits under which a step that scores prompts would take too much memory: every row has logits.
+    fn require_memory_to_score(&self, model: &Model) -> Result<()> {
+        let limits = self.scheduling.limits();
+        let tokens = limits.tokens.min(self.scheduling.pool.n_slots()?);
+        let rows = limits.sequences.max(SCORED_AT_ONCE).min(tokens);
+        let what = format!("scoring prompts, {} in a step,", count(tokens, "token"));
+        require::memory(&what, model.step_bytes(tokens, rows), "lower the tokens of a step with --budget")
     }
 
     fn key(&self) -> Result<Option<String>> {

@@ -79,8 +79,8 @@ mod tests {
             ("{\"prompt\": \"\"}", "the prompt is empty"),
             ("{\"prompt\": \"a\", \"prompt\": \"b\"}", "column 24: duplicate field `prompt`"),
             ("{\"prompt\": \"a\", \"max_new_tokens\": -1}", "column 36: invalid value: integer `-1`, expected usize"),
-            ("{\"prompt\": \"a\", \"temperature\": 1e308}", "column 35: 1e308 is out of the range of 32-bit floats"),
-            ("{\"prompt\": \"a\", \"temperature\": 1e-320}", "column 36: 1e-320 is out of the range of 32-bit floats"),
+            ("{\"prompt\": \"a\", \"temperature\": 1e308}", "column 37: 1e308 is out of the range of 32-bit floats"),
+            ("{\"prompt\": \"a\", \"temperature\": 1e-320}", "column 38: 1e-320 is out of the range of 32-bit floats"),
             ("{\"prompt\": \"a\", \"tempreature\": 1}", "column 29: unknown field `tempreature`, expected one of"),
         ] {
             let problem = Request::read(line).unwrap_err();

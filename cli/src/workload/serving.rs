@@ -15,7 +15,7 @@ use page_by_page::workload::serving::{
 use serde::Serialize;
 
 use super::{MOST_PAGES, MOST_SLOTS, percent};
-use crate::output::{Progress, Table, count, named_lines, print, print_pretty_json, thousands};
+use crate::output::{Lines, Progress, Table, count, named_lines, print, print_pretty_json, thousands};
 use crate::require;
 
 /// The pool, its tables and slab, forks, the prefix cache, the scheduler.
@@ -293,7 +293,7 @@ fn ms(ms: f64) -> String {
 impl Report {
     /// Lines for people.
     fn shown(&self) -> String {
-        let Report { setting, counters, goodput, .. } = self;
+        let setting = &self.setting;
         let who = match (setting.rate, setting.seed) {
             (Some(rate), Some(seed)) => format!("{rate} a second by chance (seed {seed})"),
             _ => "all there at the start (trace b)".into(),
@@ -311,9 +311,14 @@ impl Report {
         for (name, spread) in [("to the first token", &self.first_token_ms), ("per token", &self.per_token_ms)] {
             table.line([name.to_string()].into_iter().chain(spread.cells()));
         }
+        about + "\n" + &table.render() + "\n" + &named_lines(&self.lines())
+    }
+
+    fn lines(&self) -> Lines {
+        let Report { setting, counters, goodput, .. } = self;
         let share = |part: u64, of: u64| percent(part as f64 / of.max(1) as f64);
         let seconds = |ms: f64| Duration::from_micros((ms * MS) as u64).as_secs_f64();
-        let lines = vec![
+        vec![
             (
                 "in time",
                 format!(
@@ -365,7 +370,6 @@ impl Report {
                     count(setting.page_size, "slot")
                 ),
             ),
-        ];
-        about + "\n" + &table.render() + "\n" + &named_lines(&lines)
+        ]
     }
 }
