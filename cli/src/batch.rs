@@ -221,7 +221,7 @@ impl Batch {
 }
 
 impl Run<'_> {
-    /// Tells all texts, or those that are told when somebody presses Ctrl-C. `ahead`: texts that may wait.
+    /// Serves all requests, or those that are complete when Ctrl-C is pressed. `ahead`: requests that can wait.
     fn tell_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         loop {
             if !interrupt.is_asked() {
@@ -260,7 +260,7 @@ impl Run<'_> {
     fn read_lines(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         let mut waiting = self.serving.scheduler().waiting().count() + self.held.len();
         while !self.is_read && waiting < ahead {
-            // A text that could go on does not wait for somebody who writes to standard input.
+            // A sequence that could go on does not wait for a line of standard input.
             let wait = self.is_file || (self.held.is_empty() && self.serving.is_done());
             match self.lines.next(wait, interrupt)? {
                 Next::Line(Line { text: Ok(text), .. }) if text.trim().is_empty() => {}
@@ -295,8 +295,7 @@ impl Run<'_> {
         self.begin(held)
     }
 
-    /// Lets the texts wait for their turn whose pages have been read. Where nobody has anything else to do, the first of them
-    /// is waited for.
+    /// Hands over the requests whose pages have been read. If there is nothing else to do, waits for the first of them.
     fn begin_arrived(&mut self) -> Result<()> {
         let Some(tier) = &mut self.tier else { return Ok(()) };
         for ticket in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {

@@ -102,7 +102,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room for so many tokens, in any cache. Refuses pages without slots.
+    /// Room for this many tokens, in any cache. Refuses pages without slots.
     pub fn for_tokens(tokens: usize, page_size: usize) -> Result<Self, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);

@@ -10,7 +10,7 @@ use signal_hook::flag;
 /// What a shell says of a program that Ctrl-C has ended.
 const ENDED_BY_INTERRUPT: i32 = 130;
 
-/// Whether somebody has pressed Ctrl-C.
+/// Whether Ctrl-C was pressed.
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -38,7 +38,7 @@ impl Interrupt {
         Ok(Interrupt(pressed))
     }
 
-    /// What it was pressed for is done: the next Ctrl-C is noted again, as the first.
+    /// The first Ctrl-C was obeyed: the next one is noted again, as the first.
     pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }

@@ -104,7 +104,7 @@ pub struct Prose {
 }
 
 impl Prose {
-    /// Text for standard output, in a line of which so many columns are in use.
+    /// Text for standard output, in a line whose first columns are in use.
     pub fn to_stdout_after(column: usize) -> Self {
         Prose { width: width(&Term::stdout()), column, ..Prose::default() }
     }

@@ -36,7 +36,7 @@ pub fn pages(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<()> {
     slots(layout, n_pages.saturating_mul(page_size))
 }
 
-/// Bytes of the keys and values of so many slots, in all layers.
+/// Bytes of the keys and values of these slots, in all layers.
 pub fn slot_bytes(layout: KvLayout, slots: usize) -> Result<usize, CacheError> {
     Ok(2 * layout.numbers(slots)? * size_of::<f32>())
 }

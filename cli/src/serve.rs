@@ -26,7 +26,7 @@ use crate::{model_dir, require};
 const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 /// Holds the key, where it should not be among the arguments, which others on the computer can see.
 const KEY_VARIABLE: &str = "PAGE_BY_PAGE_API_KEY";
-/// Windows that may watch, where nobody says how many.
+/// Windows that can watch the pages, by default.
 const WATCHERS: usize = 8;
 /// How long Ctrl-C may go unnoticed.
 const BLINK: Duration = Duration::from_millis(20);
@@ -34,13 +34,13 @@ const BLINK: Duration = Duration::from_millis(20);
 /// Serve the model to programs that speak OpenAI's protocol
 ///
 /// Clients ask /v1/completions, /v1/chat/completions and /v1/models; /health says whether the server is well, /metrics what it
-/// has done. All texts share one pool of pages, one prefix cache and one scheduler, and each is the one that `generate` tells.
+/// has done. All requests share one pool of pages, one prefix cache and one scheduler, and the output of each is what `generate` writes.
 ///
-/// In a browser, the address itself shows the pages while the texts grow: whose each is, and what becomes of it.
+/// In a browser, the address itself shows the pages while the sequences grow: which owns each, and what happens to it.
 ///
 /// Only this computer can reach it, unless --host says otherwise, and then only those with the key. The address goes to
-/// standard output. Ctrl-C ends the server when the texts under way are told, at the latest when --grace is over; a second one
-/// ends it at once.
+/// standard output. Ctrl-C ends the server when the requests under way are complete, at the latest when --grace is over; a second
+/// one ends it at once.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -69,18 +69,18 @@ pub struct Serve {
     scheduling: SchedulingOptions,
     #[command(flatten)]
     page_file: PageFileOptions,
-    /// Texts that wait behind those that run, at most; what comes then is refused for the moment
+    /// Requests that wait for a place, at most; more are refused for the moment
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
     #[command(flatten)]
     rows: RowOptions,
-    /// Windows that may watch the pages, and every text, at the same time [default: 8, or 0 where others can reach the server]
+    /// Windows that may watch the pages, and every output, at the same time [default: 8, or 0 where others can reach the server]
     #[arg(long, value_name = "N")]
     watchers: Option<usize>,
     /// Seconds that a request may take, from its first byte to its last token
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
-    /// Seconds that the texts under way may go on when the server is to end
+    /// Seconds that the requests under way may go on when the server is to end
     #[arg(long, value_name = "S", default_value_t = 10)]
     grace: u32,
 }
@@ -123,7 +123,7 @@ impl Serve {
                 ..ClientLimits::default()
             },
             grace: Duration::from_secs(self.grace.into()),
-            // Whoever watches sees what others have asked for.
+            // A watcher sees what other clients have asked for.
             watchers: self.watchers.unwrap_or(if is_here { WATCHERS } else { 0 }),
         };
         let listener = TcpListener::bind(&addresses[..]).with_context(|| {
@@ -195,7 +195,7 @@ impl Serve {
                 thread::sleep(BLINK);
             }
             let seconds = count(grace as usize, "second");
-            say(&format!("stopping: texts under way have {seconds} more; Ctrl-C again ends at once"));
+            say(&format!("stopping: requests under way have {seconds} more; Ctrl-C again ends at once"));
             stop.ask();
         };
         thread::Builder::new().name("interrupt".into()).spawn(watch)?;

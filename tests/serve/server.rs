@@ -143,7 +143,7 @@ fn samples_have_the_seeds_of_generate_alone_and_in_company() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let story =
         ok(&["generate", PROMPTS[1], "--samples", "3", "--seed", "41", "--max-new-tokens", "30", "--json"]).json();
-    let samples: Vec<&Value> = story["texts"].as_array().unwrap().iter().map(|text| &text["text"]).collect();
+    let samples: Vec<&Value> = story["outputs"].as_array().unwrap().iter().map(|text| &text["text"]).collect();
     let body = json!({ "prompt": PROMPTS[1], "n": 3, "seed": 41, "max_tokens": 30 });
     assert_eq!(texts(&server.complete(&body)), samples, "as the model's folder says: temperature 0.8, top-p 0.95");
 
@@ -1246,7 +1246,7 @@ fn the_command_serves_until_it_is_asked_to_end() {
         assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
         let mut says = String::new();
         child.stderr.take().unwrap().read_to_string(&mut says).unwrap();
-        assert!(says.contains("stopping: texts under way have 10 seconds more"), "{says}");
+        assert!(says.contains("stopping: requests under way have 10 seconds more"), "{says}");
     }
 }
 

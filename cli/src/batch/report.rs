@@ -70,7 +70,7 @@ impl From<Totals> for Counters {
 }
 
 impl Pages {
-    /// Of a pool of so many pages, of which the prefix cache owns `kept` at the end.
+    /// Of a pool of `pages` pages, of which the prefix cache owns `kept` at the end.
     pub fn new(page_size: usize, pages: usize, kept: usize, totals: Totals) -> Self {
         Pages { page_size, pages, peak: totals.peak_pages, kept }
     }

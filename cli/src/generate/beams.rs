@@ -28,7 +28,7 @@ const SHOWN: usize = 40;
 struct Room {
     page_size: usize,
     n_pages: usize,
-    /// With so many no beam is ever refused one.
+    /// With this number no beam is ever refused one.
     always_enough: usize,
 }
 
@@ -45,7 +45,7 @@ struct Searched {
 }
 
 impl Generate {
-    /// Looks for the likeliest text with so many beams.
+    /// Looks for the likeliest output with this number of beams.
     pub(super) fn search(&self, width: usize) -> Result<()> {
         self.refuse_what_no_beam_needs()?;
         let beginning = self.only_prompt("--beams")?;

@@ -13,7 +13,7 @@
 //! A page that several texts have is marked `=`.
 //!
 //! The picture is written over the one before it, as a whole and line by line, so that nothing flickers. The cursor stays
-//! visible, below it: whoever interrupts finds the terminal as it should be.
+//! visible, below it, so Ctrl-C leaves the terminal as it should be.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -157,7 +157,7 @@ impl<'a> Live<'a> {
         // What an earlier, longer picture has left below.
         out.push_str("\x1b[J");
         self.lines = lines.len();
-        // If nobody can see it, the texts follow all the same.
+        // If it cannot be drawn, the outputs follow all the same.
         let _ = self.term.write_str(&out);
     }
 }
@@ -172,7 +172,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// For so many texts in a terminal of this size, `below` lines of which are needed for something else.
+    /// For a number of outputs in a terminal of this size, `below` lines of which are needed for something else.
     fn of(n_texts: usize, width: usize, height: usize, below: usize) -> Self {
         let gap = measure_text_width(GAP);
         let columns = ((width + gap) / (COLUMN + gap)).clamp(1, n_texts.max(1));

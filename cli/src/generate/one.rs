@@ -335,7 +335,7 @@ impl Clock {
         Clock { start: Instant::now(), steps: 0, prefill: Duration::ZERO, decode: Duration::ZERO }
     }
 
-    /// A step has generated so many tokens.
+    /// A step has generated some tokens.
     fn generated(&mut self, tokens: usize) {
         self.steps += tokens;
         if self.prefill.is_zero() {
