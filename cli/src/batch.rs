@@ -1,4 +1,4 @@
-//! `batch`: many prompts from a file, told by the scheduler in the pages of one slab.
+//! `batch`: many prompts from a file, served by the scheduler in the pages of one slab.
 
 mod progress;
 mod report;
@@ -33,7 +33,7 @@ use report::{Counters, Pages, Report, Timings};
 use request::Request;
 use results::{Outcome, Results, Tokens};
 
-/// Texts that wait for a place, at most: the next lines are read when one of them runs.
+/// Requests that wait for a place, at most: the next lines are read when one of them runs.
 const MOST_WAITING: usize = 4096;
 /// What it runs: the pool, its tables and slab, forks, the prefix cache, the scheduler.
 const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
@@ -44,21 +44,21 @@ const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
 ///
 ///   {"prompt": "Once upon a time", "max_new_tokens": 100, "temperature": 0.8, "top_k": 0, "top_p": 0.95, "seed": 7}
 ///
-/// What a line leaves out is as in `generate`, and each text is the one that `generate` tells. The scheduler shares a pool of
-/// pages among the texts: what some have in common is computed once, and a text that finds no page waits for one.
+/// What a line leaves out is as in `generate`, and each output is the one that `generate` writes. The scheduler shares a pool
+/// of pages among the requests: what some have in common is computed once, and a request that gets no page waits for one.
 ///
-/// Writes one JSON object a line, in the order of the lines read: the text, why it ended, what it has cost. A line that
-/// cannot be told has its reason there, and the others go on. Ctrl-C ends the run after the step under way; what is done is
+/// Writes one JSON object a line, in the order of the lines read: the output, why it ended, what it has cost. A line that
+/// is refused has its reason there, and the others go on. Ctrl-C ends the run after the step under way; what is done is
 /// kept. A second Ctrl-C ends it at once.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   page-by-page batch prompts.jsonl
-  page-by-page batch prompts.jsonl --out texts.jsonl --pages 64 --budget 128
+  page-by-page batch prompts.jsonl --out outputs.jsonl --pages 64 --budget 128
   page-by-page batch prompts.jsonl --page-file prompts.pages --pages 64
   echo '{\"prompt\": \"The king had\", \"seed\": 7}' | page-by-page batch -
 
-The exit code is 0 if all texts were told, and 1 if any was not.")]
+The exit code is 0 if all requests were completed, and 1 if any was not.")]
 pub struct Batch {
     /// A file with one JSON object a line, - for standard input
     #[arg(value_name = "FILE")]
@@ -79,7 +79,7 @@ pub struct Batch {
     json: bool,
 }
 
-/// A text that was taken in.
+/// A request that was taken in.
 struct Taken {
     place: usize,
     line: usize,
@@ -92,7 +92,7 @@ struct Taken {
     last: Instant,
 }
 
-/// A text whose pages are being read.
+/// A request whose pages are being read.
 struct Held {
     /// What its pages come with.
     ticket: u64,
@@ -103,7 +103,7 @@ struct Held {
     start: Instant,
 }
 
-/// The first token of a text.
+/// The first token of an output.
 struct First {
     at: Instant,
     /// From when its line was read.
@@ -117,10 +117,10 @@ struct Run<'m> {
     serving: Serving<'m>,
     /// Pages beyond those of memory.
     tier: Option<Tier>,
-    /// Texts whose pages are being read, in the order in which they were asked for.
+    /// Requests whose pages are being read, in the order in which they were asked for.
     held: VecDeque<Held>,
     lines: Lines,
-    /// A file gives its next line at once. Who writes to standard input may take their time.
+    /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
     /// Whether all lines are read.
     is_read: bool,
@@ -308,7 +308,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Hands a text to the scheduler, or notes why not; whether it waits now.
+    /// Hands a request to the scheduler, or notes why not; whether it waits now.
     fn begin(&mut self, held: Held) -> Result<bool> {
         let Held { place, line, request, start, .. } = held;
         let prompt = request.prompt.clone();
@@ -343,7 +343,7 @@ impl Run<'_> {
         Ok((text, sampling))
     }
 
-    /// Writes what became of a text.
+    /// Writes the result of a request.
     fn end(&mut self, generated: Generated) -> Result<()> {
         let Generated { sequence: text, end, held } = generated;
         let Some(taken) = self.taken.remove(&text.id) else { return Ok(()) };

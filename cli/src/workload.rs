@@ -15,7 +15,7 @@ use crate::require;
 
 /// Count what pages and prefixes do for many requests, without a model
 ///
-/// Texts take pages, find what earlier ones left in the prefix cache, grow by a token a step, and end. No model computes:
+/// Sequences take pages, find what earlier ones left in the prefix cache, grow by a token a step, and end. No model computes:
 /// where the pages go does not depend on what is in them. All counters are exact and the same on every machine.
 #[derive(Args)]
 pub struct Workload {
@@ -34,7 +34,7 @@ enum Requests {
 
 /// Prompts that begin with the same 64 tokens, as with a system prompt
 ///
-/// Behind them come 8 to 48 tokens of a user; 16 to 96 more are written.
+/// After them come 8 to 48 tokens of a user; 16 to 96 more are generated.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -74,7 +74,7 @@ struct Chats {
 
 /// 4 documents of 512 tokens, asked in turn, 20 times around
 ///
-/// Each time a question of 10 tokens stands behind the document, and an answer of 32 is written. The documents alone fill
+/// Each time a question of 10 tokens follows the document, and an answer of 32 is generated. The documents alone fill
 /// 128 pages of 16 tokens.
 #[derive(Args)]
 #[command(after_help = "\
@@ -91,7 +91,7 @@ struct ManyOptions {
     /// Requests in all, at most 1,000,000
     #[arg(long, value_name = "N", default_value_t = 300)]
     requests: usize,
-    /// Texts that run at the same time, at most
+    /// Sequences that run at the same time, at most
     #[arg(long, value_name = "N", default_value_t = 16)]
     running: usize,
 }
@@ -105,10 +105,10 @@ struct Common {
     /// Slots in a page
     #[arg(long, value_name = "P", default_value_t = 16)]
     page_size: usize,
-    /// Forget the pages of a text when it ends
+    /// Forget the pages of a sequence when it ends
     #[arg(long)]
     no_prefix_cache: bool,
-    /// Which pages of a text that is not in use go first
+    /// Which pages of a finished sequence are evicted first
     #[arg(long, value_name = "END", value_enum, default_value_t = Evict::Tails, conflicts_with = "no_prefix_cache")]
     evict: Evict,
     /// Print the counters as one JSON object

@@ -1,4 +1,4 @@
-//! Texts that grow together: in pages that one loop serves, or side by side in caches of their own.
+//! Outputs that grow together: in pages that one loop serves, or side by side in caches of their own.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use super::several::{Asked, MOST_TOKENS, Pages};
 use crate::caches::Kv;
 use crate::generate::MOST_TEXTS;
 
-/// A text on its way.
+/// An output on its way.
 pub struct Story<'t> {
     /// The new part, in characters.
     pub stream: TextStream<'t>,
@@ -64,7 +64,7 @@ pub struct Passes {
     pub steps: u64,
     /// Tokens that they computed.
     pub rows: u64,
-    /// Texts that they answered, each with a new token or its end.
+    /// Sequences that they answered, each with a new token or its end.
     pub answers: u64,
     pub time: Duration,
 }
@@ -75,7 +75,7 @@ enum Loop<'m> {
     SideBySide(SideBySide<'m>),
 }
 
-/// Texts that grow together. The first has the number 0, which is also its place in the list.
+/// Outputs that grow together. The first has the number 0, which is also its place in the list.
 pub struct Growing<'m> {
     steps: Loop<'m>,
     /// Those that begin one by one, each in a step of its own, last first.
@@ -88,7 +88,7 @@ pub struct Growing<'m> {
 }
 
 impl<'m> Growing<'m> {
-    /// No text has begun. `are_forks`: all have the same prompt and share its pages.
+    /// Nothing has begun. `are_forks`: all have the same prompt and share its pages.
     pub fn new(
         options: &Generate,
         asked: &[Asked<'_>],
@@ -111,7 +111,7 @@ impl<'m> Growing<'m> {
                 } else {
                     later = asked.iter().rev().map(|a| (a.prompt.clone(), a.max_new_tokens, sampler(a))).collect();
                 }
-                // With a prefix cache one text begins in a step, and finds the pages of those before it.
+                // With a prefix cache one sequence starts in a step, and gets the pages of those before it from the cache.
                 let at_once = if options.several.prefix_cache { 0 } else { later.len() };
                 for (prompt, max_new_tokens, sampler) in later.drain(later.len() - at_once..).rev() {
                     serving.submit(prompt, max_new_tokens, sampler)?;
