@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(refused, format!("chapter 2 cannot be measured, {checks}no room"));
 
         let panicked = says(MOST, || panic!("row {} of 3", 7));
-        let begins = format!("chapter 2 cannot be measured, {checks}the code panicked at src");
+        let begins = format!("chapter 2 cannot be measured, {checks}the code panicked at cli/src");
         assert!(panicked.starts_with(&begins) && panicked.ends_with(": row 7 of 3"), "{panicked}");
 
         let soon = Most { time: Duration::from_millis(100), ..MOST };
