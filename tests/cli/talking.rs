@@ -1,4 +1,4 @@
-//! `tell` and `chat`: a text that grows turn by turn is the one that is told at once, and the turns before are found.
+//! `story` and `chat`: what grows turn by turn is what is generated at once, and the turns before come from the prefix cache.
 //!
 //! `cargo test --features solution,serve --test talking`
 
@@ -182,10 +182,10 @@ mod chat {
     }
 
     #[test]
-    fn a_model_without_a_template_is_for_tell() {
+    fn a_model_without_a_template_is_for_story() {
         let refused = run_with(&["chat"], b"Hello\n");
         assert_eq!((refused.code, &refused.stdout[..]), (Some(1), ""));
-        let says = "error: storyteller has no chat template: it was trained to go on with a text; use `story --model \
+        let says = "error: storyteller has no chat template: it was trained to continue a text; use `story --model \
                     storyteller`";
         assert!(refused.stderr.starts_with(says), "{}", refused.stderr);
     }
