@@ -174,7 +174,8 @@ mod checks {
 
     /// Whether `n` more tokens need a copy of the tail.
     fn copies(cache: &ForkCache, slab: &SharedSlab, n: usize) -> bool {
-        let tail = cache.table().pages().last().filter(|_| n > 0 && !cache.len().is_multiple_of(cache.table().page_size()));
+        let tail =
+            cache.table().pages().last().filter(|_| n > 0 && !cache.len().is_multiple_of(cache.table().page_size()));
         tail.is_some_and(|tail| slab.borrow().pool().owners(*tail).is_ok_and(|owners| owners > 1))
     }
 

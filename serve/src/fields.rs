@@ -72,7 +72,7 @@ impl Fields {
     /// # Errors
     /// As [`take`](Self::take).
     pub fn number(&self, name: &'static str) -> Result<Option<f32>, Refusal> {
-        self.take(name, "a number", |value| value.as_f64().map(|number| number as f32))
+        self.take(name, "a number that 32 bits can hold", |value| single(value.as_f64()?))
     }
 
     /// Refuses a field that asks for something unsupported. `is_harmless`: values that ask for nothing.
@@ -94,6 +94,12 @@ impl Fields {
 fn whole(value: &Value) -> Option<u64> {
     let written_as_float = || value.as_f64().filter(|x| x.fract() == 0.0 && (0.0..9e15).contains(x)).map(|x| x as u64);
     value.as_u64().or_else(written_as_float)
+}
+
+/// A number in 32 bits, unless that makes it infinite or 0.
+fn single(number: f64) -> Option<f32> {
+    let single = number as f32;
+    (single.is_finite() && (single != 0.0 || number == 0.0)).then_some(single)
 }
 
 /// The error for a field with a wrong value.

@@ -402,6 +402,8 @@ mod tests {
             (json!({ "n": 1.5 }), "n is 1.5, expected a whole number"),
             (json!({ "max_tokens": -1 }), "max_tokens is -1, expected a whole number"),
             (json!({ "temperature": "hot" }), "temperature is \"hot\", expected a number"),
+            (json!({ "temperature": 1e308 }), "temperature is 1e+308, expected a number that 32 bits can hold"),
+            (json!({ "temperature": 1e-320 }), "temperature is 1e-320, expected a number"),
             (json!({ "temperature": -1 }), "the temperature is -1, expected 0"),
             (json!({ "top_p": 1.5 }), "top-p is 1.5, expected a probability"),
             (json!({ "top_k": -2 }), "top_k is -2, expected a whole number"),

@@ -15,8 +15,14 @@ pub const BUILD_FOLDER: &str = "book/html";
 /// these.
 const RECORD: &str = ".page-by-page-files";
 
-/// Publishes in the folder that holds nothing but the book.
+/// Publishes in the folder that holds nothing but the book, where everything else is removed.
+///
+/// # Errors
+/// If it is a symbolic link: the folder that it leads to can hold files of other programs.
 pub fn publish(fresh: &Path, to: &Path) -> Result<()> {
+    if to.is_symlink() {
+        bail!("{} is a symbolic link: remove it, or name the folder that it leads to with --out", to.display());
+    }
     let files = files_in(fresh)?;
     let old = if to.exists() { files_in(to)? } else { BTreeSet::new() };
     replace(fresh, to, &files, &old)

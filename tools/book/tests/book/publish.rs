@@ -217,3 +217,15 @@ fn a_book_with_a_fault_is_not_published() {
     refused(&book, &["--out", "other"]);
     assert!(!book.path("other").exists());
 }
+
+#[cfg(unix)]
+#[test]
+fn a_book_folder_that_leads_elsewhere_is_left_alone() {
+    let book = Book::good();
+    fs::create_dir(book.path("elsewhere")).unwrap();
+    book.write("elsewhere/letter.txt", "not the book's");
+    std::os::unix::fs::symlink(book.path("elsewhere"), book.path("book/html")).unwrap();
+    let says = refused(&book, &[]);
+    assert!(says.contains("is a symbolic link: remove it"), "{says}");
+    assert_eq!(contents(&book.path("elsewhere")).len(), 1, "nothing was written there, nothing removed");
+}
