@@ -216,7 +216,7 @@ async function hostile(tab) {
 async function refused(tab) {
   await here(tab);
   await tab.locator("#eight").click();
-  await says(tab, "8 texts are more than the 4 that this server has places for");
+  await says(tab, "8 sequences are more than the 4 places of this server");
   await tab.locator("#prompt").fill("");
   await tab.locator("#tell").click();
   await tab.locator("#says.bad").waitFor();
