@@ -416,7 +416,7 @@ mod checks {
     }
 
     #[test]
-    fn task_2_many_records() {
+    fn task_2_very_many_records() {
         // One text of as many pages as there are records, each of one token.
         let text: Vec<u32> = (0..MANY as u32).collect();
         let mut bytes = TINY.header().to_vec();
