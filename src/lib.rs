@@ -10,13 +10,14 @@
 //!                            └ the loop itself is chapter 1
 //! ```
 //!
-//! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here. Beside it: a cache's rows
-//!   [in place](cache::in_place), page tables as [arrays](cache::page_metadata), a cache as a [file](cache::snapshot), and
+//! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here. Beside it: the caches
+//!   [by name](cache::kind), a cache's rows [in place](cache::in_place), page tables as [arrays](cache::page_metadata), a cache as a [file](cache::snapshot), and
 //!   contiguous [regions](cache::regions), which pages replace.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
 //! - [`model`]: Qwen3, tokens in and logits out; its [checkpoint](model::checkpoint) and its [tokenizer](model::tokenizer).
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.
-//! - [`decode`]: what generates one sequence asks of a model; how the next token is [chosen](decode::sampler), how
+//! - [`decode`]: what generates one sequence asks of a model; one sequence [generated](decode::generation) with any cache, and
+//!   with [drafts](decode::drafting); how the next token is [chosen](decode::sampler), how
 //!   [likely](decode::scoring) tokens were, drafts by [lookup](decode::prompt_lookup), and [beams](decode::beams).
 //! - [`serving`]: the loop around the scheduler: many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::disk::tier::Tier;
 use page_by_page::files;
@@ -20,7 +21,6 @@ use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Generated, Serving};
 
-use crate::caches::Kv;
 use crate::generate::MAX_NEW_TOKENS;
 use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
@@ -136,7 +136,7 @@ impl Batch {
     pub fn run(self) -> Result<()> {
         require::chapters(&CHAPTERS)?;
         let lines = self.lines()?;
-        let (model, tokenizer) = self.model.open(self.rows, Kv::Paged)?;
+        let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
         let slab = self.scheduling.slab(&model)?;
         require::chapters(self.page_file.chapters())?;
         let prefixes = self.scheduling.pool.prefixes()?;
@@ -202,7 +202,7 @@ impl Batch {
         if self.json {
             print_json(&report)?;
         } else {
-            let chapters = [&CHAPTERS[..], &self.rows.chapters(Kv::Paged), self.page_file.chapters()].concat();
+            let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
             say_report(None, &report.lines(n_lines, &ends, !pool.no_prefix_cache, &chapters));
         }
         let incomplete: usize = ends.iter().filter(|(end, _)| !results::is_complete(end)).map(|(_, n)| n).sum();

@@ -14,6 +14,7 @@ use std::io::{self, IsTerminal};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::escape;
 use page_by_page::model::Model;
@@ -21,7 +22,6 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::{FinishReason, SequenceId};
 use page_by_page::serving::{Generated, Serving};
 
-use crate::caches::Kv;
 use crate::input::{Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, PoolOptions, RowOptions, SamplingOptions};
@@ -114,7 +114,7 @@ impl ConversationOptions {
     /// Takes turns until the input ends. `first`: the first line, if the command line has it already.
     pub fn run(&self, script: &dyn Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
         require::chapters(&CHAPTERS)?;
-        let (model, tokenizer) = self.model.open(self.rows, Kv::Paged)?;
+        let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1, "lower the tokens of a step with --budget")?;
         let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(1));
         let serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
@@ -136,7 +136,7 @@ impl ConversationOptions {
             let fit = count(conversation.max_tokens(), "token");
             say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint()));
         }
-        let chapters = [&CHAPTERS[..], &self.rows.chapters(Kv::Paged)].concat();
+        let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged)].concat();
         say(&format!("chapters  {}", require::whose_chapters(&chapters)));
         conversation.run(first)
     }

@@ -3,19 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
-use clap::{Args, ValueEnum};
-use page_by_page::cache::in_place::InPlace;
-use page_by_page::chapters::ch01_recompute::Recompute;
-use page_by_page::chapters::ch08_speculative::{DraftModel, accept_matching};
-use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
-use page_by_page::decode::prompt_lookup::PromptLookup;
-use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::decode::{Cached, Draft, Drafter, RewindableModel};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use page_by_page::cache::kind::{CacheKind, CacheSize};
+use page_by_page::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde::Serialize;
 
-use crate::caches::{Kv, Room};
 use crate::output::{count, thousands};
 use crate::{model_dir, require};
 
@@ -30,51 +25,8 @@ pub struct DraftOptions {
     #[arg(long, value_name = "K", default_value_t = 4, requires = "drafter")]
     pub draft_len: usize,
     /// Which draft tokens are accepted
-    #[arg(long, value_name = "RULE", value_enum, default_value_t = AcceptRule::Match, requires = "drafter")]
+    #[arg(long, value_name = "RULE", value_parser = accept_rules(), default_value = "match", requires = "drafter")]
     pub accept: AcceptRule,
-}
-
-/// Which draft tokens are accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum AcceptRule {
-    /// Those that the model chooses itself: the output is the same as without drafts
-    Match,
-    /// At random, with probability min(1, p/q): more are accepted, and each output is as likely as without drafts
-    Sample,
-}
-
-/// Draft tokens, and how many were accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct DraftCounters {
-    /// Passes of the target.
-    pub target_passes: u64,
-    /// Draft tokens.
-    pub drafted: u64,
-    /// Draft tokens that were accepted.
-    pub accepted: u64,
-    /// Generated tokens, the target's own among them.
-    pub generated: u64,
-}
-
-impl DraftCounters {
-    /// Counts a draft, and the tokens that were generated with it.
-    pub fn count(&mut self, draft: &Draft, generated: usize) {
-        self.target_passes += 1;
-        self.drafted += draft.tokens.len() as u64;
-        self.accepted += generated as u64 - 1;
-        self.generated += generated as u64;
-    }
-
-    /// The share of the draft tokens that were accepted, from 0 to 1; 0 if there were none.
-    pub fn acceptance_rate(&self) -> f64 {
-        self.accepted as f64 / self.drafted.max(1) as f64
-    }
-
-    /// Passes of the target for each generated token; 1 without drafts.
-    pub fn target_passes_per_token(&self) -> f64 {
-        self.target_passes as f64 / self.generated.max(1) as f64
-    }
 }
 
 /// Drafts of one run, for a report.
@@ -89,58 +41,6 @@ pub struct DraftReport {
     acceptance_rate: f64,
     target_passes_per_token: f64,
 }
-
-impl AcceptRule {
-    /// The chapters that have this rule and its draft model.
-    pub fn chapters(self) -> &'static [usize] {
-        match self {
-            AcceptRule::Match => &[7, 8],
-            AcceptRule::Sample => &[7, 8, 9],
-        }
-    }
-
-    /// The tokens that are generated.
-    pub fn apply(self, draft: &Draft, rows: &[Vec<f32>], sampler: &mut Sampler) -> Vec<u32> {
-        self.judge(draft, rows, sampler, &mut |_, _| {})
-    }
-
-    /// The tokens that are generated. With the sample rule, `seen` gets the probabilities of the target and of the draft
-    /// model, `[vocab_size]` each, for every draft token that was examined.
-    pub fn judge(
-        self,
-        draft: &Draft,
-        rows: &[Vec<f32>],
-        sampler: &mut Sampler,
-        seen: &mut dyn FnMut(&[f32], &[f32]),
-    ) -> Vec<u32> {
-        if self == AcceptRule::Match {
-            return accept_matching(&draft.tokens, rows, &mut |row| sampler.pick(row));
-        }
-        let rows: Vec<Vec<f32>> = rows.iter().map(|row| sampler.probabilities(row)).collect();
-        let new_tokens = accept_sampled(draft, &rows, &mut || sampler.uniform());
-        // Each of them but the bonus token stands for a draft token that was examined.
-        for (p, q) in rows.iter().zip(&draft.probabilities).take(new_tokens.len()) {
-            seen(p, q);
-        }
-        new_tokens
-    }
-}
-
-/// What drafts, opened and checked.
-pub enum DraftSource {
-    /// A model, with a cache of its own, if it has one.
-    Model {
-        /// The model.
-        model: Box<Model>,
-        /// `None`: it recomputes everything.
-        cache: Option<Box<dyn InPlace>>,
-    },
-    /// The sequence itself.
-    Lookup(PromptLookup),
-}
-
-/// Newest tokens that a look-up compares, at most.
-const LOOKUP: usize = 3;
 
 impl DraftOptions {
     /// The chapters whose code it runs.
@@ -165,7 +65,7 @@ impl DraftOptions {
         &self,
         target: &Model,
         tokenizer: &Tokenizer,
-        kv: Kv,
+        kv: CacheKind,
         tokens: usize,
         page_size: usize,
     ) -> Result<Option<DraftSource>> {
@@ -179,10 +79,10 @@ impl DraftOptions {
         let what = format!("drafting {} ahead", count(drafted, "token"));
         require::memory(&what, (drafted + 1).saturating_mul(4 * row_bytes), "give a shorter --draft-len")?;
         if name.as_os_str() == "prompt-lookup" {
-            return Ok(Some(DraftSource::Lookup(PromptLookup::new(vocab_size, LOOKUP))));
+            return Ok(Some(DraftSource::lookup(vocab_size)));
         }
         let dir = model_dir(name);
-        let mut model = Model::open(&dir)?;
+        let model = Model::open(&dir)?;
         let config = model.config();
         if config.vocab_size != vocab_size {
             bail!(
@@ -207,10 +107,9 @@ impl DraftOptions {
             thousands(tokens as u64),
             thousands(config.max_positions as u64)
         );
-        model.set_attention(target.attention());
-        model.set_row_format(target.row_format());
-        let cache = kv.cache(model.kv_layout(), Room::for_tokens(tokens, page_size)?)?;
-        Ok(Some(DraftSource::Model { model: Box::new(model), cache }))
+        let size = CacheSize::for_tokens(tokens, page_size)?;
+        require::cache(kv, model.kv_layout(), size)?;
+        Ok(Some(DraftSource::model(model, target, kv, size)?))
     }
 }
 
@@ -230,32 +129,14 @@ impl DraftReport {
     }
 }
 
-impl DraftSource {
-    /// Runs `work` with a drafter whose cache is empty. A draft token that must match is best the likeliest one; one that is
-    /// accepted by its probability must be drawn, as `sampling` says, with random numbers of its own.
-    pub fn work<T>(&mut self, rule: AcceptRule, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
-        match self {
-            DraftSource::Lookup(lookup) => work(lookup),
-            DraftSource::Model { model, cache } => {
-                let (mut cached, mut recompute);
-                let model: &mut dyn RewindableModel = match cache {
-                    Some(cache) => {
-                        cached = Cached::in_place(model, cache.as_mut());
-                        &mut cached
-                    }
-                    None => {
-                        recompute = Recompute::new(model);
-                        &mut recompute
-                    }
-                };
-                match rule {
-                    AcceptRule::Match => work(&mut DraftModel::new(model)),
-                    AcceptRule::Sample => {
-                        let sampling = Sampling { seed: sampling.seed.wrapping_add(1), ..sampling };
-                        work(&mut SamplingDraftModel::new(model, Sampler::new(sampling)))
-                    }
-                }
-            }
-        }
-    }
+/// The rules by name, as the help lists them.
+pub fn accept_rules() -> impl TypedValueParser<Value = AcceptRule> {
+    PossibleValuesParser::new([
+        PossibleValue::new("match")
+            .help("Those that the model chooses itself: the output is the same as without drafts"),
+        PossibleValue::new("sample").help(
+            "At random, with probability min(1, p/q): more are accepted, and each output is as likely as without drafts",
+        ),
+    ])
+    .map(|name| if name == "match" { AcceptRule::Match } else { AcceptRule::Sample })
 }

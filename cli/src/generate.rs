@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::{Model, ModelConfig};
 use serde::Serialize;
 
-use crate::caches::Kv;
 use crate::drafts::DraftOptions;
 use crate::input;
 use crate::options::{ModelOption, RowOptions, SamplingOptions, SnapshotOptions};
@@ -78,7 +78,7 @@ struct CacheOptions {
     /// Where keys and values are kept: recompute (nowhere), flat, contiguous or paged [default: contiguous; paged for several
     /// outputs]
     #[arg(long, value_name = "CACHE")]
-    kv: Option<Kv>,
+    kv: Option<CacheKind>,
     /// Slots that the contiguous cache reserves [default: enough for prompt and output]
     #[arg(long, value_name = "N")]
     capacity: Option<usize>,
@@ -140,9 +140,9 @@ impl Generate {
     }
 
     /// The cache to generate with.
-    fn kv(&self) -> Kv {
+    fn kv(&self) -> CacheKind {
         let is_one = self.gives_one_prompt() && self.several.samples.is_none() && self.several.beams.is_none();
-        self.cache.kv.unwrap_or(if is_one { Kv::Contiguous } else { Kv::Paged })
+        self.cache.kv.unwrap_or(if is_one { CacheKind::Contiguous } else { CacheKind::Paged })
     }
 
     fn gives_one_prompt(&self) -> bool {

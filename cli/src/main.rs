@@ -5,7 +5,6 @@
 mod batch;
 mod bench;
 mod bought;
-mod caches;
 #[cfg(feature = "serve")]
 mod chat;
 mod conversation;
@@ -38,6 +37,7 @@ use anyhow::{Context, Result};
 use clap::builder::StyledStr;
 use clap::error::{Error as UsageError, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use page_by_page::cache::kind::UnknownCache;
 use page_by_page::escape;
 
 use output::{count, say, thousands};
@@ -181,7 +181,7 @@ fn threads(option: Option<usize>) -> usize {
 
 fn wrong_usage(error: &UsageError) -> ExitCode {
     let cause = std::error::Error::source(error);
-    match cause.and_then(|cause| cause.downcast_ref::<caches::UnknownKv>()) {
+    match cause.and_then(|cause| cause.downcast_ref::<UnknownCache>()) {
         Some(unknown) if error.kind() == ErrorKind::ValueValidation => say(&format!("error: {unknown}")),
         // A message that repeats arguments which a terminal would obey loses its colours.
         _ if error.use_stderr() && std::env::args_os().any(|argument| commands_a_terminal(&argument)) => {

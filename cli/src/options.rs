@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use page_by_page::cache::Rewind;
 use page_by_page::cache::in_place::Attention;
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::cache::snapshot::Snapshot;
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
@@ -19,7 +20,6 @@ use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::StepLimits;
 use serde::Serialize;
 
-use crate::caches::{Kv, Room};
 use crate::output::{count, thousands};
 use crate::{model_dir, require};
 
@@ -36,7 +36,7 @@ pub struct ModelOption {
 
 impl ModelOption {
     /// The model and its tokenizer. `rows`: how they are kept in this kind of cache.
-    pub fn open(&self, rows: RowOptions, kv: Kv) -> Result<(Model, Tokenizer)> {
+    pub fn open(&self, rows: RowOptions, kv: CacheKind) -> Result<(Model, Tokenizer)> {
         let dir = model_dir(&self.dir);
         let mut model = Model::open(&dir)?;
         rows.apply(&mut model, kv)?;
@@ -149,9 +149,9 @@ impl RowOptions {
     }
 
     /// The chapters whose code runs with this cache.
-    pub fn chapters(self, kv: Kv) -> Vec<usize> {
+    pub fn chapters(self, kv: CacheKind) -> Vec<usize> {
         let mut chapters = Vec::new();
-        let is_in_place = kv == Kv::Paged && self.attention() == Attention::Paged;
+        let is_in_place = kv == CacheKind::Paged && self.attention() == Attention::Paged;
         if is_in_place || self.attention() == Attention::Plain {
             chapters.push(13);
         }
@@ -165,7 +165,7 @@ impl RowOptions {
     ///
     /// # Errors
     /// If a chapter that this needs is not started.
-    pub fn apply(self, model: &mut Model, kv: Kv) -> Result<()> {
+    pub fn apply(self, model: &mut Model, kv: CacheKind) -> Result<()> {
         require::chapters(&self.chapters(kv))?;
         model.set_attention(self.attention());
         model.set_row_format(self.kv_dtype.format());
@@ -232,7 +232,7 @@ impl PoolOptions {
 
     /// Pages of the pool. Refuses pages without slots.
     pub fn n_pages(&self) -> Result<usize> {
-        let enough = Room::for_tokens(SLOTS, self.page_size)?;
+        let enough = CacheSize::for_tokens(SLOTS, self.page_size)?;
         Ok(self.pages.unwrap_or(enough.n_pages))
     }
 
@@ -317,9 +317,9 @@ impl SnapshotOptions {
     }
 
     /// Refuses what could only fail after the output is complete.
-    pub fn check(&self, kv: Kv) -> Result<()> {
+    pub fn check(&self, kv: CacheKind) -> Result<()> {
         ensure!(
-            kv != Kv::Recompute || !self.is_asked(),
+            kv != CacheKind::Recompute || !self.is_asked(),
             "--kv recompute keeps nothing that could be saved or loaded; use flat, contiguous or paged"
         );
         if let Some(file) = &self.save_cache {

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::chapters::{Source, all, chapter};
 use page_by_page::files;
@@ -34,6 +35,15 @@ pub fn pages(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<()> {
         bail!("{} pages are more than the {} that a pool can number", thousands(n_pages), thousands(u32::MAX));
     }
     slots(layout, n_pages.saturating_mul(page_size))
+}
+
+/// Refuses a cache that this machine has no memory for.
+pub fn cache(kind: CacheKind, layout: KvLayout, size: CacheSize) -> Result<()> {
+    match kind {
+        CacheKind::Recompute | CacheKind::Flat => Ok(()),
+        CacheKind::Contiguous => slots(layout, size.capacity),
+        CacheKind::Paged => pages(layout, size.page_size, size.n_pages),
+    }
 }
 
 /// Bytes of the keys and values of these slots, in all layers.

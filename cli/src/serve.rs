@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::model::Model;
 use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page::serving::schedule::ScheduleError;
@@ -15,7 +16,6 @@ use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::ChatTemplate;
 use page_by_page_serve::{Memory, Settings, Stop};
 
-use crate::caches::Kv;
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SchedulingOptions};
 use crate::output::{count, mib, print, say, thousands};
@@ -94,7 +94,7 @@ impl Serve {
             return Err(ScheduleError::NoStep(limits).into());
         }
         let dir = model_dir(&self.model.dir);
-        let (model, tokenizer) = self.model.open(self.rows, Kv::Paged)?;
+        let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir).transpose();
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
@@ -133,7 +133,7 @@ impl Serve {
         self.watch_for_the_end(&stop)?;
         let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
         say(&format!("{name}: {chats}; {} slots of memory, {}; Ctrl-C stops", thousands(slots), mib(bytes)));
-        let chapters = [&CHAPTERS[..], &self.rows.chapters(Kv::Paged), self.page_file.chapters()].concat();
+        let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         say(&format!("chapters  {}", require::whose_chapters(&chapters)));
         if settings.watchers > 0 {
             say("the pages: open this address in a browser");

@@ -1,6 +1,8 @@
 //! Generating one sequence: what the loop of chapter 1 asks of a model, and a model with a cache that answers.
 
 pub mod beams;
+pub mod drafting;
+pub mod generation;
 pub mod prompt_lookup;
 pub mod sampler;
 pub mod scoring;

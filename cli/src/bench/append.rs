@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::cache::{CacheError, KvLayout};
 use page_by_page::model::ModelConfig;
 use serde::Serialize;
 
 use super::{KINDS, Output, append, filled, median, require_little_memory, rows};
-use crate::caches::{Kv, Room};
 use crate::output::{Progress, Table, print, rate, thousands};
 use crate::{model_dir, require};
 
@@ -33,7 +33,7 @@ pub struct Append {
     model: PathBuf,
     /// Caches to append to, separated by commas: flat, contiguous, paged
     #[arg(long, value_name = "CACHE,…", value_delimiter = ',', default_values_t = KINDS)]
-    kv: Vec<Kv>,
+    kv: Vec<CacheKind>,
     /// Slots in a page of the paged cache
     #[arg(long, value_name = "P", default_value_t = 16)]
     page_size: usize,
@@ -70,11 +70,11 @@ impl Append {
         self.output.check()?;
         require::chapters(&self.chapters())?;
         ensure!(
-            !self.kv.contains(&Kv::Recompute),
+            !self.kv.contains(&CacheKind::Recompute),
             "recompute keeps no rows to append to; choose flat, contiguous or paged"
         );
         let layout = ModelConfig::open(&model_dir(&self.model))?.kv_layout();
-        let rooms: Vec<Room> = self.tokens.iter().map(|tokens| self.room(*tokens)).collect::<Result<_, _>>()?;
+        let rooms: Vec<CacheSize> = self.tokens.iter().map(|tokens| self.room(*tokens)).collect::<Result<_, _>>()?;
         require_little_memory(layout, rooms.iter().map(|room| room.slots()).fold(0, usize::saturating_add))?;
 
         let progress = Progress::new("appending", (self.kv.len() * TURNS) as u64);
@@ -88,9 +88,9 @@ impl Append {
         self.output.write(&costs)
     }
 
-    /// Room for a text of so many tokens and for a turn.
-    fn room(&self, tokens: usize) -> Result<Room, CacheError> {
-        Room::for_tokens(tokens.saturating_add(TURN), self.page_size)
+    /// CacheSize for a text of so many tokens and for a turn.
+    fn room(&self, tokens: usize) -> Result<CacheSize, CacheError> {
+        CacheSize::for_tokens(tokens.saturating_add(TURN), self.page_size)
     }
 
     /// The chapters whose code it runs: those of the caches, and chapter 7, which takes the tokens off again.
@@ -100,7 +100,7 @@ impl Append {
     }
 
     /// Appends to caches of one kind, one of each length, in turns.
-    fn measure(&self, kv: Kv, layout: KvLayout, progress: &Progress) -> Result<Vec<Cost>> {
+    fn measure(&self, kv: CacheKind, layout: KvLayout, progress: &Progress) -> Result<Vec<Cost>> {
         let mut caches = Vec::new();
         for tokens in &self.tokens {
             caches.push(filled(kv, layout, *tokens, self.room(*tokens)?)?);
@@ -133,7 +133,7 @@ impl Append {
             tokens: *tokens,
             tokens_appended: TURN,
             rows_copied: rows_copied[index],
-            pages_taken: (kv == Kv::Paged).then(|| slots_taken[index] / self.page_size),
+            pages_taken: (kv == CacheKind::Paged).then(|| slots_taken[index] / self.page_size),
             turns: times[index].len(),
             seconds_per_token: medians[index] / TURN as f64,
             times_the_first: medians[index] / medians[0],

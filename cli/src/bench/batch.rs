@@ -10,13 +10,13 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::Rewind;
 use page_by_page::cache::in_place::CacheRef;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
 use super::Output;
 use super::engine::{Rates, Times};
-use crate::caches::Kv;
 use crate::options::RowOptions;
 use crate::output::{Progress, Table, count, print, rate, thousands};
 use crate::{model_dir, require};
@@ -83,7 +83,7 @@ impl Batch {
         require::chapters(&CHAPTERS)?;
         ensure!(self.page_size > 0, "a page needs at least one slot: the page size is 0");
         let mut model = Model::open(&model_dir(&self.model))?;
-        self.rows.apply(&mut model, Kv::Paged)?;
+        self.rows.apply(&mut model, CacheKind::Paged)?;
         let config = model.config();
         let positions = config.max_positions;
         ensure!(

@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::decode::Limits;
+use page_by_page::decode::generation::{Generated, Generation};
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use serde::Serialize;
 
 use super::Output;
-use crate::caches::{Generated, Generation, Kv, Room};
 use crate::output::{Progress, Table, print, thousands};
 use crate::{model_dir, require};
 
@@ -75,10 +76,10 @@ const PAGE_SIZE: usize = 16;
 
 /// Writes a text with each cache, in turns.
 fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
-    let mut fastest = [const { None::<(Duration, Generated)> }; Kv::ALL.len()];
+    let mut fastest = [const { None::<(Duration, Generated)> }; CacheKind::ALL.len()];
     let start = Instant::now();
     while fastest[0].is_none() || start.elapsed() < PATIENCE {
-        for (kv, fastest) in Kv::ALL.into_iter().zip(&mut fastest) {
+        for (kv, fastest) in CacheKind::ALL.into_iter().zip(&mut fastest) {
             let start = Instant::now();
             let written = write(model, kv, tokens)?;
             let time = start.elapsed();
@@ -90,9 +91,12 @@ fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
     let runs: Vec<(Duration, Generated)> = fastest.into_iter().flatten().collect();
     let shortest = runs.iter().map(|(time, _)| *time).min().unwrap_or_default();
     let mut costs = Vec::new();
-    for (kv, (time, written)) in Kv::ALL.into_iter().zip(&runs) {
+    for (kv, (time, written)) in CacheKind::ALL.into_iter().zip(&runs) {
         if written.tokens != runs[0].1.tokens {
-            bail!("{kv} writes another text than {}: its cache does not hold what was written to it", Kv::ALL[0]);
+            bail!(
+                "{kv} writes another text than {}: its cache does not hold what was written to it",
+                CacheKind::ALL[0]
+            );
         }
         let usage = written.usage;
         costs.push(Cost {
@@ -109,13 +113,13 @@ fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
     Ok(costs)
 }
 
-fn write(model: &Model, kv: Kv, tokens: usize) -> Result<Generated> {
+fn write(model: &Model, kv: CacheKind, tokens: usize) -> Result<Generated> {
     let config = model.config();
     // The token that ends a text also begins the next. No text is cut short here: all are compared at one length.
     let prompt = &config.eos_token_ids[..1];
     let limits = Limits { max_new_tokens: tokens, end_of_text: &[] };
     let mut sampler = Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 1 });
-    let mut cache = kv.cache(config.kv_layout(), Room::for_tokens(config.max_positions, PAGE_SIZE)?)?;
+    let mut cache = kv.cache(config.kv_layout(), CacheSize::for_tokens(config.max_positions, PAGE_SIZE)?)?;
     let writing = Generation { model, prompt, limits };
     Ok(writing.run(cache.as_deref_mut(), &mut |logits| sampler.pick(logits), &mut |_| {})?)
 }
@@ -125,7 +129,7 @@ fn table(costs: &[Cost]) -> Table {
     let mut table = Table::new(1, &heading);
     let mib = |bytes: usize| format!("{:.2}", bytes as f64 / (1 << 20) as f64);
     for (i, cost) in costs.iter().enumerate() {
-        if i > 0 && i % Kv::ALL.len() == 0 {
+        if i > 0 && i % CacheKind::ALL.len() == 0 {
             table.line([""]);
         }
         table.line([

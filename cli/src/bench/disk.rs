@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache::in_place::CacheRef;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
@@ -16,7 +17,6 @@ use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
 use super::{Output, median};
-use crate::caches::Kv;
 use crate::options::RowOptions;
 use crate::output::{Progress, Table, count, print, rate, thousands};
 use crate::{model_dir, require};
@@ -110,7 +110,7 @@ impl Disk {
         require::chapters(&CHAPTERS)?;
         ensure!(self.page_size > 0, "a page needs at least one slot: the page size is 0");
         let mut model = Model::open(&model_dir(&self.model))?;
-        self.rows.apply(&mut model, Kv::Paged)?;
+        self.rows.apply(&mut model, CacheKind::Paged)?;
         let positions = model.config().max_positions;
         ensure!(
             self.tokens > self.page_size && self.tokens <= positions,

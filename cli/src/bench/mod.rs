@@ -20,10 +20,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use page_by_page::cache::in_place::InPlace;
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::cache::{CacheError, KvLayout, Rewind};
 use serde::Serialize;
 
-use super::caches::{Kv, Room};
 use crate::output::{mib, thousands};
 use crate::require;
 
@@ -99,7 +99,7 @@ impl Output {
 }
 
 /// The caches that keep rows, in the order of the book.
-const KINDS: [Kv; 3] = [Kv::Flat, Kv::Contiguous, Kv::Paged];
+const KINDS: [CacheKind; 3] = [CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
 
 /// Bytes of rows that a comparison may take; what it needs on the way is less than as much again.
 const MEMORY: usize = 1 << 30;
@@ -119,7 +119,8 @@ fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
 }
 
 /// A cache that holds `tokens` tokens.
-fn filled(kv: Kv, layout: KvLayout, tokens: usize, room: Room) -> Result<Box<dyn InPlace>> {
+fn filled(kv: CacheKind, layout: KvLayout, tokens: usize, room: CacheSize) -> Result<Box<dyn InPlace>> {
+    require::cache(kv, layout, room)?;
     let mut cache = kv.cache(layout, room)?.with_context(|| format!("{kv} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::cache::{CacheError, KvLayout, Rewind};
 use page_by_page::model::ModelConfig;
 use serde::Serialize;
 
 use super::{KINDS, Output, append, filled, median, require_little_memory, rows};
-use crate::caches::{Kv, Room};
 use crate::output::{Progress, Table, print, rate, thousands};
 use crate::{model_dir, require};
 
@@ -70,7 +70,7 @@ impl Rewinding {
         let layout = ModelConfig::open(&model_dir(&self.model))?.kv_layout();
         for tokens in &self.tokens {
             ensure!(*tokens >= FEW, "a text of {tokens} tokens: expected at least {FEW}, as so many are forgotten");
-            require_little_memory(layout, Room::for_tokens(*tokens, self.page_size)?.slots().saturating_mul(2))?;
+            require_little_memory(layout, CacheSize::for_tokens(*tokens, self.page_size)?.slots().saturating_mul(2))?;
         }
         let work = |tokens: usize| tokens as u64;
         let progress = Progress::new("forgetting", self.tokens.iter().map(|tokens| 6 * work(*tokens)).sum());
@@ -89,8 +89,8 @@ impl Rewinding {
     }
 
     /// Forgets tokens of one text in both ways, in turns.
-    fn measure(&self, kv: Kv, layout: KvLayout, tokens: usize, forgotten: usize) -> Result<Cost> {
-        let room = Room::for_tokens(tokens, self.page_size)?;
+    fn measure(&self, kv: CacheKind, layout: KvLayout, tokens: usize, forgotten: usize) -> Result<Cost> {
+        let room = CacheSize::for_tokens(tokens, self.page_size)?;
         let left = tokens - forgotten;
         let mut cache = filled(kv, layout, tokens, room)?;
         let mut other = filled(kv, layout, tokens, room)?;
@@ -118,7 +118,7 @@ impl Rewinding {
             kv: kv.to_string(),
             tokens,
             tokens_forgotten: forgotten,
-            pages_returned: (kv == Kv::Paged).then(|| slots_returned / self.page_size),
+            pages_returned: (kv == CacheKind::Paged).then(|| slots_returned / self.page_size),
             copy_over_rewind: copy.seconds / rewind.seconds.max(1e-9),
             rewind,
             copy,

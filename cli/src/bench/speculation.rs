@@ -4,16 +4,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::chapters::ch09_chance::share_to_expect;
 use page_by_page::decode::Limits;
+use page_by_page::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
+use page_by_page::decode::generation::Generation;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
 use super::{Output, median};
-use crate::caches::{Generation, Kv, Room};
-use crate::drafts::{AcceptRule, DraftCounters, DraftOptions, DraftSource};
+use crate::drafts::{DraftOptions, accept_rules};
 use crate::output::{Progress, Table, print};
 use crate::{model_dir, require};
 
@@ -38,7 +40,7 @@ pub struct Speculation {
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: std::path::PathBuf,
     /// Which guesses are kept
-    #[arg(long, value_name = "RULE", value_enum, default_value_t = AcceptRule::Match)]
+    #[arg(long, value_name = "RULE", value_parser = accept_rules(), default_value = "match")]
     accept: AcceptRule,
     /// Below 1 safer, above 1 wilder, 0 always the likeliest token
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
@@ -58,7 +60,7 @@ pub struct Speculation {
     max_new_tokens: usize,
     /// The cache of both models: flat, contiguous or paged
     #[arg(long, value_name = "CACHE", default_value = "contiguous")]
-    kv: Kv,
+    kv: CacheKind,
     #[command(flatten)]
     output: Output,
 }
@@ -189,7 +191,7 @@ impl Speculation {
     ) -> Result<Duration> {
         let sampling = self.sampling(seed);
         let tokens = prompt.len() + self.max_new_tokens;
-        let mut cache = self.kv.cache(model.kv_layout(), Room::for_tokens(tokens, PAGE_SIZE)?)?;
+        let mut cache = self.kv.cache(model.kv_layout(), CacheSize::for_tokens(tokens, PAGE_SIZE)?)?;
         let mut guesser = self.guesser(model, tokenizer, tokens)?;
         let mut sampler = Sampler::new(sampling);
         let limits = Limits { max_new_tokens: self.max_new_tokens, end_of_text: &[] };
@@ -231,7 +233,7 @@ impl Speculation {
                 break;
             }
             for ((model, n), seconds) in cases.iter().zip(&mut seconds) {
-                let Some(mut cache) = self.kv.cache(model.kv_layout(), Room::for_tokens(most, PAGE_SIZE)?)? else {
+                let Some(mut cache) = self.kv.cache(model.kv_layout(), CacheSize::for_tokens(most, PAGE_SIZE)?)? else {
                     bail!("--kv recompute has no passes over a few tokens: use flat, contiguous or paged");
                 };
                 let tokens = vec![1; BEHIND + n];

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail, ensure};
 use page_by_page::cache::in_place::{Attention, CacheRef, InPlace, Rows};
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::cache::regions::Regions;
 use page_by_page::cache::snapshot::Snapshot;
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
@@ -24,6 +25,8 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
+use page_by_page::decode::drafting::{AcceptRule, DraftCounters};
+use page_by_page::decode::generation::Generation;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::{Cached, LanguageModel, Limits};
 use page_by_page::disk::tier::{SharedPrefixes, Tier};
@@ -41,8 +44,7 @@ use page_by_page::workload::{PageCounters, Pages, Trace, run};
 use serde::Deserialize;
 
 use super::watched::Measure;
-use crate::caches::{Generation, Kv, Room};
-use crate::drafts::{AcceptRule, DraftCounters, DraftOptions};
+use crate::drafts::DraftOptions;
 use crate::model_dir;
 use crate::output::thousands;
 
@@ -378,8 +380,8 @@ fn guessed(temperature: f32, accept: AcceptRule) -> Result<(DraftCounters, Vec<V
         let sampling = Sampling { temperature, top_k: 0, top_p: 0.95, seed };
         let prompt = tokenizer.encode(beginning)?;
         let tokens = prompt.len() + GUESSED;
-        let mut cache = Kv::Contiguous.cache(model.kv_layout(), Room::for_tokens(tokens, PAGE_SIZE)?)?;
-        let guesser = drafting.open(&model, &tokenizer, Kv::Contiguous, tokens, PAGE_SIZE)?;
+        let mut cache = CacheKind::Contiguous.cache(model.kv_layout(), CacheSize::for_tokens(tokens, PAGE_SIZE)?)?;
+        let guesser = drafting.open(&model, &tokenizer, CacheKind::Contiguous, tokens, PAGE_SIZE)?;
         let mut sampler = Sampler::new(sampling);
         let writing = Generation { model: &model, prompt: &prompt, limits: limits(GUESSED) };
         let written = guesser.context("nobody drafts")?.work(accept, sampling, |drafter| {

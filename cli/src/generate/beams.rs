@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use page_by_page::cache::CacheError;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::decode::Limits;
 use page_by_page::decode::beams::{Found, LENGTH_PENALTY, Work, search};
@@ -10,7 +11,6 @@ use page_by_page::model::{Model, StepError};
 use serde::Serialize;
 
 use super::{Generate, Timings, Tokens};
-use crate::caches::Kv;
 use crate::output::{
     Lines, Progress, Table, count, mib, per_second, print, print_json, rate, say_report, thousands, time,
 };
@@ -50,7 +50,7 @@ impl Generate {
         self.refuse_what_no_beam_needs()?;
         let beginning = self.only_prompt("--beams")?;
         require::chapters(&CHAPTERS)?;
-        let (model, tokenizer) = self.model.open(self.rows, Kv::Paged)?;
+        let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
         let prompt = tokenizer.encode(beginning)?;
         model.check(&prompt, 0)?;
         let max_new_tokens = self.new_tokens_that_fit("", prompt.len(), model.config())?;
@@ -95,7 +95,7 @@ impl Generate {
              and --top-p"
         );
         ensure!(
-            self.cache.kv.is_none_or(|kv| kv == Kv::Paged),
+            self.cache.kv.is_none_or(|kv| kv == CacheKind::Paged),
             "--beams follows texts that share their pages, and --kv {} has none; leave out --kv, or give --kv paged",
             self.kv()
         );
@@ -130,7 +130,7 @@ impl Generate {
             ("projected", count(work.rows_projected, "row")),
             ("cache", format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied, "row"))),
             ("pages", format!("{} of {pages} at the peak, {size} each", thousands(work.peak_pages))),
-            ("chapters", require::whose_chapters(&[&CHAPTERS[..], &self.rows.chapters(Kv::Paged)].concat())),
+            ("chapters", require::whose_chapters(&[&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged)].concat())),
         ])
     }
 
@@ -152,7 +152,7 @@ impl Generate {
             text: outputs[0].text,
             tokens: Tokens { prompt, generated: &best.tokens },
             outputs,
-            kv: Kv::Paged.to_string(),
+            kv: CacheKind::Paged.to_string(),
             model: self.model.name(),
             beams: *width,
             length_penalty: LENGTH_PENALTY,

@@ -1,6 +1,7 @@
 //! What several outputs cost together: one report, as lines for people and as JSON.
 
 use page_by_page::cache::Usage;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::Model;
 use page_by_page::serving::schedule::FinishReason;
@@ -9,7 +10,6 @@ use serde::Serialize;
 use super::growing::{Growing, Story};
 use super::several::{Asked, Pages};
 use super::{Generate, SamplingUsed, Timings, Tokens};
-use crate::caches::Kv;
 use crate::output::{Lines, Table, count, describe, mib, per_second, rate, thousands, time};
 use crate::require;
 
@@ -309,14 +309,14 @@ impl<'a> Costs<'a> {
         ))
     }
 
-    fn describe_memory(&self, kv: Kv) -> String {
+    fn describe_memory(&self, kv: CacheKind) -> String {
         let usage = self.usage();
         let copied = count(usage.rows_copied, "row");
         if let Some(bytes) = self.peak_bytes() {
             let apart = self.apart(|apart| format!("{}, nothing copied", mib(apart.bytes)));
             return format!("{kv}: {} at the peak, {copied} copied{apart}", mib(bytes));
         }
-        if kv == Kv::Recompute {
+        if kv == CacheKind::Recompute {
             return "none, everything is recomputed".into();
         }
         let (tokens, slots) = (count(usage.tokens, "token"), count(usage.slots, "slot"));

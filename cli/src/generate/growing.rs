@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use page_by_page::cache::in_place::InPlace;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::cache::{PageId, Usage};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -19,7 +20,6 @@ use page_by_page::serving::{Generated, Serving, Step, Totals};
 
 use super::Generate;
 use super::several::{Asked, MOST_TOKENS, Pages};
-use crate::caches::Kv;
 use crate::generate::MOST_TEXTS;
 
 /// An output on its way.
@@ -197,9 +197,11 @@ impl Generate {
     fn cache_apart(&self, model: &Model, text: &Asked<'_>) -> Option<Box<dyn InPlace>> {
         let layout = model.kv_layout();
         match self.kv() {
-            Kv::Flat => Some(Box::new(FlatCache::new(layout))),
-            Kv::Contiguous => Some(Box::new(ContiguousCache::new(layout, self.cache.capacity.unwrap_or(text.most())))),
-            Kv::Recompute | Kv::Paged => None,
+            CacheKind::Flat => Some(Box::new(FlatCache::new(layout))),
+            CacheKind::Contiguous => {
+                Some(Box::new(ContiguousCache::new(layout, self.cache.capacity.unwrap_or(text.most()))))
+            }
+            CacheKind::Recompute | CacheKind::Paged => None,
         }
     }
 }

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use page_by_page::cache::Usage;
 use page_by_page::cache::in_place::InPlace;
+use page_by_page::cache::kind::{CacheKind, CacheSize};
+use page_by_page::decode::drafting::{DraftCounters, DraftSource};
+use page_by_page::decode::generation::{Generated, Generation};
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::{Draft, Limits};
 use page_by_page::kernels::RowFormat;
@@ -14,8 +17,7 @@ use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 use serde::Serialize;
 
 use super::{EMPTY_PROMPT, Generate, SamplingUsed, Timings, Tokens};
-use crate::caches::{Generated, Generation, Kv, Room};
-use crate::drafts::{DraftCounters, DraftReport, DraftSource};
+use crate::drafts::DraftReport;
 use crate::options::{Restored, Saved, restore};
 use crate::output::{
     Lines, Progress, Prose, count, describe, mib, per_second, print_json, rate, say_report, thousands, time,
@@ -156,13 +158,14 @@ impl Generate {
         let saved = self.snapshot.load(model)?;
         // A saved cache is restored whole, and may be longer than prompt and output.
         let saved_tokens = saved.as_ref().map_or(0, |saved| saved.tokens().len());
-        let enough = Room::for_tokens((prompt.len() + max_new_tokens).max(saved_tokens), self.cache.page_size)?;
-        let room = Room {
+        let enough = CacheSize::for_tokens((prompt.len() + max_new_tokens).max(saved_tokens), self.cache.page_size)?;
+        let size = CacheSize {
             capacity: self.cache.capacity.unwrap_or(enough.capacity),
             n_pages: self.cache.pages.unwrap_or(enough.n_pages),
             ..enough
         };
-        let mut cache = self.kv().cache(model.kv_layout(), room)?;
+        require::cache(self.kv(), model.kv_layout(), size)?;
+        let mut cache = self.kv().cache(model.kv_layout(), size)?;
         let restored = match (&saved, &mut cache) {
             (Some(saved), Some(cache)) => Some(restore(saved, cache.as_mut(), prompt)?),
             _ => None,
@@ -223,7 +226,7 @@ impl Generate {
                     (count(tokens, "token"), count(slots, "slot"), count(rows_copied, "row"));
                 let wasted = thousands(slots - tokens);
                 Some(match self.kv() {
-                    Kv::Recompute => "none, everything is recomputed".into(),
+                    CacheKind::Recompute => "none, everything is recomputed".into(),
                     kv => {
                         format!("{kv}{packed}: {held} in {in_slots}, {wasted} wasted, {}; {copied} copied", mib(bytes))
                     }

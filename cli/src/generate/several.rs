@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use page_by_page::cache::KvLayout;
+use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::Model;
@@ -15,7 +16,6 @@ use super::costs::Costs;
 use super::growing::{Growing, Story};
 use super::live::Live;
 use super::{Generate, MOST_TEXTS};
-use crate::caches::{Kv, Room};
 use crate::output::{Progress, count, print, print_json, say, say_report};
 use crate::require;
 
@@ -50,7 +50,7 @@ impl Generate {
     /// Generates an output for each of the prompts, all together.
     pub(super) fn run_several(&self, beginnings: &[String]) -> Result<()> {
         ensure!(
-            !self.several.prefix_cache || self.kv() == Kv::Paged,
+            !self.several.prefix_cache || self.kv() == CacheKind::Paged,
             "--prefix-cache keeps pages, and --kv {} has none; leave out --kv, or give --kv paged",
             self.kv()
         );
@@ -94,7 +94,7 @@ impl Generate {
 
     fn run_together(&self, asked: &[Asked<'_>], texts: Inputs) -> Result<()> {
         let Inputs { model, tokenizer, sampling, chapters, are_samples } = texts;
-        let are_forks = are_samples && asked.len() > 1 && self.kv() == Kv::Paged;
+        let are_forks = are_samples && asked.len() > 1 && self.kv() == CacheKind::Paged;
         self.require_memory_to_read(asked, &model, are_forks)?;
         let pages = self.pages(asked, &model, are_forks)?;
         let mut growing = Growing::new(self, asked, (&model, &tokenizer), (sampling, pages.as_ref(), are_forks))?;
@@ -155,7 +155,7 @@ impl Generate {
     fn chapters_of_several(&self, sampling: Sampling) -> Vec<usize> {
         let of_cache = self.kv().chapters().iter().copied();
         let of_cache = of_cache.filter(|number| *number != 1 || sampling.temperature == 0.0);
-        let of_loop: &[usize] = if self.kv() == Kv::Paged { &[10, 11, 12] } else { &[] };
+        let of_loop: &[usize] = if self.kv() == CacheKind::Paged { &[10, 11, 12] } else { &[] };
         of_cache.chain(of_loop.iter().copied()).chain(self.rows.chapters(self.kv())).collect()
     }
 
@@ -174,9 +174,9 @@ impl Generate {
     /// The slab, where sequences are kept in pages. `are_forks`: they share those of their prompt.
     fn pages(&self, asked: &[Asked<'_>], model: &Model, are_forks: bool) -> Result<Option<Pages>> {
         let page_size = self.cache.page_size;
-        let of_each = asked.iter().map(|text| Ok(Room::for_tokens(text.most(), page_size)?.n_pages));
+        let of_each = asked.iter().map(|text| Ok(CacheSize::for_tokens(text.most(), page_size)?.n_pages));
         let of_each = of_each.collect::<Result<Vec<usize>>>()?;
-        if self.kv() != Kv::Paged {
+        if self.kv() != CacheKind::Paged {
             return Ok(None);
         }
         let enough = match asked {
@@ -204,14 +204,14 @@ impl Generate {
 
     /// Refuses prompts that there is no memory to compute.
     fn require_memory_to_read(&self, asked: &[Asked<'_>], model: &Model, are_forks: bool) -> Result<()> {
-        if self.kv() == Kv::Contiguous {
+        if self.kv() == CacheKind::Contiguous {
             let slots = asked.iter().map(|text| self.cache.capacity.unwrap_or(text.most()));
             require::slots(model.kv_layout(), sum_of_largest(slots.collect()))?;
         }
         let tokens = match self.kv() {
             _ if are_forks => asked[0].prompt.len().max(asked.len()),
             // The last step recomputes all sequences.
-            Kv::Recompute => sum_of_largest(asked.iter().map(Asked::most).collect()),
+            CacheKind::Recompute => sum_of_largest(asked.iter().map(Asked::most).collect()),
             _ => {
                 let longest = asked.iter().map(|text| text.prompt.len()).max().unwrap_or(0);
                 let all = sum_of_largest(asked.iter().map(|text| text.prompt.len()).collect());

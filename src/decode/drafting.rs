@@ -1,0 +1,155 @@
+//! Speculative decoding with a choice: what drafts tokens, which of them are accepted, and how many were.
+
+use serde::Serialize;
+
+use super::prompt_lookup::PromptLookup;
+use super::sampler::{Sampler, Sampling};
+use super::{Cached, Draft, Drafter, RewindableModel};
+use crate::cache::CacheError;
+use crate::cache::in_place::InPlace;
+use crate::cache::kind::{CacheKind, CacheSize};
+use crate::chapters::ch01_recompute::Recompute;
+use crate::chapters::ch08_speculative::{DraftModel, accept_matching};
+use crate::chapters::ch09_chance::{SamplingDraftModel, accept_sampled};
+use crate::model::Model;
+
+/// Which draft tokens are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AcceptRule {
+    /// Those that the target chooses itself: the output is the same as without drafts.
+    Match,
+    /// At random, with probability min(1, p/q): more are accepted, and each output is as likely as without drafts.
+    Sample,
+}
+
+impl AcceptRule {
+    /// The chapters that have this rule and its draft model.
+    pub fn chapters(self) -> &'static [usize] {
+        match self {
+            AcceptRule::Match => &[7, 8],
+            AcceptRule::Sample => &[7, 8, 9],
+        }
+    }
+
+    /// The new tokens. `rows`: the target's logits, `[vocab_size]` each, one row more than draft tokens.
+    pub fn apply(self, draft: &Draft, rows: &[Vec<f32>], sampler: &mut Sampler) -> Vec<u32> {
+        self.judge(draft, rows, sampler, &mut |_, _| {})
+    }
+
+    /// The new tokens. With the sample rule, `seen` gets the probabilities of the target and of the draft model,
+    /// `[vocab_size]` each, for every draft token that was examined.
+    pub fn judge(
+        self,
+        draft: &Draft,
+        rows: &[Vec<f32>],
+        sampler: &mut Sampler,
+        seen: &mut dyn FnMut(&[f32], &[f32]),
+    ) -> Vec<u32> {
+        if self == AcceptRule::Match {
+            return accept_matching(&draft.tokens, rows, &mut |row| sampler.pick(row));
+        }
+        let rows: Vec<Vec<f32>> = rows.iter().map(|row| sampler.probabilities(row)).collect();
+        let new_tokens = accept_sampled(draft, &rows, &mut || sampler.uniform());
+        // Each of them but the bonus token stands for a draft token that was examined.
+        for (p, q) in rows.iter().zip(&draft.probabilities).take(new_tokens.len()) {
+            seen(p, q);
+        }
+        new_tokens
+    }
+}
+
+/// Draft tokens, and how many were accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct DraftCounters {
+    /// Passes of the target.
+    pub target_passes: u64,
+    /// Draft tokens.
+    pub drafted: u64,
+    /// Draft tokens that were accepted.
+    pub accepted: u64,
+    /// Generated tokens, the target's own among them.
+    pub generated: u64,
+}
+
+impl DraftCounters {
+    /// Counts a draft, and the tokens that were generated with it.
+    pub fn count(&mut self, draft: &Draft, generated: usize) {
+        self.target_passes += 1;
+        self.drafted += draft.tokens.len() as u64;
+        self.accepted += generated as u64 - 1;
+        self.generated += generated as u64;
+    }
+
+    /// The share of the draft tokens that were accepted, from 0 to 1; 0 if there were none.
+    pub fn acceptance_rate(&self) -> f64 {
+        self.accepted as f64 / self.drafted.max(1) as f64
+    }
+
+    /// Passes of the target for each generated token; 1 without drafts.
+    pub fn target_passes_per_token(&self) -> f64 {
+        self.target_passes as f64 / self.generated.max(1) as f64
+    }
+}
+
+/// What drafts.
+pub enum DraftSource {
+    /// A model, with a cache of its own, if it has one.
+    Model {
+        /// The model.
+        model: Box<Model>,
+        /// `None`: it recomputes everything.
+        cache: Option<Box<dyn InPlace>>,
+    },
+    /// The sequence itself.
+    Lookup(PromptLookup),
+}
+
+impl DraftSource {
+    /// Newest tokens that a look-up compares, at most.
+    const LOOKUP: usize = 3;
+
+    /// Looks drafts up in the sequence. `vocab_size` is the target's.
+    pub fn lookup(vocab_size: usize) -> Self {
+        DraftSource::Lookup(PromptLookup::new(vocab_size, Self::LOOKUP))
+    }
+
+    /// Drafts with this model, which gets an empty cache and keeps and reads rows as the target does.
+    ///
+    /// # Errors
+    /// [`CacheError`] if there is no such cache.
+    pub fn model(mut model: Model, target: &Model, kind: CacheKind, size: CacheSize) -> Result<Self, CacheError> {
+        model.set_attention(target.attention());
+        model.set_row_format(target.row_format());
+        let cache = kind.cache(model.kv_layout(), size)?;
+        Ok(DraftSource::Model { model: Box::new(model), cache })
+    }
+
+    /// Runs `work` with a drafter whose cache is empty. A draft token that must match is best the likeliest one; one that is
+    /// accepted by its probability must be drawn, as `sampling` says, with random numbers of its own.
+    pub fn work<T>(&mut self, rule: AcceptRule, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
+        match self {
+            DraftSource::Lookup(lookup) => work(lookup),
+            DraftSource::Model { model, cache } => {
+                let (mut cached, mut recompute);
+                let model: &mut dyn RewindableModel = match cache {
+                    Some(cache) => {
+                        cached = Cached::in_place(model, cache.as_mut());
+                        &mut cached
+                    }
+                    None => {
+                        recompute = Recompute::new(model);
+                        &mut recompute
+                    }
+                };
+                match rule {
+                    AcceptRule::Match => work(&mut DraftModel::new(model)),
+                    AcceptRule::Sample => {
+                        let sampling = Sampling { seed: sampling.seed.wrapping_add(1), ..sampling };
+                        work(&mut SamplingDraftModel::new(model, Sampler::new(sampling)))
+                    }
+                }
+            }
+        }
+    }
+}
