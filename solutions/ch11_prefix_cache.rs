@@ -248,7 +248,6 @@ impl ForkCache {
     }
     // ANCHOR_END: with_prefix
 
-    // ANCHOR: insert_into
     /// Gives the full pages of a sequence to `prefixes`. The sequence begins with the tokens that
     /// this cache holds, and their rows are computed.
     ///
@@ -260,7 +259,6 @@ impl ForkCache {
     pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<(), CacheError> {
         prefixes.insert(text, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
     }
-    // ANCHOR_END: insert_into
 }
 
 impl PageSlab {

@@ -1,4 +1,4 @@
-//! No prefix cache: for those who want to see what one is worth.
+//! No prefix cache, to measure what one is worth.
 
 use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
@@ -24,7 +24,7 @@ impl NoPrefixes {
 }
 
 impl Prefixes for NoPrefixes {
-    fn lookup(&mut self, _text: &[u32], _pool: &mut PagePool) -> Result<PageTable, CacheError> {
+    fn lookup(&mut self, _tokens: &[u32], _pool: &mut PagePool) -> Result<PageTable, CacheError> {
         PageTable::new(self.page_size)
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::serving::schedule::{ScheduledChunk, SequenceId};
 
-use super::{Case, Event, Failure, Make, Scene, Setup, World};
+use super::{Case, Event, Failure, Make, Scene, Setup, Violation, World};
 
 /// `1 page`, `2 pages`
 fn count(number: usize, what: &str) -> String {
@@ -50,69 +50,58 @@ pub fn story(make: &Make<'_>, case: &Case, failure: &Failure) -> String {
     lines
 }
 
-fn write_events(make: &Make<'_>, case: &Case, failure: &Failure, lines: &mut String) -> Result<(), super::Violation> {
+fn write_events(make: &Make<'_>, case: &Case, failure: &Failure, lines: &mut String) -> Result<(), Violation> {
     let mut world = World::new(make, case.setup)?;
-    let mut kinds: HashMap<u32, SequenceId> = HashMap::new();
+    let mut first_alike = HashMap::new();
     for event in case.events.iter().take(failure.event + 1) {
-        write_event(&mut world, *event, &mut kinds, lines)?;
+        write_event(&mut world, *event, &mut first_alike, lines)?;
     }
     if failure.event >= case.events.len() {
         let _ = writeln!(lines, "  no more requests arrive");
-        write_event(&mut world, Event::GiveBack { pages: usize::MAX }, &mut kinds, lines)?;
-        let mut lines_told = 0;
+        write_event(&mut world, Event::GiveBack { pages: usize::MAX }, &mut first_alike, lines)?;
+        let mut n_steps = 0;
         while world.steps() < failure.step {
             // The first and the last of many.
             let left = failure.step - world.steps();
-            if lines_told < 6 || left <= 2 {
-                write_event(&mut world, Event::Step, &mut kinds, lines)?;
+            if n_steps < 6 || left <= 2 {
+                write_event(&mut world, Event::Step, &mut first_alike, lines)?;
             } else {
                 world.apply(Event::Step)?;
                 if left == 3 {
                     let _ = writeln!(lines, "  …");
                 }
             }
-            lines_told += 1;
+            n_steps += 1;
         }
     }
     Ok(())
 }
 
+/// `first_alike`: for each kind of prompt, the first sequence that has it.
 fn write_event(
     world: &mut World,
     event: Event,
-    kinds: &mut HashMap<u32, SequenceId>,
+    first_alike: &mut HashMap<u32, SequenceId>,
     lines: &mut String,
-) -> Result<(), super::Violation> {
-    let (arrived, cancelled) =
-        (world.arrived(), if let Event::Cancel { name } = event { world.id(name) } else { None });
+) -> Result<(), Violation> {
+    let arrived = world.arrived();
+    let cancelled = if let Event::Cancel { name } = event { world.id(name) } else { None };
     let begin = lines.len();
     // Written before it is done, because the scheduler might stop in the middle.
-    let stopped = match event {
-        Event::Step => format!("step {}: the scheduler stops", world.steps() + 1),
-        Event::Arrive { prompt, max_new_tokens, .. } => {
-            format!("a request arrives: {}, wants {max_new_tokens}", count(prompt, "token"))
-        }
-        Event::Cancel { .. } => cancelled
-            .map_or("no request of that name is left to cancel".into(), |id| format!("sequence {id} is cancelled")),
-        Event::Take { .. } => "strangers take pages".into(),
-        Event::GiveBack { .. } => "strangers give pages back".into(),
-    };
-    let _ = writeln!(lines, "  {stopped}");
+    let _ = writeln!(lines, "  {}", if_stopped(world, event, cancelled));
     let scene = world.apply(event)?;
     lines.truncate(begin);
-    let ended: Vec<String> = scene.ended.iter().map(|ended| format!("sequence {} finishes", ended.id)).collect();
-    let ended = if ended.is_empty() { String::new() } else { format!("; {}", ended.join(", ")) };
-    let strangers = |scene: &Scene| scene.before.strangers.len().abs_diff(scene.after.strangers.len());
+    let strangers = scene.before.strangers.len().abs_diff(scene.after.strangers.len());
     let line = match event {
+        Event::Arrive { prompt, max_new_tokens, .. } if world.arrived() == arrived => {
+            format!("a request of {} arrives, wants {max_new_tokens}, and is turned away", count(prompt, "token"))
+        }
         Event::Arrive { alike, prompt, max_new_tokens, .. } => {
             let tokens = count(prompt, "token");
             match scene.after.alive.iter().find(|id| !scene.before.alive.contains(id)) {
-                _ if world.arrived() == arrived => {
-                    format!("a request of {tokens} arrives, wants {max_new_tokens}, and is turned away")
-                }
-                None => format!("a request of {tokens} arrives, wants none{ended}"),
+                None => format!("a request of {tokens} arrives, wants none{}", finishes(&scene)),
                 Some(id) => {
-                    let first = *kinds.entry(alike).or_insert(*id);
+                    let first = *first_alike.entry(alike).or_insert(*id);
                     let like = if first == *id { String::new() } else { format!(", beginning like sequence {first}") };
                     format!("sequence {id} arrives: {tokens}{like}, wants {max_new_tokens}")
                 }
@@ -122,21 +111,40 @@ fn write_event(
             Some(id) => format!("sequence {id} is cancelled"),
             None => "a request is cancelled that is not there".into(),
         },
-        Event::Take { .. } => format!("strangers take {}", count(strangers(&scene), "page")),
-        Event::GiveBack { .. } if strangers(&scene) == 0 => return Ok(()),
-        Event::GiveBack { .. } => format!("strangers give back {}", count(strangers(&scene), "page")),
-        Event::Step => {
-            let planned = scene.planned.as_ref();
-            let plan = planned.map_or_else(String::new, |planned| in_words(&planned.chunks));
-            let before = scene.before.running.iter().map(|sequence| sequence.id);
-            let runs = |id: &SequenceId| {
-                planned.is_some_and(|planned| planned.seen.running.iter().any(|sequence| sequence.id == *id))
-            };
-            let gone: Vec<String> =
-                before.filter(|id| !runs(id)).map(|id| format!("; sequence {id} is preempted")).collect();
-            format!("step {}: {plan}{}{ended}", world.steps(), gone.concat())
-        }
+        Event::Take { .. } => format!("strangers take {}", count(strangers, "page")),
+        Event::GiveBack { .. } if strangers == 0 => return Ok(()),
+        Event::GiveBack { .. } => format!("strangers give back {}", count(strangers, "page")),
+        Event::Step => format!("step {}: {}{}", world.steps(), plan_in_words(&scene), finishes(&scene)),
     };
     let _ = writeln!(lines, "  {line}");
     Ok(())
+}
+
+/// The line of an event in which the scheduler stops.
+fn if_stopped(world: &World, event: Event, cancelled: Option<SequenceId>) -> String {
+    match event {
+        Event::Step => format!("step {}: the scheduler stops", world.steps() + 1),
+        Event::Arrive { prompt, max_new_tokens, .. } => {
+            format!("a request arrives: {}, wants {max_new_tokens}", count(prompt, "token"))
+        }
+        Event::Cancel { .. } => cancelled
+            .map_or("no request of that name is left to cancel".into(), |id| format!("sequence {id} is cancelled")),
+        Event::Take { .. } => "strangers take pages".into(),
+        Event::GiveBack { .. } => "strangers give pages back".into(),
+    }
+}
+
+/// `; sequence 0 finishes, sequence 2 finishes`
+fn finishes(scene: &Scene) -> String {
+    let ended: Vec<String> = scene.ended.iter().map(|ended| format!("sequence {} finishes", ended.id)).collect();
+    if ended.is_empty() { String::new() } else { format!("; {}", ended.join(", ")) }
+}
+
+/// `sequence 0 computes 4; sequence 1 is preempted`
+fn plan_in_words(scene: &Scene) -> String {
+    let Some(planned) = &scene.planned else { return String::new() };
+    let runs = |id: SequenceId| planned.seen.running.iter().any(|sequence| sequence.id == id);
+    let preempted = scene.before.running.iter().filter(|sequence| !runs(sequence.id));
+    let preempted: String = preempted.map(|sequence| format!("; sequence {} is preempted", sequence.id)).collect();
+    in_words(&planned.chunks) + &preempted
 }
