@@ -28,6 +28,8 @@ const EDITION: &str = "/.edition";
 /// Which clone of the repository this book belongs to: `cargo learn` asks.
 const CLONE: &str = "/.clone";
 
+const HTML: &str = "text/html; charset=utf-8";
+
 /// Goes into each page as it is served, never into the rendered book.
 const RELOAD: &str = r#"<script>
 (() => {
@@ -131,18 +133,12 @@ fn answer(root: &Path, site: &Path, address: &str, edition: u64) -> Answer {
     if address == CLONE {
         return Answer::text(200, page_by_page_course::chapters::clone_id(root));
     }
-    let found = file_for(root, site, address).and_then(|file| Some((fs::read(&file).ok()?, file)));
-    let (status, body, content_type) = match found {
-        Some((body, file)) => (200, body, content_type(&file)),
-        None => {
-            let page = fs::read(site.join("404.html")).unwrap_or_else(|_| b"no such page".to_vec());
-            (404, page, content_type(Path::new("404.html")))
-        }
-    };
-    let body = match content_type.starts_with("text/html") {
-        true => with_reload(body),
-        false => body,
-    };
+    let found = file_for(root, site, address).and_then(|file| Some((200, fs::read(&file).ok()?, content_type(&file))));
+    let (status, body, content_type) = found.unwrap_or_else(|| {
+        let page = fs::read(site.join("404.html")).unwrap_or_else(|_| b"no such page".to_vec());
+        (404, page, HTML)
+    });
+    let body = if content_type == HTML { with_reload(body) } else { body };
     Answer { status, content_type, body }
 }
 
@@ -173,32 +169,24 @@ fn file_for(root: &Path, site: &Path, address: &str) -> Option<PathBuf> {
 
 fn content_type(file: &Path) -> &'static str {
     match file.extension().and_then(|extension| extension.to_str()) {
-        Some("html") => "text/html; charset=utf-8",
+        Some("html") => HTML,
         Some("css") => "text/css; charset=utf-8",
         Some("js") => "text/javascript; charset=utf-8",
         Some("json") => "application/json",
         Some("svg") => "image/svg+xml",
         Some("png") => "image/png",
-        Some("jpg" | "jpeg") => "image/jpeg",
-        Some("webp") => "image/webp",
-        Some("ico") => "image/x-icon",
         Some("woff2") => "font/woff2",
-        Some("woff") => "font/woff",
         Some("txt" | "md" | "rs" | "toml") => "text/plain; charset=utf-8",
         _ => "application/octet-stream",
     }
 }
 
 fn with_reload(page: Vec<u8>) -> Vec<u8> {
-    match String::from_utf8(page) {
-        Ok(mut page) => {
-            if let Some(end) = page.rfind("</body>") {
-                page.insert_str(end, RELOAD);
-            }
-            page.into_bytes()
-        }
-        Err(error) => error.into_bytes(),
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    if let Some(end) = page.rfind("</body>") {
+        page.insert_str(end, RELOAD);
     }
+    page.into_bytes()
 }
 
 /// Opens the browser where there is a screen to open it on. The address is printed anyhow, so failing is no error.

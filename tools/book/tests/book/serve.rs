@@ -1,13 +1,15 @@
 //! The server as a browser meets it, and as others do.
 
-use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::Book;
+
+/// The longest that a browser waits without a byte.
+const SOON: Duration = Duration::from_secs(3);
 
 pub struct Server {
     pub book: Book,
@@ -47,31 +49,36 @@ impl Server {
         Self { book, process, host }
     }
 
-    /// Sends a request as it stands: a client library would tidy the path.
-    fn ask(&self, method: &str, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.host).unwrap();
-        write!(stream, "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.host).unwrap();
+    /// Opens a connection and sends some bytes as they stand: a client library would tidy them.
+    fn connect(&self, bytes: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.host).expect("the server is gone");
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        // The server may have refused before it has read everything.
+        let _ = stream.write_all(bytes.as_bytes());
+        stream
+    }
+
+    /// Sends some bytes, and reads until the server hangs up.
+    fn send(&self, bytes: &str) -> String {
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut stream = self.connect(bytes);
+        let ended = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(ended.is_ok() || !answer.is_empty(), "no answer to {bytes:?}: {ended:?}");
+        answer
+    }
+
+    fn ask(&self, method: &str, path: &str) -> String {
+        self.send(&format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.host))
     }
 
     fn get(&self, path: &str) -> String {
         self.ask("GET", path)
     }
 
-    /// Sends `bytes`, then reads until the server hangs up. None: it has not within `limit`.
-    fn send(&self, bytes: &[u8], limit: Duration) -> Option<String> {
-        let mut stream = TcpStream::connect(&self.host).unwrap();
-        // The server may have refused before it has read everything.
-        let _ = stream.write_all(bytes);
-        hung_up(stream, limit)
-    }
-
+    #[track_caller]
     fn still_answers(&self) {
-        let mut stream = TcpStream::connect(&self.host).expect("the server is gone");
-        write!(stream, "GET /preface.html HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.host).unwrap();
-        let answer = hung_up(stream, Duration::from_secs(3)).expect("the server no longer answers");
+        let answer = self.get("/preface.html");
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("</html>\n"), "{answer}");
     }
 
@@ -87,24 +94,6 @@ impl Server {
             thread::sleep(Duration::from_millis(50));
         }
     }
-}
-
-/// What the server says before it hangs up, if it does within `limit`.
-fn hung_up(mut stream: TcpStream, limit: Duration) -> Option<String> {
-    let deadline = Instant::now() + limit;
-    let mut answer = Vec::new();
-    let mut part = [0; 4096];
-    loop {
-        let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-        stream.set_read_timeout(Some(left)).unwrap();
-        match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(read) => answer.extend_from_slice(&part[..read]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return None,
-            Err(_) => break,
-        }
-    }
-    Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
 impl Drop for Server {
@@ -154,28 +143,17 @@ fn pages_and_their_parts_have_their_types() {
 }
 
 #[test]
-fn what_is_not_there_is_404() {
-    let server = Server::start(Book::good());
-    let answer = server.get("/no.html");
-    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
-    assert!(answer.contains("Content-Type: text/html"));
-    assert!(server.ask("POST", "/").starts_with("HTTP/1.1 405"));
-}
-
-#[test]
-fn the_file_that_a_page_links_to_is_served() {
-    let server = Server::start(Book::good());
-    let answer = server.get("/exercises/ch02_flat.rs");
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Content-Type: text/plain"), "{answer}");
-    for other in ["/exercises/untouched.txt", "/exercises/../src/lib.rs", "/solutions/ch02_flat.rs"] {
-        assert!(!server.get(other).starts_with("HTTP/1.1 200"), "{other}");
-    }
-}
-
-#[test]
 fn nothing_outside_the_book_is_served() {
     let server = Server::start(Book::good());
+    let missing = server.get("/no.html");
+    assert!(missing.starts_with("HTTP/1.1 404") && missing.contains("Content-Type: text/html"), "{missing}");
+    // But for the stub that a page links to.
+    let stub = server.get("/exercises/ch02_flat.rs");
+    assert!(stub.starts_with("HTTP/1.1 200") && stub.contains("Content-Type: text/plain"), "{stub}");
     for path in [
+        "/exercises/untouched.txt",
+        "/exercises/../src/lib.rs",
+        "/solutions/ch02_flat.rs",
         "/../book.toml",
         "/../../src/lib.rs",
         "/%2e%2e/book.toml",
@@ -184,6 +162,10 @@ fn nothing_outside_the_book_is_served() {
         "//etc/passwd",
         "/%2fetc/passwd",
         "/./preface.html/../../book.toml",
+        // An address with a name in it asks for no file of this book.
+        "http://evil.example/preface.html",
+        "/%00",
+        "/%ff",
     ] {
         let answer = server.get(path);
         assert!(!answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
@@ -205,11 +187,8 @@ fn an_edit_shows_and_a_fault_does_not() {
 
     server.book.write("book/src/preface.md", "# Preface\n\nSecond edit.\n");
     server.wait_for("/preface.html", "Second edit.");
-}
 
-#[test]
-fn an_edit_of_included_code_shows() {
-    let server = Server::start(Book::good());
+    // Included code is part of the book.
     server.book.replace("solutions/ch02_flat.rs", "        self.rows = longer;\n", "        self.rows = grown;\n");
     server.wait_for("/ch02_flat.html", "self.rows = grown;");
 }
@@ -231,123 +210,50 @@ fn a_taken_port_is_passed_over() {
     assert!(second.get("/").starts_with("HTTP/1.1 200"));
 }
 
-const SOON: Duration = Duration::from_secs(3);
+#[test]
+fn a_slow_or_greedy_client_keeps_no_other_waiting() {
+    let server = Server::start(Book::good());
+    // More than fits between server and client, so that the server is left waiting.
+    std::fs::write(server.book.path("book/html/long.txt"), vec![b'.'; 16 << 20]).unwrap();
+    let never_read = (0..8).map(|_| server.connect("GET /long.txt HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let never_end = (0..200).map(|_| server.connect("GET / HTTP/1.1\r\n"));
+    let clients: Vec<TcpStream> = never_read.chain(never_end).collect();
+    server.still_answers();
+    drop(clients);
+    server.still_answers();
+}
 
 #[test]
-fn a_body_is_refused_however_long_it_claims_to_be() {
+fn what_is_no_request_for_a_page_is_refused() {
     let server = Server::start(Book::good());
-    for (length, status) in [
-        ("99999999999", 400),
-        ("18446744073709551615", 400),
-        ("99999999999999999999999999", 400),
-        ("-1", 400),
-        ("0x10", 400),
-        ("many", 400),
-        ("", 400),
-        ("0", 200),
+    let with = |line: &str, headers: &str| format!("{line} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+    for (request, status) in [
+        (with("POST /", ""), 405),
+        (with("POST /", "Content-Length: 99999999999\r\n"), 405),
+        // No body is read, however long it claims to be.
+        (with("GET /", "Content-Length: 99999999999\r\n") + "some of it", 200),
+        (with("GET /", "Transfer-Encoding: chunked\r\n") + "ffffffffffffffff\r\n", 200),
+        (with(&format!("GET /{}", "a".repeat(3_000)), ""), 404),
+        (with(&format!("GET /{}", "a".repeat(20_000)), ""), 400),
+        (with("GET /", &"a: b\r\n".repeat(50)), 200),
+        (with("GET /", &"a: b\r\n".repeat(100)), 400),
+        (with("GET /", &format!("a: {}\r\n", "b".repeat(20_000))), 400),
+        (with("GET /", "no header\r\n"), 400),
+        ("\0\u{e9}\r\n\r\n".into(), 400),
+        ("GET / HTTP/9.9\r\n\r\n".into(), 400),
     ] {
-        let request = format!("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\nsome of it");
-        let answer = server.send(request.as_bytes(), SOON).unwrap_or_else(|| panic!("Content-Length: {length} hangs"));
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "Content-Length: {length}: {answer}");
+        let answer = server.send(&request);
+        let shown: String = request.chars().take(60).collect();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status} expected for {shown:?}: {answer}");
         server.still_answers();
     }
-    let chunks = "GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n";
-    assert!(server.send(chunks.as_bytes(), SOON).unwrap().starts_with("HTTP/1.1 400 "));
-    server.still_answers();
-
-    let request = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
-    assert!(server.send(request.as_bytes(), SOON).unwrap().starts_with("HTTP/1.1 405 "));
-    server.still_answers();
-}
-
-#[test]
-fn clients_that_never_read_hold_up_nobody_and_are_given_up() {
-    // More than fits between server and client, so that the server is left waiting.
-    const LONG: usize = 16 << 20;
-    let server = Server::start(Book::good());
-    std::fs::write(server.book.path("book/html/long.txt"), vec![b'.'; LONG]).unwrap();
-    let never_read: Vec<TcpStream> = (0..8)
-        .map(|_| {
-            let mut stream = TcpStream::connect(&server.host).unwrap();
-            stream.write_all(b"GET /long.txt HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-            stream
-        })
-        .collect();
-    thread::sleep(Duration::from_millis(300));
-    server.still_answers();
-
-    thread::sleep(Duration::from_secs(16));
-    for stream in never_read {
-        let answer = hung_up(stream, SOON).expect("the server still waits for a client that has read nothing in 16 s");
-        assert!(answer.len() < LONG, "the server has waited 16 s for a client that read nothing");
-    }
-    let whole = server.get("/long.txt");
-    assert!(whole.len() > LONG, "{} bytes came", whole.len());
-}
-
-#[test]
-fn a_request_that_never_ends_is_ended() {
-    let server = Server::start(Book::good());
-    let mut stream = TcpStream::connect(&server.host).unwrap();
-    let mut drips = stream.try_clone().unwrap();
-    let dripping = thread::spawn(move || {
-        let _ = drips.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n");
-        while drips.write_all(b"a: b\r\n").is_ok() {
-            thread::sleep(Duration::from_millis(300));
-        }
-    });
-    let mut status = [0; 12];
-    stream.set_read_timeout(Some(Duration::from_secs(9))).unwrap();
-    stream.read_exact(&mut status).expect("the server listens to a dripping request for ever");
-    assert_eq!(&status, b"HTTP/1.1 408");
-    server.still_answers();
-    drop(stream);
-    dripping.join().unwrap();
-}
-
-#[test]
-fn one_connection_too_many_ends_the_oldest() {
-    let server = Server::start(Book::good());
-    let mut waiting: VecDeque<TcpStream> = VecDeque::new();
-    for _ in 0..200 {
-        let mut stream = TcpStream::connect(&server.host).unwrap();
-        stream.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-        waiting.push_back(stream);
-    }
-    server.still_answers();
-    let oldest = waiting.pop_front().unwrap();
-    assert!(hung_up(oldest, SOON).is_some(), "200 open connections and the oldest is still waited for");
-}
-
-#[test]
-fn a_request_has_a_longest_length() {
-    let server = Server::start(Book::good());
-    let request = |line: &str, headers: &str| format!("{line} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
-    for (bytes, status) in [
-        (request(&format!("GET /{}", "a".repeat(3_000)), ""), 404),
-        (request(&format!("GET /{}", "a".repeat(5_000)), ""), 414),
-        (format!("GET /{}", "a".repeat(1_000_000)), 414),
-        (request("GET /", &"a: b\r\n".repeat(50)), 200),
-        (request("GET /", &"a: b\r\n".repeat(100)), 431),
-        (request("GET /", &format!("a: {}\r\n", "b".repeat(10_000))), 200),
-        (request("GET /", &format!("a: {}\r\n", "b".repeat(20_000))), 431),
-    ] {
-        let answer = server.send(bytes.as_bytes(), SOON).unwrap_or_else(|| panic!("{} bytes hang", bytes.len()));
-        // A client that goes on sending after the answer may lose it to a reset; that is its affair.
-        let is_cut = answer.is_empty() && bytes.len() > 100_000;
-        assert!(is_cut || answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status} expected: {answer}");
-    }
-    server.still_answers();
 }
 
 /// A page from elsewhere can give its own name the address 127.0.0.1 and would then read `exercises/` as its own.
 #[test]
 fn only_names_of_this_computer_are_answered() {
     let server = Server::start(Book::good());
-    let asked_as = |host: &str| {
-        let request = format!("GET /exercises/ch02_flat.rs HTTP/1.1\r\n{host}\r\n");
-        server.send(request.as_bytes(), SOON).expect("an answer")
-    };
+    let asked_as = |host: &str| server.send(&format!("GET /exercises/ch02_flat.rs HTTP/1.1\r\n{host}\r\n"));
     for host in ["localhost", "localhost:3000", "LocalHost:8080", "127.0.0.1", "127.0.0.1:3000", "[::1]", "[::1]:3000"]
     {
         let answer = asked_as(&format!("Host: {host}\r\n"));
@@ -375,9 +281,6 @@ fn only_names_of_this_computer_are_answered() {
         let answer = asked_as(none_or_two);
         assert!(answer.starts_with("HTTP/1.1 400 "), "{none_or_two}: {answer}");
     }
-    // An address with a name in it asks for no file of this book.
-    let whole = "GET http://evil.example/preface.html HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    assert!(server.send(whole.as_bytes(), SOON).unwrap().starts_with("HTTP/1.1 404 "));
 }
 
 #[cfg(unix)]
@@ -412,84 +315,5 @@ fn a_pipe_in_the_book_is_not_waited_for() {
     let server = Server::start(Book::good());
     let pipe = server.book.path("book/html/pipe.html");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let answer = server.send(b"GET /pipe.html HTTP/1.1\r\nHost: localhost\r\n\r\n", SOON);
-    assert!(answer.expect("the server waits for the pipe").starts_with("HTTP/1.1 404 "));
-}
-
-/// Requests put together from parts that are nearly right.
-#[test]
-fn four_thousand_odd_requests() {
-    const PARTS: &[&str] = &[
-        "GET ",
-        "GET ",
-        "GET /",
-        "HEAD /",
-        "POST /",
-        "PUT ",
-        "/preface.html",
-        "/exercises/ch02_flat.rs",
-        "/.edition",
-        "/%00",
-        "/%",
-        "/%ff",
-        "/../",
-        "..%2f",
-        "?#",
-        " HTTP/1.1\r\n",
-        " HTTP/1.1\r\n",
-        " HTTP/1.0\r\n",
-        " HTTP/9.9\r\n",
-        " HTTP/1.1\n",
-        "Host: localhost\r\n",
-        "Host: localhost\r\n",
-        "Host: evil.example\r\n",
-        "Host:\r\n",
-        "Content-Length: 99999999999\r\n",
-        "Content-Length: 3\r\n",
-        "Content-Length: x\r\n",
-        "Transfer-Encoding: chunked\r\n",
-        "Expect: 100-continue\r\n",
-        "Connection: keep-alive\r\n",
-        "Upgrade: websocket\r\n",
-        "Range: bytes=0-0,-1\r\n",
-        " folded\r\n",
-        ": \r\n",
-        "\0",
-        "\u{e9}",
-        "\r\n",
-        "\r\n\r\n",
-        "\n",
-        "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz",
-    ];
-    let server = Server::start(Book::good());
-    let mut state = 1u64;
-    let mut below = |limit: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % limit
-    };
-    let mut pages = 0;
-    let started = Instant::now();
-    for number in 0..4_000 {
-        let sound = "GET /preface.html HTTP/1.1\r\nHost: localhost\r\n\r\n";
-        let mut request: Vec<u8> = match below(2) {
-            0 => (0..1 + below(12)).flat_map(|_| PARTS[below(PARTS.len())].bytes()).collect(),
-            _ => sound.into(),
-        };
-        for _ in 0..below(4) {
-            let at = below(request.len());
-            request[at] = below(256) as u8;
-        }
-        let mut stream = TcpStream::connect(&server.host).unwrap_or_else(|_| panic!("gone before request {number}"));
-        let _ = stream.write_all(&request);
-        let _ = stream.shutdown(Shutdown::Write);
-        let shown = String::from_utf8_lossy(&request);
-        let answer = hung_up(stream, SOON).unwrap_or_else(|| panic!("request {number} hangs: {shown:?}"));
-        let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
-        let is_known = matches!(status, Some("200" | "400" | "403" | "404" | "405" | "414" | "431"));
-        assert!(is_known, "request {number}, {shown:?}: {answer}");
-        pages += usize::from(status == Some("200"));
-    }
-    assert!(pages > 400, "only {pages} requests were sound: nothing is tried");
-    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
-    server.still_answers();
+    assert!(server.get("/pipe.html").starts_with("HTTP/1.1 404 "));
 }

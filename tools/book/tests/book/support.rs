@@ -51,6 +51,11 @@ impl Book {
     }
 }
 
+/// What the program printed, on both of its outputs.
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
 fn copy(from: &Path, to: &Path) {
     for entry in WalkDir::new(from) {
         let entry = entry.unwrap();
