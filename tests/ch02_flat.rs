@@ -16,14 +16,13 @@ whose_code! { ch02_flat = "ch02_flat" }
 mod checks {
     use page_by_page::cache::{KvCache, KvLayout};
     use page_by_page::chapters::ch02_flat::{FlatCache, grown};
-    use page_by_page::decode::{Cached, LanguageModel};
 
     use crate::support::asking::asking;
     use crate::support::in_place::{self, LAYOUT, TELLING, bits};
     use crate::support::limits::allocated;
-    use crate::support::oracle::{Dice, Oracle, seeds};
-    use crate::support::rows::{self, KINDS, row};
-    use crate::support::story::{Storyteller, Watched};
+    use crate::support::oracle::Oracle;
+    use crate::support::rows::{KINDS, row};
+    use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript};
 
     // Task 1
@@ -198,24 +197,16 @@ mod checks {
 
     // Task 3
 
-    #[test]
-    fn task_3_a_new_row_goes_after_the_old_ones() {
-        in_place::new_rows_go_after_the_old_ones(&mut FlatCache::new(LAYOUT));
-    }
-
-    #[test]
-    fn task_3_a_row_lands_in_its_layer_only() {
-        in_place::a_row_lands_in_its_layer_only(&mut FlatCache::new(LAYOUT));
-    }
-
-    #[test]
-    fn task_3_any_number_of_the_newest_rows_can_be_written() {
-        in_place::any_number_of_the_newest_rows(&mut FlatCache::new(LAYOUT));
-    }
-
-    #[test]
-    fn task_3_every_bit_is_kept() {
-        in_place::every_bit_is_kept(&mut FlatCache::new(LAYOUT));
+    tests_on! {
+        &mut FlatCache::new(LAYOUT);
+        task_3_a_new_row_goes_after_the_old_ones = in_place::new_rows_go_after_the_old_ones,
+        task_3_a_row_lands_in_its_layer_only = in_place::a_row_lands_in_its_layer_only,
+        task_3_any_number_of_the_newest_rows_can_be_written = in_place::any_number_of_the_newest_rows,
+        task_3_every_bit_is_kept = in_place::every_bit_is_kept,
+        task_3_rows_of_zeros_are_rows = in_place::rows_of_zeros_are_rows,
+        task_3_rows_that_do_not_fit_are_a_panic = in_place::refuse_rows_that_do_not_fit,
+        task_3_write_keeps_every_bit_of_older_rows = in_place::write_after_zeros,
+        task_3_write_moves_nothing_and_changes_nothing_else = in_place::write_moves_nothing,
     }
 
     #[test]
@@ -223,60 +214,9 @@ mod checks {
         check_copied_once(5);
         let layouts = [(2, 1, 3, 70_000), (300, 2, 3, 2), (2, 3, 100, 2), (1, 5, 14_000, 2)];
         for (n_layers, n_kv_heads, head_dim, tokens) in layouts {
-            let layout = KvLayout { n_layers, n_kv_heads, head_dim };
-            let mut cache = FlatCache::new(layout);
-            let width = layout.kv_width();
-            let numbers = |layer: usize, first: usize, rows: usize| -> [Vec<f32>; 2] {
-                let keys: Vec<f32> = (0..rows * width).map(|i| (layer + 1 + first * width + i) as f32).collect();
-                let values = keys.iter().map(|number| -number).collect();
-                [keys, values]
-            };
-            for (first, rows) in [(0, tokens), (tokens, 1)] {
-                extend(&mut cache, rows);
-                for layer in 0..n_layers {
-                    let [k, v] = numbers(layer, first, rows);
-                    let rows = rows::count(k.len(), width);
-                    let _question = asking(format!("write of {rows} to layer {layer}, with {layout:?}"));
-                    cache.write(layer, &k, &v);
-                }
-            }
-            for layer in 0..n_layers {
-                let (k, v) = cache.gather(layer);
-                let expected = numbers(layer, 0, tokens + 1);
-                for (kind, (found, expected)) in KINDS.into_iter().zip([k, v].iter().zip(&expected)) {
-                    let (found_rows, expected_rows) =
-                        (rows::count(found.len(), width), rows::count(expected.len(), width));
-                    same!(found_rows, expected_rows, "{kind} that gather({layer}) gives, with {layout:?}");
-                    let wrong =
-                        (0..=tokens).find(|row| found[row * width..][..width] != expected[row * width..][..width]);
-                    same!(
-                        wrong,
-                        None,
-                        "the first row of the {kind} in layer {layer} that is not as it was written, {layout:?}"
-                    );
-                }
-            }
+            let mut cache = FlatCache::new(KvLayout { n_layers, n_kv_heads, head_dim });
+            in_place::rows_of_large_caches(&mut cache, &[(tokens, tokens), (1, 1)]);
         }
-    }
-
-    #[test]
-    fn task_3_rows_of_zeros_are_rows() {
-        in_place::rows_of_zeros_are_rows(&mut FlatCache::new(LAYOUT));
-    }
-
-    #[test]
-    fn task_3_rows_that_do_not_fit_are_a_panic() {
-        in_place::refuse_rows_that_do_not_fit(&mut FlatCache::new(LAYOUT));
-    }
-
-    #[test]
-    fn task_3_write_keeps_every_bit_of_older_rows() {
-        in_place::write_after_zeros(&mut FlatCache::new(LAYOUT));
-    }
-
-    #[test]
-    fn task_3_write_moves_nothing_and_changes_nothing_else() {
-        in_place::write_moves_nothing(&mut FlatCache::new(LAYOUT));
     }
 
     // All tasks
@@ -295,38 +235,16 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(60) {
-            let mut dice = Dice::new(seed);
-            let layout =
-                KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) };
-            let mut cache = FlatCache::new(layout);
-            let mut oracle = Oracle::of(format!("seed {seed}, {layout:?}"));
-            let mut next = 0;
-            for _ in 0..dice.roll(1, 12) {
-                let n = dice.roll(0, 7);
-                oracle.append(&mut cache, &(next..next + n).collect::<Vec<_>>());
-                next += n;
-                oracle.check(&cache);
-            }
-        }
+        in_place::oracle(false, |layout, _| Box::new(FlatCache::new(layout)));
     }
 
     #[test]
     fn whole_story() {
         let storyteller = Storyteller::open();
         let mut cache = FlatCache::new(storyteller.model.config().kv_layout());
-        let mut watched = Watched(&mut cache);
-        let mut model = Cached::new(&storyteller.model, &mut watched);
-        let question = asking("a story, told with the flat cache");
-        let story = storyteller.continue_with(40, |text| match model.next_logits(text) {
-            Ok(logits) => logits,
-            Err(error) => panic!("the flat cache refuses a text of {} tokens: {error}", text.len()),
-        });
-        drop(question);
-        storyteller.assert_same_story(&story, &storyteller.recompute(40));
-
+        let rows = storyteller.assert_through(&mut cache, "flat cache", 40, || {});
         let prompt = storyteller.prompt().len() as u64;
-        same!(model.rows_projected(), prompt + 39, "rows projected: the prompt, then one for each new token");
+        same!(rows, prompt + 39, "rows projected: the prompt, then one for each new token");
         // The prompt is copied nowhere; then each new token copies all before it.
         let copied: u64 = (prompt..prompt + 39).sum();
         same!(cache.usage().rows_copied, copied, "rows copied while 39 tokens were added to a prompt of {prompt}");

@@ -16,14 +16,11 @@ whose_code! { ch03_contiguous = "ch03_contiguous" }
 mod checks {
     use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
     use page_by_page::chapters::ch03_contiguous::{ContiguousCache, cache_bytes, wasted_share};
-    use page_by_page::decode::{Cached, LanguageModel};
 
     use crate::support::asking::asking;
     use crate::support::in_place::{self, LAYOUT};
     use crate::support::limits::allocated;
-    use crate::support::oracle::{Dice, Oracle, seeds};
-    use crate::support::rows::{self, KINDS};
-    use crate::support::story::{Storyteller, Watched};
+    use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript};
 
     #[track_caller]
@@ -34,27 +31,22 @@ mod checks {
 
     // Task 1
 
-    #[test]
-    fn task_1_a_formula_on_small_numbers() {
-        let layout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
-        let bytes = cache_bytes(layout, 5, 2);
-        same!(bytes, 480, "3 layers, 2 heads of 4 numbers, 5 tokens, 2 bytes a number, keys and values");
-        same!(cache_bytes(layout, 5, 4), 960, "the same with 4 bytes a number");
-        same!(cache_bytes(layout, 5, 1), 240, "the same with 1 byte a number");
-        same!(cache_bytes(layout, 0, 2), 0, "no tokens, no bytes");
-    }
+    const QWEN3: KvLayout = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
 
     #[test]
-    fn task_1_qwen3_at_1024_tokens_takes_112_mib() {
-        let layout = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
-        same!(cache_bytes(layout, 1024, 2), 117_440_512, "Qwen3-0.6B, 1,024 tokens, 16 bits");
+    fn task_1_a_formula_on_small_numbers() {
+        let bytes = cache_bytes(LAYOUT, 5, 2);
+        same!(bytes, 480, "3 layers, 2 heads of 4 numbers, 5 tokens, 2 bytes a number, keys and values");
+        same!(cache_bytes(LAYOUT, 5, 4), 960, "the same with 4 bytes a number");
+        same!(cache_bytes(LAYOUT, 5, 1), 240, "the same with 1 byte a number");
+        same!(cache_bytes(LAYOUT, 0, 2), 0, "no tokens, no bytes");
     }
 
     #[test]
     fn task_1_the_formula_holds_for_large_numbers() {
-        let layout = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
-        same!(cache_bytes(layout, 40_960, 2), 4_697_620_480, "Qwen3-0.6B, 40,960 tokens, 16 bits: more than 4 GiB");
-        same!(cache_bytes(layout, 16_000_001, 2), 1_835_008_114_688, "Qwen3-0.6B, 16,000,001 tokens, 16 bits");
+        same!(cache_bytes(QWEN3, 1024, 2), 117_440_512, "Qwen3-0.6B, 1,024 tokens, 16 bits: 112 MiB");
+        same!(cache_bytes(QWEN3, 40_960, 2), 4_697_620_480, "Qwen3-0.6B, 40,960 tokens, 16 bits: more than 4 GiB");
+        same!(cache_bytes(QWEN3, 16_000_001, 2), 1_835_008_114_688, "Qwen3-0.6B, 16,000,001 tokens, 16 bits");
         let odd = KvLayout { n_layers: 61, n_kv_heads: 7, head_dim: 131 };
         let tokens = 1_000_000_000_001;
         same!(cache_bytes(odd, tokens, 1), 111_874_000_000_111_874, "{odd:?}, {tokens} tokens, 8 bits: to the byte");
@@ -74,61 +66,45 @@ mod checks {
 
     #[test]
     fn task_2_an_extend_takes_slots_up_to_the_last() {
-        let mut cache = ContiguousCache::new(LAYOUT, 5);
-        for (n, expected) in [(2, 2), (0, 2), (3, 5), (0, 5)] {
-            extend(&mut cache, n);
-            same!(cache.len(), expected, "tokens after extend({n})");
-        }
-        let mut cache = ContiguousCache::new(LAYOUT, 0);
-        extend(&mut cache, 0);
-        same!(cache.len(), 0, "tokens after extend(0) without any slot");
-        let mut cache = ContiguousCache::new(LAYOUT, 70_000);
-        for (n, expected) in [(300, 300), (69_000, 69_300), (700, 70_000)] {
-            extend(&mut cache, n);
-            same!(cache.len(), expected, "tokens after extend({n}), with 70,000 slots");
+        let cases: [(usize, &[usize]); 3] = [(5, &[2, 0, 3, 0]), (0, &[0]), (70_000, &[300, 69_000, 700])];
+        for (capacity, pieces) in cases {
+            let mut cache = ContiguousCache::new(LAYOUT, capacity);
+            let mut held = 0;
+            for n in pieces {
+                extend(&mut cache, *n);
+                held += n;
+                same!(cache.len(), held, "tokens after extend({n}), with {capacity} slots");
+            }
         }
     }
 
-    #[test]
-    fn task_2_one_token_too_many_is_refused_in_numbers() {
-        let mut cache = ContiguousCache::new(LAYOUT, 5);
-        extend(&mut cache, 3);
-        let expected = Err(CacheError::OutOfSlots { needed: 3, free: 2, capacity: 5 });
-        same!(cache.extend(3), expected, "extend(3) with 3 of 5 slots taken");
-        let expected = Err(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 0 });
-        same!(ContiguousCache::new(LAYOUT, 0).extend(1), expected, "extend(1) without any slot");
-    }
-
-    #[test]
-    fn task_2_any_number_can_be_asked_for() {
-        // From the third on, they look small in 8, 16 or 32 bits, or negative.
-        for n in [usize::MAX, usize::MAX - 2, 256, 65_537, 1 << 32, (1 << 32) + 1, 1 << 63] {
-            let mut cache = ContiguousCache::new(LAYOUT, 5);
-            extend(&mut cache, 3);
-            let expected = Err(CacheError::OutOfSlots { needed: n, free: 2, capacity: 5 });
-            same!(cache.extend(n), expected, "extend({n}) with 3 of 5 slots taken: mind the overflow");
-            same!(cache.len(), 3, "tokens after a refused extend({n})");
-        }
-        // One more than an f32 can tell from one less.
-        let slots = 1 << 24;
-        let mut cache = ContiguousCache::new(KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, slots);
-        let expected = Err(CacheError::OutOfSlots { needed: slots + 1, free: slots, capacity: slots });
-        same!(cache.extend(slots + 1), expected, "extend({}) with 0 of {slots} slots taken", slots + 1);
+    /// Asks for more than is free, which must change nothing.
+    #[track_caller]
+    fn refuses(cache: &mut ContiguousCache, n: usize) {
+        let (len, capacity) = (cache.len(), cache.usage().slots);
+        let free = capacity - len;
+        let expected = Err(CacheError::OutOfSlots { needed: n, free, capacity });
+        same!(cache.extend(n), expected, "extend({n}) with {len} of {capacity} slots taken");
+        same!(cache.len(), len, "tokens after a refused extend({n}), with {len} held before");
+        let usage = cache.usage();
+        same!((usage.tokens, usage.slots), (len, capacity), "tokens and slots after a refused extend({n})");
     }
 
     #[test]
     fn task_2_a_refused_extend_changes_nothing() {
+        refuses(&mut ContiguousCache::new(LAYOUT, 0), 1);
         let mut cache = ContiguousCache::new(LAYOUT, 5);
         extend(&mut cache, 3);
-        for n in [3, usize::MAX, 6] {
-            let expected = Err(CacheError::OutOfSlots { needed: n, free: 2, capacity: 5 });
-            same!(cache.extend(n), expected, "extend({n}) with 3 of 5 slots taken");
-            same!(cache.len(), 3, "tokens after a refused extend({n}), with 3 held before");
-            let usage = cache.usage();
-            same!((usage.tokens, usage.slots), (3, 5), "tokens and slots after a refused extend({n})");
+        // From the fourth on, they overflow, or look small in 8, 16 or 32 bits, or negative.
+        for n in [3, 6, 256, usize::MAX, usize::MAX - 2, 65_537, 1 << 32, (1 << 32) + 1, 1 << 63] {
+            refuses(&mut cache, n);
         }
-        same!(cache.extend(2), Ok(()), "extend(2) with 3 of 5 slots taken, after a refused extend(6)");
+        extend(&mut cache, 2);
         same!(cache.len(), 5, "tokens after extend(2)");
+        // An f32 does not tell these slots from one more.
+        let slots = 1 << 24;
+        let layout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
+        refuses(&mut ContiguousCache::new(layout, slots), slots + 1);
     }
 
     #[test]
@@ -145,59 +121,24 @@ mod checks {
 
     // Task 3
 
-    #[test]
-    fn task_3_a_new_row_goes_after_the_old_ones() {
-        in_place::new_rows_go_after_the_old_ones(&mut ContiguousCache::new(LAYOUT, 8));
-    }
-
-    #[test]
-    fn task_3_a_refused_extend_leaves_every_row() {
-        let mut cache = ContiguousCache::new(LAYOUT, 5);
-        let mut oracle = Oracle::default();
-        oracle.append(&mut cache, &[1, 2, 3]);
-        for n in [3, usize::MAX] {
-            let expected = Err(CacheError::OutOfSlots { needed: n, free: 2, capacity: 5 });
-            same!(cache.extend(n), expected, "extend({n}) with 3 of 5 slots taken: task 2");
-            oracle.note(format!("extend({n}) refused"));
-            oracle.check(&cache);
-        }
-        oracle.append(&mut cache, &[4, 5]);
-        oracle.check(&cache);
-    }
-
-    #[test]
-    fn task_3_a_row_lands_in_its_layer_only() {
-        in_place::a_row_lands_in_its_layer_only(&mut ContiguousCache::new(LAYOUT, 5));
-    }
-
-    #[test]
-    fn task_3_any_number_of_the_newest_rows_can_be_written() {
-        in_place::any_number_of_the_newest_rows(&mut ContiguousCache::new(LAYOUT, 7));
-    }
-
-    #[test]
-    fn task_3_every_bit_is_kept() {
-        in_place::every_bit_is_kept(&mut ContiguousCache::new(LAYOUT, 3));
+    tests_on! {
+        &mut ContiguousCache::new(LAYOUT, 80);
+        task_3_a_new_row_goes_after_the_old_ones = in_place::new_rows_go_after_the_old_ones,
+        task_3_a_row_lands_in_its_layer_only = in_place::a_row_lands_in_its_layer_only,
+        task_3_any_number_of_the_newest_rows_can_be_written = in_place::any_number_of_the_newest_rows,
+        task_3_every_bit_is_kept = in_place::every_bit_is_kept,
+        task_3_rows_of_zeros_are_rows = in_place::rows_of_zeros_are_rows,
+        task_3_rows_that_do_not_fit_are_a_panic = in_place::refuse_rows_that_do_not_fit,
+        task_3_write_keeps_every_bit_of_older_rows = in_place::write_after_zeros,
+        task_3_write_moves_nothing_and_changes_nothing_else = in_place::write_moves_nothing,
     }
 
     #[test]
     fn task_3_gather_lends_the_filled_part_only() {
         let mut cache = ContiguousCache::new(LAYOUT, 301);
-        for n in [3, 61, 1, 235, 1] {
+        for n in [0, 3, 61, 1, 235, 1] {
             extend(&mut cache, n);
             in_place::check_lent(&cache);
-        }
-        in_place::check_lent(&ContiguousCache::new(LAYOUT, 5));
-    }
-
-    #[test]
-    fn task_3_layers_do_not_touch_each_other() {
-        let layout = KvLayout { n_layers: 4, n_kv_heads: 1, head_dim: 2 };
-        let mut cache = ContiguousCache::new(layout, 5);
-        let mut oracle = Oracle::default();
-        for tokens in [vec![1, 2], vec![3], vec![4, 5]] {
-            oracle.append(&mut cache, &tokens);
-            oracle.check(&cache);
         }
     }
 
@@ -214,86 +155,9 @@ mod checks {
             (3, 1, 1, 6_000_000),
         ];
         for (n_layers, n_kv_heads, head_dim, capacity) in cases {
-            let layout = KvLayout { n_layers, n_kv_heads, head_dim };
-            let mut cache = ContiguousCache::new(layout, capacity);
-            let width = layout.kv_width();
-            let numbers = |layer: usize| -> [Vec<f32>; 2] {
-                let keys: Vec<f32> = (0..2 * width).map(|i| (layer * 7 + 1 + i) as f32).collect();
-                let values = keys.iter().map(|number| -number).collect();
-                [keys, values]
-            };
-            extend(&mut cache, capacity - 1);
-            for layer in 0..n_layers {
-                let [k, v] = numbers(layer);
-                let _question =
-                    asking(format!("write of 2 rows to layer {layer}, {} of {capacity} slots taken", capacity - 1));
-                cache.write(layer, &k, &v);
-            }
-            for layer in 0..n_layers {
-                let _question =
-                    asking(format!("gather({layer}), {} of {capacity} slots taken, {layout:?}", capacity - 1));
-                let (k, v) = cache.gather(layer);
-                for (kind, (found, expected)) in KINDS.into_iter().zip([k, v].iter().zip(numbers(layer))) {
-                    let (found_rows, expected_rows) =
-                        (rows::count(found.len(), width), rows::count((capacity - 1) * width, width));
-                    same!(found_rows, expected_rows, "{kind} that gather({layer}) gives, with {layout:?}");
-                    let newest = &found[(capacity - 3) * width..];
-                    let wrong = (0..2 * width).find(|i| newest[*i] != expected[*i]);
-                    same!(
-                        wrong.map(|number| capacity - 3 + number / width),
-                        None,
-                        "a row that does not hold what was written, {kind} of layer {layer}, {} of {capacity} slots taken, {layout:?}",
-                        capacity - 1
-                    );
-                }
-            }
+            let mut cache = ContiguousCache::new(KvLayout { n_layers, n_kv_heads, head_dim }, capacity);
+            in_place::rows_of_large_caches(&mut cache, &[(capacity - 1, 2)]);
         }
-    }
-
-    #[test]
-    fn task_3_rows_never_move() {
-        let mut cache = ContiguousCache::new(LAYOUT, 50);
-        let mut oracle = Oracle::default();
-        oracle.append(&mut cache, &[0]);
-        let place = |cache: &ContiguousCache, layer| {
-            let (k, v) = cache.gather(layer);
-            [k.as_ptr() as isize, v.as_ptr() as isize]
-        };
-        let places = [0, 1, 2].map(|layer| place(&cache, layer));
-        for token in 1..50 {
-            oracle.append(&mut cache, &[token]);
-            for (layer, first) in places.into_iter().enumerate() {
-                for (kind, (now, first)) in KINDS.into_iter().zip(place(&cache, layer).into_iter().zip(first)) {
-                    same!(
-                        now - first,
-                        0,
-                        "bytes by which row 0 of the {kind} of layer {layer} has moved when token {token} came"
-                    );
-                }
-            }
-        }
-        oracle.check(&cache);
-        same!(cache.usage().rows_copied, 0, "rows copied");
-    }
-
-    #[test]
-    fn task_3_rows_of_zeros_are_rows() {
-        in_place::rows_of_zeros_are_rows(&mut ContiguousCache::new(LAYOUT, 4));
-    }
-
-    #[test]
-    fn task_3_rows_that_do_not_fit_are_a_panic() {
-        in_place::refuse_rows_that_do_not_fit(&mut ContiguousCache::new(LAYOUT, 5));
-    }
-
-    #[test]
-    fn task_3_write_keeps_every_bit_of_older_rows() {
-        in_place::write_after_zeros(&mut ContiguousCache::new(LAYOUT, 5));
-    }
-
-    #[test]
-    fn task_3_write_moves_nothing_and_changes_nothing_else() {
-        in_place::write_moves_nothing(&mut ContiguousCache::new(LAYOUT, 80));
     }
 
     // Task 4
@@ -303,7 +167,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_four_unequal_texts_waste_45_percent() {
+    fn task_4_four_unequal_sequences_waste_45_percent() {
         let usages = [of(1024, 1024), of(1024, 700), of(1024, 300), of(1024, 224)];
         let share = wasted_share(&usages);
         same!(share, 1848.0 / 4096.0, "2,248 of 4,096 slots used: 1,848 are empty");
@@ -349,7 +213,7 @@ mod checks {
 
     #[test]
     fn task_4_without_any_slot_nothing_is_wasted() {
-        same!(wasted_share(&[]), 0.0, "no texts");
+        same!(wasted_share(&[]), 0.0, "no sequences");
         same!(wasted_share(&[of(0, 0)]), 0.0, "a reservation of no slots");
     }
 
@@ -374,28 +238,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(60) {
-            let mut dice = Dice::new(seed);
-            let layout =
-                KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) };
-            let capacity = dice.roll(1, 40);
-            let mut cache = ContiguousCache::new(layout, capacity);
-            let mut oracle = Oracle::of(format!("seed {seed}, {capacity} slots, {layout:?}"));
-            let mut next = 0;
-            for _ in 0..dice.roll(1, 14) {
-                let n = dice.roll(0, 9);
-                let free = capacity - oracle.tokens.len();
-                if n <= free {
-                    oracle.append(&mut cache, &(next..next + n).collect::<Vec<_>>());
-                    next += n;
-                } else {
-                    let expected = Err(CacheError::OutOfSlots { needed: n, free, capacity });
-                    same!(cache.extend(n), expected, "seed {seed}: extend({n}) with {free} of {capacity} slots free");
-                    oracle.note(format!("extend({n}) refused"));
-                }
-                oracle.check(&cache);
-            }
-        }
+        in_place::oracle(true, |layout, capacity| Box::new(ContiguousCache::new(layout, capacity)));
     }
 
     #[test]
@@ -403,16 +246,9 @@ mod checks {
         let storyteller = Storyteller::open();
         let prompt = storyteller.prompt().len();
         let mut cache = ContiguousCache::new(storyteller.model.config().kv_layout(), prompt + 39);
-        let mut watched = Watched(&mut cache);
-        let mut model = Cached::new(&storyteller.model, &mut watched);
-        let question = asking("a story, told with the contiguous cache");
-        let story = storyteller.continue_with(40, |text| match model.next_logits(text) {
-            Ok(logits) => logits,
-            Err(error) => panic!("{} slots for a story of 39 tokens and its prompt: {error}", prompt + 39),
-        });
-        drop(question);
-        storyteller.assert_same_story(&story, &storyteller.recompute(40));
-        same!(model.rows_projected(), prompt as u64 + 39, "rows projected");
+        let what = format!("contiguous cache of {} slots", prompt + 39);
+        let rows = storyteller.assert_through(&mut cache, &what, 40, || {});
+        same!(rows, prompt as u64 + 39, "rows projected");
         let usage = cache.usage();
         same!((usage.rows_copied, usage.wasted()), (0, 0), "rows copied and slots wasted");
     }

@@ -1,13 +1,13 @@
 //! Caches whose rows lie side by side: what they lend, where a row goes, that a write moves nothing and changes nothing else,
-//! and which writes they must not accept. The caches are empty and of [`LAYOUT`], with room for what a check says.
+//! and which writes they must not accept. The caches are empty and of [`LAYOUT`], with room for 80 tokens.
 
 use std::borrow::Cow;
 
-use page_by_page::cache::{KvCache, KvLayout};
+use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
 use super::asking::{asking, granted, quietly};
 use super::limits::allocated;
-use super::oracle::{self, Oracle};
+use super::oracle::{self, Dice, Oracle, fresh, seeds};
 use super::rows::{self, KINDS, row};
 
 /// Three different numbers, so that none can stand in for a different one.
@@ -25,7 +25,7 @@ fn extend(cache: &mut dyn KvCache, n: usize) {
     granted(format!("extend({n}) on {} tokens", cache.len()), || cache.extend(n));
 }
 
-/// New rows go after the older ones. Room for 6 tokens.
+/// New rows go after the older ones.
 #[track_caller]
 pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
     let mut oracle = Oracle::default();
@@ -35,7 +35,7 @@ pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
     }
 }
 
-/// A row that is written to layer 1 is in no other. Room for 1 token.
+/// A row that is written to layer 1 is in no other.
 #[track_caller]
 pub fn a_row_lands_in_its_layer_only(cache: &mut dyn KvCache) {
     extend(cache, 1);
@@ -54,7 +54,7 @@ pub fn a_row_lands_in_its_layer_only(cache: &mut dyn KvCache) {
     }
 }
 
-/// Any number of the newest rows can be written, those of earlier calls of `extend` too. Room for 5 tokens.
+/// Any number of the newest rows can be written, those of earlier calls of `extend` too.
 #[track_caller]
 pub fn any_number_of_the_newest_rows(cache: &mut dyn KvCache) {
     extend(cache, 2);
@@ -72,7 +72,7 @@ pub fn any_number_of_the_newest_rows(cache: &mut dyn KvCache) {
     }
 }
 
-/// Every bit of a row is kept, also when the cache is extended. Room for 2 tokens.
+/// Every bit of a row is kept, also when the cache is extended.
 #[track_caller]
 pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
     let values = TELLING.map(|number| -number);
@@ -96,7 +96,7 @@ pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
     }
 }
 
-/// A row of zeros is a row like any other. Room for 3 tokens.
+/// A row of zeros is a row like any other.
 #[track_caller]
 pub fn rows_of_zeros_are_rows(cache: &mut dyn KvCache) {
     let mut oracle = Oracle::default();
@@ -128,7 +128,7 @@ pub fn rows_of_zeros_are_rows(cache: &mut dyn KvCache) {
     }
 }
 
-/// Writes that move nothing and change nothing else. Room for 78 tokens.
+/// Writes that move nothing and change nothing else.
 #[track_caller]
 pub fn write_moves_nothing(cache: &mut dyn KvCache) {
     let mut next = 0;
@@ -207,7 +207,70 @@ pub fn write_after_zeros(cache: &mut dyn KvCache) {
     }
 }
 
-/// Offers rows that an empty cache with room for three cannot take. Each such write must panic, as `KvCache::write` says.
+/// Extends a cache by pieces, writes some of each piece's newest rows, and looks at all rows that were written at the end.
+/// `pieces`: (tokens, rows).
+#[track_caller]
+pub fn rows_of_large_caches(cache: &mut dyn KvCache, pieces: &[(usize, usize)]) {
+    let layout = cache.layout();
+    let width = layout.kv_width();
+    let numbers = |layer: usize, first: usize, rows: usize| -> [Vec<f32>; 2] {
+        let keys: Vec<f32> = (0..rows * width).map(|i| (layer * 7 + 1 + first * width + i) as f32).collect();
+        let values = keys.iter().map(|number| -number).collect();
+        [keys, values]
+    };
+    let mut written = 0;
+    for (tokens, rows) in pieces {
+        extend(cache, *tokens);
+        for layer in 0..layout.n_layers {
+            let [k, v] = numbers(layer, written, *rows);
+            let rows = rows::count(k.len(), width);
+            let _question =
+                asking(format!("write of {rows} to layer {layer}, {} tokens held, with {layout:?}", cache.len()));
+            cache.write(layer, &k, &v);
+        }
+        written += rows;
+    }
+    let held = cache.len();
+    for layer in 0..layout.n_layers {
+        let question = asking(format!("gather({layer}) of {held} tokens, with {layout:?}"));
+        let (k, v) = cache.gather(layer);
+        drop(question);
+        for (kind, (found, expected)) in KINDS.into_iter().zip([k, v].iter().zip(numbers(layer, 0, written))) {
+            let (found_rows, held_rows) = (rows::count(found.len(), width), rows::count(held * width, width));
+            same!(found_rows, held_rows, "{kind} that gather({layer}) gives, with {layout:?}");
+            let newest = found[(held - written) * width..].chunks(width).zip(expected.chunks(width));
+            let wrong = newest.enumerate().find(|(_, (found, expected))| found != expected);
+            let what = "the first row that does not hold what was written";
+            let row = wrong.map(|(row, _)| held - written + row);
+            same!(row, None, "{what}, {kind} of layer {layer}, {held} tokens held, {layout:?}");
+        }
+    }
+}
+
+/// Caches of random layouts grow by random pieces. `new(layout, capacity)` makes one; it has that capacity if `is_bounded`.
+#[track_caller]
+pub fn oracle(is_bounded: bool, new: impl Fn(KvLayout, usize) -> Box<dyn KvCache>) {
+    for seed in seeds(60) {
+        let mut dice = Dice::new(seed);
+        let (layout, capacity) = (oracle::any_layout(&mut dice), dice.roll(1, 40));
+        let mut cache = new(layout, capacity);
+        let mut oracle = Oracle::of(format!("seed {seed}, {layout:?}"));
+        let mut next = 0;
+        for _ in 0..dice.roll(1, 14) {
+            let (n, free) = (dice.roll(0, 9), capacity.saturating_sub(oracle.tokens.len()));
+            if n <= free || !is_bounded {
+                oracle.append(&mut *cache, &fresh(&mut next, n));
+            } else {
+                let expected = Err(CacheError::OutOfSlots { needed: n, free, capacity });
+                same!(cache.extend(n), expected, "seed {seed}: extend({n}) with {free} of {capacity} slots free");
+                oracle.note(format!("extend({n}) refused"));
+            }
+            oracle.check(&*cache);
+        }
+    }
+}
+
+/// Offers rows that an empty cache cannot take. Each such write must panic, as `KvCache::write` says.
 #[track_caller]
 pub fn refuse_rows_that_do_not_fit(cache: &mut dyn KvCache) {
     let layout = cache.layout();

@@ -19,6 +19,16 @@ macro_rules! same {
     }};
 }
 
+/// A test for each name, which makes a value and has a function check it: `tests_on! { &mut new_cache(); name = check }`.
+macro_rules! tests_on {
+    ($made:expr; $($name:ident = $check:path),+ $(,)?) => {
+        $(#[test]
+        fn $name() {
+            $check($made);
+        })+
+    };
+}
+
 pub mod asking;
 pub mod attention;
 pub mod dense;

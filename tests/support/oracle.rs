@@ -9,7 +9,7 @@ use super::asking::asking;
 use super::limits;
 use super::rows::{self, KINDS, Kind};
 
-/// A text whose rows are never moved, shared or freed: nothing can go wrong with it.
+/// A sequence whose rows are never moved, shared or freed: nothing can go wrong with it.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
     /// The tokens held, by the number that their rows carry.
@@ -21,7 +21,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An empty text in one of many runs.
+    /// An empty sequence in one of many runs.
     pub fn of(run: String) -> Self {
         Oracle { run, ..Oracle::default() }
     }
@@ -152,6 +152,17 @@ pub fn runs(asked: Option<OsString>, few: u64) -> Result<Range<u64>, String> {
         Some(runs) if runs > 0 => Ok(0..runs),
         _ => Err(format!("PAGE_BY_PAGE_SEEDS is {asked:?}: give a whole number of runs, 1 or more")),
     }
+}
+
+/// The next `n` tokens, by the numbers that their rows carry: no row is like an earlier one.
+pub fn fresh(next: &mut usize, n: usize) -> Vec<usize> {
+    *next += n;
+    (*next - n..*next).collect()
+}
+
+/// Some small layout.
+pub fn any_layout(dice: &mut Dice) -> KvLayout {
+    KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) }
 }
 
 /// Steps of one seed. Miri is slow: it looks at every access to memory.

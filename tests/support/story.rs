@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind, Usage};
 use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{Cached, LanguageModel};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -49,6 +50,23 @@ impl Storyteller {
     /// The story as recomputing writes it.
     pub fn recompute(&self, n: usize) -> Vec<u32> {
         self.continue_with(n, |text| self.model.step(text, None).expect("a short text fits"))
+    }
+
+    /// Generates a story of `n` tokens through a cache, and compares it with the recomputed one. Before each step,
+    /// `meanwhile` is called. Returns the rows that the model projected.
+    #[track_caller]
+    pub fn assert_through(&self, cache: &mut dyn Rewind, what: &str, n: usize, mut meanwhile: impl FnMut()) -> u64 {
+        let mut watched = Watched(cache);
+        let mut model = Cached::new(&self.model, &mut watched);
+        let question = asking(format!("a story through the {what}"));
+        let story = self.continue_with(n, |sequence| {
+            meanwhile();
+            let refused = |error| panic!("the {what} refuses a sequence of {} tokens: {error}", sequence.len());
+            model.next_logits(sequence).unwrap_or_else(refused)
+        });
+        drop(question);
+        self.assert_same_story(&story, &self.recompute(n));
+        model.rows_projected()
     }
 
     /// Compares two stories; says where they part.
