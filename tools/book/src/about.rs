@@ -19,13 +19,14 @@ const LEAD: &str = "When this chapter ends, you can ";
 pub fn description(text: &str) -> String {
     let said = beginning(text);
     match said.strip_prefix(LEAD) {
-        Some(rest) => {
-            let first = rest.chars().next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
-            let rest = rest.chars().skip(1).collect::<String>();
-            cut(&(first + &rest))
-        }
+        Some(rest) => cut(&capitalised(rest)),
         None => cut(&said),
     }
+}
+
+pub fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// Adds a finding for each page that says nothing of itself, or just what another page says.
@@ -122,31 +123,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_description_is_the_first_paragraph_without_its_marks() {
-        let text = "# Title\n\n<figure>\n<figcaption>A picture.</figcaption>\n</figure>\n\nA *cache* keeps \
-                    [rows](x.md) in `pages`\nof one pool, and gives each of them back when its last owner lets go.\n\nMore.\n";
-        assert_eq!(
-            description(text),
-            "A cache keeps rows in pages of one pool, and gives each of them back when its last owner lets go."
-        );
-    }
-
-    #[test]
-    fn a_list_that_ends_the_sentence_belongs_to_it() {
-        let text = "# T\n\nWhen this chapter ends, you can\n\n- keep many texts in one memory,\n- tell many \
-                    stories at once, and say how many more fit into it.\n\n## Next\n\nAnother.\n";
-        assert_eq!(
-            description(text),
-            "Keep many texts in one memory; tell many stories at once, and say how many more fit into it."
-        );
-    }
-
-    #[test]
-    fn a_short_first_paragraph_takes_the_next() {
-        let text = "# T\n\nShort.\n\n```text\ncode\n```\n\n<details>\n<summary>Q</summary>\n\nHidden.\n\n</details>\n\n\
-                    The second paragraph is read as well.\n";
-        assert_eq!(description(text), "Short. The second paragraph is read as well.");
-        assert_eq!(description("# T\n\n```text\ncode\n```\n"), "");
+    fn a_description_is_the_beginning_of_the_running_text() {
+        for (text, expected) in [
+            (
+                "<figure>\n<figcaption>A picture.</figcaption>\n</figure>\n\nA *cache* keeps [rows](x.md) in `pages`\nof \
+                 one pool, and gives each of them back when its last owner lets go.\n\nMore.",
+                "A cache keeps rows in pages of one pool, and gives each of them back when its last owner lets go.",
+            ),
+            // A list that ends the sentence belongs to it.
+            (
+                "When this chapter ends, you can\n\n- keep many texts in one memory,\n- tell many stories at once, and say \
+                 how many more fit into it.\n\n## Next\n\nAnother.",
+                "Keep many texts in one memory; tell many stories at once, and say how many more fit into it.",
+            ),
+            // A short paragraph takes the next.
+            (
+                "Short.\n\n```text\ncode\n```\n\n<details>\n<summary>Q</summary>\n\nHidden.\n\n</details>\n\nThe second \
+                 paragraph is read as well.",
+                "Short. The second paragraph is read as well.",
+            ),
+            ("```text\ncode\n```", ""),
+        ] {
+            assert_eq!(description(&format!("# Title\n\n{text}\n")), expected);
+        }
     }
 
     #[test]

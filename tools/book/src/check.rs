@@ -29,13 +29,8 @@ pub struct Build {
 }
 
 /// Renders the book in `root/book` into a temporary folder and checks it. It is an error only when there is no book to
-/// show.
-pub fn build(root: &Path) -> Result<Build> {
-    build_with(root, &BTreeMap::new())
-}
-
-/// The same, with these figures in place of the book's own of the same names.
-pub fn build_with(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
+/// show. These figures take the place of the book's own of the same names.
+pub fn build(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
     let folder = tempfile::tempdir().context("no temporary folder to render into")?;
     let mut findings = Findings::default();
     let listed = read_summary(root, &mut findings)?;

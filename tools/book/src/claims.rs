@@ -24,80 +24,18 @@ static MEMBER: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// Types of the standard library and of our dependencies that pages may name without a link.
-const FOREIGN_TYPES: &[&str] = &[
-    "Arc",
-    "Box",
-    "BTreeMap",
-    "BTreeSet",
-    "BinaryHeap",
-    "Cell",
-    "Clone",
-    "Cow",
-    "Default",
-    "Drop",
-    "Duration",
-    "File",
-    "HashMap",
-    "HashSet",
-    "Instant",
-    "Iterator",
-    "Mmap",
-    "Mutex",
-    "Option",
-    "Ordering",
-    "Path",
-    "PathBuf",
-    "Range",
-    "Rc",
-    "RefCell",
-    "Result",
-    "SafeTensors",
-    "Self",
-    "String",
-    "Vec",
-    "VecDeque",
-    "Weak",
-    "bf16",
-    "bool",
-    "char",
-    "f16",
-    "f32",
-    "f64",
-    "i32",
-    "i64",
-    "i8",
-    "slice",
-    "str",
-    "u16",
-    "u32",
-    "u64",
-    "u8",
-    "usize",
-];
+const FOREIGN_TYPES: &str = "
+    Arc Box BTreeMap BTreeSet BinaryHeap Cell Clone Cow Default Drop Duration File HashMap HashSet Instant Iterator Mmap Mutex
+    Option Ordering Path PathBuf Range Rc RefCell Result SafeTensors Self String Vec VecDeque Weak
+    bf16 bool char f16 f32 f64 i32 i64 i8 slice str u16 u32 u64 u8 usize";
 /// Crates whose items pages may name by a path.
-const FOREIGN_CRATES: &[&str] = &[
-    "alloc",
-    "anyhow",
-    "clap",
-    "core",
-    "half",
-    "insta",
-    "memmap2",
-    "proptest",
-    "rand_chacha",
-    "rayon",
-    "safetensors",
-    "serde",
-    "serde_json",
-    "std",
-    "thiserror",
-    "tokenizers",
-];
-/// Well-known functions that are not ours: of the standard library, of C.
-const FOREIGN_FUNCTIONS: &[&str] =
-    &["clone", "collect", "drop", "expect", "free", "iter", "malloc", "mmap", "pop", "push", "unwrap"];
+const FOREIGN_CRATES: &str =
+    "alloc anyhow clap core half insta memmap2 proptest rand_chacha rayon safetensors serde serde_json
+    std thiserror tokenizers";
+/// Well-known functions of the standard library and of C.
+const FOREIGN_FUNCTIONS: &str = "clone collect drop expect free iter malloc mmap pop push unwrap";
 /// Path segments that stand for the whole crate.
-const CRATE_ROOTS: &[&str] = &["chapters", "crate", "page_by_page", "self", "super"];
+const CRATE_ROOTS: &str = "chapters crate page_by_page self super";
 
 const LINK_FOREIGN: &str =
     "write the name as the code has it; a name from another project goes into a link to that project";
@@ -150,56 +88,39 @@ fn matches_a_file(root: &Path, path: &str) -> bool {
     })
 }
 
+fn is_one_of(name: &str, list: &str) -> bool {
+    list.split_whitespace().any(|listed| listed == name)
+}
+
 fn check_function(name: &str, names: &Names) -> Claim {
-    if FOREIGN_FUNCTIONS.contains(&name) || names.has_function(name) {
+    if is_one_of(name, FOREIGN_FUNCTIONS) || names.functions.contains(name) {
         return Ok(());
     }
-    Err((
-        format!("no function `{name}` in the crate, its exercises or its tests"),
-        did_you_mean(name, names.functions(), LINK_FOREIGN),
-    ))
+    let functions = names.functions.iter().map(String::as_str);
+    let problem = format!("no function `{name}` in the crate, its exercises or its tests");
+    Err((problem, did_you_mean(name, functions, LINK_FOREIGN)))
 }
 
 /// `leading::owner::name`: a method of a type, or an item of a module.
 fn check_member(leading: &str, owner: &str, name: &str, names: &Names) -> Claim {
     let first = leading.split("::").next().filter(|first| !first.is_empty());
-    if FOREIGN_CRATES.contains(&first.unwrap_or(owner)) {
+    let is_ours = names.types.contains(owner);
+    if is_one_of(first.unwrap_or(owner), FOREIGN_CRATES) || !is_ours && is_one_of(owner, FOREIGN_TYPES) {
         return Ok(());
     }
-    if names.has_type(owner) {
-        return match names.has_member(owner, name) {
-            true => Ok(()),
-            false => {
-                Err((format!("`{owner}` has no `{name}`"), did_you_mean(name, names.members_of(owner), LINK_FOREIGN)))
-            }
-        };
-    }
-    if FOREIGN_TYPES.contains(&owner) {
-        return Ok(());
-    }
-    if CRATE_ROOTS.contains(&owner) {
-        let known = names
-            .modules()
-            .any(|module| module == name || names.items_in(module).into_iter().flatten().any(|item| item == name));
-        return match known {
-            true => Ok(()),
-            false => Err((
-                format!("nothing in the crate is named `{name}`"),
-                did_you_mean(name, names.modules(), LINK_FOREIGN),
-            )),
-        };
-    }
-    match names.items_in(owner) {
-        Some(mut items) => match items.any(|item| item == name) {
-            true => Ok(()),
-            false => Err((
-                format!("module `{owner}` has no `{name}`"),
-                did_you_mean(name, names.items_in(owner).into_iter().flatten(), LINK_FOREIGN),
-            )),
-        },
-        None => Err((
-            format!("no type or module `{owner}`"),
-            did_you_mean(owner, names.types().chain(names.modules()), LINK_FOREIGN),
-        )),
+    let (problem, known): (String, Vec<&str>) = if is_ours {
+        (format!("`{owner}` has no `{name}`"), names.members_of(owner).collect())
+    } else if is_one_of(owner, CRATE_ROOTS) {
+        let everywhere = names.modules.iter().flat_map(|(module, items)| items.iter().chain([module]));
+        (format!("nothing in the crate is named `{name}`"), everywhere.map(String::as_str).collect())
+    } else if let Some(items) = names.modules.get(owner) {
+        (format!("module `{owner}` has no `{name}`"), items.iter().map(String::as_str).collect())
+    } else {
+        let known = names.types.iter().chain(names.modules.keys()).map(String::as_str);
+        return Err((format!("no type or module `{owner}`"), did_you_mean(owner, known, LINK_FOREIGN)));
+    };
+    match known.contains(&name) {
+        true => Ok(()),
+        false => Err((problem, did_you_mean(name, known, LINK_FOREIGN))),
     }
 }

@@ -3,14 +3,16 @@
 //!
 //! All of it is added to the rendered pages, so that the book that is read at home stays what stock mdBook makes.
 
-use std::fmt::Write as _;
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail, ensure};
 use mdbook_driver::config::Config;
 use mdbook_markdown::pulldown_cmark::{Event, Tag, TagEnd};
 use mdbook_markdown::{MarkdownOptions, new_cmark_parser};
+use regex::Regex;
 
 use crate::about::description;
 use crate::address::Address;
@@ -22,22 +24,41 @@ use crate::publish::files_in;
 /// Among the files to add: the picture that link previews show, 1200 pixels wide and 630 high, and the book on paper.
 const PREVIEW: &str = "preview.png";
 const PAPER: &str = "page-by-page.pdf";
+/// Beside the link to the page for printing.
+const PAPER_LINK: &str = "<a href=\"page-by-page.pdf\" class=\"pbp-paper\" title=\"The whole book as a PDF\" \
+                          aria-label=\"The whole book as a PDF\">PDF</a>";
 const PREVIEW_SIZE: (u32, u32) = (1200, 630);
 
-/// The stubs, as text: what a browser makes of `.rs` is every server's own affair.
-pub const STUBS: &str = "exercises";
-pub const STUB_ENDING: &str = ".txt";
+/// The stubs, as text: each server tells browsers something else about `.rs`.
+const STUBS: &str = "exercises";
+const STUB_ENDING: &str = ".txt";
 
-/// A part of SUMMARY.md: its name, and the title and file of each of its pages.
-type Part = (String, Vec<(String, String)>);
+static STUB_LINK: LazyLock<Regex> = LazyLock::new(|| {
+    let name = "([^\"]*)";
+    Regex::new(&format!("href=\"{}{name}\"", regex::escape(EXERCISE_LINK))).expect("valid pattern")
+});
 
+/// A page of the published book.
 struct Leaf {
     /// `ch06_paged.html`
     file: String,
+    /// The part of SUMMARY.md that lists it, and its title there. The first part has no name.
+    part: String,
     title: String,
     description: String,
     /// What its first picture shows.
     picture: Option<String>,
+}
+
+struct Edition<'b> {
+    folder: &'b Path,
+    title: String,
+    summary: String,
+    /// The pages in order, at least one.
+    leaves: Vec<Leaf>,
+    address: Option<&'b Address>,
+    has_preview: bool,
+    has_paper: bool,
 }
 
 /// Makes the rendered book in `build` one to be published, with the files of the folder `extra` in it.
@@ -46,87 +67,50 @@ pub fn make(root: &Path, build: &Build, address: Option<&Address>, extra: Option
     if let Some(extra) = extra {
         add(folder, extra)?;
     }
-    let has = |file: &str| folder.join(file).is_file();
-    let (has_preview, has_paper) = (has(PREVIEW), has(PAPER));
-
     let config = Config::from_disk(root.join("book/book.toml"))?.book;
-    let title = config.title.context("book.toml names no title")?;
-    let summary = config.description.context("book.toml has no description")?;
-    let titles = titles(root)?;
-    let leaves: Vec<Leaf> = (build.pages.iter())
-        .map(|(page, _)| {
-            let file = rendered_name(page).to_string_lossy().replace('\\', "/");
-            let listed = titles.iter().find(|(_, target)| *target == file);
-            let title = listed.map_or_else(|| file.clone(), |(title, _)| title.clone());
-            let description = description(&page.text);
-            Leaf { file, title, description, picture: picture(&page.text) }
-        })
-        .collect();
-    let first = leaves.first().context("the book has no pages")?;
-
-    for (leaf, (page, _)) in leaves.iter().zip(&build.pages) {
-        let text = markdown::plain(&page.text, published_link);
-        write(&folder.join(format!("{}.md", leaf.file)), &text)?;
+    let edition = Edition {
+        folder,
+        title: config.title.context("book.toml names no title")?,
+        summary: config.description.context("book.toml has no description")?,
+        leaves: leaves(root, build)?,
+        address,
+        has_preview: folder.join(PREVIEW).is_file(),
+        has_paper: folder.join(PAPER).is_file(),
+    };
+    for (leaf, (page, _)) in edition.leaves.iter().zip(&build.pages) {
+        edition.write(&format!("{}.md", leaf.file), markdown::plain(&page.text, published_link))?;
     }
-    write(&folder.join("llms.txt"), &llms(root, &title, &summary, &leaves, address, has_paper)?)?;
+    edition.write("llms.txt", edition.llms())?;
     if let Some(address) = address {
-        write(&folder.join("sitemap.xml"), &sitemap(&leaves, address))?;
-        // Nobody asks for one below the root of a server.
+        edition.write("sitemap.xml", edition.sitemap(address))?;
+        // Below the root of a server, no crawler asks for one.
         if address.path() == "/" {
             let robots = format!("User-agent: *\nAllow: /\n\nSitemap: {}\n", address.of("sitemap.xml"));
-            write(&folder.join("robots.txt"), &robots)?;
+            edition.write("robots.txt", robots)?;
         }
     }
-
-    let stubs = folder.join(STUBS);
-    for file in files_in(&root.join(STUBS))?.iter().filter(|file| file.extension().is_some_and(|end| end == "rs")) {
-        let to = stubs.join(format!("{}{STUB_ENDING}", file.display()));
-        fs::create_dir_all(&stubs)
-            .and_then(|()| fs::copy(root.join(STUBS).join(file), &to))
-            .with_context(|| format!("writing {}", to.display()))?;
+    for file in with_extension(&root.join(STUBS), "rs")? {
+        let stub = fs::read(root.join(STUBS).join(&file)).with_context(|| format!("reading {file}"))?;
+        edition.write(&format!("{STUBS}/{file}{STUB_ENDING}"), stub)?;
     }
-    for file in files_in(folder)?.iter().filter(|file| file.extension().is_some_and(|end| end == "html")) {
-        // Fragments of pages, and no page.
-        if file.parent().is_some_and(|parent| parent != Path::new(""))
-            && !leaves.iter().any(|l| Path::new(&l.file) == file)
-        {
-            continue;
+    for file in with_extension(folder, "html")? {
+        // Others in folders of their own are fragments of pages.
+        if !file.contains('/') || edition.leaves.iter().any(|leaf| leaf.file == file) {
+            edition.finish(&file)?;
         }
-        let path = folder.join(file);
-        let mut page = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        page = with_stub_links(&page);
-        page = match address {
-            Some(address) => page.replace("<base href=\"/\">", &format!("<base href=\"{}\">", address.path())),
-            // Right at least beside the other pages, wherever those are.
-            None => page.replace("        <base href=\"/\">\n", ""),
-        };
-        if has_paper {
-            page = with_paper(&page);
-        }
-        let name = file.to_string_lossy().replace('\\', "/");
-        let leaf = if name == "index.html" { Some(first) } else { leaves.iter().find(|leaf| leaf.file == name) };
-        if let Some(leaf) = leaf {
-            let is_first = leaf.file == first.file;
-            let picture = address.filter(|_| has_preview).map(|_| first.picture.as_deref().unwrap_or(&title));
-            let head = head(leaf, is_first, &title, address, picture);
-            let general = format!("<meta name=\"description\" content=\"{}\">", escaped(&summary));
-            ensure!(
-                page.matches(&general).count() == 1,
-                "{name} has not one line `{general}`: mdBook writes another head now; tools/book/src/edition.rs follows it"
-            );
-            page = page.replacen(&general, head.trim_start(), 1);
-        }
-        write(&path, &page)?;
     }
     Ok(())
 }
 
-/// What a book without an address goes without.
-pub fn left_out() -> String {
-    "Left out, as nothing says where it will be read (--site-url https://host/path/): sitemap.xml, canonical links, the \
-     address and the picture of link previews, and a 404 page that works for addresses below the book's own folder"
-        .to_string()
+/// The files in a folder and the folders in it that end like this, with `/` on every system.
+fn with_extension(folder: &Path, extension: &str) -> Result<Vec<String>> {
+    let files = files_in(folder)?.into_iter().filter(|file| file.extension().is_some_and(|end| end == extension));
+    Ok(files.map(|file| file.to_string_lossy().replace('\\', "/")).collect())
 }
+
+/// What a book without an address goes without.
+pub const LEFT_OUT: &str = "Left out, as nothing says where it will be read (--site-url https://host/path/): sitemap.xml, canonical links, the \
+     address and the picture of link previews, and a 404 page that works for addresses below the book's own folder";
 
 /// Copies the files of `extra` into the book. They may hide none of its own.
 fn add(folder: &Path, extra: &Path) -> Result<()> {
@@ -159,41 +143,37 @@ fn png_size(bytes: &[u8]) -> Option<(u32, u32)> {
     is_png.then_some((number(16)?, number(20)?))
 }
 
-/// The pages as SUMMARY.md calls them, with the files that they become.
-fn titles(root: &Path) -> Result<Vec<(String, String)>> {
-    Ok(parts(root)?.into_iter().flat_map(|(_, pages)| pages).collect())
-}
-
-/// The parts of SUMMARY.md, each with its pages: title and file. The first part has no name.
-fn parts(root: &Path) -> Result<Vec<Part>> {
+/// The pages of the book, as SUMMARY.md lists them.
+fn leaves(root: &Path, build: &Build) -> Result<Vec<Leaf>> {
     let text = fs::read_to_string(root.join(SUMMARY)).with_context(|| format!("reading {SUMMARY}"))?;
-    let mut parts: Vec<Part> = Vec::new();
-    let mut said = String::new();
-    let mut target = String::new();
+    let mut listed: HashMap<String, (String, String)> = HashMap::new();
+    let (mut said, mut target, mut headings) = (String::new(), String::new(), Vec::new());
     for event in new_cmark_parser(&text, &MarkdownOptions::default()) {
         match event {
             Event::Start(Tag::Heading { .. }) => said.clear(),
-            // The first is the list's own.
-            Event::End(TagEnd::Heading(_)) if parts.is_empty() => parts.push((String::new(), Vec::new())),
-            Event::End(TagEnd::Heading(_)) => parts.push((std::mem::take(&mut said), Vec::new())),
+            Event::End(TagEnd::Heading(_)) => headings.push(std::mem::take(&mut said)),
             Event::Start(Tag::Link { dest_url, .. }) => {
                 said.clear();
                 let name = dest_url.strip_suffix(".md").unwrap_or(&dest_url);
                 target = format!("{name}.html").replace("README.html", "index.html");
             }
             Event::End(TagEnd::Link) => {
-                if parts.is_empty() {
-                    parts.push((String::new(), Vec::new()));
-                }
-                let pages = parts.last_mut().map(|(_, pages)| pages);
-                pages.into_iter().for_each(|pages| pages.push((said.clone(), target.clone())));
+                // The first heading is the list's own.
+                let part = headings.iter().skip(1).next_back().cloned().unwrap_or_default();
+                listed.insert(std::mem::take(&mut target), (part, said.clone()));
             }
             Event::Text(text) | Event::Code(text) => said.push_str(&text),
             _ => {}
         }
     }
-    parts.retain(|(_, pages)| !pages.is_empty());
-    Ok(parts)
+    let leaves = build.pages.iter().map(|(page, _)| {
+        let file = rendered_name(page).to_string_lossy().replace('\\', "/");
+        let (part, title) = listed.remove(&file).unwrap_or_else(|| (String::new(), file.clone()));
+        Leaf { file, part, title, description: description(&page.text), picture: picture(&page.text) }
+    });
+    let leaves: Vec<Leaf> = leaves.collect();
+    ensure!(!leaves.is_empty(), "the book has no pages");
+    Ok(leaves)
 }
 
 /// The words for the first picture of a page.
@@ -209,112 +189,110 @@ fn published_link(target: &str) -> Option<String> {
     if let Some(stub) = target.strip_prefix(EXERCISE_LINK) {
         return Some(format!("{STUBS}/{stub}{STUB_ENDING}"));
     }
-    let (path, fragment) =
-        target.split_once('#').map_or((target, String::new()), |(path, id)| (path, format!("#{id}")));
-    let is_elsewhere = target.contains("://");
-    path.strip_suffix(".md").filter(|_| !is_elsewhere).map(|name| format!("{name}.html.md{fragment}"))
+    let (path, fragment) = target.find('#').map_or((target, ""), |at| target.split_at(at));
+    let name = path.strip_suffix(".md").filter(|_| !target.contains("://"))?;
+    Some(format!("{name}.html.md{fragment}"))
 }
 
-/// The links of a rendered page to the stubs, which lie in the published folder.
-fn with_stub_links(page: &str) -> String {
-    let link = format!("href=\"{EXERCISE_LINK}");
-    let mut parts = page.split(&link);
-    let mut text = parts.next().unwrap_or_default().to_string();
-    for part in parts {
-        let (name, rest) = part.split_once('"').unwrap_or((part, ""));
-        let _ = write!(text, "href=\"{STUBS}/{name}{STUB_ENDING}\"{rest}");
+impl Edition<'_> {
+    fn write(&self, file: &str, text: impl AsRef<[u8]>) -> Result<()> {
+        let path = self.folder.join(file);
+        fs::create_dir_all(path.parent().unwrap_or(self.folder))
+            .and_then(|()| fs::write(&path, text))
+            .with_context(|| format!("writing {}", path.display()))
     }
-    text
-}
 
-/// A link to the book on paper, beside the one to the page for printing.
-fn with_paper(page: &str) -> String {
-    let Some(at) = page.find("<a href=\"print.html\"") else {
-        return page.to_string();
-    };
-    let link = format!(
-        "<a href=\"{PAPER}\" class=\"pbp-paper\" title=\"The whole book as a PDF\" aria-label=\"The whole book as a PDF\">PDF</a>\n                        "
-    );
-    format!("{}{link}{}", &page[..at], &page[at..])
-}
-
-/// The lines of a page's head that are its own.
-fn head(leaf: &Leaf, is_first: bool, book: &str, address: Option<&Address>, picture: Option<&str>) -> String {
-    let mut lines = String::new();
-    let mut line = |text: String| {
-        let _ = writeln!(lines, "        {text}");
-    };
-    let title = if is_first { book } else { &leaf.title };
-    line(format!("<meta name=\"description\" content=\"{}\">", escaped(&leaf.description)));
-    line(format!("<link rel=\"alternate\" type=\"text/markdown\" href=\"{}.md\">", leaf.file));
-    line(format!("<meta property=\"og:title\" content=\"{}\">", escaped(title)));
-    line(format!("<meta property=\"og:description\" content=\"{}\">", escaped(&leaf.description)));
-    line(format!("<meta property=\"og:site_name\" content=\"{}\">", escaped(book)));
-    line(format!("<meta property=\"og:type\" content=\"{}\">", if is_first { "website" } else { "article" }));
-    if let Some(address) = address {
-        let url = escaped(&place(leaf, is_first, address));
-        line(format!("<link rel=\"canonical\" href=\"{url}\">"));
-        line(format!("<meta property=\"og:url\" content=\"{url}\">"));
-        if let Some(shows) = picture {
-            let (width, height) = PREVIEW_SIZE;
-            line(format!("<meta property=\"og:image\" content=\"{}\">", escaped(&address.of(PREVIEW))));
-            line(format!("<meta property=\"og:image:width\" content=\"{width}\">"));
-            line(format!("<meta property=\"og:image:height\" content=\"{height}\">"));
-            line(format!("<meta property=\"og:image:alt\" content=\"{}\">", escaped(shows)));
+    /// Gives a rendered page its links and its head.
+    fn finish(&self, name: &str) -> Result<()> {
+        let page = fs::read_to_string(self.folder.join(name)).with_context(|| format!("reading {name}"))?;
+        let page = STUB_LINK.replace_all(&page, format!("href=\"{STUBS}/$1{STUB_ENDING}\""));
+        let mut page = match self.address {
+            Some(address) => page.replace("<base href=\"/\">", &format!("<base href=\"{}\">", address.path())),
+            // Right at least beside the other pages, wherever those are.
+            None => page.replace("        <base href=\"/\">\n", ""),
+        };
+        if self.has_paper {
+            let print = "<a href=\"print.html\"";
+            page = page.replacen(print, &format!("{PAPER_LINK}\n                        {print}"), 1);
         }
+        let is_this = |leaf: &&Leaf| leaf.file == name;
+        let first = &self.leaves[0];
+        if let Some(leaf) = if name == "index.html" { Some(first) } else { self.leaves.iter().find(is_this) } {
+            let general = format!("<meta name=\"description\" content=\"{}\">", escaped(&self.summary));
+            ensure!(
+                page.matches(&general).count() == 1,
+                "{name} has not one line `{general}`: mdBook writes another head now; tools/book/src/edition.rs follows it"
+            );
+            page = page.replacen(&general, self.head(leaf).trim(), 1);
+        }
+        self.write(name, page)
     }
-    let card = if picture.is_some() { "summary_large_image" } else { "summary" };
-    line(format!("<meta name=\"twitter:card\" content=\"{card}\">"));
-    lines.trim_end().to_string()
-}
 
-/// The first page is the book's own address.
-fn place(leaf: &Leaf, is_first: bool, address: &Address) -> String {
-    if is_first { address.to_string() } else { address.of(&leaf.file) }
-}
-
-fn sitemap(leaves: &[Leaf], address: &Address) -> String {
-    let mut text = String::from(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<urlset xmlns=\"http://www.sitemaps.org/schemas/sitemap/0.9\">\n",
-    );
-    for (at, leaf) in leaves.iter().enumerate() {
-        let _ = writeln!(text, "<url><loc>{}</loc></url>", escaped(&place(leaf, at == 0, address)));
-    }
-    text + "</urlset>\n"
-}
-
-/// The book for a language model that is asked about it, as <https://llmstxt.org> proposes: what it is, and the pages as
-/// Markdown, each with a line.
-fn llms(
-    root: &Path,
-    title: &str,
-    summary: &str,
-    leaves: &[Leaf],
-    address: Option<&Address>,
-    has_paper: bool,
-) -> Result<String> {
-    let at = |file: &str| address.map_or_else(|| file.to_string(), |address| address.of(file));
-    let first = leaves.first().map_or("", |leaf| &leaf.description);
-    let mut text = format!("# {title}\n\n> {summary}. {first}\n\n");
-    text += "The pages below are the book's own Markdown, with the code that they show. A figure is told in words.\n";
-    for (part, pages) in parts(root)? {
-        let _ = writeln!(text, "\n## {}\n", if part.is_empty() { "Begin" } else { &part });
-        for (_, file) in pages {
-            if let Some(leaf) = leaves.iter().find(|leaf| leaf.file == file) {
-                let _ = writeln!(text, "- [{}]({}): {}", leaf.title, at(&format!("{file}.md")), leaf.description);
+    /// The lines of a page's head that are its own.
+    fn head(&self, leaf: &Leaf) -> String {
+        let is_first = leaf.file == self.leaves[0].file;
+        let meta = |kind: &str, name: &str, content: &str| {
+            format!("        <meta {kind}=\"{name}\" content=\"{}\">\n", escaped(content))
+        };
+        let mut head = meta("name", "description", &leaf.description);
+        head += &format!("        <link rel=\"alternate\" type=\"text/markdown\" href=\"{}.md\">\n", leaf.file);
+        head += &meta("property", "og:title", if is_first { &self.title } else { &leaf.title });
+        head += &meta("property", "og:description", &leaf.description);
+        head += &meta("property", "og:site_name", &self.title);
+        head += &meta("property", "og:type", if is_first { "website" } else { "article" });
+        let mut card = "summary";
+        if let Some(address) = self.address {
+            let url = self.place(leaf, address);
+            head += &format!("        <link rel=\"canonical\" href=\"{}\">\n", escaped(&url));
+            head += &meta("property", "og:url", &url);
+            if self.has_preview {
+                let (width, height) = PREVIEW_SIZE;
+                head += &meta("property", "og:image", &address.of(PREVIEW));
+                head += &meta("property", "og:image:width", &width.to_string());
+                head += &meta("property", "og:image:height", &height.to_string());
+                head += &meta("property", "og:image:alt", self.leaves[0].picture.as_ref().unwrap_or(&self.title));
+                card = "summary_large_image";
             }
         }
+        head + &meta("name", "twitter:card", card)
     }
-    if has_paper {
-        let _ = writeln!(text, "\n## Optional\n\n- [The whole book]({}): for paper, as a PDF", at(PAPER));
+
+    /// The first page is the book's own address.
+    fn place(&self, leaf: &Leaf, address: &Address) -> String {
+        if leaf.file == self.leaves[0].file { address.to_string() } else { address.of(&leaf.file) }
     }
-    Ok(text)
+
+    fn sitemap(&self, address: &Address) -> String {
+        let places = self.leaves.iter().map(|leaf| escaped(&self.place(leaf, address)));
+        let urls: String = places.map(|place| format!("<url><loc>{place}</loc></url>\n")).collect();
+        format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+             <urlset xmlns=\"http://www.sitemaps.org/schemas/sitemap/0.9\">\n{urls}</urlset>\n"
+        )
+    }
+
+    /// The book for a language model that is asked about it, as <https://llmstxt.org> proposes: what it is, and the pages as
+    /// Markdown, each with a line.
+    fn llms(&self) -> String {
+        let at = |file: &str| self.address.map_or_else(|| file.to_string(), |address| address.of(file));
+        let mut text = format!("# {}\n\n> {}. {}\n\n", self.title, self.summary, self.leaves[0].description);
+        text +=
+            "The pages below are the book's own Markdown, with the code that they show. A figure is told in words.\n";
+        for pages in self.leaves.chunk_by(|a, b| a.part == b.part) {
+            let part = if pages[0].part.is_empty() { "Begin" } else { &pages[0].part };
+            text += &format!("\n## {part}\n\n");
+            for Leaf { file, title, description, .. } in pages {
+                text += &format!("- [{title}]({}): {description}\n", at(&format!("{file}.md")));
+            }
+        }
+        if self.has_paper {
+            text += &format!("\n## Optional\n\n- [The whole book]({}): for paper, as a PDF\n", at(PAPER));
+        }
+        text
+    }
 }
 
-fn escaped(text: &str) -> String {
+/// As HTML, in running text and in attributes.
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }

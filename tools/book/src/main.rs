@@ -31,6 +31,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 
 use crate::address::Address;
+use crate::check::Build;
 use crate::mine::Mine;
 use crate::publish::Out;
 
@@ -110,52 +111,48 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = repository_root()?;
     let is_shown = matches!(arguments.task, None | Some(Task::Build { .. }));
     ensure!(is_shown || !arguments.mine, "--mine shows your own copy: cargo book --mine, or cargo book build --mine");
-    let mine = arguments.mine.then(|| Mine::new(&root));
+    let is_mine = arguments.mine || matches!(arguments.task, Some(Task::Build { mine: true, .. }));
+    let mine = is_mine.then(|| Mine::new(&root));
     match &arguments.task {
         None => match serve::serve(&root, mine, arguments.port, !arguments.no_open)? {},
         Some(Task::Build { out: Some(out), site_url, add, .. }) => {
             ensure!(mine.is_none(), "--out publishes the book; your own copy is for you: cargo book build --mine");
-            build_to_publish(&root, Out::look_at(&root, out)?, site_url.as_ref(), add.as_deref())
+            let out = Out::look_at(&root, out)?;
+            build(&root, None, |build| {
+                edition::make(&root, build, site_url.as_ref(), add.as_deref())?;
+                out.publish(build.folder.path())?;
+                println!("The book is in {}", out.folder().join("index.html").display());
+                match site_url {
+                    Some(address) => println!("It is made to be read at {address}"),
+                    None => println!("{}", edition::LEFT_OUT),
+                }
+                Ok(())
+            })
         }
-        Some(Task::Build { mine: true, .. }) => build(&root, Some(Mine::new(&root)), true),
-        Some(Task::Build { .. }) => build(&root, mine, true),
-        Some(Task::Check) => build(&root, None, false),
+        Some(Task::Build { .. }) => {
+            let to = root.join(if is_mine { mine::COPY_FOLDER } else { publish::BUILD_FOLDER });
+            build(&root, mine, |build| {
+                publish::publish(build.folder.path(), &to)?;
+                println!("The book is in {}", to.join("index.html").display());
+                Ok(())
+            })
+        }
+        Some(Task::Check) => build(&root, None, |_| {
+            println!("The book is in order");
+            Ok(())
+        }),
         Some(Task::Commands { page, list }) => commands::run(&root, page.as_deref(), *list),
     }
 }
 
-/// Renders and checks the book; shows it, or the reader's copy, in its folder if there is nothing to mend.
-fn build(root: &Path, mut mine: Option<Mine>, is_shown: bool) -> Result<ExitCode> {
+/// Renders and checks the book, or the reader's copy, and does `then` with it if there is nothing to mend.
+fn build(root: &Path, mut mine: Option<Mine>, then: impl FnOnce(&Build) -> Result<()>) -> Result<ExitCode> {
     let build = mine::build(root, mine.as_mut())?;
     if !build.findings.is_empty() {
         eprintln!("{}", build.findings);
         return Ok(ExitCode::FAILURE);
     }
-    if !is_shown {
-        println!("The book is in order");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let to = root.join(if mine.is_some() { mine::COPY_FOLDER } else { publish::BUILD_FOLDER });
-    publish::publish(build.folder.path(), &to)?;
-    println!("The book is in {}", to.join("index.html").display());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Renders and checks the book, and puts it with all that a published book needs in the folder `out`.
-fn build_to_publish(root: &Path, out: Out, address: Option<&Address>, add: Option<&Path>) -> Result<ExitCode> {
-    let build = check::build(root)?;
-    if !build.findings.is_empty() {
-        eprintln!("{}", build.findings);
-        return Ok(ExitCode::FAILURE);
-    }
-    edition::make(root, &build, address, add)?;
-    let index = out.folder().join("index.html");
-    out.publish(build.folder.path())?;
-    println!("The book is in {}", index.display());
-    match address {
-        Some(address) => println!("It is made to be read at {address}"),
-        None => println!("{}", edition::left_out()),
-    }
+    then(&build)?;
     Ok(ExitCode::SUCCESS)
 }
 

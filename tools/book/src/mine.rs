@@ -20,7 +20,9 @@ use regex::Regex;
 use serde_json::Value;
 use walkdir::WalkDir;
 
+use crate::about::capitalised;
 use crate::check::{self, Build};
+use crate::edition::escaped;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
 pub const COPY_FOLDER: &str = "book/mine";
@@ -40,15 +42,10 @@ static SOURCE_FILE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"\b(?:exercises|tests|tools|src|solutions)/[\w/]+\.rs(?::\d+)?").expect("valid pattern")
 });
 
-/// A chapter, as far as the reader has come.
+/// A chapter, and the reader's file for it.
 struct Chapter {
-    number: usize,
-    /// `ch06_paged`
-    name: String,
-    fingerprint: String,
-    state: State,
-    /// The `todo!`s that are left.
-    left: usize,
+    chapter: chapters::Chapter,
+    mine: Exercise,
 }
 
 /// Why a figure stays the reference's.
@@ -100,22 +97,22 @@ impl Mine {
     pub fn follow(&mut self) -> Result<()> {
         let chapters = read_chapters(&self.root)?;
         self.forget_changed(&chapters);
-        let started: Vec<&Chapter> = chapters.iter().filter(|chapter| chapter.state != State::Untouched).collect();
-        self.started = started.iter().map(|chapter| chapter.number).collect();
+        let started: Vec<&Chapter> = chapters.iter().filter(|chapter| chapter.mine.state != State::Untouched).collect();
+        self.started = started.iter().map(|chapter| chapter.chapter.number).collect();
         if started.is_empty() {
             eprintln!("You have started no chapter: all figures are the reference's");
             return Ok(());
         }
-
         let mut to_record = Vec::new();
         for (figure, numbers) in STANDS_ON {
-            let mine: Vec<&Chapter> =
-                started.iter().copied().filter(|chapter| numbers.contains(&chapter.number)).collect();
-            if mine.is_empty() || self.figures.contains_key(figure) {
+            if self.figures.contains_key(figure) {
                 continue;
             }
+            let stands_on = |chapter: &&Chapter| numbers.contains(&chapter.chapter.number);
+            let mine: Vec<&Chapter> = started.iter().copied().filter(stands_on).collect();
             match mine.iter().find_map(|chapter| chapter.unfinished()) {
                 Some(reason) => drop(self.figures.insert(figure, Outcome::Reference(reason))),
+                None if mine.is_empty() => {}
                 None => to_record.push((figure, mine)),
             }
         }
@@ -128,30 +125,30 @@ impl Mine {
 
     /// Forgets what no longer holds.
     fn forget_changed(&mut self, chapters: &[Chapter]) {
-        let changed: Vec<&Chapter> =
-            chapters.iter().filter(|chapter| self.seen.get(&chapter.name) != Some(&chapter.fingerprint)).collect();
-        let root = &self.root;
+        let is_changed = |chapter: &&Chapter| self.seen.get(&chapter.chapter.name) != Some(&chapter.mine.fingerprint);
+        let changed: Vec<&chapters::Chapter> =
+            chapters.iter().filter(is_changed).map(|chapter| &chapter.chapter).collect();
         self.graded.retain(|name, _| {
-            let stands_on = grader_stands_on(root, name);
+            let stands_on = grader_stands_on(&self.root, name);
             !changed.iter().any(|chapter| stands_on.contains(&chapter.name))
         });
         let still_holds = |numbers: &[usize]| !changed.iter().any(|chapter| numbers.contains(&chapter.number));
         self.figures.retain(|figure, outcome| {
             matches!(outcome, Outcome::Yours(..)) && figures::stands_on(figure).is_some_and(still_holds)
         });
-        self.seen = chapters.iter().map(|chapter| (chapter.name.clone(), chapter.fingerprint.clone())).collect();
+        let seen = chapters.iter().map(|Chapter { chapter, mine }| (chapter.name.clone(), mine.fingerprint.clone()));
+        self.seen = seen.collect();
     }
 
     /// Records figures, each with the chapters that the reader has written for it.
     fn record(&mut self, figures: &[(&'static str, Vec<&Chapter>)]) -> Result<()> {
         let names: BTreeSet<&str> =
-            figures.iter().flat_map(|(_, mine)| mine).map(|chapter| chapter.name.as_str()).collect();
+            figures.iter().flat_map(|(_, mine)| mine).map(|chapter| chapter.chapter.name.as_str()).collect();
         let ungraded: Vec<&str> = names.into_iter().filter(|name| !self.graded.contains_key(*name)).collect();
         let tool = match self.compile(&ungraded)? {
             Ok(tool) => tool,
             Err(reason) => {
-                let kept = figures.iter().map(|(figure, _)| (*figure, Outcome::Reference(reason.clone())));
-                self.figures.extend(kept);
+                self.figures.extend(figures.iter().map(|(figure, _)| (*figure, Outcome::Reference(reason.clone()))));
                 return Ok(());
             }
         };
@@ -160,7 +157,7 @@ impl Mine {
             self.graded.insert(name.to_string(), verdict);
         }
         for (figure, mine) in figures {
-            let red = mine.iter().find_map(|chapter| self.graded.get(&chapter.name)?.clone());
+            let red = mine.iter().find_map(|chapter| self.graded.get(&chapter.chapter.name)?.clone());
             let outcome = match red {
                 Some(reason) => Outcome::Reference(reason),
                 None => self.record_one(&tool, figure)?,
@@ -215,23 +212,21 @@ impl Mine {
             Outcome::Reference(Reason { what: format!("recording it from your code failed: {what}"), command })
         };
         let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-        match status {
+        let status = match status {
             Some(status) if status.success() => {
                 let file = self.root.join(RECORDED).join(format!("{figure}.html"));
                 let html = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
                 eprintln!("{last}");
                 let says = last.strip_prefix(figure).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(last);
-                Ok(Outcome::Yours(html, says.to_string()))
+                return Ok(Outcome::Yours(html, says.to_string()));
             }
-            Some(status) => {
-                let error = output.lines().find_map(|line| line.strip_prefix("error: "));
-                let memory = output.lines().find(|line| line.starts_with("memory allocation of "));
-                let memory = memory.map(|line| format!("it asks for ever more memory ({line})"));
-                let error = error.map(str::to_string).or(memory);
-                Ok(failed(&error.unwrap_or_else(|| format!("{last} ({status})"))))
-            }
-            None => Ok(failed(&format!("no end after {} s", FIGURE.as_secs()))),
-        }
+            Some(status) => status,
+            None => return Ok(failed(&format!("no end after {} s", FIGURE.as_secs()))),
+        };
+        let error = output.lines().find_map(|line| line.strip_prefix("error: ").map(str::to_string));
+        let memory = output.lines().find(|line| line.starts_with("memory allocation of "));
+        let why = error.or(memory.map(|line| format!("it asks for ever more memory ({line})")));
+        Ok(failed(&why.unwrap_or_else(|| format!("{last} ({status})"))))
     }
 
     /// Runs cargo as the reader would.
@@ -281,73 +276,53 @@ impl Mine {
             return "Your copy of the book. You have started no chapter yet: all figures are the reference\u{2019}s."
                 .into();
         }
-        let says: Vec<&String> = self.figures.values().filter_map(Outcome::says).collect();
-        let departs = says.iter().filter(|says| says.starts_with("departs")).count();
-        let kept = self.figures.len() - says.len();
-        let figures = |n: usize| if n == 1 { "1 figure is".into() } else { format!("{n} figures are") };
-        let mut text = format!(
-            "Your copy of the book, with {}. {} recorded from your code",
-            figures::chapters(&self.started),
-            figures(says.len())
-        );
-        match (departs, says.len()) {
-            (_, 0) => {}
-            (0, _) => text += ", the same as the reference step by step",
-            (n, _) => text += &format!(", {n} of them unlike the reference"),
-        }
-        text += ".";
-        if kept > 0 {
-            text += &format!(" {} still the reference\u{2019}s, and say why.", figures(kept));
-            if kept == 1 {
-                text = text.replace(", and say why.", ", and says why.");
-            }
-        }
-        text
-    }
-}
-
-impl Outcome {
-    fn says(&self) -> Option<&String> {
-        match self {
+        let says = self.figures.values().filter_map(|outcome| match outcome {
             Outcome::Yours(_, says) => Some(says),
             Outcome::Reference(_) => None,
-        }
+        });
+        let (n_yours, n_unlike) = (says.clone().count(), says.filter(|says| says.starts_with("departs")).count());
+        let are = |n: usize| if n == 1 { "1 figure is".into() } else { format!("{n} figures are") };
+        let compared = match (n_unlike, n_yours) {
+            (_, 0) => String::new(),
+            (0, _) => ", the same as the reference step by step".into(),
+            (n, _) => format!(", {n} of them unlike the reference"),
+        };
+        let kept = match self.figures.len() - n_yours {
+            0 => String::new(),
+            n => format!(" {} still the reference\u{2019}s, and {} why.", are(n), if n == 1 { "says" } else { "say" }),
+        };
+        let with = figures::chapters(&self.started);
+        format!("Your copy of the book, with {with}. {} recorded from your code{compared}.{kept}", are(n_yours))
     }
 }
 
 impl Chapter {
     /// Why its checks need not run.
     fn unfinished(&self) -> Option<Reason> {
-        if self.state != State::Begun {
-            return None;
-        }
-        let pieces = if self.left == 1 { "1 piece".into() } else { format!("{} pieces", self.left) };
+        let left = match self.mine.todos.len() {
+            _ if self.mine.state != State::Begun => return None,
+            1 => "1 piece".into(),
+            n => format!("{n} pieces"),
+        };
         Some(Reason {
-            what: format!("chapter {} is not finished, {pieces} left to write", self.number),
-            command: format!("cargo test --features solution --test {}", self.name),
+            what: format!("chapter {} is not finished, {left} left to write", self.chapter.number),
+            command: format!("cargo test --features solution --test {}", self.chapter.name),
         })
     }
 }
 
 /// Renders and checks the book: the reader's copy, brought up to date, or without one the reference's.
 pub fn build(root: &Path, mine: Option<&mut Mine>) -> Result<Build> {
-    let Some(mine) = mine else {
-        return check::build(root);
-    };
+    let Some(mine) = mine else { return check::build(root, &BTreeMap::new()) };
     mine.follow()?;
-    let build = check::build_with(root, &mine.fragments()?)?;
+    let build = check::build(root, &mine.fragments()?)?;
     mine.sign(build.folder.path())?;
     Ok(build)
 }
 
-/// The chapters, and how far the reader has come in each.
 fn read_chapters(root: &Path) -> Result<Vec<Chapter>> {
-    let chapters = chapters::all(root).map_err(Error::msg)?;
-    let chapters = chapters.into_iter().map(|chapter| {
-        let Exercise { fingerprint, state, todos, .. } = chapter.read(root).map_err(Error::msg)?;
-        Ok(Chapter { number: chapter.number, name: chapter.name, fingerprint, state, left: todos.len() })
-    });
-    chapters.collect()
+    let read = |chapter: chapters::Chapter| Ok(Chapter { mine: chapter.read(root)?, chapter });
+    chapters::all(root).and_then(|all| all.into_iter().map(read).collect()).map_err(Error::msg)
 }
 
 /// The chapters that a grader says its checks ran on: its `whose_code! { … }`.
@@ -386,13 +361,4 @@ fn does_not_compile(lines: &[&str], took_too_long: bool) -> Reason {
     };
     eprintln!("Figures that stand on your chapters stay the reference's: {what}");
     Reason { what, command: "cargo build --package figures-tool".into() }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

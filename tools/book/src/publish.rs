@@ -85,7 +85,7 @@ impl Out {
     }
 
     /// Puts the book there and takes away what an earlier build has left. Files of others stay.
-    pub fn publish(self, fresh: &Path) -> Result<()> {
+    pub fn publish(&self, fresh: &Path) -> Result<()> {
         let files = files_in(fresh)?;
         // Written first, so that a build that is cut off leaves nothing that the next one takes for somebody else's.
         fs::create_dir_all(&self.folder).with_context(|| format!("making {}", self.folder.display()))?;

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Output;
 
-use crate::support::Book;
+use crate::support::{Book, said};
 
 const SITE: [&str; 2] = ["--site-url", "https://example.org/page-by-page"];
 
@@ -19,10 +18,6 @@ fn refused(book: &Book, arguments: &[&str]) -> String {
     let output = book.cargo_book(&[&["build"], arguments].concat());
     assert!(!output.status.success(), "{}", said(&output));
     said(&output)
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
 /// Every file in a folder, with what it holds.
