@@ -10,6 +10,10 @@ fn ch07_rewind() {}
 mod support;
 
 #[cfg(not(unstarted = "ch07_rewind"))]
+#[path = "support/paged.rs"]
+mod paged;
+
+#[cfg(not(unstarted = "ch07_rewind"))]
 whose_code! {
     ch02_flat = "ch02_flat",
     ch03_contiguous = "ch03_contiguous",
@@ -26,23 +30,20 @@ mod checks {
     use page_by_page::chapters::ch03_contiguous::ContiguousCache;
     use page_by_page::chapters::ch04_page_pool::PagePool;
     use page_by_page::chapters::ch05_page_table::PageTable;
-    use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
     use page_by_page::decode::{Cached, LanguageModel};
 
+    use crate::paged::{Content, LAYOUT, ONE_NUMBER, cache, check_pages, extend, n_free, pages, slab, slab_of};
     use crate::support::asking::{asking, made, one_of, quietly};
-    use crate::support::limits::{allocated, often, once};
-    use crate::support::oracle::{self, Dice, Oracle, STEPS, seeds};
+    use crate::support::limits::{allocated, often, once, same_each};
+    use crate::support::oracle::{self, Dice, Oracle, STEPS, fresh, seeds};
     use crate::support::story::{Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
-
-    /// Three numbers that cannot be taken for one another.
-    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
 
     /// Pages enough for a walk through them at every call to take minutes.
     const VERY_MANY: usize = if cfg!(miri) { 300 } else { 1_000_000 };
 
-    /// Up to this page size every case is tried.
-    const LARGEST_PAGE: usize = if cfg!(miri) { 3 } else { 7 };
+    /// Of these page sizes every case is tried.
+    const PAGE_SIZES: &[usize] = if cfg!(miri) { &[4, 1] } else { &[4, 1, 2, 3, 5, 6, 7] };
 
     /// Tokens held, tokens to forget, tokens left, pages of 4 left: every way to meet a page boundary.
     const BOUNDARIES: [[usize; 4]; 12] = [
@@ -61,23 +62,6 @@ mod checks {
     ];
 
     #[track_caller]
-    fn slab(n_pages: usize) -> SharedSlab {
-        slab_of(LAYOUT, 4, n_pages)
-    }
-
-    #[track_caller]
-    fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
-        made(&format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
-            PageSlab::new(layout, page_size, n_pages)
-        })
-    }
-
-    #[track_caller]
-    fn cache(slab: &SharedSlab) -> PagedCache {
-        made("PagedCache::new of chapter 6", || PagedCache::new(slab))
-    }
-
-    #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
         made(&format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
     }
@@ -93,25 +77,38 @@ mod checks {
     #[track_caller]
     fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
         let (len, size) = (table.len(), table.page_size());
-        let grown = table.grow(n, pool);
-        same!(grown, Ok(()), "grow({n}) of chapter 5, on {len} tokens, page size {size}, with pages enough");
-        let (found, pages) = ((table.len(), table.pages().len()), (len + n).div_ceil(size));
-        same!(
-            found,
-            (len + n, pages),
-            "(tokens, pages) after grow({n}) of chapter 5 on {len} tokens, page size {size}"
-        );
+        let at = format!("grow({n}) of chapter 5, on {len} tokens, page size {size}");
+        same!(table.grow(n, pool), Ok(()), "{at}, with pages enough");
+        let found = (table.len(), table.pages().len());
+        same!(found, (len + n, (len + n).div_ceil(size)), "(tokens, pages) after {at}");
     }
 
+    /// Rewinds a table over its own pool, and looks at what both hold then.
     #[track_caller]
-    fn extend(cache: &mut dyn Rewind, n: usize) {
-        let len = cache.len();
-        same!(cache.extend(n), Ok(()), "extend({n}) of an earlier chapter, on {len} tokens, with room enough");
-        same!(cache.len(), len + n, "tokens after extend({n}) of an earlier chapter, on {len}");
+    fn rewound(table: &mut PageTable, n: usize, pool: &mut PagePool) {
+        let (len, size, free, held) = (table.len(), table.page_size(), pool.n_free(), table.pages().to_vec());
+        let at = format!("rewind({n}) on {len} tokens, page size {size}");
+        let kept = (len - n).div_ceil(size);
+        same!(table.rewind(n, pool), Ok(()), "{at}");
+        let found = (table.len(), table.pages().len());
+        same!(found, (len - n, kept), "(tokens, pages) of the table after {at}");
+        let now_free = free + held.len() - kept;
+        same!(pool.n_free(), now_free, "free pages after {at}: {free} were free, and {} held", held.len());
+        if held.len() < 100 {
+            same!(*table.pages(), held[..kept], "pages of the table after {at}");
+        }
     }
 
-    fn n_free(slab: &SharedSlab) -> usize {
-        slab.borrow().pool().n_free()
+    /// A pool that has handed out all of its pages but these, which came back in this order.
+    #[track_caller]
+    fn pool_with_free(n_pages: usize, free: &[u32]) -> PagePool {
+        let mut pool = pool(n_pages);
+        let pages = pool.alloc_n(n_pages).map(|pages| pages.len());
+        same!(pages, Ok(n_pages), "pages that alloc_n({n_pages}) of chapter 4 gives");
+        for page in free {
+            same!(pool.free(PageId(*page)), Ok(()), "free of chapter 4, of page {page}, which was handed out");
+        }
+        pool
     }
 
     fn first_tokens(n: usize) -> Vec<usize> {
@@ -127,33 +124,19 @@ mod checks {
         same!(cache.usage().tokens, held - n, "tokens that usage tells after rewind({n}) on {held}");
     }
 
-    /// Pages of a paged cache after a rewind: exactly those that its tokens need.
-    #[track_caller]
-    fn check_pages(cache: &PagedCache, after_what: &str) {
-        let (len, size, pages) = (cache.len(), cache.table().page_size(), cache.table().pages().len());
-        same!(
-            pages,
-            len.div_ceil(size),
-            "pages of the cache after {after_what}: {len} tokens are left, page size {size}"
-        );
-    }
-
-    /// Rewinds at every boundary, then writes other tokens over the stale rows.
-    fn check_boundaries<C: Rewind>(new_cache: impl Fn() -> C, look: impl Fn(&C, &str)) {
+    /// Rewinds at every boundary, then writes different tokens over the stale rows.
+    fn check_boundaries<C: Rewind>(new_cache: impl Fn() -> C) {
         for [held, n, left, _] in BOUNDARIES {
             let mut cache = new_cache();
             let mut oracle = Oracle::default();
             oracle.append(&mut cache, &first_tokens(held));
             rewind(&mut oracle, &mut cache, n);
             same!(cache.len(), left, "tokens left after rewind({n}) on {held}");
-            look(&cache, &format!("rewind({n}) on {held} tokens"));
             oracle.check(&cache);
             oracle.append(&mut cache, &[100, 101, 102, 103, 104]);
             oracle.check(&cache);
             for n in [1, 2] {
-                let held = cache.len();
                 rewind(&mut oracle, &mut cache, n);
-                look(&cache, &format!("rewind({n}) on {held} tokens, the second or third one"));
                 oracle.check(&cache);
             }
             oracle.append(&mut cache, &[200]);
@@ -162,7 +145,8 @@ mod checks {
     }
 
     /// Asks for more than there is; the cache must then be as it was.
-    fn check_past_the_start(mut cache: impl Rewind) {
+    fn check_past_the_start<C: Rewind>(new_cache: impl Fn() -> C) {
+        let mut cache = new_cache();
         let mut oracle = Oracle::default();
         for (held, n) in [(0, 1), (0, usize::MAX), (3, 4), (3, usize::MAX), (3, 1 << 32 | 1), (5, 6)] {
             oracle.append(&mut cache, &(oracle.tokens.len()..held).collect::<Vec<_>>());
@@ -176,7 +160,8 @@ mod checks {
     }
 
     /// Forgets nothing of nothing, then everything, and begins anew.
-    fn check_from_the_start(mut cache: impl Rewind) {
+    fn check_from_the_start<C: Rewind>(new_cache: impl Fn() -> C) {
+        let mut cache = new_cache();
         let mut oracle = Oracle::default();
         rewind(&mut oracle, &mut cache, 0);
         for n in [7, 1, 8] {
@@ -190,63 +175,37 @@ mod checks {
         oracle.check(&cache);
     }
 
-    /// Where the rows of each layer lie in memory, keys and values.
-    fn places(cache: &dyn KvCache) -> Vec<[*const f32; 2]> {
-        (0..cache.layout().n_layers)
-            .map(|layer| {
-                let (k, v) = cache.gather(layer);
-                [k.as_ptr(), v.as_ptr()]
-            })
-            .collect()
-    }
-
     /// Rewinds a cache that lends its rows where they are: they must lie there afterwards too.
-    #[track_caller]
-    fn check_in_place(cache: &mut dyn Rewind) {
-        extend(cache, 9);
-        oracle::write(cache, &first_tokens(9));
+    fn check_in_place<C: Rewind>(new_cache: impl Fn() -> C) {
+        let mut cache = new_cache();
+        extend(&mut cache, 9);
+        oracle::write(&mut cache, &first_tokens(9));
+        let places = |cache: &C| -> Vec<_> {
+            let layers = (0..LAYOUT.n_layers).map(|layer| cache.gather(layer));
+            layers.map(|(k, v)| [k.as_ptr() as usize, v.as_ptr() as usize]).collect()
+        };
         for n in [0, 1, 3, 4] {
-            let (len, before) = (cache.len(), places(cache));
-            let question = asking(format!("rewind({n}) on {len} tokens"));
+            let at = format!("rewind({n}) on {} tokens", cache.len());
+            let before = places(&cache);
+            let question = asking(at.as_str());
             let (outcome, asked) = allocated(|| cache.rewind(n));
             drop(question);
-            same!(outcome, Ok(()), "rewind({n}) on {len} tokens");
-            let after = places(cache);
-            for (layer, (before, after)) in before.iter().zip(&after).enumerate() {
-                assert!(
-                    before == after,
-                    "rewind({n}) on {len} tokens: the rows of layer {layer} lie elsewhere in memory now, so they were copied"
-                );
-            }
-            assert!(
-                asked.bytes < 1000,
-                "rewind({n}) on {len} tokens asks for {} bytes of memory: what is it for? Nothing is to be copied",
-                asked.bytes
-            );
+            same!(outcome, Ok(()), "{at}");
+            let moved = places(&cache).iter().zip(&before).position(|(after, before)| after != before);
+            same!(moved, None, "{at}: the first layer whose rows lie elsewhere in memory now, so they were copied");
+            assert!(asked.bytes < 1000, "{at} asks for {} bytes of memory: nothing is to be copied", asked.bytes);
         }
         same!(cache.usage().rows_copied, 0, "rows copied by four rewinds");
     }
 
     // Task 1
 
-    #[test]
-    fn task_1_flat_rewinds_at_every_boundary() {
-        check_boundaries(|| FlatCache::new(LAYOUT), |_, _| {});
-    }
-
-    #[test]
-    fn task_1_flat_refuses_to_go_past_the_start() {
-        check_past_the_start(FlatCache::new(LAYOUT));
-    }
-
-    #[test]
-    fn task_1_flat_rewinds_to_nothing_and_begins_anew() {
-        check_from_the_start(FlatCache::new(LAYOUT));
-    }
-
-    #[test]
-    fn task_1_flat_rows_stay_in_their_place() {
-        check_in_place(&mut FlatCache::new(LAYOUT));
+    tests_on! {
+        || FlatCache::new(LAYOUT);
+        task_1_flat_rewinds_at_every_boundary = check_boundaries,
+        task_1_flat_refuses_to_go_past_the_start = check_past_the_start,
+        task_1_flat_rewinds_to_nothing_and_begins_anew = check_from_the_start,
+        task_1_flat_rows_stay_in_their_place = check_in_place,
     }
 
     #[test]
@@ -256,38 +215,24 @@ mod checks {
         same!(cache.rewind(3), Ok(()), "rewind(3) on 9 tokens");
         same!(cache.usage().rows_copied, 0, "rows copied by rewind(3) on 9 tokens");
         same!(cache.usage().tokens, 6, "tokens that usage tells after rewind(3) on 9");
-        same!(cache.usage().slots, 9, "slots after rewind(3) on 9 tokens: in smaller tensors the rows would be copies");
+        let at = "slots after rewind(3) on 9 tokens: in smaller tensors the rows would be copies";
+        same!(cache.usage().slots, 9, "{at}");
         extend(&mut cache, 1);
         same!(cache.usage().rows_copied, 6, "rows copied when the 6 tokens left are extended by 1");
         same!(cache.usage().slots, 7, "slots when the 6 tokens left are extended by 1");
         same!(cache.rewind(7), Ok(()), "rewind(7) on 7 tokens");
-        same!(
-            cache.usage().slots,
-            7,
-            "slots after rewind(7) on 7 tokens: the tensors stay where they are, also for no token"
-        );
+        let at = "slots after rewind(7) on 7 tokens: the tensors stay where they are, also for no token";
+        same!(cache.usage().slots, 7, "{at}");
     }
 
     // Task 2
 
-    #[test]
-    fn task_2_contiguous_rewinds_at_every_boundary() {
-        check_boundaries(|| ContiguousCache::new(LAYOUT, 16), |_, _| {});
-    }
-
-    #[test]
-    fn task_2_contiguous_refuses_to_go_past_the_start() {
-        check_past_the_start(ContiguousCache::new(LAYOUT, 8));
-    }
-
-    #[test]
-    fn task_2_contiguous_rewinds_to_nothing_and_begins_anew() {
-        check_from_the_start(ContiguousCache::new(LAYOUT, 8));
-    }
-
-    #[test]
-    fn task_2_contiguous_rows_stay_in_their_place() {
-        check_in_place(&mut ContiguousCache::new(LAYOUT, 9));
+    tests_on! {
+        || ContiguousCache::new(LAYOUT, 16);
+        task_2_contiguous_rewinds_at_every_boundary = check_boundaries,
+        task_2_contiguous_refuses_to_go_past_the_start = check_past_the_start,
+        task_2_contiguous_rewinds_to_nothing_and_begins_anew = check_from_the_start,
+        task_2_contiguous_rows_stay_in_their_place = check_in_place,
     }
 
     #[test]
@@ -323,32 +268,18 @@ mod checks {
         for [held, n, left, pages] in BOUNDARIES {
             let mut pool = pool(5);
             let mut table = table(4, held, &mut pool);
-            same!(table.rewind(n, &mut pool), Ok(()), "rewind({n}) on {held} tokens, page size 4");
-            same!(table.len(), left, "tokens after rewind({n}) on {held}, page size 4");
-            same!(table.pages().len(), pages, "pages after rewind({n}) on {held} tokens, page size 4");
-            same!(pool.n_free(), 5 - pages, "free pages of 5 after rewind({n}) on {held} tokens, page size 4");
-            let numbers: Vec<u32> = table.pages().iter().map(|page| page.0).collect();
-            same!(numbers, [0, 1, 2][..pages], "pages of the table after rewind({n}) on {held} tokens, page size 4");
+            rewound(&mut table, n, &mut pool);
+            let found = (table.len(), table.pages().len());
+            same!(found, (left, pages), "(tokens, pages) after rewind({n}) on {held}, page size 4");
         }
     }
 
     #[test]
     fn task_3_table_lets_go_whatever_the_page_size() {
-        for size in 1..=LARGEST_PAGE {
-            for held in 0..=3 * size + 1 {
-                for n in 0..=held {
-                    let mut pool = pool(25);
-                    let mut table = table(size, held, &mut pool);
-                    same!(table.rewind(n, &mut pool), Ok(()), "rewind({n}) on {held} tokens, page size {size}");
-                    let pages = (held - n).div_ceil(size);
-                    let found = (table.len(), table.pages().len(), pool.n_free());
-                    let expected = (held - n, pages, 25 - pages);
-                    same!(
-                        found,
-                        expected,
-                        "(tokens, pages, free of 25) after rewind({n}) on {held} tokens, page size {size}"
-                    );
-                }
+        for &size in PAGE_SIZES {
+            for (held, n) in (0..=3 * size + 1).flat_map(|held| (0..=held).map(move |n| (held, n))) {
+                let mut pool = pool(25);
+                rewound(&mut table(size, held, &mut pool), n, &mut pool);
             }
         }
     }
@@ -362,8 +293,7 @@ mod checks {
             same!((table.len(), pool.n_free()), (6, 3), "(tokens, free pages of 5) after rewind({n}) was refused");
             same!(table.pages(), [PageId(0), PageId(1)], "pages after rewind({n}) was refused");
         }
-        same!(table.rewind(6, &mut pool), Ok(()), "rewind(6) on 6 tokens, after the refusals");
-        same!((table.len(), pool.n_free()), (0, 5), "(tokens, free pages of 5) after rewind(6) on 6 tokens");
+        rewound(&mut table, 6, &mut pool);
         let expected = Err(CacheError::PastTheStart { n: 1, len: 0 });
         same!(table.rewind(1, &mut pool), expected, "rewind(1) when all is forgotten");
     }
@@ -373,41 +303,30 @@ mod checks {
         let mut pool = pool(6);
         let mut table = table(4, 17, &mut pool);
         let before = table.pages().to_vec();
-        same!(table.rewind(14, &mut pool), Ok(()), "rewind(14) on 17 tokens, page size 4");
+        rewound(&mut table, 14, &mut pool);
         grow(&mut table, 14, &mut pool);
-        same!(
-            table.pages(),
-            before,
-            "pages when 14 of 17 tokens are forgotten and 14 come again: newest page freed first"
-        );
+        let at = "pages when 14 of 17 tokens are forgotten and 14 come again: newest page freed first";
+        same!(table.pages(), before, "{at}");
     }
 
     #[test]
     fn task_3_table_takes_the_same_pages_again_whatever_their_numbers() {
-        let mut pool = pool(3);
-        same!(pool.alloc_n(3).map(|pages| pages.len()), Ok(3), "pages that alloc_n(3) of chapter 4 gives");
-        for page in [2, 0, 1] {
-            same!(pool.free(PageId(page)), Ok(()), "free of chapter 4, of page {page}");
-        }
+        let mut pool = pool_with_free(3, &[2, 0, 1]);
         let mut table = table(4, 9, &mut pool);
         let before = [1, 0, 2].map(PageId);
         same!(table.pages(), before, "pages of 9 tokens, where 2, 0 and 1 were freed in this order, the last first");
-        same!(table.rewind(9, &mut pool), Ok(()), "rewind(9) on 9 tokens in pages 1, 0, 2");
+        rewound(&mut table, 9, &mut pool);
         grow(&mut table, 9, &mut pool);
-        same!(
-            table.pages(),
-            before,
-            "pages when 9 tokens in pages 1, 0, 2 are forgotten and 9 come again: freed from the newest page of the \
-             sequence to its oldest, whatever their numbers"
-        );
+        let at = "pages when 9 tokens in pages 1, 0, 2 are forgotten and 9 come again: freed from the newest page of the \
+                  sequence to its oldest, whatever their numbers";
+        same!(table.pages(), before, "{at}");
     }
 
     #[test]
-    fn task_3_table_keeps_positions_behind_the_end_out_of_reach() {
+    fn task_3_table_keeps_positions_after_the_end_out_of_reach() {
         let mut pool = pool(5);
         let mut table = table(4, 9, &mut pool);
-        same!(table.rewind(3, &mut pool), Ok(()), "rewind(3) on 9 tokens, page size 4");
-        same!((table.len(), table.pages().len()), (6, 2), "(tokens, pages) after rewind(3) on 9 tokens");
+        rewound(&mut table, 3, &mut pool);
         same!(table.locate(5).map(|place| (place.page.0, place.slot)), Ok((1, 1)), "place of position 5 of 6");
         let expected = Err(CacheError::PastTheEnd { position: 6, len: 6 });
         same!(table.locate(6), expected, "place of position 6, which was forgotten");
@@ -419,8 +338,8 @@ mod checks {
         let mut table = table(4, 9, &mut pool);
         same!(pool.share(PageId(2)), Ok(()), "share of chapter 4, of page 2");
         same!(table.rewind(1, &mut pool), Ok(()), "rewind(1) on 9 tokens in pages 0, 1, 2; 2 has another owner too");
-        same!(pool.owners(PageId(2)), Ok(1), "owners of page 2, which somebody else has too");
-        same!(pool.n_free(), 0, "free pages: somebody else still has page 2");
+        same!(pool.owners(PageId(2)), Ok(1), "owners of page 2, which has another owner too");
+        same!(pool.n_free(), 0, "free pages: page 2 still has its other owner");
     }
 
     #[test]
@@ -429,8 +348,7 @@ mod checks {
         let mut a = table(4, 4, &mut pool);
         let b = table(4, 5, &mut pool);
         grow(&mut a, 6, &mut pool);
-        same!(a.rewind(7, &mut pool), Ok(()), "rewind(7) on 10 tokens in pages 0, 3, 4");
-        same!((a.len(), a.pages()), (3, &[PageId(0)][..]), "tokens and pages after rewind(7) on 10");
+        rewound(&mut a, 7, &mut pool);
         same!((b.len(), b.pages()), (5, &[PageId(1), PageId(2)][..]), "tokens and pages of the other table");
         for (page, owners) in [(0, 1), (1, 1), (2, 1), (3, 0), (4, 0)] {
             same!(pool.owners(PageId(page)), Ok(owners), "owners of page {page} after the rewind that let 3 and 4 go");
@@ -459,70 +377,40 @@ mod checks {
         let mut table = table(4, 9, &mut pool);
         // Of the table's pages 0, 1, 2, some are free in the other pool: the oldest, the newest, the one between, two.
         for free in [&[0][..], &[2], &[1], &[0, 1], &[1, 2]] {
-            let mut other = self::pool(5);
-            same!(other.alloc_n(3).map(|pages| pages.len()), Ok(3), "pages that alloc_n(3) of chapter 4 gives");
-            for page in free {
-                same!(other.free(PageId(*page)), Ok(()), "free of chapter 4, of page {page}, which was handed out");
-            }
             let expected: Vec<_> = free.iter().map(|page| CacheError::DoubleFree(PageId(*page))).collect();
-            refused_by(&mut other, &mut table, 9, &expected, &format!("in which of these {free:?} are free"));
+            let which = format!("in which of these {free:?} are free");
+            refused_by(&mut pool_with_free(5, free), &mut table, 9, &expected, &which);
         }
         for n_pages in [1, 2] {
-            let mut other = self::pool(n_pages);
-            same!(
-                other.alloc_n(n_pages).map(|pages| pages.len()),
-                Ok(n_pages),
-                "pages that alloc_n of chapter 4 gives"
-            );
+            let mut other = pool_with_free(n_pages, &[]);
             let foreign = |page| CacheError::ForeignPage { page: PageId(page), n_pages };
             let expected: Vec<_> = (n_pages as u32..3).map(foreign).collect();
             refused_by(&mut other, &mut table, 9, &expected, &format!("which has only {n_pages}"));
             refused_by(&mut other, &mut table, 1, &[foreign(2)], &format!("which has only {n_pages}"));
         }
-        same!(
-            table.rewind(1, &mut pool),
-            Ok(()),
-            "rewind(1) on 9 tokens over the table's own pool, after the refusals"
-        );
+        rewound(&mut table, 1, &mut pool);
     }
 
     #[test]
     fn task_3_table_needs_no_pool_when_no_page_goes() {
-        let mut pool = pool(5);
-        let mut table = table(4, 10, &mut pool);
-        let mut other = self::pool(5);
-        let outcome = table.rewind(1, &mut other);
-        same!(
-            outcome,
-            Ok(()),
-            "rewind(1) on 10 tokens, page size 4, over another pool: no page goes, so no pool is asked"
-        );
+        let mut table = table(4, 10, &mut pool(5));
+        let mut other = pool(5);
+        let at = "rewind(1) on 10 tokens, page size 4, over another pool: no page goes, so no pool is asked";
+        same!(table.rewind(1, &mut other), Ok(()), "{at}");
         same!((table.len(), table.pages().len(), other.n_free()), (9, 3, 5), "(tokens, pages, free pages) after that");
     }
 
     #[test]
-    fn task_3_table_very_long_texts_cost_no_more() {
+    fn task_3_table_very_long_sequences_cost_no_more() {
         let mut pool = pool(VERY_MANY);
         let mut table = table(1, VERY_MANY, &mut pool);
-        often(
-            &format!("rewind(1) and grow(1) in turns, {VERY_MANY} tokens held, page size 1"),
-            VERY_MANY / 4,
-            |number| {
-                let outcome = (table.rewind(1, &mut pool), table.grow(1, &mut pool));
-                if outcome != (Ok(()), Ok(())) || table.len() != VERY_MANY {
-                    same!(
-                        (outcome, table.len()),
-                        ((Ok(()), Ok(())), VERY_MANY),
-                        "rewind(1), grow(1), tokens; turn {number}"
-                    );
-                }
-            },
-        );
+        let at = format!("rewind(1) and grow(1) in turns, {VERY_MANY} tokens held, page size 1");
+        often(&at, VERY_MANY / 4, |turn| {
+            let found = (table.rewind(1, &mut pool), table.grow(1, &mut pool), table.len());
+            same_each(found, (Ok(()), Ok(()), VERY_MANY), || format!("rewind(1), grow(1), tokens; turn {turn}"));
+        });
         let n = VERY_MANY / 10 * 7;
-        let outcome = once(&format!("rewind({n}) on {VERY_MANY} tokens, page size 1"), || table.rewind(n, &mut pool));
-        same!(outcome, Ok(()), "rewind({n}) on {VERY_MANY} tokens, page size 1");
-        let found = (table.len(), table.pages().len(), pool.n_free());
-        same!(found, (VERY_MANY - n, VERY_MANY - n, n), "(tokens, pages, free pages) after rewind({n}), page size 1");
+        once(&format!("rewind({n}) on {VERY_MANY} tokens, page size 1"), || rewound(&mut table, n, &mut pool));
     }
 
     /// More tokens than 63 bits count, in nine pages: a page table owns no memory.
@@ -532,54 +420,29 @@ mod checks {
         let size = 1 << 60;
         let mut pool = pool(10);
         let mut table = table(size, 9 * size - 7, &mut pool);
-        for (n, pages) in [
-            (1, 9),
-            (1 << 32 | 1, 9),
-            (size - (1 << 53), 9),
-            (1 << 53, 8),
-            (3 * size + 1, 5),
-            (size - (1 << 32) - 11, 5),
-            (1, 4),
-        ] {
-            let len = table.len();
-            same!(table.rewind(n, &mut pool), Ok(()), "rewind({n}) on {len} tokens, page size {size}");
-            let found = (table.len(), table.pages().len(), pool.n_free());
-            let left = len - n;
-            same!(found.0, left, "tokens after rewind({n}) on {len}");
-            same!(found.1, left.div_ceil(size), "pages after rewind({n}) on {len} tokens, page size {size}");
-            same!(pages, left.div_ceil(size), "the table of this check");
-            same!(found.2, 10 - found.1, "free pages of 10 after rewind({n}) on {len} tokens, page size {size}");
+        let high = 1 << 32;
+        for n in [1, high | 1, size - (1 << 53), 1 << 53, 3 * size + 1, size - high - 11, 1] {
+            rewound(&mut table, n, &mut pool);
         }
     }
 
     // Task 4
 
-    #[test]
-    fn task_4_paged_rewinds_at_every_boundary() {
-        check_boundaries(|| cache(&slab(5)), check_pages);
-    }
-
-    #[test]
-    fn task_4_paged_refuses_to_go_past_the_start() {
-        check_past_the_start(cache(&slab(5)));
-    }
-
-    #[test]
-    fn task_4_paged_rewinds_to_nothing_and_begins_anew() {
-        check_from_the_start(cache(&slab(2)));
+    tests_on! {
+        || cache(&slab(4, 5));
+        task_4_paged_rewinds_at_every_boundary = check_boundaries,
+        task_4_paged_refuses_to_go_past_the_start = check_past_the_start,
+        task_4_paged_rewinds_to_nothing_and_begins_anew = check_from_the_start,
     }
 
     #[test]
     fn task_4_paged_gives_the_pages_to_others() {
-        let slab = slab(3);
+        let slab = slab(4, 3);
         let (mut a, mut b) = (cache(&slab), cache(&slab));
-        let (mut oracle_a, mut oracle_b) = (Oracle::of("text a".into()), Oracle::of("text b".into()));
+        let (mut oracle_a, mut oracle_b) = (Oracle::of("sequence a".into()), Oracle::of("sequence b".into()));
         oracle_a.append(&mut a, &first_tokens(10));
-        same!(
-            b.extend(1),
-            Err(CacheError::OutOfPages { needed: 1, free: 0 }),
-            "extend(1) of b while a has all 3 pages"
-        );
+        let expected = Err(CacheError::OutOfPages { needed: 1, free: 0 });
+        same!(b.extend(1), expected, "extend(1) of b while a has all 3 pages");
         rewind(&mut oracle_a, &mut a, 6);
         check_pages(&a, "rewind(6) on 10 tokens");
         same!(n_free(&slab), 2, "free pages of 3 when a has 4 tokens left, page size 4");
@@ -596,17 +459,13 @@ mod checks {
 
     #[test]
     fn task_4_paged_keeps_the_pages_of_the_tokens_that_stay() {
-        let slab = slab(6);
+        let slab = slab(4, 6);
         let (mut a, mut b) = (cache(&slab), cache(&slab));
         extend(&mut a, 4);
         extend(&mut b, 5);
         extend(&mut a, 6);
-        let pages = |cache: &PagedCache| cache.table().pages().iter().map(|page| page.0).collect::<Vec<_>>();
-        same!(
-            (pages(&a), pages(&b)),
-            (vec![0, 3, 4], vec![1, 2]),
-            "pages of a, which grew before and after b, and of b"
-        );
+        let expected = (vec![0, 3, 4], vec![1, 2]);
+        same!((pages(&a), pages(&b)), expected, "pages of a, which grew before and after b, and of b");
         for (n, left, owned) in
             [(1, &[0, 3, 4][..], [1, 1, 1, 1, 1, 0]), (3, &[0, 3], [1, 1, 1, 1, 0, 0]), (4, &[0], [1, 1, 1, 0, 0, 0])]
         {
@@ -620,40 +479,26 @@ mod checks {
     }
 
     #[test]
-    fn task_4_paged_very_long_texts_cost_no_more() {
-        let slab = slab_of(KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 }, 1, VERY_MANY);
-        let mut cache = cache(&slab);
+    fn task_4_paged_very_long_sequences_cost_no_more() {
+        let mut cache = cache(&slab_of(ONE_NUMBER, 1, VERY_MANY));
         extend(&mut cache, VERY_MANY);
-        often(
-            &format!(
-                "rewind(1) and extend(1) in turns on a paged cache of {VERY_MANY} tokens, page size 1: the other pages \
-                 are to stay, and not to be let go and taken again"
-            ),
-            VERY_MANY / 4,
-            |number| {
-                let outcome = (cache.rewind(1), cache.extend(1));
-                if outcome != (Ok(()), Ok(())) || cache.len() != VERY_MANY {
-                    same!(
-                        (outcome, cache.len()),
-                        ((Ok(()), Ok(())), VERY_MANY),
-                        "rewind(1), extend(1), tokens; turn {number}"
-                    );
-                }
-            },
+        let at = format!(
+            "rewind(1) and extend(1) in turns on a paged cache of {VERY_MANY} tokens, page size 1: the other pages \
+             are to stay, and not to be let go and taken again"
         );
+        often(&at, VERY_MANY / 4, |turn| {
+            let found = (cache.rewind(1), cache.extend(1), cache.len());
+            same_each(found, (Ok(()), Ok(()), VERY_MANY), || format!("rewind(1), extend(1), tokens; turn {turn}"));
+        });
     }
 
     #[test]
     fn task_4_paged_touches_no_row() {
-        let slab = slab(4);
+        let slab = slab(4, 4);
         let mut cache = cache(&slab);
         let mut oracle = Oracle::default();
         oracle.append(&mut cache, &first_tokens(14));
-        let content = || {
-            let slab = slab.borrow();
-            [slab.keys(), slab.values()].map(|numbers| (numbers.as_ptr(), numbers.to_vec()))
-        };
-        let before = content();
+        let before = Content::of(&slab, &cache);
         for n in [1, 3, 0, 5, 5] {
             let at = format!("rewind({n}) on {} tokens, page size 4", cache.len());
             let question = asking(at.as_str());
@@ -661,23 +506,16 @@ mod checks {
             drop(question);
             same!(outcome, Ok(()), "{at}");
             check_pages(&cache, &at);
-            for (kind, (before, after)) in ["keys", "values"].iter().zip(before.iter().zip(content())) {
-                assert!(before.0 == after.0, "{at}: the slab's {kind} lie elsewhere in memory now, so all were copied");
-                let width = LAYOUT.kv_width();
-                let rows = before.1.chunks(width).zip(after.1.chunks(width));
-                let changed: Vec<usize> =
-                    rows.enumerate().filter(|(_, (before, after))| before != after).map(|(row, _)| row).collect();
-                same!(changed, [0; 0], "rows of the slab's {kind} that {at} has changed: nothing is to be erased");
-            }
+            before.assert_kept(&slab, &format!("{at} (nothing is to be erased)"));
             assert!(asked.bytes < 1000, "{at} asks for {} bytes of memory: nothing is to be copied", asked.bytes);
         }
         same!(cache.usage().rows_copied, 0, "rows copied by five rewinds");
     }
 
-    /// A slab that somebody still looks at cannot be had for writing. That must not be passed over in silence.
+    /// A slab that is borrowed for reading can't be borrowed for writing. That must not be passed over in silence.
     #[test]
     fn task_4_paged_slab_that_is_lent_is_a_panic() {
-        let slab = slab(4);
+        let slab = slab(4, 4);
         let mut cache = cache(&slab);
         extend(&mut cache, 9);
         let lent = slab.borrow();
@@ -723,8 +561,7 @@ mod checks {
                 (format!("rewind({n})"), cache.rewind(n))
             };
             if change > 0 && result.is_ok() {
-                oracle::write(cache, &(next..next + n).collect::<Vec<_>>());
-                next += n;
+                oracle::write(cache, &fresh(&mut next, n));
             }
             transcript.line(format!(
                 "{name}: {operation:<12}{:<24}{:>2} tokens in {:<16}{} free",
@@ -741,8 +578,8 @@ mod checks {
         assert_transcript("ch07_rewind", &transcript);
     }
 
-    /// One of the caches in the oracle's hands, and what it must hold.
-    struct Text {
+    /// A sequence in a cache of this kind, and what it must hold.
+    struct Sequence {
         kind: &'static str,
         cache: Box<dyn Rewind>,
         oracle: Oracle,
@@ -750,117 +587,66 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(40) {
+        for seed in seeds(80) {
             let mut dice = Dice::new(seed);
-            let layout =
-                KvLayout { n_layers: dice.roll(1, 3), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 3) };
-            let (page_size, n_pages) = (dice.roll(1, 6), dice.roll(4, 16));
+            let (layout, page_size, n_pages) = (oracle::any_layout(&mut dice), dice.roll(1, 6), dice.roll(4, 16));
             let slab = slab_of(layout, page_size, n_pages);
-            let mut texts: Vec<Text> = Vec::new();
+            let mut sequences: Vec<Sequence> = Vec::new();
             let mut next = 0;
             for _ in 0..STEPS {
-                let move_ = dice.roll(0, 9);
-                if texts.is_empty() || (move_ == 0 && texts.len() < 5) {
-                    let (kind, cache): (_, Box<dyn Rewind>) = match dice.roll(0, 3) {
+                let verb = dice.roll(0, 9);
+                if sequences.is_empty() || (verb == 0 && sequences.len() < 5) {
+                    let (kind, cache): (_, Box<dyn Rewind>) = match dice.roll(0, 4) {
                         0 => ("flat", Box::new(FlatCache::new(layout))),
                         1 => ("contiguous", Box::new(ContiguousCache::new(layout, 4 * n_pages))),
                         _ => ("paged", Box::new(cache(&slab))),
                     };
                     let run = format!("seed {seed}, a {kind} cache, {layout:?}, page size {page_size}");
-                    texts.push(Text { kind, cache, oracle: Oracle::of(run) });
+                    sequences.push(Sequence { kind, cache, oracle: Oracle::of(run) });
                     continue;
                 }
-                let index = dice.roll(0, texts.len() - 1);
-                if move_ == 1 {
-                    texts.remove(index);
+                let index = dice.roll(0, sequences.len() - 1);
+                if verb == 1 {
+                    sequences.remove(index);
                     continue;
                 }
-                let Text { kind, cache, oracle } = &mut texts[index];
-                let (len, kind) = (cache.len(), *kind);
-                let at = if move_ < 6 {
-                    let n = dice.roll(0, 2 * page_size + 1);
-                    let tokens: Vec<usize> = (next..next + n).collect();
-                    let at =
-                        format!("seed {seed}: extend({n}) on {len} tokens in a {kind} cache, page size {page_size}");
-                    let question = asking(at.as_str());
-                    let extended = cache.extend(n);
-                    drop(question);
-                    if extended.is_ok() {
-                        oracle.note(format!("extend({n}) and write"));
-                        oracle.tokens.extend(&tokens);
-                        same!(cache.len(), oracle.tokens.len(), "tokens after {at}");
-                        oracle::write(&mut **cache, &tokens);
-                        next += n;
-                    } else {
-                        oracle.note(format!("extend({n}) refused"));
+                let Sequence { kind, cache, oracle } = &mut sequences[index];
+                let (len, free) = (cache.len(), n_free(&slab));
+                let (verb, most) = if verb < 6 { ("extend", 2 * page_size + 1) } else { ("rewind", len + 1) };
+                let n = dice.roll(0, most);
+                let at = format!("seed {seed}: {verb}({n}) on {len} tokens in a {kind} cache, page size {page_size}");
+                let needed = (len + n).div_ceil(page_size) - len.div_ceil(page_size);
+                let refusal = match (verb, *kind) {
+                    ("rewind", _) if n > len => Some(CacheError::PastTheStart { n, len }),
+                    ("extend", "paged") if needed > free => Some(CacheError::OutOfPages { needed, free }),
+                    ("extend", "contiguous") if len + n > 4 * n_pages => {
+                        let capacity = 4 * n_pages;
+                        Some(CacheError::OutOfSlots { needed: n, free: capacity - len, capacity })
                     }
-                    at
-                } else {
-                    let n = dice.roll(0, len + 1);
-                    let at =
-                        format!("seed {seed}: rewind({n}) on {len} tokens in a {kind} cache, page size {page_size}");
-                    if n > len {
-                        same!(cache.rewind(n), Err(CacheError::PastTheStart { n, len }), "{at}");
-                        oracle.note(format!("rewind({n}) refused"));
-                    } else {
-                        rewind(oracle, &mut **cache, n);
-                    }
-                    at
+                    _ => None,
                 };
-                let (len, slots) = (cache.len(), cache.usage().slots);
-                if kind == "paged" {
-                    same!(slots / page_size, len.div_ceil(page_size), "pages that hold {len} tokens, after {at}");
+                match refusal {
+                    Some(refusal) => {
+                        let outcome = if verb == "extend" { cache.extend(n) } else { cache.rewind(n) };
+                        same!(outcome, Err(refusal), "{at}, {free} pages free");
+                        oracle.note(format!("{verb}({n}) refused"));
+                    }
+                    None if verb == "extend" => oracle.append(&mut **cache, &fresh(&mut next, n)),
+                    None => rewind(oracle, &mut **cache, n),
                 }
-                for Text { cache, oracle, .. } in &texts {
+                let mut held = 0;
+                for Sequence { kind, cache, oracle } in &sequences {
+                    if *kind == "paged" {
+                        let (len, pages) = (cache.len(), cache.usage().slots / page_size);
+                        same!(pages, len.div_ceil(page_size), "pages that hold {len} tokens, after {at}");
+                        held += pages;
+                    }
                     oracle.check(&**cache);
                 }
-            }
-            drop(texts);
-            same!(n_free(&slab), n_pages, "seed {seed}: free pages when all is dropped");
-        }
-    }
-
-    #[test]
-    fn whole_oracle_counts_pages() {
-        for seed in seeds(40) {
-            let mut dice = Dice::new(seed);
-            let (page_size, n_pages) = (dice.roll(1, 6), dice.roll(3, 16));
-            let slab = slab_of(LAYOUT, page_size, n_pages);
-            let mut caches: Vec<PagedCache> = (0..3).map(|_| cache(&slab)).collect();
-            for step in 0..STEPS {
-                let index = dice.roll(0, 2);
-                let at = format!("seed {seed}, step {step}, page size {page_size}");
-                let (len, free) = (caches[index].len(), n_free(&slab));
-                let at = match dice.roll(0, 9) {
-                    0 => {
-                        caches[index] = cache(&slab);
-                        format!("{at}: a cache of {len} tokens is dropped, a new one made")
-                    }
-                    1..6 => {
-                        let n = dice.roll(0, 2 * page_size + 1);
-                        let at = format!("{at}: extend({n}) on {len} tokens, {free} pages free");
-                        let needed = (len + n).div_ceil(page_size) - len.div_ceil(page_size);
-                        let expected =
-                            if needed > free { Err(CacheError::OutOfPages { needed, free }) } else { Ok(()) };
-                        same!(caches[index].extend(n), expected, "{at}");
-                        at
-                    }
-                    _ => {
-                        let n = dice.roll(0, 2 * page_size + 1);
-                        let at = format!("{at}: rewind({n}) on {len} tokens");
-                        let expected = if n > len { Err(CacheError::PastTheStart { n, len }) } else { Ok(()) };
-                        same!(caches[index].rewind(n), expected, "{at}");
-                        same!(caches[index].len(), if n > len { len } else { len - n }, "tokens after {at}");
-                        at
-                    }
-                };
-                for cache in &caches {
-                    let (len, pages) = (cache.len(), cache.table().pages().len());
-                    same!(pages, len.div_ceil(page_size), "pages that hold {len} tokens, after {at}");
-                }
-                let held: usize = caches.iter().map(|cache| cache.table().pages().len()).sum();
                 same!(n_free(&slab), n_pages - held, "free pages when {held} of {n_pages} are held, after {at}");
             }
+            drop(sequences);
+            same!(n_free(&slab), n_pages, "seed {seed}: free pages when all is dropped");
         }
     }
 
@@ -878,12 +664,12 @@ mod checks {
         for (kind, cache) in caches {
             let mut watched = Watched(cache);
             let mut guesses = 0;
-            let story = storyteller.continue_with(30, |text| {
+            let story = storyteller.continue_with(30, |sequence| {
                 let _asking = asking(format!("the story, through the {kind} cache"));
-                // Some tokens that nobody asked for, forgotten again.
+                // Some tokens that are no part of the story, forgotten again.
                 guesses = (guesses + 1) % 5;
                 if guesses > 0 {
-                    let unread = &text[watched.len()..];
+                    let unread = &sequence[watched.len()..];
                     let read_on = [unread, &[5, 6, 7, 8][..guesses]].concat();
                     let step = format!("a step of {} tokens, of which {guesses} are forgotten again", read_on.len());
                     made(&step, || storyteller.model.step(&read_on, Some(&mut watched)));
@@ -892,7 +678,7 @@ mod checks {
                     same!(watched.len(), len - n, "tokens after rewind({n}) on {len}, the {kind} cache in the story");
                 }
                 let next = format!("a step of the story, through the {kind} cache");
-                made(&next, || Cached::new(&storyteller.model, &mut watched).next_logits(text))
+                made(&next, || Cached::new(&storyteller.model, &mut watched).next_logits(sequence))
             });
             storyteller.assert_same_story(&story, &expected);
         }

@@ -4,6 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
@@ -163,6 +164,15 @@ pub fn often(what: &str, calls: usize, mut call: impl FnMut(usize)) {
                 TIME_LIMIT.as_secs()
             );
         }
+    }
+}
+
+/// What `same!` does, for answers that come by the million: nothing is formatted unless they differ.
+#[track_caller]
+pub fn same_each<T: PartialEq + Debug>(yours: T, expected: T, what: impl FnOnce() -> String) {
+    if yours != expected {
+        let what = what();
+        same!(yours, expected, "{what}");
     }
 }
 
