@@ -89,49 +89,37 @@ impl Bug {
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Bug::NeverFits => "never-fits",
-            Bug::NextChunk => "next-chunk",
-            Bug::PlannedVictim => "planned-victim",
-            Bug::PassedOver => "passed-over",
-            Bug::LimitForgotten => "limit-forgotten",
-            Bug::AllFound => "all-found",
-            Bug::FoundTooEarly => "found-too-early",
-            Bug::CancelLeaks => "cancel-leaks",
-            Bug::FreedTwice => "freed-twice",
-            Bug::PromptLength => "prompt-length",
-        }
+        self.described().0
     }
 
     /// Where an engine had it: project and number.
     pub fn reported(self) -> &'static str {
-        match self {
-            Bug::NeverFits => "vllm#35541",
-            Bug::NextChunk => "vllm#37307",
-            Bug::PlannedVictim => "vllm#23347",
-            Bug::PassedOver => "vllm#49097",
-            Bug::LimitForgotten => "nano-vllm#271",
-            Bug::AllFound => "nano-vllm#144",
-            Bug::FoundTooEarly => "nano-vllm#208",
-            Bug::CancelLeaks => "sglang-jax#984",
-            Bug::FreedTwice => "sglang-jax#994",
-            Bug::PromptLength => "vllm-ascend#11334",
-        }
+        self.described().1
     }
 
     /// What it does, in a line.
     pub fn about(self) -> &'static str {
+        self.described().2
+    }
+
+    fn described(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Bug::NeverFits => "accepts a request that can never fit",
-            Bug::NextChunk => "admits a request when its next chunk fits",
-            Bug::PlannedVictim => "preempts a sequence that is in the plan",
-            Bug::PassedOver => "passes a sequence over after a preemption",
-            Bug::LimitForgotten => "counts only the sequences admitted in this step",
-            Bug::AllFound => "finds all tokens cached, and has none to compute",
-            Bug::FoundTooEarly => "caches pages before their rows are computed",
-            Bug::CancelLeaks => "loses the pages of a sequence cancelled during its prompt",
-            Bug::FreedTwice => "gives the last page back twice",
-            Bug::PromptLength => "takes a resumed sequence for caught up too early",
+            Bug::NeverFits => ("never-fits", "vllm#35541", "accepts a request that can never fit"),
+            Bug::NextChunk => ("next-chunk", "vllm#37307", "admits a request when its next chunk fits"),
+            Bug::PlannedVictim => ("planned-victim", "vllm#23347", "preempts a sequence that is in the plan"),
+            Bug::PassedOver => ("passed-over", "vllm#49097", "passes a sequence over after a preemption"),
+            Bug::LimitForgotten => {
+                ("limit-forgotten", "nano-vllm#271", "counts only the sequences admitted in this step")
+            }
+            Bug::AllFound => ("all-found", "nano-vllm#144", "finds all tokens cached, and has none to compute"),
+            Bug::FoundTooEarly => ("found-too-early", "nano-vllm#208", "caches pages before their rows are computed"),
+            Bug::CancelLeaks => {
+                ("cancel-leaks", "sglang-jax#984", "loses the pages of a sequence cancelled during its prompt")
+            }
+            Bug::FreedTwice => ("freed-twice", "sglang-jax#994", "gives the last page back twice"),
+            Bug::PromptLength => {
+                ("prompt-length", "vllm-ascend#11334", "takes a resumed sequence for caught up too early")
+            }
         }
     }
 }
