@@ -1,37 +1,37 @@
 //! `batch`: many prompts from a file, served by the scheduler in the pages of one slab.
 
 mod progress;
-mod report;
 mod request;
 mod results;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use page_by_page::cache::kind::CacheKind;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::disk::tier::Tier;
 use page_by_page::files;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, SamplingDefaults};
-use page_by_page::serving::schedule::{FinishReason, SequenceId};
-use page_by_page::serving::{Generated, Serving};
+use page_by_page::serving::schedule::SequenceId;
+use page_by_page::serving::{Generated, Serving, Totals};
 
-use crate::generate::MAX_NEW_TOKENS;
+use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
-use crate::output::{count, print_json, say_report, thousands};
+use crate::output::{
+    self, Object, count, finish_reason, per_second, print_json, rate, say_report, text_of, thousands, time,
+};
 use crate::page_file::PageFileOptions;
 use crate::require;
+use page_by_page::cache::kind::CacheKind;
 use progress::BatchProgress;
-use report::{Counters, Pages, Report, Timings};
 use request::Request;
-use results::{Outcome, Results, Tokens};
+use results::Results;
 
 /// Requests that wait for a place, at most: the next lines are read when one of them runs.
 const MOST_WAITING: usize = 4096;
@@ -79,46 +79,35 @@ pub struct Batch {
     json: bool,
 }
 
-/// A request that was taken in.
-struct Taken {
-    place: usize,
-    line: usize,
-    prompt: String,
-    sampling: Sampling,
-    /// When its line was read.
-    start: Instant,
-    steps_before: u64,
-    first: Option<First>,
-    last: Instant,
-}
-
-/// A request whose pages are being read.
-struct Held {
-    /// What its pages come with.
-    ticket: u64,
+/// A line that was read, and is a request.
+struct Asked {
+    /// Its place among the lines that are not empty.
     place: usize,
     line: usize,
     request: Request,
-    /// When its line was read.
+    /// When it was read.
     start: Instant,
 }
 
-/// The first token of an output.
-struct First {
-    at: Instant,
-    /// From when its line was read.
-    steps: u64,
+/// A request that the scheduler has taken in.
+struct Taken {
+    asked: Asked,
+    sampling: Sampling,
+    steps_before: u64,
+    /// When the first token came, and after how many steps.
+    first: Option<(Instant, u64)>,
+    last: Instant,
 }
 
-/// What a run has to do with.
+/// A batch under way.
 struct Run<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     serving: Serving<'m>,
     /// Pages beyond those of memory.
     tier: Option<Tier>,
-    /// Requests whose pages are being read, in the order in which they were asked for.
-    held: VecDeque<Held>,
+    /// Requests whose pages are being read, in the order in which they were asked for, each with the tier's ticket.
+    held: VecDeque<(u64, Asked)>,
     lines: Lines,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
@@ -155,20 +144,24 @@ impl Batch {
             tier,
             held: VecDeque::new(),
             lines,
-            is_file: self.file.as_os_str() != "-",
+            is_file: !self.is_stdin(),
             is_read: false,
             n_lines: 0,
             taken: HashMap::new(),
             results,
             progress: BatchProgress::new(),
         };
-        run.tell_all(self.scheduling.running.min(MOST_WAITING), &interrupt)?;
+        run.serve_all(self.scheduling.running.min(MOST_WAITING), &interrupt)?;
         self.report(run)
+    }
+
+    fn is_stdin(&self) -> bool {
+        self.file.as_os_str() == "-"
     }
 
     /// The lines of the file, or of standard input if it is `-`.
     fn lines(&self) -> Result<Lines> {
-        if self.file.as_os_str() == "-" {
+        if self.is_stdin() {
             return Ok(Lines::of(io::stdin())?);
         }
         let open = files::open(&self.file).with_context(|| {
@@ -178,34 +171,24 @@ impl Batch {
     }
 
     /// Says what the requests cost together; an error if any of them was not completed.
-    fn report(&self, run: Run<'_>) -> Result<()> {
-        let Run { serving, tier, is_read, n_lines, results, progress, .. } = run;
-        let is_stdin = self.file.as_os_str() == "-";
+    fn report(&self, mut run: Run<'_>) -> Result<()> {
+        let (is_read, n_lines) = (run.is_read, run.n_lines);
         if is_read && n_lines == 0 {
-            let name = if is_stdin { "standard input".into() } else { self.file.display().to_string() };
+            let name = if self.is_stdin() { "standard input".into() } else { self.file.display().to_string() };
             bail!(
                 "{name}: there is no line; write one JSON object a line, such as {{\"prompt\": \"Once upon a time\"}}"
             );
         }
-        let ends = results.ends.clone();
-        let pool = &self.scheduling.pool;
-        let kept = serving.scheduler().prefixes().n_pages();
-        let pages = Pages::new(pool.page_size, pool.n_pages()?, kept, serving.totals());
-        let report = Report {
-            outputs: results.finish()?,
-            model: self.model.name(),
-            counters: Counters::from(serving.totals()),
-            pages,
-            page_file: self.page_file.report(tier.as_ref()),
-            timings: Timings::new(progress.elapsed(), serving.totals()),
-        };
+        let ends = std::mem::take(&mut run.results.ends);
+        let (report, lines) = self.costs(&run, &ends)?;
+        let outputs = run.results.finish()?;
         if self.json {
-            print_json(&report)?;
+            print_json(&Object::default().with("outputs", outputs).and(report))?;
         } else {
-            let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
-            say_report(None, &report.lines(n_lines, &ends, !pool.no_prefix_cache, &chapters));
+            say_report(None, &lines);
         }
-        let incomplete: usize = ends.iter().filter(|(end, _)| !results::is_complete(end)).map(|(_, n)| n).sum();
+        let incomplete: usize =
+            ends.iter().filter(|(end, _)| !matches!(**end, "stop" | "length")).map(|(_, n)| n).sum();
         if !is_read {
             bail!(
                 "interrupted: {} complete, {} not, and the lines after these were not read",
@@ -218,11 +201,74 @@ impl Batch {
         }
         Ok(())
     }
+
+    /// What the requests cost together, for `--json` and for people. `ends`: how many have ended in each way.
+    fn costs(&self, run: &Run<'_>, ends: &BTreeMap<&'static str, usize>) -> Result<(Object, output::Lines)> {
+        let (totals, elapsed, pool) = (run.serving.totals(), run.progress.elapsed(), &self.scheduling.pool);
+        let Totals { steps, rows_projected, recomputed, new_tokens, prompt_tokens, cached, .. } = totals;
+        let (n_pages, kept) = (pool.n_pages()?, run.serving.scheduler().prefixes().n_pages());
+        let speed = per_second(new_tokens as usize, elapsed);
+        let page_file = self.page_file.report(run.tier.as_ref());
+        let counters = Object::default()
+            .with("steps", steps)
+            .with("max_sequences_in_a_step", totals.most_sequences)
+            .with("rows_projected", rows_projected)
+            .with("recomputed", recomputed)
+            .with("generated_tokens", new_tokens)
+            .with("prompt_tokens", prompt_tokens)
+            .with("cached", cached)
+            .with("cached_again", totals.cached_again)
+            .with("preemptions", totals.preemptions);
+        let pages = Object::default()
+            .with("page_size", pool.page_size)
+            .with("pages", n_pages)
+            .with("peak", totals.peak_pages)
+            .with("kept", kept);
+        let timings =
+            Object::default().with("seconds", elapsed.as_secs_f64()).with("generated_tokens_per_second", speed);
+        let report = Object::default()
+            .with("model", self.model.name())
+            .with("counters", counters)
+            .with("pages", pages)
+            .with_some("page_file", page_file.as_ref().map(|(report, _)| report))
+            .with("timings", timings);
+
+        let ends = ends.iter().map(|(end, n)| format!("{} {}", thousands(*n), results::describe(end)));
+        let ends = ends.collect::<Vec<_>>().join(", ");
+        let prefixes = match pool.no_prefix_cache {
+            true => "none kept".into(),
+            false => format!(
+                "{} of {} cached, {:.1} %; {} more after a preemption",
+                thousands(cached),
+                count(prompt_tokens, "prompt token"),
+                100.0 * cached as f64 / prompt_tokens.max(1) as f64,
+                thousands(totals.cached_again)
+            ),
+        };
+        let requests = format!("{}: {ends}; at most {} in a step", thousands(run.n_lines), totals.most_sequences);
+        let (steps, generated) = (count(steps, "step"), count(new_tokens, "token"));
+        let (rows, again) = (count(rows_projected, "row"), thousands(recomputed));
+        let (peak, size) = (thousands(totals.peak_pages), count(pool.page_size, "slot"));
+        let (n_pages, kept) = (thousands(n_pages), thousands(kept));
+        let mut lines = vec![
+            ("model", self.model.name()),
+            ("requests", requests),
+            ("steps", format!("{steps}, {generated} generated in {}, {} tokens/s", time(elapsed), rate(speed))),
+            ("computed", format!("{rows}, {again} of them recomputed after a preemption")),
+            ("prefixes", prefixes),
+            ("preempted", count(totals.preemptions, "time")),
+            ("pages", format!("{peak} of {n_pages} in use at the peak, {size} each; {kept} kept at the end")),
+        ];
+        lines.extend(page_file.map(|(_, line)| ("page file", line)));
+        let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+        lines.push(("chapters", require::whose_chapters(&chapters)));
+        Ok((report, lines))
+    }
 }
 
 impl Run<'_> {
     /// Serves all requests, or those that are complete when Ctrl-C is pressed. `ahead`: requests that can wait.
-    fn tell_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
+    fn serve_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         loop {
             if !interrupt.is_asked() {
                 self.read_lines(ahead, interrupt)?;
@@ -230,20 +276,20 @@ impl Run<'_> {
             }
             if interrupt.is_asked() {
                 self.progress.say("interrupted: what is done is kept; Ctrl-C again ends at once");
-                while let Some(held) = self.held.pop_front() {
-                    self.begin(held)?;
+                while let Some((_, asked)) = self.held.pop_front() {
+                    self.begin(asked)?;
                 }
                 let cancelled = self.serving.cancel_all()?;
-                return cancelled.into_iter().try_for_each(|told| self.end(told));
+                return cancelled.into_iter().try_for_each(|generated| self.end(generated));
             }
             if self.is_read && self.held.is_empty() && self.serving.is_done() {
                 return Ok(());
             }
             let step = self.serving.step()?;
             let (now, steps) = (Instant::now(), self.serving.totals().steps);
-            for pick in step.new_tokens {
-                if let Some(taken) = self.taken.get_mut(&pick.sequence) {
-                    taken.first.get_or_insert(First { at: now, steps: steps - taken.steps_before });
+            for new in step.new_tokens {
+                if let Some(taken) = self.taken.get_mut(&new.sequence) {
+                    taken.first.get_or_insert((now, steps - taken.steps_before));
                     taken.last = now;
                 }
             }
@@ -278,118 +324,113 @@ impl Run<'_> {
         self.n_lines += 1;
         let request = match text.and_then(|text| Request::read(&text)) {
             Ok(request) => request,
-            Err(problem) => {
-                let refused = Outcome::refused(number, None, format!("line {number}: {problem}"));
-                return self.put(place, refused).map(|()| false);
-            }
+            Err(problem) => return self.refuse(place, number, None, &problem),
         };
-        let mut held = Held { ticket: 0, place, line: number, request, start: Instant::now() };
+        let asked = Asked { place, line: number, request, start: Instant::now() };
         if let Some(tier) = &mut self.tier
-            && let Ok(prompt) = self.tokenizer.encode(&held.request.prompt)
+            && let Ok(prompt) = self.tokenizer.encode(&asked.request.prompt)
             && let Some(ticket) = tier.ask(&prompt)?
         {
-            held.ticket = ticket;
-            self.held.push_back(held);
+            self.held.push_back((ticket, asked));
             return Ok(true);
         }
-        self.begin(held)
+        self.begin(asked)
     }
 
     /// Hands over the requests whose pages have been read. If there is nothing else to do, waits for the first of them.
     fn begin_arrived(&mut self) -> Result<()> {
         let Some(tier) = &mut self.tier else { return Ok(()) };
-        for ticket in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {
-            if self.held.front().is_some_and(|held| held.ticket == ticket)
-                && let Some(held) = self.held.pop_front()
+        for arrived in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {
+            if self.held.front().is_some_and(|(ticket, _)| *ticket == arrived)
+                && let Some((_, asked)) = self.held.pop_front()
             {
-                self.begin(held)?;
+                self.begin(asked)?;
             }
         }
         Ok(())
     }
 
     /// Hands a request to the scheduler, or notes why not; whether it waits now.
-    fn begin(&mut self, held: Held) -> Result<bool> {
-        let Held { place, line, request, start, .. } = held;
-        let prompt = request.prompt.clone();
-        match self.submit(request) {
-            Ok((text, sampling)) => {
-                let steps_before = self.serving.totals().steps;
-                let taken = Taken { place, line, prompt, sampling, start, steps_before, first: None, last: start };
-                self.taken.insert(text, taken);
+    fn begin(&mut self, asked: Asked) -> Result<bool> {
+        let steps_before = self.serving.totals().steps;
+        match self.submit(&asked.request) {
+            Ok((id, sampling)) => {
+                let last = asked.start;
+                self.taken.insert(id, Taken { asked, sampling, steps_before, first: None, last });
                 Ok(true)
             }
-            Err(problem) => {
-                let refused = Outcome::refused(line, Some(prompt), format!("line {line}: {problem:#}"));
-                self.put(place, refused).map(|()| false)
-            }
+            Err(problem) => self.refuse(asked.place, asked.line, Some(&asked.request.prompt), &format!("{problem:#}")),
         }
     }
 
-    fn submit(&mut self, request: Request) -> Result<(SequenceId, Sampling)> {
-        let Request { prompt, max_new_tokens, temperature, top_k, top_p, seed } = request;
+    fn submit(&mut self, request: &Request) -> Result<(SequenceId, Sampling)> {
+        let Request { temperature, top_k, top_p, seed, .. } = *request;
         let config = self.model.config();
         let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
         if sampling.temperature == 0.0 {
             // Greedy is `argmax`.
             require::chapters(&[1])?;
         }
-        let prompt = self.tokenizer.encode(&prompt)?;
-        let max_new_tokens = max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
+        let prompt = self.tokenizer.encode(&request.prompt)?;
+        let max_new_tokens = request.max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
         // As `generate` does: what does not fit into the model's positions is not written.
         let room = config.max_positions.saturating_sub(prompt.len());
         let most = if room == 0 { 1 } else { max_new_tokens.min(room) };
-        let text = self.serving.submit(prompt, most, Sampler::new(sampling))?;
-        Ok((text, sampling))
+        let id = self.serving.submit(prompt, most, Sampler::new(sampling))?;
+        Ok((id, sampling))
     }
 
     /// Writes the result of a request.
     fn end(&mut self, generated: Generated) -> Result<()> {
-        let Generated { sequence: text, end, held } = generated;
-        let Some(taken) = self.taken.remove(&text.id) else { return Ok(()) };
-        let (end, error) = match end {
-            Ok(FinishReason::EndOfText) => ("stop", None),
-            Ok(FinishReason::Limit) => ("length", None),
-            Ok(FinishReason::Cancelled) => ("cancelled", None),
-            Err(error) => ("failed", Some(format!("line {}: {error}", taken.line))),
-        };
-        let mut stream = self.tokenizer.stream();
-        for token in text.new_tokens() {
-            stream.push(*token)?;
-        }
-        stream.finish()?;
-        let Taken { place, line, prompt, sampling, start, first, last, .. } = taken;
-        let (n_new, counters) = (text.new_tokens().len(), text.counters);
+        let Generated { sequence, end, held } = generated;
+        let Some(taken) = self.taken.remove(&sequence.id) else { return Ok(()) };
+        let Taken { asked: Asked { place, line, request, start }, sampling, first, last, .. } = taken;
+        let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
         let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() * 1e3;
+        let per_token = first.filter(|_| new.len() > 1).map(|(at, _)| ms(at, last) / (new.len() - 1) as f64);
         let Sampling { temperature, top_k, top_p, seed } = sampling;
-        let outcome = Outcome {
-            line,
-            prompt: Some(prompt),
-            text: Some(stream.text().into()),
-            tokens: Some(Tokens { prompt: text.tokens[..text.n_prompt].into(), generated: text.new_tokens().into() }),
-            finish_reason: end,
-            error,
-            sampling: Some(results::Sampling { temperature, top_k, top_p, seed }),
-            counters: Some(results::Counters {
-                prompt_tokens: text.n_prompt,
-                generated_tokens: n_new,
-                cached: counters.cached,
-                cached_again: counters.cached_again,
-                computed: counters.computed,
-                recomputed: held.recomputed,
-                preemptions: counters.preemptions,
-                steps_to_first_token: first.as_ref().map(|first| first.steps),
-            }),
-            timings: Some(results::Timings {
-                first_token_ms: first.as_ref().map(|first| ms(start, first.at)),
-                ms_per_token: first.filter(|_| n_new > 1).map(|first| ms(first.at, last) / (n_new - 1) as f64),
-            }),
-        };
-        self.put(place, outcome)
+        let sampling = Object::default()
+            .with("temperature", temperature)
+            .with("top_k", top_k)
+            .with("top_p", top_p)
+            .with("seed", seed);
+        let counters = Object::default()
+            .with("prompt_tokens", prompt.len())
+            .with("generated_tokens", new.len())
+            .with("cached", sequence.counters.cached)
+            .with("cached_again", sequence.counters.cached_again)
+            .with("computed", sequence.counters.computed)
+            .with("recomputed", held.recomputed)
+            .with("preemptions", sequence.counters.preemptions)
+            .with("steps_to_first_token", first.map(|(_, steps)| steps));
+        let timings = Object::default()
+            .with("first_token_ms", first.map(|(at, _)| ms(start, at)))
+            .with("ms_per_token", per_token);
+        let result = Object::default()
+            .with("line", line)
+            .with("prompt", request.prompt)
+            .with("text", text_of(new, self.tokenizer)?)
+            .with("tokens", token_ids(prompt, new))
+            .with("finish_reason", finish_reason(&end))
+            .with_some("error", end.as_ref().err().map(|error| format!("line {line}: {error}")))
+            .with("sampling", sampling)
+            .with("counters", counters)
+            .with("timings", timings);
+        self.put(place, finish_reason(&end), result)
     }
 
-    fn put(&mut self, place: usize, outcome: Outcome) -> Result<()> {
+    /// Writes why a line was not taken in: it doesn't wait.
+    fn refuse(&mut self, place: usize, line: usize, prompt: Option<&str>, problem: &str) -> Result<bool> {
+        let result = Object::default()
+            .with("line", line)
+            .with_some("prompt", prompt)
+            .with("finish_reason", "refused")
+            .with("error", format!("line {line}: {problem}"));
+        self.put(place, "refused", result).map(|()| false)
+    }
+
+    fn put(&mut self, place: usize, end: &'static str, result: Object) -> Result<()> {
         let results = &mut self.results;
-        self.progress.beside(|| results.put(place, outcome))
+        self.progress.beside(|| results.put(place, end, result))
     }
 }

@@ -10,17 +10,18 @@ mod several;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use page_by_page::cache::kind::CacheKind;
+use page_by_page::cache::Usage;
 use page_by_page::decode::sampler::Sampling;
-use page_by_page::model::{Model, ModelConfig};
-use serde::Serialize;
+use page_by_page::model::Model;
+use page_by_page::model::tokenizer::Tokenizer;
 
 use crate::drafts::DraftOptions;
 use crate::input;
 use crate::options::{ModelOption, RowOptions, SamplingOptions, SnapshotOptions};
-use crate::output::{mib, per_second, say, thousands};
+use crate::output::{Object, count, mib, per_second, rate, say, thousands, time};
+use page_by_page::cache::kind::CacheKind;
 
 /// Generate text, and say what its cache cost
 ///
@@ -119,50 +120,122 @@ pub const MOST_TEXTS: usize = 256;
 /// Tokens of an output at most, unless a command or a request says otherwise.
 pub const MAX_NEW_TOKENS: usize = 200;
 
+/// What is generated.
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    /// One output of one prompt.
+    One,
+    /// An output of each of several prompts.
+    Prompts,
+    /// Several outputs of one prompt.
+    Samples(u16),
+    /// The likeliest output, searched with this many beams.
+    Beams(u16),
+}
+
 impl Generate {
     /// Runs the command.
     pub fn run(mut self) -> Result<()> {
-        if let Some(width) = self.several.beams {
-            return self.search(usize::from(width));
-        }
-        if let Some(n_samples) = self.several.samples {
-            return self.run_samples(usize::from(n_samples));
-        }
+        self.refuse_contradictions()?;
         if let Some(file) = &self.several.prompts {
-            return self.run_several(&input::read_prompts(file)?);
+            self.prompt = input::read_prompts(file)?;
+        } else if self.prompt.is_empty() {
+            self.prompt.push(PROMPT.into());
         }
-        match self.prompt.len() {
-            0 => self.prompt.push(PROMPT.into()),
-            1 => {}
-            _ => return self.run_several(&self.prompt),
+        match self.mode() {
+            Mode::One => self.run_one(&self.prompt[0]),
+            Mode::Prompts => self.run_together(None),
+            Mode::Samples(n_samples) => self.run_together(Some(n_samples.into())),
+            Mode::Beams(width) => self.search(width.into()),
         }
-        self.run_one(&self.prompt[0])
+    }
+
+    fn mode(&self) -> Mode {
+        match &self.several {
+            SeveralOptions { beams: Some(width), .. } => Mode::Beams(*width),
+            SeveralOptions { samples: Some(n_samples), .. } => Mode::Samples(*n_samples),
+            SeveralOptions { prompts: None, .. } if self.prompt.len() < 2 => Mode::One,
+            _ => Mode::Prompts,
+        }
     }
 
     /// The cache to generate with.
     fn kv(&self) -> CacheKind {
-        let is_one = self.gives_one_prompt() && self.several.samples.is_none() && self.several.beams.is_none();
-        self.cache.kv.unwrap_or(if is_one { CacheKind::Contiguous } else { CacheKind::Paged })
+        self.cache.kv.unwrap_or(if self.mode() == Mode::One { CacheKind::Contiguous } else { CacheKind::Paged })
     }
 
-    fn gives_one_prompt(&self) -> bool {
-        self.several.prompts.is_none() && self.prompt.len() < 2
+    /// Refuses options that exclude each other.
+    fn refuse_contradictions(&self) -> Result<()> {
+        let (mode, kv, sampling) = (self.mode(), self.kv(), &self.sampling);
+        let has_prefix_cache = self.several.prefix_cache;
+        let is_drawn = sampling.temperature.is_some_and(|temperature| temperature != 0.0)
+            || sampling.top_k.is_some()
+            || sampling.top_p.is_some();
+        // The option that takes one prompt, and why what is for one output doesn't go with the mode.
+        let (option, but) = match mode {
+            Mode::One => ("", ""),
+            Mode::Prompts => ("", "several were asked for; give one prompt"),
+            Mode::Samples(_) => ("--samples", "--samples asks for several: use one or the other"),
+            Mode::Beams(_) => ("--beams", "--beams follows several: use one or the other"),
+        };
+        let takes_one_prompt = !option.is_empty();
+        let is_search = option == "--beams";
+        let refusals = [
+            (
+                is_search && self.several.samples.is_some(),
+                "--beams looks for the likeliest output, --samples draws several at random: use one or the other".into(),
+            ),
+            (
+                has_prefix_cache && takes_one_prompt,
+                format!("--prefix-cache is for several prompts, {option} for one: use one or the other"),
+            ),
+            (
+                has_prefix_cache && mode == Mode::One,
+                "--prefix-cache is for several prompts, and one was given; give more, or leave it out".into(),
+            ),
+            (
+                has_prefix_cache && kv != CacheKind::Paged,
+                format!("--prefix-cache keeps pages, and --kv {kv} has none; leave out --kv, or give --kv paged"),
+            ),
+            (
+                mode != Mode::One && self.draft.drafter.is_some(),
+                format!("--draft drafts for one output, and {but}"),
+            ),
+            (
+                mode != Mode::One && self.snapshot.is_asked(),
+                format!("--save-cache and --load-cache are for the cache of one output, and {but}"),
+            ),
+            (
+                is_search && is_drawn,
+                "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k \
+                 and --top-p"
+                    .into(),
+            ),
+            (
+                is_search && kv != CacheKind::Paged,
+                format!(
+                    "--beams follows sequences that share their pages, and --kv {kv} has none; leave out --kv, or give --kv \
+                     paged"
+                ),
+            ),
+            (
+                takes_one_prompt && (self.several.prompts.is_some() || self.prompt.len() > 1),
+                format!("{option} is for one prompt, and several were given; give one prompt, or leave out {option}"),
+            ),
+            (takes_one_prompt && self.prompt.first().is_some_and(String::is_empty), EMPTY_PROMPT.into()),
+        ];
+        match refusals.into_iter().find(|(is_wrong, _)| *is_wrong) {
+            Some((_, why)) => bail!(why),
+            None => Ok(()),
+        }
     }
 
-    /// The prompt, for an option that takes only one.
-    fn only_prompt(&self, option: &str) -> Result<&str> {
-        ensure!(
-            self.gives_one_prompt(),
-            "{option} is for one prompt, and several were given; give one prompt, or leave out {option}"
-        );
-        let prompt = self.prompt.first().map_or(PROMPT, String::as_str);
-        ensure!(!prompt.is_empty(), EMPTY_PROMPT);
-        Ok(prompt)
-    }
-
-    /// What the model's positions leave of `--max-new-tokens`. `which`: begins a message about one of several prompts.
-    fn new_tokens_that_fit(&self, which: &str, n_prompt: usize, config: &ModelConfig) -> Result<usize> {
-        let positions = config.max_positions;
+    /// The tokens of a prompt, and what the model's positions leave of `--max-new-tokens`. `which`: begins a message about
+    /// one of several prompts.
+    fn encode(&self, which: &str, prompt: &str, model: &Model, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize)> {
+        let tokens = tokenizer.encode(prompt)?;
+        model.check(&tokens, 0).map_err(|error| anyhow!("{which}{error}"))?;
+        let (n_prompt, positions) = (tokens.len(), model.config().max_positions);
         if n_prompt >= positions {
             bail!(
                 "{which}the prompt has {} tokens and the model {} positions: no room for another token; shorten the prompt",
@@ -179,7 +252,7 @@ impl Generate {
                 thousands(n_prompt)
             ));
         }
-        Ok(self.max_new_tokens.min(fit))
+        Ok((tokens, self.max_new_tokens.min(fit)))
     }
 
     /// The model in a line.
@@ -190,42 +263,56 @@ impl Generate {
 }
 
 /// Token ids in a report.
-#[derive(Serialize)]
-struct Tokens<'a> {
-    prompt: &'a [u32],
-    generated: &'a [u32],
+pub fn token_ids(prompt: &[u32], generated: &[u32]) -> Object {
+    Object::default().with("prompt", prompt).with("generated", generated)
 }
 
 /// Sampling in a report; the seed stands beside it.
-#[derive(Serialize)]
-struct SamplingUsed {
-    temperature: f32,
-    top_k: usize,
-    top_p: f32,
+fn sampling_used(Sampling { temperature, top_k, top_p, .. }: Sampling) -> Object {
+    Object::default().with("temperature", temperature).with("top_k", top_k).with("top_p", top_p)
 }
 
-impl From<Sampling> for SamplingUsed {
-    fn from(Sampling { temperature, top_k, top_p, .. }: Sampling) -> Self {
-        SamplingUsed { temperature, top_k, top_p }
-    }
-}
-
-/// How long the prompts took, and all that followed.
-#[derive(Serialize)]
+/// Tokens, and how long they took: those of the prompts, and all that followed.
 struct Timings {
-    prefill_seconds: f64,
-    prefill_tokens_per_second: f64,
-    decode_seconds: f64,
-    decode_tokens_per_second: f64,
+    prefill: (usize, Duration),
+    decode: (usize, Duration),
 }
 
 impl Timings {
-    fn new((prefilled, prefill): (usize, Duration), (decoded, decode): (usize, Duration)) -> Self {
-        Timings {
-            prefill_seconds: prefill.as_secs_f64(),
-            prefill_tokens_per_second: per_second(prefilled, prefill),
-            decode_seconds: decode.as_secs_f64(),
-            decode_tokens_per_second: per_second(decoded, decode),
-        }
+    fn report(&self) -> Object {
+        let ((prefilled, prefill), (decoded, decode)) = (self.prefill, self.decode);
+        Object::default()
+            .with("prefill_seconds", prefill.as_secs_f64())
+            .with("prefill_tokens_per_second", per_second(prefilled, prefill))
+            .with("decode_seconds", decode.as_secs_f64())
+            .with("decode_tokens_per_second", per_second(decoded, decode))
     }
+
+    /// The same as two lines. `steps`: how many there were of each, such as ` in 3 steps,`, or nothing.
+    fn lines(&self, steps: [String; 2]) -> [(&'static str, String); 2] {
+        let ((prefilled, prefill), (decoded, decode)) = (self.prefill, self.decode);
+        let [prefill_steps, decode_steps] = steps;
+        let speed = rate(per_second(decoded, decode));
+        [
+            ("prefill", format!("{} in {prefill_steps}{}", count(prefilled, "token"), time(prefill))),
+            ("decode", format!("{} in {decode_steps}{}, {speed} tokens/s", count(decoded, "token"), time(decode))),
+        ]
+    }
+}
+
+/// What a cache holds at the end, in a line. `rows`: how its rows are stored, if that is worth saying.
+fn describe_cache(kv: CacheKind, rows: &str, usage: Usage) -> String {
+    if kv == CacheKind::Recompute {
+        return "none, everything is recomputed".into();
+    }
+    let (held, slots, copied) =
+        (count(usage.tokens, "token"), count(usage.slots, "slot"), count(usage.rows_copied, "row"));
+    let wasted = thousands(usage.wasted());
+    format!("{kv}{rows}: {held} in {slots}, {wasted} wasted, {}; {copied} copied", mib(usage.bytes))
+}
+
+/// The beginning of a text, in a line of this many characters at most.
+fn one_line(text: &str, width: usize) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(width + 1).collect();
+    if line.chars().count() <= width { line } else { line.chars().take(width - 1).chain(['…']).collect() }
 }

@@ -13,7 +13,11 @@ use console::{Term, measure_text_width};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::escape;
-use serde::Serialize;
+use page_by_page::model::StepError;
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::schedule::FinishReason;
+use serde::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
 
 /// Writes a line to standard error. It doesn't matter if that is closed.
 pub fn say(line: &str) {
@@ -51,6 +55,38 @@ pub fn print_json(results: &impl Serialize) -> Result<()> {
 /// The same on many lines, for people who look into it.
 pub fn print_pretty_json(results: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(results)? + "\n"))
+}
+
+/// A JSON object whose keys stand in the order in which they were added.
+#[derive(Clone, Default)]
+pub struct Object(Vec<(&'static str, Box<RawValue>)>);
+
+impl Object {
+    /// The object, with one more key.
+    pub fn with(mut self, key: &'static str, value: impl Serialize) -> Self {
+        self.0.push((key, to_raw_value(&value).expect("its keys are text")));
+        self
+    }
+
+    /// The same if there is a value; otherwise the object as it was.
+    pub fn with_some(self, key: &'static str, value: Option<impl Serialize>) -> Self {
+        match value {
+            Some(value) => self.with(key, value),
+            None => self,
+        }
+    }
+
+    /// The object, with the keys of another.
+    pub fn and(mut self, more: Object) -> Self {
+        self.0.extend(more.0);
+        self
+    }
+}
+
+impl Serialize for Object {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
 }
 
 /// Lines of a report, each with its name.
@@ -156,6 +192,26 @@ impl Prose {
         let word = word.trim_start();
         self.column = self.indent + measure_text_width(word) % width;
         format!("\n{}{word}", " ".repeat(self.indent))
+    }
+}
+
+/// The text of these tokens.
+pub fn text_of(tokens: &[u32], tokenizer: &Tokenizer) -> Result<String> {
+    let mut stream = tokenizer.stream();
+    for token in tokens {
+        stream.push(*token)?;
+    }
+    stream.finish()?;
+    Ok(stream.text().into())
+}
+
+/// Why a sequence has ended, in a report.
+pub fn finish_reason(end: &Result<FinishReason, StepError>) -> &'static str {
+    match end {
+        Ok(FinishReason::EndOfText) => "stop",
+        Ok(FinishReason::Limit) => "length",
+        Ok(FinishReason::Cancelled) => "cancelled",
+        Err(_) => "failed",
     }
 }
 
@@ -265,7 +321,7 @@ impl Table {
 /// Time after which a progress bar appears.
 const UNTIL_SHOWN: Duration = Duration::from_secs(2);
 
-/// A progress bar: on a terminal only, and only for what takes longer than two seconds.
+/// A progress bar, or a line that changes: on a terminal only, and only for what takes longer than two seconds.
 pub struct Progress {
     bar: ProgressBar,
     /// `None` once the bar is on the screen.
@@ -275,11 +331,32 @@ pub struct Progress {
 impl Progress {
     /// Nothing done of `steps`.
     pub fn new(what: &'static str, steps: u64) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
-        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent} %, {eta} left");
-        bar.set_style(style.expect("a valid template").progress_chars("=> "));
-        bar.set_message(what);
+        let progress = Self::hidden(Some(steps), "{msg} [{bar:40}] {percent} %, {eta} left");
+        progress.bar.set_message(what);
+        progress
+    }
+
+    /// A line for [`say`](Self::say).
+    pub fn line() -> Self {
+        Self::hidden(None, "{spinner} {msg}")
+    }
+
+    fn hidden(steps: Option<u64>, template: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(steps, ProgressDrawTarget::hidden());
+        bar.set_style(ProgressStyle::with_template(template).expect("a valid template").progress_chars("=> "));
         Progress { bar, hidden_since: Mutex::new(Some(Instant::now())) }
+    }
+
+    /// Shows this in place of what was there.
+    pub fn say(&self, line: String) {
+        self.bar.set_message(line);
+        self.show_in_time();
+        self.bar.tick();
+    }
+
+    /// Does something that might write to the same terminal.
+    pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.bar.suspend(write)
     }
 
     /// `steps` more are done.

@@ -12,9 +12,8 @@ use page_by_page::disk::file::FileDisk;
 use page_by_page::disk::tier::{SharedPrefixes, Tier};
 use page_by_page::model::Model;
 use page_by_page::prefixes::Prefixes;
-use serde::Serialize;
 
-use crate::output::{count, thousands};
+use crate::output::{Object, count, thousands};
 
 /// The file, and how large it may get.
 #[derive(Args)]
@@ -26,25 +25,6 @@ pub struct PageFileOptions {
     /// How large the file may get; the pages that were used longest ago are overwritten
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "page_file")]
     page_file_mib: u64,
-}
-
-/// What went to the file, and came from it.
-#[derive(Serialize)]
-pub struct PageFileReport {
-    file: PathBuf,
-    /// Pages that were read.
-    read: u64,
-    /// Of these, pages that the prefix cache got.
-    brought_back: u64,
-    /// Pages that were written; where a page could not be, those before it are not counted.
-    written: u64,
-    /// Pages in the file.
-    pages: usize,
-    /// Pages that it has room for.
-    most_pages: usize,
-    /// Why nothing was written from some step on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
 }
 
 impl PageFileOptions {
@@ -70,32 +50,30 @@ impl PageFileOptions {
         Ok((Box::new(prefixes), Some(tier)))
     }
 
-    /// For a report.
-    pub fn report(&self, tier: Option<&Tier>) -> Option<PageFileReport> {
-        let (tier, counters) = (tier?, tier?.counters());
-        Some(PageFileReport {
-            file: self.page_file.clone()?,
-            read: counters.read,
-            brought_back: counters.brought_back,
-            written: counters.written,
-            pages: tier.file().n_records(),
-            most_pages: tier.file().n_places(),
-            error: tier.failed().map(ToString::to_string),
-        })
-    }
-}
-
-impl PageFileReport {
-    /// In a line.
-    pub fn describe(&self) -> String {
-        let error = self.error.as_ref().map_or(String::new(), |error| format!("; then no more: {error}"));
-        format!(
+    /// What went to the file and came from it, for `--json` and in a line.
+    pub fn report(&self, tier: Option<&Tier>) -> Option<(Object, String)> {
+        let (tier, counters, file) = (tier?, tier?.counters(), self.page_file.as_ref()?);
+        let (pages, most_pages) = (tier.file().n_records(), tier.file().n_places());
+        let error = tier.failed().map(ToString::to_string);
+        let report = Object::default()
+            .with("file", file)
+            .with("read", counters.read)
+            // Of these, pages that the prefix cache got.
+            .with("brought_back", counters.brought_back)
+            // Where a page could not be written, those before it are not counted.
+            .with("written", counters.written)
+            .with("pages", pages)
+            .with("most_pages", most_pages)
+            .with_some("error", error.as_ref());
+        let error = error.map_or(String::new(), |error| format!("; then no more: {error}"));
+        let line = format!(
             "{} of {} read were brought back, {} written; it has {} of {}{error}",
-            thousands(self.brought_back),
-            count(self.read, "page"),
-            thousands(self.written),
-            thousands(self.pages),
-            thousands(self.most_pages)
-        )
+            thousands(counters.brought_back),
+            count(counters.read, "page"),
+            thousands(counters.written),
+            thousands(pages),
+            thousands(most_pages)
+        );
+        Some((report, line))
     }
 }

@@ -21,7 +21,7 @@ const SAID: [&[&[&str]]; 16] = [
         &["8 slots are empty, 0.4 %, against 86.3 % in reservations of 4,096"],
     ],
     &[
-        &["room for   8 texts like these in 104 pages; with 405 slots reserved for each: 4"],
+        &["room for   8 sequences like these in 104 pages; with 405 slots reserved for each: 4"],
         &["reserves 1,617 slots and wastes 829. In pages, 28 are wasted"],
     ],
     &[&["| 4 | 0 | 0 | 65,532 |"], &["| 16,384 | 0 | 1,024 | 49,152 |"]],

@@ -33,7 +33,7 @@ fn told_alone(first_seed: u64, more: &[&str]) -> String {
         let seed = first_seed.wrapping_add(sample);
         let alone = ok(&asked(&[&["--seed", &seed.to_string()], more].concat())).stdout;
         let gap = if sample == 0 { "" } else { "\n" };
-        texts.push_str(&format!("{gap}text {}, seed {seed}\n{alone}", sample + 1));
+        texts.push_str(&format!("{gap}sequence {}, seed {seed}\n{alone}", sample + 1));
     }
     texts
 }
@@ -65,11 +65,11 @@ fn each_sample_is_the_text_that_its_seed_tells_alone() {
 #[test]
 fn one_sample_is_the_text_alone() {
     let one = ok(&asked(&["--samples", "1"]));
-    assert_eq!(one.stdout, format!("text 1, seed 23\n{}", ok(&ASKED).stdout));
+    assert_eq!(one.stdout, format!("sequence 1, seed 23\n{}", ok(&ASKED).stdout));
     let nothing = ok(&["generate", "One day", "--samples", "2", "--max-new-tokens", "0"]).stdout;
-    assert_eq!(nothing, "text 1, seed 23\nOne day\n\ntext 2, seed 24\nOne day\n");
+    assert_eq!(nothing, "sequence 1, seed 23\nOne day\n\nsequence 2, seed 24\nOne day\n");
     let default = ok(&["generate", "--samples", "2", "--max-new-tokens", "3"]).stdout;
-    assert!(default.starts_with("text 1, seed 23\nOnce upon a time"), "{default}");
+    assert!(default.starts_with("sequence 1, seed 23\nOnce upon a time"), "{default}");
     let greedy = ok(&asked(&["-n", "2", "--temperature", "0"]));
     assert!(greedy.stderr.starts_with("note: at temperature 0 nothing is drawn"), "{}", greedy.stderr);
 }
@@ -130,7 +130,7 @@ fn json_lists_the_samples() {
 fn what_samples_cannot_do_is_refused_in_words() {
     refused(
         &asked(&["--samples", "8", "--page-size", "4", "--pages", "1"]),
-        "text 1: a prompt of 4 tokens and 40 new ones need 11 pages, and the pool has 1; ask for fewer tokens, or give the pool \
+        "sequence 1: a prompt of 4 tokens and 40 new ones need 11 pages, and the pool has 1; ask for fewer tokens, or give the pool \
          more pages (--pages)",
     );
     refused(
@@ -179,7 +179,7 @@ fn what_samples_cannot_do_is_refused_in_words() {
         refused(
             &asked(&["--beams", "2", "--kv", kv]),
             &format!(
-                "--beams follows texts that share their pages, and --kv {kv} has none; leave out --kv, or give --kv paged"
+                "--beams follows sequences that share their pages, and --kv {kv} has none; leave out --kv, or give --kv paged"
             ),
         );
     }

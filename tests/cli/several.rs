@@ -20,7 +20,7 @@ fn told_alone(more: &[&str]) -> String {
     let mut texts = String::new();
     for (prompt, number) in PROMPTS.iter().zip(1..) {
         let alone = ok(&[&["generate", prompt, "--max-new-tokens", "110"], more].concat()).stdout;
-        texts.push_str(&format!("{}text {number}\n{alone}", if number == 1 { "" } else { "\n" }));
+        texts.push_str(&format!("{}sequence {number}\n{alone}", if number == 1 { "" } else { "\n" }));
     }
     texts
 }
@@ -66,9 +66,12 @@ fn the_report_counts_for_all_texts() {
     assert_eq!(line(&paged, "projected"), "451 rows");
     assert_eq!(line(&paged, "cache"), "paged: 451 tokens in 480 slots, 29 wasted, 1.41 MiB; 0 rows copied");
     assert_eq!(line(&paged, "pages"), "28 of 32 at the peak, 16 slots each");
-    assert_eq!(line(&paged, "room for"), "4 texts like these in 32 pages; with 115 slots reserved for each: 4");
+    assert_eq!(line(&paged, "room for"), "4 sequences like these in 32 pages; with 115 slots reserved for each: 4");
     assert!(line(&paged, "chapters").starts_with("4 reference, 5 reference, 6 reference"));
-    assert!(paged.lines().any(|line| line.starts_with("3      An old woman") && line.contains("by itself")), "{paged}");
+    assert!(
+        paged.lines().any(|line| line.starts_with("3          An old woman") && line.contains("by itself")),
+        "{paged}"
+    );
 
     let contiguous = report(&["--kv", "contiguous"]);
     assert_eq!(line(&contiguous, "cache"), "contiguous: 451 tokens in 457 slots, 6 wasted, 1.34 MiB; 0 rows copied");
@@ -160,7 +163,7 @@ fn what_serves_one_text_is_refused_for_several() {
     }
     let empty = run(&["generate", "One day", ""]);
     assert_eq!((empty.code, empty.stdout.as_str()), (Some(1), ""));
-    assert_eq!(empty.stderr, "error: text 2: the prompt is empty; give the text a beginning\n");
+    assert_eq!(empty.stderr, "error: sequence 2: the prompt is empty; give the text a beginning\n");
     for (arguments, says) in [
         (["--page-size", "0"], "error: a page needs at least one slot"),
         (["--pages", "0"], "error: a pool needs at least one page"),
@@ -179,7 +182,7 @@ fn a_text_that_no_pool_of_this_size_can_hold_is_refused_before_any_is_written() 
         let run = run(&several(&pages));
         assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
         let says = format!(
-            "error: text 1: a prompt of 5 tokens and 110 new ones need {needed} pages, and the pool has {}; ask for fewer \
+            "error: sequence 1: a prompt of 5 tokens and 110 new ones need {needed} pages, and the pool has {}; ask for fewer \
              tokens, or give the pool more pages (--pages)\n",
             pages[1]
         );
@@ -195,11 +198,11 @@ fn nobody_left_to_read_is_no_failure() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut start = [0; 27];
+    let mut start = [0; 31];
     child.stdout.take().unwrap().read_exact(&mut start).unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(start, *b"text 1\nOnce upon a time the");
+    assert_eq!(start, *b"sequence 1\nOnce upon a time the");
     assert!(output.status.success() && !stderr.contains("panicked") && !stderr.contains("error"), "{stderr}");
 }
 

@@ -3,12 +3,9 @@
 use std::time::{Duration, Instant};
 
 use console::user_attended_stderr;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::output::{count, per_second, rate, say, thousands};
+use crate::output::{Progress, count, per_second, rate, say, thousands};
 
-/// Time after which progress shows.
-const UNTIL_SHOWN: Duration = Duration::from_secs(2);
 /// Between two lines where standard error is no terminal.
 const BETWEEN: Duration = Duration::from_secs(10);
 
@@ -16,20 +13,15 @@ const BETWEEN: Duration = Duration::from_secs(10);
 pub struct BatchProgress {
     start: Instant,
     /// `None`: standard error is no terminal.
-    bar: Option<ProgressBar>,
-    is_shown: bool,
+    line: Option<Progress>,
     next_line: Duration,
 }
 
 impl BatchProgress {
     /// The run begins now.
     pub fn new() -> Self {
-        let bar = user_attended_stderr().then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-            bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
-            bar
-        });
-        BatchProgress { start: Instant::now(), bar, is_shown: false, next_line: BETWEEN }
+        let line = user_attended_stderr().then(Progress::line);
+        BatchProgress { start: Instant::now(), line, next_line: BETWEEN }
     }
 
     /// How long the run has taken so far.
@@ -40,20 +32,11 @@ impl BatchProgress {
     /// Requests that have ended, requests that wait or run, and generated tokens, so far.
     pub fn show(&mut self, ended: usize, open: usize, new_tokens: u64) {
         let elapsed = self.elapsed();
-        let Some(bar) = &self.bar else {
-            if let Some(next) = next_line(elapsed, self.next_line) {
-                self.next_line = next;
-                say(&message(ended, open, new_tokens, elapsed));
-            }
-            return;
-        };
-        if elapsed > UNTIL_SHOWN && !self.is_shown {
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-            self.is_shown = true;
-        }
-        if self.is_shown {
-            bar.set_message(message(ended, open, new_tokens, elapsed));
-            bar.tick();
+        if let Some(line) = &self.line {
+            line.say(message(ended, open, new_tokens, elapsed));
+        } else if let Some(next) = next_line(elapsed, self.next_line) {
+            self.next_line = next;
+            say(&message(ended, open, new_tokens, elapsed));
         }
     }
 
@@ -64,17 +47,9 @@ impl BatchProgress {
 
     /// Does something that might write to the same terminal.
     pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
-        match &self.bar {
-            Some(bar) if self.is_shown => bar.suspend(write),
-            _ => write(),
-        }
-    }
-}
-
-impl Drop for BatchProgress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        match &self.line {
+            Some(line) => line.beside(write),
+            None => write(),
         }
     }
 }
@@ -85,10 +60,8 @@ fn next_line(elapsed: Duration, due: Duration) -> Option<Duration> {
 }
 
 fn message(ended: usize, open: usize, new_tokens: u64, elapsed: Duration) -> String {
-    let new_tokens = new_tokens as usize;
-    let (texts, speed) = (count(ended, "request"), rate(per_second(new_tokens, elapsed)));
-    let open = thousands(open as u64);
-    format!("{texts} done, {open} under way, {}, {speed} tokens/s", count(new_tokens, "token"))
+    let (requests, speed) = (count(ended, "request"), rate(per_second(new_tokens as usize, elapsed)));
+    format!("{requests} done, {} under way, {}, {speed} tokens/s", thousands(open), count(new_tokens, "token"))
 }
 
 #[cfg(test)]

@@ -1,26 +1,22 @@
-//! `--beams`: the likeliest text, and those that came close.
+//! `--beams`: the likeliest output, and those that came close.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use page_by_page::cache::CacheError;
-use page_by_page::cache::kind::CacheKind;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::decode::Limits;
 use page_by_page::decode::beams::{Found, LENGTH_PENALTY, Work, search};
-use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, StepError};
-use serde::Serialize;
 
-use super::{Generate, Timings, Tokens};
-use crate::output::{
-    Lines, Progress, Table, count, mib, per_second, print, print_json, rate, say_report, thousands, time,
-};
+use super::{Generate, Timings, one_line, token_ids};
+use crate::output::{Lines, Object, Progress, Table, count, mib, print, print_json, say_report, text_of, thousands};
 use crate::require;
+use page_by_page::cache::kind::CacheKind;
 
 /// The pages, forks and beams.
 const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
-/// Texts that the report lists, at most.
+/// Outputs that the report lists, at most.
 const MOST_LINES: usize = 20;
-/// Characters of a text that the report shows.
+/// Characters of an output that the report shows.
 const SHOWN: usize = 40;
 
 /// The pages that all beams share.
@@ -38,22 +34,18 @@ struct Searched {
     max_new_tokens: usize,
     width: usize,
     room: Room,
-    found: Vec<Found>,
-    /// In words.
-    texts: Vec<String>,
+    /// What was found, best first, and each in characters.
+    found: Vec<(Found, String)>,
     work: Work,
 }
 
 impl Generate {
     /// Looks for the likeliest output with this number of beams.
     pub(super) fn search(&self, width: usize) -> Result<()> {
-        self.refuse_what_no_beam_needs()?;
-        let beginning = self.only_prompt("--beams")?;
         require::chapters(&CHAPTERS)?;
+        let beginning = &self.prompt[0];
         let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
-        let prompt = tokenizer.encode(beginning)?;
-        model.check(&prompt, 0)?;
-        let max_new_tokens = self.new_tokens_that_fit("", prompt.len(), model.config())?;
+        let (prompt, max_new_tokens) = self.encode("", beginning, &model, &tokenizer)?;
         require_memory(&model, prompt.len(), width)?;
         let room = self.room_for_beams(prompt.len(), max_new_tokens, width)?;
         let layout = model.kv_layout();
@@ -66,39 +58,16 @@ impl Generate {
         let searched = search(&model, &slab, &prompt, width, limits, &mut || progress.advance(1));
         drop(progress);
         let (found, work) = searched.map_err(|error| room.why(error))?;
-        let texts = found.iter().map(|found| words(&tokenizer, &found.tokens)).collect::<Result<_>>()?;
-        let searched = Searched { prompt, max_new_tokens, width, room, found, texts, work };
+        let in_characters = |found: Found| text_of(&found.tokens, &tokenizer).map(|text| (found, text));
+        let found = found.into_iter().map(in_characters).collect::<Result<Vec<_>>>()?;
+        let (_, best) = found.first().context("the search has found no text")?;
+        let output = format!("{beginning}{best}\n");
+        let searched = Searched { prompt, max_new_tokens, width, room, found, work };
         if self.json {
-            return print_json(&self.likeliest(beginning, &searched)?);
+            return print_json(&searched.report(self));
         }
-        let best = searched.texts.first().context("the search has found no text")?;
-        print(&format!("{beginning}{best}\n"))?;
-        say_report(Some(&searched.table()), &self.lines_of_beams(&model, &searched)?);
-        Ok(())
-    }
-
-    fn refuse_what_no_beam_needs(&self) -> Result<()> {
-        ensure!(
-            self.several.samples.is_none(),
-            "--beams looks for the likeliest output, --samples draws several at random: use one or the other"
-        );
-        ensure!(
-            !self.several.prefix_cache,
-            "--prefix-cache is for several prompts, --beams for one: use one or the other"
-        );
-        self.refuse_what_is_for_one("--beams follows several: use one or the other")?;
-        ensure!(
-            self.sampling.temperature.is_none_or(|temperature| temperature == 0.0)
-                && self.sampling.top_k.is_none()
-                && self.sampling.top_p.is_none(),
-            "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k \
-             and --top-p"
-        );
-        ensure!(
-            self.cache.kv.is_none_or(|kv| kv == CacheKind::Paged),
-            "--beams follows texts that share their pages, and --kv {} has none; leave out --kv, or give --kv paged",
-            self.kv()
-        );
+        print(&output)?;
+        say_report(Some(&searched.table()), &searched.lines(self, &model)?);
         Ok(())
     }
 
@@ -110,60 +79,6 @@ impl Generate {
         let each = (n_prompt + max_new_tokens).div_ceil(page_size);
         let always_enough = full.saturating_add((each - full).saturating_mul(width));
         Ok(Room { page_size, n_pages: self.cache.pages.unwrap_or(always_enough), always_enough })
-    }
-
-    /// The report for people.
-    fn lines_of_beams(&self, model: &Model, searched: &Searched) -> Result<Lines> {
-        let Searched { prompt, room, width, work, .. } = searched;
-        let (pages, size) = (thousands(room.n_pages), count(room.page_size, "slot"));
-        let peak_bytes = require::slot_bytes(model.kv_layout(), work.peak_pages * room.page_size)?;
-        let decoded = (work.rows_projected as usize).saturating_sub(prompt.len());
-        Ok(vec![
-            ("model", self.describe_model(model)),
-            ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
-            ("prefill", format!("{} in {}", count(prompt.len(), "token"), time(work.prefill))),
-            ("decode", {
-                let steps = count(work.steps.saturating_sub(1), "step");
-                let speed = rate(per_second(decoded, work.decode));
-                format!("{} in {steps}, {}, {speed} tokens/s", count(decoded, "token"), time(work.decode))
-            }),
-            ("projected", count(work.rows_projected, "row")),
-            ("cache", format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied, "row"))),
-            ("pages", format!("{} of {pages} at the peak, {size} each", thousands(work.peak_pages))),
-            ("chapters", require::whose_chapters(&[&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged)].concat())),
-        ])
-    }
-
-    fn likeliest<'a>(&'a self, beginning: &'a str, searched: &'a Searched) -> Result<Likeliest<'a>> {
-        let Searched { prompt, width, room, found, texts, work, .. } = searched;
-        let best = found.first().context("the search has found no text")?;
-        let outputs = found.iter().zip(texts).map(|(found, text)| Output {
-            text,
-            generated: &found.tokens,
-            finish_reason: if found.has_ended { "stop" } else { "length" },
-            log_probability: found.log_probability,
-            score: found.score,
-        });
-        let outputs: Vec<Output<'_>> = outputs.collect();
-        let decoded = (work.rows_projected as usize).saturating_sub(prompt.len());
-        let prefilled = (work.rows_projected as usize).min(prompt.len());
-        Ok(Likeliest {
-            prompt: beginning,
-            text: outputs[0].text,
-            tokens: Tokens { prompt, generated: &best.tokens },
-            outputs,
-            kv: CacheKind::Paged.to_string(),
-            model: self.model.name(),
-            beams: *width,
-            length_penalty: LENGTH_PENALTY,
-            counters: Counters {
-                steps: work.steps,
-                rows_projected: work.rows_projected,
-                rows_copied: work.rows_copied,
-            },
-            pages: PagesUsed { page_size: room.page_size, pages: room.n_pages, peak: work.peak_pages },
-            timings: Timings::new((prefilled, work.prefill), (decoded, work.decode)),
-        })
     }
 }
 
@@ -189,7 +104,7 @@ impl Room {
                 count(n_prompt, "token"),
                 count(needed, "page"),
                 count(self.page_size, "slot"),
-                thousands(self.n_pages as u64)
+                thousands(self.n_pages)
             );
         }
         Ok(())
@@ -197,11 +112,11 @@ impl Room {
 
     fn why(self, error: StepError) -> anyhow::Error {
         match error {
-            StepError::Cache(CacheError::OutOfPages { needed, free }) => anyhow::anyhow!(
+            StepError::Cache(CacheError::OutOfPages { needed, free }) => anyhow!(
                 "the beams need more pages than the pool has: pages needed: {needed}, free: {free} of {}; give it more, {} are \
                  always enough (--pages), or follow fewer beams",
-                thousands(self.n_pages as u64),
-                thousands(self.always_enough as u64)
+                thousands(self.n_pages),
+                thousands(self.always_enough)
             ),
             error => error.into(),
         }
@@ -209,81 +124,85 @@ impl Room {
 }
 
 impl Searched {
+    fn timings(&self) -> Timings {
+        let (rows, n_prompt) = (self.work.rows_projected as usize, self.prompt.len());
+        Timings {
+            prefill: (rows.min(n_prompt), self.work.prefill),
+            decode: (rows.saturating_sub(n_prompt), self.work.decode),
+        }
+    }
+
+    /// For `--json`. The best output stands before the list of all.
+    fn report(&self, options: &Generate) -> Object {
+        let Searched { prompt, width, room, found, work, .. } = self;
+        let output = |(found, text): &(Found, String)| {
+            Object::default()
+                .with("text", text)
+                .with("generated", &found.tokens)
+                .with("finish_reason", if found.has_ended { "stop" } else { "length" })
+                .with("log_probability", found.log_probability)
+                .with("score", found.score)
+        };
+        let counters = Object::default()
+            .with("steps", work.steps)
+            .with("rows_projected", work.rows_projected)
+            .with("rows_copied", work.rows_copied);
+        let pages = Object::default()
+            .with("page_size", room.page_size)
+            .with("pages", room.n_pages)
+            .with("peak", work.peak_pages);
+        let (best, text) = &found[0];
+        Object::default()
+            .with("prompt", &options.prompt[0])
+            .with("text", text)
+            .with("tokens", token_ids(prompt, &best.tokens))
+            .with("outputs", found.iter().map(output).collect::<Vec<_>>())
+            .with("kv", CacheKind::Paged.to_string())
+            .with("model", options.model.name())
+            .with("beams", width)
+            .with("length_penalty", LENGTH_PENALTY)
+            .with("counters", counters)
+            .with("pages", pages)
+            .with("timings", self.timings().report())
+    }
+
+    /// The report for people.
+    fn lines(&self, options: &Generate, model: &Model) -> Result<Lines> {
+        let Searched { room, width, work, .. } = self;
+        let (pages, size) = (thousands(room.n_pages), count(room.page_size, "slot"));
+        let peak_bytes = require::slot_bytes(model.kv_layout(), work.peak_pages * room.page_size)?;
+        let mut lines = vec![
+            ("model", options.describe_model(model)),
+            ("beams", format!("{width}; score: log-probability / tokens^{LENGTH_PENALTY:?}")),
+        ];
+        let steps = format!("{}, ", count(work.steps.saturating_sub(1), "step"));
+        lines.extend(self.timings().lines([String::new(), steps]));
+        let chapters = [&CHAPTERS[..], &options.rows.chapters(CacheKind::Paged)].concat();
+        lines.extend([
+            ("projected", count(work.rows_projected, "row")),
+            ("cache", format!("paged: {} at the peak, {} copied", mib(peak_bytes), count(work.rows_copied, "row"))),
+            ("pages", format!("{} of {pages} at the peak, {size} each", thousands(work.peak_pages))),
+            ("chapters", require::whose_chapters(&chapters)),
+        ]);
+        Ok(lines)
+    }
+
     fn table(&self) -> Table {
-        let mut table = Table::new(3, &["text", "", "ended", "tokens", "log-probability", "score"]);
-        for ((found, text), number) in self.found.iter().zip(&self.texts).zip(1..=MOST_LINES) {
+        let mut table = Table::new(3, &["sequence", "", "ended", "tokens", "log-probability", "score"]);
+        for ((found, text), number) in self.found.iter().zip(1..=MOST_LINES) {
             let end = match found.has_ended {
                 true => "by itself".into(),
-                false => format!("after {} new", thousands(self.max_new_tokens as u64)),
+                false => format!("after {} new", thousands(self.max_new_tokens)),
             };
             table.line([
                 number.to_string(),
-                beginning(text),
+                one_line(text.trim_start(), SHOWN),
                 end,
-                thousands(found.tokens.len() as u64),
+                thousands(found.tokens.len()),
                 format!("{:.3}", found.log_probability),
                 format!("{:.4}", found.score),
             ]);
         }
         table
     }
-}
-
-/// The first words of a text, in a line.
-fn beginning(text: &str) -> String {
-    let line = text.trim_start().chars().map(|c| if c.is_control() { ' ' } else { c });
-    let line: Vec<char> = line.take(SHOWN + 1).collect();
-    if line.len() <= SHOWN { line.into_iter().collect() } else { line[..SHOWN - 1].iter().chain(&['…']).collect() }
-}
-
-fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Result<String> {
-    let mut stream = tokenizer.stream();
-    for token in tokens {
-        stream.push(*token)?;
-    }
-    stream.finish()?;
-    Ok(stream.text().to_string())
-}
-
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Likeliest<'a> {
-    prompt: &'a str,
-    /// The best text.
-    text: &'a str,
-    tokens: Tokens<'a>,
-    /// All that were found, best first.
-    outputs: Vec<Output<'a>>,
-    kv: String,
-    model: String,
-    beams: usize,
-    length_penalty: f64,
-    counters: Counters,
-    pages: PagesUsed,
-    timings: Timings,
-}
-
-#[derive(Serialize)]
-struct Output<'a> {
-    text: &'a str,
-    /// Its tokens, without the prompt.
-    generated: &'a [u32],
-    /// `stop` or `length`.
-    finish_reason: &'static str,
-    log_probability: f64,
-    score: f64,
-}
-
-#[derive(Serialize)]
-struct Counters {
-    steps: u64,
-    rows_projected: u64,
-    rows_copied: u64,
-}
-
-#[derive(Serialize)]
-struct PagesUsed {
-    page_size: usize,
-    pages: usize,
-    peak: usize,
 }

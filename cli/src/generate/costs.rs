@@ -1,121 +1,35 @@
 //! What several outputs cost together: one report, as lines for people and as JSON.
 
 use page_by_page::cache::Usage;
-use page_by_page::cache::kind::CacheKind;
-use page_by_page::decode::sampler::Sampling;
-use page_by_page::model::Model;
-use page_by_page::serving::schedule::FinishReason;
-use serde::Serialize;
+use page_by_page::model::{Model, StepError};
+use page_by_page::serving::Totals;
 
-use super::growing::{Growing, Story};
-use super::several::{Asked, Pages};
-use super::{Generate, SamplingUsed, Timings, Tokens};
-use crate::output::{Lines, Table, count, describe, mib, per_second, rate, thousands, time};
+use super::growing::{Growing, Output};
+use super::several::{Pages, Plan, Request};
+use super::{Generate, Timings, one_line, sampling_used, token_ids};
+use crate::output::{Lines, Object, Table, count, describe, finish_reason, mib, thousands};
 use crate::require;
+use page_by_page::cache::kind::CacheKind;
 
 /// Outputs that the report lists one by one, at most.
 const MAX_LINES: usize = 20;
 /// Characters of a prompt that name its output.
 const NAME: usize = 30;
 
-/// Outputs that are complete, and what the report needs to know of them.
+/// Outputs that are complete, and what they cost together.
 pub struct Costs<'a> {
-    pub sampling: Sampling,
-    pub growing: &'a Growing<'a>,
-    pub asked: &'a [Asked<'a>],
-    pub pages: Option<&'a Pages>,
-    /// All have the same prompt.
-    pub are_samples: bool,
-    /// A page may be owned by several sequences.
-    pub share_pages: bool,
-    /// They share the pages of what they begin with.
-    pub has_prefixes: bool,
-}
-
-/// What `--json` prints.
-#[derive(Serialize)]
-pub struct Report<'a> {
-    outputs: Vec<Output<'a>>,
-    kv: String,
-    model: String,
-    seed: u64,
-    sampling: SamplingUsed,
-    counters: Counters,
-    /// What as many separate caches would have taken.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    apart: Option<Apart>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pages: Option<PagesUsed>,
-    timings: Timings,
-}
-
-#[derive(Serialize)]
-struct Output<'a> {
-    prompt: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
-    text: &'a str,
-    tokens: Tokens<'a>,
-    /// `stop`, `length` or `failed`.
-    finish_reason: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    /// Tokens of the prompt that the prefix cache held.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cached: Option<usize>,
-    /// At its end.
-    held: Held,
-}
-
-#[derive(Serialize)]
-struct Held {
-    tokens: usize,
-    slots: usize,
-    pages: usize,
-}
-
-#[derive(Serialize)]
-struct Counters {
-    steps: u64,
-    max_sequences_in_a_step: usize,
-    rows_projected: u64,
-    rows_copied: u64,
-    /// `None` where a page may be owned by several sequences.
-    #[serde(flatten)]
-    held: Option<HeldByAll>,
-    /// Then this counts instead.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peak_bytes: Option<usize>,
-}
-
-/// By all sequences at their ends, together.
-#[derive(Serialize)]
-struct HeldByAll {
-    tokens: usize,
-    slots: usize,
-    wasted: usize,
-    bytes: usize,
-}
-
-#[derive(Serialize)]
-struct Apart {
-    rows_projected: usize,
-    rows_copied: u64,
-    pages: usize,
-    bytes: usize,
-}
-
-#[derive(Serialize)]
-struct PagesUsed {
-    page_size: usize,
-    pages: usize,
-    peak: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    room_for: Option<RoomFor>,
+    options: &'a Generate,
+    plan: &'a Plan,
+    outputs: &'a [Output<'a>],
+    growing: &'a Growing<'a>,
+    totals: Totals,
+    /// What the sequences held at their ends, together: shared pages count for each of their owners.
+    usage: Usage,
+    /// Pages in the tables of all sequences at their ends, counted in the same way.
+    pages_at_ends: usize,
 }
 
 /// How many sequences would find room in this memory.
-#[derive(Clone, Copy, Serialize)]
 struct RoomFor {
     /// Sequences like these, with as many pages as these had at their ends, on average.
     in_pages: usize,
@@ -126,155 +40,10 @@ struct RoomFor {
 }
 
 impl<'a> Costs<'a> {
-    /// For `--json`.
-    pub fn report(&self, options: &Generate) -> Report<'_> {
-        let totals = self.growing.totals();
-        let usage = self.usage();
-        let Usage { tokens, slots, bytes, rows_copied } = usage;
-        let Growing { prefill, decode, .. } = self.growing;
-        Report {
-            outputs: self
-                .growing
-                .stories
-                .iter()
-                .zip(self.asked)
-                .map(|(story, asked)| self.output(story, asked))
-                .collect(),
-            kv: options.kv().to_string(),
-            model: options.model.name(),
-            seed: self.sampling.seed,
-            sampling: self.sampling.into(),
-            counters: Counters {
-                steps: totals.steps,
-                max_sequences_in_a_step: totals.most_sequences,
-                rows_projected: totals.rows_projected,
-                rows_copied,
-                held: (!self.share_pages).then_some(HeldByAll { tokens, slots, wasted: usage.wasted(), bytes }),
-                peak_bytes: self.peak_bytes(),
-            },
-            apart: self.share_pages.then(|| Apart {
-                rows_projected: tokens,
-                rows_copied: 0,
-                pages: self.pages_at_ends(),
-                bytes,
-            }),
-            pages: self.pages.map(|pages| PagesUsed {
-                page_size: pages.page_size,
-                pages: pages.n_pages,
-                peak: totals.peak_pages,
-                room_for: self.room_for(),
-            }),
-            timings: Timings::new((prefill.rows as usize, prefill.time), (decode.answers as usize, decode.time)),
-        }
-    }
-
-    fn output<'s>(&'s self, story: &'s Story<'_>, asked: &'s Asked<'_>) -> Output<'s> {
-        let ((finish_reason, error), usage) = (finish(story), story.usage());
-        let generated: &[u32] = story.generated.as_ref().map_or(&[], |generated| generated.sequence.new_tokens());
-        Output {
-            prompt: asked.beginning,
-            seed: self.are_samples.then_some(asked.seed),
-            text: story.stream.text(),
-            tokens: Tokens { prompt: &asked.prompt, generated },
-            finish_reason,
-            error,
-            cached: self.has_prefixes.then(|| story.cached_tokens()),
-            held: Held { tokens: usage.tokens, slots: usage.slots, pages: story.pages_at_end() },
-        }
-    }
-
-    /// The report for people.
-    pub fn lines(&self, options: &Generate, model: &Model, chapters: &[usize]) -> Lines {
-        let Growing { prefill, decode, .. } = self.growing;
-        let totals = self.growing.totals();
-        let mut lines = vec![
-            ("model", options.describe_model(model)),
-            ("sampling", describe(self.sampling)),
-            (
-                if self.are_samples { "samples" } else { "outputs" },
-                format!("{}, at most {} in a step", thousands(self.asked.len()), totals.most_sequences),
-            ),
-            ("prefill", {
-                let (rows, steps) = (count(prefill.rows, "token"), count(prefill.steps, "step"));
-                format!("{rows} in {steps}, {}", time(prefill.time))
-            }),
-            ("decode", {
-                let (tokens, steps) = (count(decode.answers, "token"), count(decode.steps, "step"));
-                let speed = rate(per_second(decode.answers as usize, decode.time));
-                format!("{tokens} in {steps}, {}, {speed} tokens/s", time(decode.time))
-            }),
-            ("projected", count(totals.rows_projected, "row") + &self.apart(|apart| count(apart.tokens, "row"))),
-            ("cache", self.describe_memory(options.kv())),
-        ];
-        if let Some(pages) = self.pages {
-            let (peak, of) = (thousands(totals.peak_pages), thousands(pages.n_pages));
-            let apart = self.apart(|_| count(self.pages_at_ends(), "page"));
-            lines
-                .push(("pages", format!("{peak} of {of} at the peak, {} each{apart}", count(pages.page_size, "slot"))));
-        }
-        if self.has_prefixes {
-            let prompts: usize = self.asked.iter().map(|asked| asked.prompt.len()).sum();
-            let cached: usize = self.growing.stories.iter().map(Story::cached_tokens).sum();
-            lines.push(("prefixes", format!("{} of {} cached", thousands(cached), count(prompts, "prompt token"))));
-        }
-        lines.extend(self.describe_room().map(|room| ("room for", room)));
-        lines.push(("chapters", require::whose_chapters(chapters)));
-        lines
-    }
-
-    /// A line for each output, unless there are too many.
-    pub fn table(&self) -> Option<Table> {
-        let mut heading = vec![if self.are_samples { "sample" } else { "text" }, "", "ended", "tokens", "slots"];
-        heading.extend(self.pages.map(|_| "pages"));
-        let mut table = Table::new(3, &heading);
-        for ((story, asked), number) in self.growing.stories.iter().zip(self.asked).zip(1..) {
-            let usage = story.usage();
-            let end = match finish(story).0 {
-                "stop" => "by itself".into(),
-                "length" => format!("after {} new", thousands(asked.max_new_tokens)),
-                other => other.into(),
-            };
-            let numbers = [usage.tokens, usage.slots].into_iter().chain(self.pages.map(|_| story.pages_at_end()));
-            let which = if self.are_samples { format!("seed {}", asked.seed) } else { name(asked.beginning) };
-            table.line([number.to_string(), which, end].into_iter().chain(numbers.map(thousands)));
-        }
-        (self.asked.len() <= MAX_LINES).then_some(table)
-    }
-
-    /// A line for each output that failed.
-    pub fn failed(&self) -> Vec<String> {
-        let outputs = self.growing.stories.iter().zip(self.asked).zip(1..);
-        let failed = outputs.filter_map(|((story, asked), number)| {
-            let (generated, of) = (thousands(story.n_new), count(asked.max_new_tokens, "new token"));
-            finish(story).1.map(|error| format!("text {number} is cut after {generated} of {of}: {error}"))
-        });
-        failed.collect()
-    }
-
-    /// What as many separate caches would have taken, if the sequences have shared pages.
-    ///
-    /// A separate cache would have computed all tokens of its sequence, into as many pages as its table lists at the end.
-    fn apart(&self, what: impl Fn(Usage) -> String) -> String {
-        let caches = count(self.asked.len(), "cache");
-        if self.share_pages { format!("; {caches} apart: {}", what(self.usage())) } else { String::new() }
-    }
-
-    /// Pages in the tables of all sequences at their ends: a shared one counts for each of them.
-    fn pages_at_ends(&self) -> usize {
-        self.growing.stories.iter().map(Story::pages_at_end).sum()
-    }
-
-    /// Bytes of all pages that had an owner at the same time, at most; `None` if no page has several owners.
-    fn peak_bytes(&self) -> Option<usize> {
-        let pages = self.pages.filter(|_| self.share_pages)?;
-        let slots = self.growing.totals().peak_pages * pages.page_size;
-        require::slot_bytes(pages.layout, slots).ok()
-    }
-
-    /// What the sequences held at their ends, together: shared pages count for each of their owners.
-    fn usage(&self) -> Usage {
-        let add = |sum: Usage, story: &Story<'_>| {
-            let usage = story.usage();
+    pub fn of(options: &'a Generate, growing: &'a Growing<'a>, plan: &'a Plan) -> Self {
+        let outputs = &growing.outputs[..];
+        let add = |sum: Usage, output: &Output<'_>| {
+            let usage = output.usage();
             Usage {
                 tokens: sum.tokens + usage.tokens,
                 slots: sum.slots + usage.slots,
@@ -282,27 +51,183 @@ impl<'a> Costs<'a> {
                 rows_copied: sum.rows_copied + usage.rows_copied,
             }
         };
-        self.growing.stories.iter().fold(Usage::default(), add)
+        let usage = outputs.iter().fold(Usage::default(), add);
+        let pages_at_ends = outputs.iter().map(Output::pages_at_end).sum();
+        Costs { options, plan, outputs, growing, totals: growing.totals(), usage, pages_at_ends }
+    }
+
+    /// For `--json`.
+    pub fn report(&self) -> Object {
+        let (Usage { tokens, slots, bytes, rows_copied }, totals, plan) = (self.usage, self.totals, self.plan);
+        let counters = Object::default()
+            .with("steps", totals.steps)
+            .with("max_sequences_in_a_step", totals.most_sequences)
+            .with("rows_projected", totals.rows_projected)
+            .with("rows_copied", rows_copied);
+        // Where a page may have several owners, what all held counts it several times.
+        let counters = match plan.shares_pages() {
+            true => counters.with_some("peak_bytes", self.peak_bytes()),
+            false => counters
+                .with("tokens", tokens)
+                .with("slots", slots)
+                .with("wasted", self.usage.wasted())
+                .with("bytes", bytes),
+        };
+        let apart = Object::default()
+            .with("rows_projected", tokens)
+            .with("rows_copied", 0)
+            .with("pages", self.pages_at_ends)
+            .with("bytes", bytes);
+        let room_for = |room: RoomFor| {
+            Object::default()
+                .with("in_pages", room.in_pages)
+                .with("reserved", room.reserved)
+                .with("slots_reserved_for_each", room.slots_reserved_for_each)
+        };
+        let pages = |pages: &Pages| {
+            Object::default()
+                .with("page_size", pages.page_size)
+                .with("pages", pages.n_pages)
+                .with("peak", totals.peak_pages)
+                .with_some("room_for", self.room_for().map(room_for))
+        };
+        Object::default()
+            .with("outputs", self.outputs.iter().map(|output| self.output(output)).collect::<Vec<_>>())
+            .with("kv", self.options.kv().to_string())
+            .with("model", self.options.model.name())
+            .with("seed", plan.sampling.seed)
+            .with("sampling", sampling_used(plan.sampling))
+            .with("counters", counters)
+            .with_some("apart", plan.shares_pages().then_some(apart))
+            .with_some("pages", plan.pages.as_ref().map(pages))
+            .with("timings", self.timings().report())
+    }
+
+    fn output(&self, output: &Output<'_>) -> Object {
+        let (Request { beginning, prompt, seed, .. }, usage) = (&output.request, output.usage());
+        let (finish_reason, error) = finish(output);
+        let generated = output.generated.as_ref().map_or(&[][..], |generated| generated.sequence.new_tokens());
+        let held = Object::default()
+            .with("tokens", usage.tokens)
+            .with("slots", usage.slots)
+            .with("pages", output.pages_at_end());
+        Object::default()
+            .with("prompt", beginning)
+            .with_some("seed", self.plan.are_samples.then_some(seed))
+            .with("text", output.stream.text())
+            .with("tokens", token_ids(prompt, generated))
+            .with("finish_reason", finish_reason)
+            .with_some("error", error.map(ToString::to_string))
+            .with_some("cached", self.plan.has_prefixes.then(|| output.cached_tokens()))
+            .with("held", held)
+    }
+
+    fn timings(&self) -> Timings {
+        let Growing { prefill, decode, .. } = self.growing;
+        Timings { prefill: (prefill.rows as usize, prefill.time), decode: (decode.answers as usize, decode.time) }
+    }
+
+    /// The report for people.
+    pub fn lines(&self, model: &Model) -> Lines {
+        let (totals, plan, usage) = (self.totals, self.plan, self.usage);
+        let in_steps = |steps| format!("{}, ", count(steps, "step"));
+        let n_outputs = thousands(self.outputs.len());
+        let mut lines = vec![
+            ("model", self.options.describe_model(model)),
+            ("sampling", describe(plan.sampling)),
+            (
+                if plan.are_samples { "samples" } else { "outputs" },
+                format!("{n_outputs}, at most {} in a step", totals.most_sequences),
+            ),
+        ];
+        let Growing { prefill, decode, .. } = self.growing;
+        lines.extend(self.timings().lines([prefill.steps, decode.steps].map(in_steps)));
+        let rows = count(totals.rows_projected, "row");
+        lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
+        lines.push(("cache", self.describe_memory(self.options.kv())));
+        if let Some(pages) = &plan.pages {
+            let (peak, of) = (thousands(totals.peak_pages), thousands(pages.n_pages));
+            let apart = self.apart(|| count(self.pages_at_ends, "page"));
+            lines
+                .push(("pages", format!("{peak} of {of} at the peak, {} each{apart}", count(pages.page_size, "slot"))));
+        }
+        if plan.has_prefixes {
+            let prompts: usize = self.outputs.iter().map(|output| output.request.prompt.len()).sum();
+            let cached: usize = self.outputs.iter().map(Output::cached_tokens).sum();
+            lines.push(("prefixes", format!("{} of {} cached", thousands(cached), count(prompts, "prompt token"))));
+        }
+        lines.extend(self.describe_room().map(|room| ("room for", room)));
+        lines.push(("chapters", require::whose_chapters(&plan.chapters)));
+        lines
+    }
+
+    /// A line for each output, unless there are too many.
+    pub fn table(&self) -> Option<Table> {
+        if self.outputs.len() > MAX_LINES {
+            return None;
+        }
+        let pages = &self.plan.pages;
+        let first = if self.plan.are_samples { "sample" } else { "sequence" };
+        let mut heading = vec![first, "", "ended", "tokens", "slots"];
+        heading.extend(pages.as_ref().map(|_| "pages"));
+        let mut table = Table::new(3, &heading);
+        for (output, number) in self.outputs.iter().zip(1..) {
+            let (request, usage) = (&output.request, output.usage());
+            let end = match finish(output).0 {
+                "stop" => "by itself".into(),
+                "length" => format!("after {} new", thousands(request.max_new_tokens)),
+                other => other.into(),
+            };
+            let numbers = [usage.tokens, usage.slots].into_iter().chain(pages.as_ref().map(|_| output.pages_at_end()));
+            let which = match self.plan.are_samples {
+                true => format!("seed {}", request.seed),
+                false => one_line(request.beginning, NAME),
+            };
+            table.line([number.to_string(), which, end].into_iter().chain(numbers.map(thousands)));
+        }
+        Some(table)
+    }
+
+    /// A line for each output that failed.
+    pub fn failed(&self) -> Vec<String> {
+        let failed = self.outputs.iter().zip(1..).filter_map(|(output, number)| {
+            let (generated, of) = (thousands(output.n_new), count(output.request.max_new_tokens, "new token"));
+            finish(output).1.map(|error| format!("sequence {number} is cut after {generated} of {of}: {error}"))
+        });
+        failed.collect()
+    }
+
+    /// What as many separate caches would have taken, if the sequences have shared pages.
+    ///
+    /// A separate cache would have computed all tokens of its sequence, into as many pages as its table lists at the end.
+    fn apart(&self, what: impl Fn() -> String) -> String {
+        let caches = count(self.outputs.len(), "cache");
+        if self.plan.shares_pages() { format!("; {caches} apart: {}", what()) } else { String::new() }
+    }
+
+    /// Bytes of all pages that had an owner at the same time, at most; `None` if no page has several owners.
+    fn peak_bytes(&self) -> Option<usize> {
+        let pages = self.plan.pages.as_ref().filter(|_| self.plan.shares_pages())?;
+        require::slot_bytes(pages.layout, self.totals.peak_pages * pages.page_size).ok()
     }
 
     /// `None` if no sequence has taken a page, or if they share pages.
     fn room_for(&self) -> Option<RoomFor> {
-        let pages = self.pages.filter(|_| !self.share_pages)?;
-        let taken = self.pages_at_ends();
-        let n_sequences = self.growing.stories.iter().filter(|story| story.pages_at_end() > 0).count();
-        let slots_reserved_for_each = self.asked.iter().map(Asked::most).max()?;
-        (taken > 0).then(|| RoomFor {
-            in_pages: pages.n_pages.saturating_mul(n_sequences) / taken,
+        let pages = self.plan.pages.as_ref().filter(|_| !self.plan.shares_pages())?;
+        let n_sequences = self.outputs.iter().filter(|output| output.pages_at_end() > 0).count();
+        let slots_reserved_for_each = self.outputs.iter().map(|output| output.request.most()).max()?;
+        (self.pages_at_ends > 0).then(|| RoomFor {
+            in_pages: pages.n_pages.saturating_mul(n_sequences) / self.pages_at_ends,
             reserved: pages.n_pages.saturating_mul(pages.page_size) / slots_reserved_for_each,
             slots_reserved_for_each,
         })
     }
 
     fn describe_room(&self) -> Option<String> {
-        let (pages, room) = (self.pages?, self.room_for()?);
+        let (pages, room) = (self.plan.pages.as_ref()?, self.room_for()?);
         Some(format!(
             "{} like these in {}; with {} reserved for each: {}",
-            count(room.in_pages, "text"),
+            count(room.in_pages, "sequence"),
             count(pages.n_pages, "page"),
             count(room.slots_reserved_for_each, "slot"),
             thousands(room.reserved)
@@ -310,33 +235,17 @@ impl<'a> Costs<'a> {
     }
 
     fn describe_memory(&self, kv: CacheKind) -> String {
-        let usage = self.usage();
-        let copied = count(usage.rows_copied, "row");
+        let copied = count(self.usage.rows_copied, "row");
         if let Some(bytes) = self.peak_bytes() {
-            let apart = self.apart(|apart| format!("{}, nothing copied", mib(apart.bytes)));
+            let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage.bytes)));
             return format!("{kv}: {} at the peak, {copied} copied{apart}", mib(bytes));
         }
-        if kv == CacheKind::Recompute {
-            return "none, everything is recomputed".into();
-        }
-        let (tokens, slots) = (count(usage.tokens, "token"), count(usage.slots, "slot"));
-        let wasted = thousands(usage.wasted());
-        format!("{kv}: {tokens} in {slots}, {wasted} wasted, {}; {copied} copied", mib(usage.bytes))
+        super::describe_cache(kv, "", self.usage)
     }
 }
 
 /// Why an output has ended, and the error if it failed.
-fn finish(story: &Story<'_>) -> (&'static str, Option<String>) {
-    match story.generated.as_ref().map(|generated| &generated.end) {
-        Some(Ok(FinishReason::EndOfText)) => ("stop", None),
-        Some(Ok(FinishReason::Limit)) => ("length", None),
-        Some(Err(error)) => ("failed", Some(error.to_string())),
-        Some(Ok(FinishReason::Cancelled)) | None => ("", None),
-    }
-}
-
-/// The beginning of a prompt, in a line.
-fn name(beginning: &str) -> String {
-    let line: String = beginning.chars().map(|c| if c.is_control() { ' ' } else { c }).take(NAME + 1).collect();
-    if line.chars().count() <= NAME { line } else { line.chars().take(NAME - 1).chain(['…']).collect() }
+fn finish<'o>(output: &'o Output<'_>) -> (&'static str, Option<&'o StepError>) {
+    let end = output.generated.as_ref().map(|generated| &generated.end);
+    (end.map_or("", finish_reason), end.and_then(|end| end.as_ref().err()))
 }

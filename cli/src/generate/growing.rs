@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use page_by_page::cache::in_place::InPlace;
-use page_by_page::cache::kind::CacheKind;
 use page_by_page::cache::{PageId, Usage};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -18,14 +17,15 @@ use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::side_by_side::SideBySide;
 use page_by_page::serving::{Generated, Serving, Step, Totals};
 
-use super::Generate;
-use super::several::{Asked, MOST_TOKENS, Pages};
-use crate::generate::MOST_TEXTS;
+use super::several::{MOST_TOKENS, Plan, Request};
+use super::{Generate, MOST_TEXTS};
+use page_by_page::cache::kind::CacheKind;
 
 /// An output on its way.
-pub struct Story<'t> {
+pub struct Output<'a> {
+    pub request: Request<'a>,
     /// The new part, in characters.
-    pub stream: TextStream<'t>,
+    pub stream: TextStream<'a>,
     /// New tokens so far.
     pub n_new: usize,
     /// Whether it takes part in steps now.
@@ -36,7 +36,7 @@ pub struct Story<'t> {
     pub generated: Option<Generated>,
 }
 
-impl Story<'_> {
+impl Output<'_> {
     /// Whether its prompt was computed, or is not going to be.
     pub fn has_begun(&self) -> bool {
         self.runs || self.n_new > 0 || self.generated.is_some()
@@ -80,56 +80,65 @@ pub struct Growing<'m> {
     steps: Loop<'m>,
     /// Those that begin one by one, each in a step of its own, last first.
     later: Vec<(Vec<u32>, usize, Sampler)>,
-    pub stories: Vec<Story<'m>>,
+    pub outputs: Vec<Output<'m>>,
     /// Passes that computed a prompt, whatever else they computed.
     pub prefill: Passes,
-    /// All others: they compute the newest token of each text.
+    /// All others: they compute the newest token of each sequence.
     pub decode: Passes,
 }
 
 impl<'m> Growing<'m> {
-    /// Nothing has begun. `are_forks`: all have the same prompt and share its pages.
+    /// Nothing has begun.
     pub fn new(
         options: &Generate,
-        asked: &[Asked<'_>],
+        requests: Vec<Request<'m>>,
+        plan: &Plan,
         (model, tokenizer): (&'m Model, &'m Tokenizer),
-        (sampling, pages, are_forks): (Sampling, Option<&Pages>, bool),
     ) -> Result<Self> {
         let end_of_text = &model.config().eos_token_ids;
         let limits = StepLimits { tokens: MOST_TOKENS, sequences: MOST_TEXTS };
-        let sampler = |text: &Asked<'_>| Sampler::new(Sampling { seed: text.seed, ..sampling });
+        let sampler = |request: &Request<'_>| Sampler::new(Sampling { seed: request.seed, ..plan.sampling });
         let mut later = Vec::new();
-        let steps = match pages {
+        let steps = match &plan.pages {
             Some(pages) => {
-                let prefixes: Box<dyn Prefixes> = match options.several.prefix_cache {
+                let prefixes: Box<dyn Prefixes> = match plan.has_prefixes {
                     true => Box::new(PrefixCache::new(pages.page_size)?),
                     false => Box::new(NoPrefixes::new(pages.page_size)?),
                 };
                 let mut serving = Serving::new(model, &pages.slab, prefixes, limits, end_of_text)?;
-                if let Some(Asked { prompt, max_new_tokens, .. }) = asked.first().filter(|_| are_forks) {
-                    serving.submit_samples(prompt.clone(), *max_new_tokens, asked.iter().map(sampler).collect())?;
+                let submission = |a: &Request<'_>| (a.prompt.clone(), a.max_new_tokens, sampler(a));
+                if plan.are_forks {
+                    let Request { prompt, max_new_tokens, .. } = &requests[0];
+                    serving.submit_samples(prompt.clone(), *max_new_tokens, requests.iter().map(sampler).collect())?;
+                } else if plan.has_prefixes {
+                    // One sequence starts in a step, and gets the pages of those before it from the cache.
+                    later = requests.iter().rev().map(submission).collect();
                 } else {
-                    later = asked.iter().rev().map(|a| (a.prompt.clone(), a.max_new_tokens, sampler(a))).collect();
-                }
-                // With a prefix cache one sequence starts in a step, and gets the pages of those before it from the cache.
-                let at_once = if options.several.prefix_cache { 0 } else { later.len() };
-                for (prompt, max_new_tokens, sampler) in later.drain(later.len() - at_once..).rev() {
-                    serving.submit(prompt, max_new_tokens, sampler)?;
+                    for (prompt, max_new_tokens, sampler) in requests.iter().map(submission) {
+                        serving.submit(prompt, max_new_tokens, sampler)?;
+                    }
                 }
                 Loop::InPages(Box::new(serving))
             }
             None => {
                 let mut steps = SideBySide::new(model, limits, end_of_text);
-                for text in asked {
-                    let cache = options.cache_apart(model, text);
-                    steps.submit(text.prompt.clone(), text.max_new_tokens, sampler(text), cache)?;
+                for request in &requests {
+                    let cache = options.cache_apart(model, request);
+                    steps.submit(request.prompt.clone(), request.max_new_tokens, sampler(request), cache)?;
                 }
                 Loop::SideBySide(steps)
             }
         };
-        let story = || Story { stream: tokenizer.stream(), n_new: 0, runs: false, pages: Vec::new(), generated: None };
-        let stories = asked.iter().map(|_| story()).collect();
-        Ok(Growing { steps, later, stories, prefill: Passes::default(), decode: Passes::default() })
+        let output = |request| Output {
+            request,
+            stream: tokenizer.stream(),
+            n_new: 0,
+            runs: false,
+            pages: Vec::new(),
+            generated: None,
+        };
+        let outputs = requests.into_iter().map(output).collect();
+        Ok(Growing { steps, later, outputs, prefill: Passes::default(), decode: Passes::default() })
     }
 
     pub fn is_done(&self) -> bool {
@@ -159,9 +168,9 @@ impl<'m> Growing<'m> {
             }
             Loop::SideBySide(steps) => steps.step(),
         };
-        let is_new = |story: &Story<'_>| story.n_new == 0;
+        let is_new = |output: &Output<'_>| output.n_new == 0;
         let is_prefill =
-            step.chunks.iter().any(|chunk| chunk.tokens > 1 || is_new(&self.stories[chunk.sequence.0 as usize]));
+            step.chunks.iter().any(|chunk| chunk.tokens > 1 || is_new(&self.outputs[chunk.sequence.0 as usize]));
         let passes = if is_prefill { &mut self.prefill } else { &mut self.decode };
         passes.steps += u64::from(!step.chunks.is_empty());
         passes.rows += step.chunks.iter().map(|chunk| chunk.tokens as u64).sum::<u64>();
@@ -171,22 +180,22 @@ impl<'m> Growing<'m> {
     }
 
     fn note(&mut self, step: Step) -> Result<usize> {
-        for NextToken { sequence: text, token } in &step.new_tokens {
-            let story = &mut self.stories[text.0 as usize];
-            story.stream.push(*token)?;
-            (story.n_new, story.runs) = (story.n_new + 1, true);
+        for NextToken { sequence, token } in &step.new_tokens {
+            let output = &mut self.outputs[sequence.0 as usize];
+            output.stream.push(*token)?;
+            (output.n_new, output.runs) = (output.n_new + 1, true);
         }
         if let Loop::InPages(serving) = &self.steps {
-            self.stories.iter_mut().for_each(|story| (story.runs, story.pages) = (false, Vec::new()));
-            for (text, table) in serving.scheduler().running() {
-                let story = &mut self.stories[text.id.0 as usize];
-                (story.runs, story.pages) = (true, table.pages().to_vec());
+            self.outputs.iter_mut().for_each(|output| (output.runs, output.pages) = (false, Vec::new()));
+            for (sequence, table) in serving.scheduler().running() {
+                let output = &mut self.outputs[sequence.id.0 as usize];
+                (output.runs, output.pages) = (true, table.pages().to_vec());
             }
         }
         for generated in step.generated {
-            let story = &mut self.stories[generated.sequence.id.0 as usize];
-            story.stream.finish()?;
-            (story.runs, story.generated) = (false, Some(generated));
+            let output = &mut self.outputs[generated.sequence.id.0 as usize];
+            output.stream.finish()?;
+            (output.runs, output.generated) = (false, Some(generated));
         }
         Ok(step.new_tokens.len())
     }
@@ -194,12 +203,12 @@ impl<'m> Growing<'m> {
 
 impl Generate {
     /// A cache that knows nothing of the others; `None` where nothing is kept.
-    fn cache_apart(&self, model: &Model, text: &Asked<'_>) -> Option<Box<dyn InPlace>> {
+    fn cache_apart(&self, model: &Model, request: &Request<'_>) -> Option<Box<dyn InPlace>> {
         let layout = model.kv_layout();
         match self.kv() {
             CacheKind::Flat => Some(Box::new(FlatCache::new(layout))),
             CacheKind::Contiguous => {
-                Some(Box::new(ContiguousCache::new(layout, self.cache.capacity.unwrap_or(text.most()))))
+                Some(Box::new(ContiguousCache::new(layout, self.cache.capacity.unwrap_or(request.most()))))
             }
             CacheKind::Recompute | CacheKind::Paged => None,
         }

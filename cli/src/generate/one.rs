@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use page_by_page::cache::Usage;
 use page_by_page::cache::in_place::InPlace;
-use page_by_page::cache::kind::{CacheKind, CacheSize};
+use page_by_page::cache::kind::CacheSize;
 use page_by_page::decode::drafting::{DraftCounters, DraftSource};
 use page_by_page::decode::generation::{Generated, Generation};
 use page_by_page::decode::sampler::{Sampler, Sampling};
@@ -14,14 +14,11 @@ use page_by_page::decode::{Draft, Limits};
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
-use serde::Serialize;
 
-use super::{EMPTY_PROMPT, Generate, SamplingUsed, Timings, Tokens};
+use super::{EMPTY_PROMPT, Generate, Timings, describe_cache, sampling_used, token_ids};
 use crate::drafts::DraftReport;
 use crate::options::{Restored, Saved, restore};
-use crate::output::{
-    Lines, Progress, Prose, count, describe, mib, per_second, print_json, rate, say_report, thousands, time,
-};
+use crate::output::{Lines, Object, Progress, Prose, count, describe, print_json, say_report};
 use crate::require;
 
 /// Chosen when standard output is closed: an end-of-text id that no vocabulary has.
@@ -42,93 +39,37 @@ struct Setup {
     draft: Option<DraftSource>,
 }
 
-/// What `--json` prints, and what the report for people is made of.
-#[derive(Serialize)]
-struct Report<'a> {
-    prompt: &'a str,
-    text: &'a str,
-    tokens: Tokens<'a>,
-    kv: String,
-    kv_dtype: &'static str,
-    model: String,
-    seed: u64,
-    sampling: SamplingUsed,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    restored: Option<Restored>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    draft: Option<DraftReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    saved: Option<Saved>,
-    counters: Counters,
-    timings: Timings,
-    #[serde(skip)]
+/// An output that is complete, and what it cost.
+struct Costs<'a> {
+    options: &'a Generate,
+    setup: &'a Setup,
+    generated: &'a Generated,
     clock: Clock,
-}
-
-#[derive(Serialize)]
-struct Counters {
-    rows_projected: u64,
-    rows_copied: u64,
-    tokens: usize,
-    slots: usize,
-    bytes: usize,
+    draft: Option<DraftReport>,
+    saved: Option<Saved>,
 }
 
 impl Generate {
     /// Generates one output.
     pub(super) fn run_one(&self, prompt: &str) -> Result<()> {
-        ensure!(
-            !self.several.prefix_cache,
-            "--prefix-cache is for several prompts, and one was given; give more, or leave it out"
-        );
         self.snapshot.check(self.kv())?;
         require::chapters(&self.chapters())?;
         ensure!(!prompt.is_empty(), EMPTY_PROMPT);
         let mut setup = self.set_up(prompt)?;
-        let is_closed = Cell::new(false);
-        let progress = self.json.then(|| Progress::new("generating", setup.max_new_tokens as u64));
         let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
-        let (generated, text) = {
-            let Setup { model, tokenizer, prompt: tokens, max_new_tokens, sampling, cache, draft, .. } = &mut setup;
-            let mut screen = Screen::new(tokenizer.stream(), progress, &is_closed);
-            screen.show(prompt);
-            let mut end_of_text = model.config().eos_token_ids.clone();
-            end_of_text.push(STOP);
-            let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text: &end_of_text };
-            let generation = Generation { model, prompt: tokens, limits };
-            let cache = cache.as_deref_mut();
-            let mut source = Source { sampler: Sampler::new(*sampling), clock: &mut clock, is_closed: &is_closed };
-            let mut on_token = |token| screen.push(token);
-            let generated = match draft {
-                None => generation.run(cache, &mut |logits| source.pick(logits), &mut on_token),
-                Some(draft) => {
-                    let (accept, k) = (self.draft.accept, self.draft.draft_len);
-                    let mut judge = |draft: &Draft, rows: &[Vec<f32>]| {
-                        let apply = |sampler: &mut Sampler| accept.apply(draft, rows, sampler);
-                        let (tokens, n) = source.accept(apply, &end_of_text);
-                        drafts.count(draft, n);
-                        tokens
-                    };
-                    draft.work(accept, *sampling, |drafter| {
-                        generation.run_with_drafts(cache, drafter, k, &mut judge, &mut on_token)
-                    })
-                }
-            };
-            clock.stop();
-            (generated, screen.finish())
-        };
-        let generated = generated?;
+        let (generated, text) = self.generate(&mut setup, prompt, &mut clock, &mut drafts)?;
+        clock.stop();
         // The output is written even if its cache cannot be saved.
         let tokens = [&setup.prompt[..], &generated.tokens].concat();
         let saved = self.snapshot.save(setup.cache.as_deref().map(|cache| cache as _), &tokens, &setup.model);
         let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = text?;
         let draft = setup.draft.is_some().then(|| self.draft.report(drafts));
-        let report = self.report(&setup, prompt, &text, &generated, clock, (draft, saved));
+        let costs = Costs { options: self, setup: &setup, generated: &generated, clock, draft, saved };
         if self.json {
-            print_json(&report)?;
+            print_json(&costs.report(prompt, &text))?;
         } else {
-            say_report(None, &self.lines(&setup, &report));
+            say_report(None, &costs.lines());
         }
         not_saved.context("the output is complete, but its cache was not saved")
     }
@@ -142,11 +83,9 @@ impl Generate {
     fn set_up(&self, prompt: &str) -> Result<Setup> {
         let (model, tokenizer) = self.model.open(self.rows, self.kv())?;
         let sampling = self.sampling.sampling(model.config())?;
-        let prompt = tokenizer.encode(prompt)?;
-        model.check(&prompt, 0)?;
+        let (prompt, max_new_tokens) = self.encode("", prompt, &model, &tokenizer)?;
         let what = format!("computing {}", count(prompt.len(), "token"));
         require::memory(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
-        let max_new_tokens = self.new_tokens_that_fit("", prompt.len(), model.config())?;
         let tokens = prompt.len() + max_new_tokens;
         let draft = self.draft.open(&model, &tokenizer, self.kv(), tokens, self.cache.page_size)?;
         let (cache, restored) = self.cache(&model, &prompt, max_new_tokens)?;
@@ -173,101 +112,103 @@ impl Generate {
         Ok((cache, restored))
     }
 
-    fn report<'a>(
+    /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, or why these could
+    /// not be shown.
+    fn generate(
         &self,
-        setup: &'a Setup,
-        prompt: &'a str,
-        text: &'a str,
-        generated: &'a Generated,
-        clock: Clock,
-        (draft, saved): (Option<DraftReport>, Option<Saved>),
-    ) -> Report<'a> {
-        let Usage { tokens, slots, bytes, rows_copied } = generated.usage;
-        let rows_projected = generated.rows_projected;
-        Report {
-            prompt,
-            text,
-            tokens: Tokens { prompt: &setup.prompt, generated: &generated.tokens },
-            kv: self.kv().to_string(),
-            kv_dtype: setup.model.row_format().name(),
-            model: self.model.name(),
-            seed: setup.sampling.seed,
-            sampling: setup.sampling.into(),
-            restored: setup.restored,
-            draft,
-            saved,
-            counters: Counters { rows_projected, rows_copied, tokens, slots, bytes },
-            timings: Timings::new((setup.prefilled(rows_projected), clock.prefill), (clock.steps, clock.decode)),
-            clock,
-        }
+        setup: &mut Setup,
+        prompt: &str,
+        clock: &mut Clock,
+        drafts: &mut DraftCounters,
+    ) -> Result<(Generated, Result<String>)> {
+        let Setup { model, tokenizer, prompt: tokens, max_new_tokens, sampling, cache, draft, .. } = setup;
+        let is_closed = Cell::new(false);
+        let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
+        let mut screen = Screen::new(tokenizer.stream(), progress, &is_closed);
+        screen.show(Ok(prompt.into()));
+        let end_of_text = [&model.config().eos_token_ids[..], &[STOP]].concat();
+        let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text: &end_of_text };
+        let generation = Generation { model, prompt: tokens, limits };
+        let mut sampler = Sampler::new(*sampling);
+        let cache = cache.as_deref_mut();
+        let mut on_token = |token| screen.push(token);
+        let generated = match draft {
+            None => {
+                let mut pick = |logits: &[f32]| {
+                    clock.generated(1);
+                    if is_closed.get() { STOP } else { sampler.pick(logits) }
+                };
+                generation.run(cache, &mut pick, &mut on_token)
+            }
+            Some(draft) => {
+                let (rule, k) = (self.draft.accept, self.draft.draft_len);
+                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+                    let tokens = if is_closed.get() { vec![STOP] } else { rule.apply(draft, rows, &mut sampler) };
+                    // Tokens after an end of text don't count.
+                    let end = tokens.iter().position(|token| end_of_text.contains(token));
+                    let n = end.map_or(tokens.len(), |end| end + 1);
+                    clock.generated(n);
+                    drafts.count(draft, n);
+                    tokens
+                };
+                draft.work(rule, *sampling, |drafter| {
+                    generation.run_with_drafts(cache, drafter, k, &mut accept, &mut on_token)
+                })
+            }
+        };
+        let shown = screen.finish();
+        Ok((generated?, shown))
+    }
+}
+
+impl Costs<'_> {
+    /// Tokens of the prompt that the first step computed, and tokens generated after the first.
+    fn timings(&self) -> Timings {
+        let Clock { steps, prefill, decode, .. } = self.clock;
+        let kept = self.setup.restored.map_or(0, |restored| restored.kept);
+        let prefilled = if self.generated.rows_projected == 0 { 0 } else { self.setup.prompt.len() - kept };
+        Timings { prefill: (prefilled, prefill), decode: (steps, decode) }
+    }
+
+    /// For `--json`.
+    fn report(&self, prompt: &str, text: &str) -> Object {
+        let Usage { tokens, slots, bytes, rows_copied } = self.generated.usage;
+        let counters = Object::default()
+            .with("rows_projected", self.generated.rows_projected)
+            .with("rows_copied", rows_copied)
+            .with("tokens", tokens)
+            .with("slots", slots)
+            .with("bytes", bytes);
+        Object::default()
+            .with("prompt", prompt)
+            .with("text", text)
+            .with("tokens", token_ids(&self.setup.prompt, &self.generated.tokens))
+            .with("kv", self.options.kv().to_string())
+            .with("kv_dtype", self.setup.model.row_format().name())
+            .with("model", self.options.model.name())
+            .with("seed", self.setup.sampling.seed)
+            .with("sampling", sampling_used(self.setup.sampling))
+            .with_some("restored", self.setup.restored)
+            .with_some("draft", self.draft.as_ref())
+            .with_some("saved", self.saved.as_ref())
+            .with("counters", counters)
+            .with("timings", self.timings().report())
     }
 
     /// The report for people.
-    fn lines(&self, setup: &Setup, report: &Report<'_>) -> Lines {
-        let Counters { rows_projected, rows_copied, tokens, slots, bytes } = report.counters;
-        let Clock { steps, prefill, decode, .. } = report.clock;
+    fn lines(&self) -> Lines {
+        let Costs { options, setup, generated, .. } = self;
         let format = setup.model.row_format();
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
-        let prefilled = count(setup.prefilled(rows_projected), "token");
-        let decoded = count(steps, "token");
-        let lines = [
-            ("model", Some(self.describe_model(&setup.model))),
-            ("sampling", Some(describe(setup.sampling))),
-            ("restored", report.restored.as_ref().map(Restored::describe)),
-            ("prefill", Some(format!("{prefilled} in {}", time(prefill)))),
-            ("decode", {
-                let speed = rate(per_second(steps, decode));
-                Some(format!("{decoded} in {}, {speed} tokens/s", time(decode)))
-            }),
-            ("draft", report.draft.as_ref().map(DraftReport::describe)),
-            ("projected", Some(count(rows_projected, "row"))),
-            ("cache", {
-                let (held, in_slots, copied) =
-                    (count(tokens, "token"), count(slots, "slot"), count(rows_copied, "row"));
-                let wasted = thousands(slots - tokens);
-                Some(match self.kv() {
-                    CacheKind::Recompute => "none, everything is recomputed".into(),
-                    kv => {
-                        format!("{kv}{packed}: {held} in {in_slots}, {wasted} wasted, {}; {copied} copied", mib(bytes))
-                    }
-                })
-            }),
-            ("saved", report.saved.as_ref().map(Saved::describe)),
-            ("chapters", Some(require::whose_chapters(&self.chapters()))),
-        ];
-        lines.into_iter().filter_map(|(name, text)| Some((name, text?))).collect()
-    }
-}
-
-impl Setup {
-    /// Tokens of the prompt that the first step computed.
-    fn prefilled(&self, rows_projected: u64) -> usize {
-        let kept = self.restored.map_or(0, |restored| restored.kept);
-        if rows_projected == 0 { 0 } else { self.prompt.len() - kept }
-    }
-}
-
-/// Where the tokens come from: the sampler, until standard output is closed.
-struct Source<'a> {
-    sampler: Sampler,
-    clock: &'a mut Clock,
-    is_closed: &'a Cell<bool>,
-}
-
-impl Source<'_> {
-    /// A token, without drafts.
-    fn pick(&mut self, logits: &[f32]) -> u32 {
-        self.clock.generated(1);
-        if self.is_closed.get() { STOP } else { self.sampler.pick(logits) }
-    }
-
-    /// The tokens of a step with a draft, and how many of them count.
-    fn accept(&mut self, apply: impl FnOnce(&mut Sampler) -> Vec<u32>, end_of_text: &[u32]) -> (Vec<u32>, usize) {
-        let tokens = if self.is_closed.get() { vec![STOP] } else { apply(&mut self.sampler) };
-        let end = tokens.iter().position(|token| end_of_text.contains(token));
-        let n = end.map_or(tokens.len(), |end| end + 1);
-        self.clock.generated(n);
-        (tokens, n)
+        let mut lines = vec![("model", options.describe_model(&setup.model)), ("sampling", describe(setup.sampling))];
+        lines.extend(setup.restored.map(|restored| ("restored", restored.describe())));
+        lines.extend(self.timings().lines(["", ""].map(String::from)));
+        lines.extend(self.draft.as_ref().map(|draft| ("draft", draft.describe())));
+        lines.push(("projected", count(generated.rows_projected, "row")));
+        lines.push(("cache", describe_cache(options.kv(), &packed, generated.usage)));
+        lines.extend(self.saved.as_ref().map(|saved| ("saved", saved.describe())));
+        lines.push(("chapters", require::whose_chapters(&options.chapters())));
+        lines
     }
 }
 
@@ -287,38 +228,28 @@ impl<'a> Screen<'a> {
         Screen { stream, prose: Prose::to_stdout_after(0), progress, failure: None, is_closed }
     }
 
-    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
-        result.map_err(|error| self.fail(error)).ok()
-    }
-
-    fn fail(&mut self, error: anyhow::Error) {
-        self.is_closed.set(true);
-        self.failure.get_or_insert(error);
-    }
-
-    fn show(&mut self, text: &str) {
-        if self.progress.is_none() && self.failure.is_none() {
-            let shown = self.prose.print(text);
-            self.note(shown);
+    /// Shows a piece; notes the failure if it is none, or if it cannot be shown.
+    fn show(&mut self, piece: Result<String>) {
+        if self.failure.is_some() {
+            return;
         }
+        let shown = piece.and_then(|piece| if self.progress.is_none() { self.prose.print(&piece) } else { Ok(()) });
+        self.failure = shown.err();
+        self.is_closed.set(self.failure.is_some());
     }
 
     fn push(&mut self, token: u32) {
         if let Some(progress) = &self.progress {
             progress.advance(1);
         }
-        let piece = self.stream.push(token).map_err(anyhow::Error::from);
-        if let Some(piece) = self.note(piece) {
-            self.show(&piece);
-        }
+        let piece = self.stream.push(token);
+        self.show(piece.map_err(anyhow::Error::from));
     }
 
-    /// The whole text, or why it could not be shown.
+    /// The whole output, or why it could not be shown.
     fn finish(mut self) -> Result<String> {
-        let piece = self.stream.finish().map_err(anyhow::Error::from);
-        if let Some(piece) = self.note(piece) {
-            self.show(&(piece + "\n"));
-        }
+        let piece = self.stream.finish();
+        self.show(piece.map(|piece| piece + "\n").map_err(anyhow::Error::from));
         self.failure.map_or_else(|| Ok(self.stream.text().to_string()), Err)
     }
 }
