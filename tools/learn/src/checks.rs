@@ -257,4 +257,4 @@ fn is_of_insta(line: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

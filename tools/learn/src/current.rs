@@ -103,7 +103,7 @@ impl Current {
     }
 
     pub fn place_in_grader(&self, check: &Check) -> usize {
-        self.grader.find(&format!("fn {}(", check.short())).unwrap_or(usize::MAX)
+        self.all_checks().iter().position(|name| *name == check.short()).unwrap_or(usize::MAX)
     }
 
     pub fn is_started(&self) -> bool {
@@ -118,13 +118,10 @@ impl Current {
             && self.verdict.total().of > 0
     }
 
-    /// The names of the chapter's checks, in the grader's order.
+    /// The names of the chapter's checks, in the grader's order. Each stands at the head of a line, as a function of its own
+    /// or in a list of `tests_on!`.
     pub fn all_checks(&self) -> Vec<&str> {
-        let after_test = self.grader.split("#[test]").skip(1);
-        let name = |text| Some(str::split_once(text, "fn ")?.1.split_once('(')?.0);
-        // One more says whose code the chapter is.
-        let is_check = |name: &&str| *name != self.chapter.name;
-        after_test.filter_map(name).filter(is_check).collect()
+        self.grader.lines().filter_map(check_named).collect()
     }
 
     /// The checks of a run that are not among those that have `ended`.
@@ -259,4 +256,14 @@ impl Current {
         ran.whole = tally(About::Whole);
         true
     }
+}
+
+/// `    fn task_1_adds() {` and `    task_1_adds = adds,` → `task_1_adds`
+fn check_named(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let (name, _) = match line.strip_prefix("fn ") {
+        Some(function) => function.split_once('(')?,
+        None => line.split_once(" = ")?,
+    };
+    ["task_", "whole_", "given_"].iter().any(|start| name.starts_with(start)).then_some(name)
 }

@@ -5,7 +5,6 @@ use crossterm::event::KeyCode;
 use page_by_page_course::cargo::Progress;
 use page_by_page_course::chapters::{self, State, Todo};
 use page_by_page_course::lesson::Lesson;
-use page_by_page_course::libtest;
 use page_by_page_course::record::{Record, Tally};
 use ratatui_core::backend::TestBackend;
 use ratatui_core::style::Modifier;
@@ -13,6 +12,7 @@ use ratatui_core::terminal::Terminal;
 
 use super::*;
 use crate::checks::Verdict;
+use crate::checks::tests::verdict;
 use crate::compiler::{Diagnostic, Errors};
 use crate::gains::Gains;
 use crate::run::{News, Report};
@@ -48,16 +48,6 @@ fn app(text: &str) -> App {
         text => (exercise.state, exercise.text) = (State::Begun, text.into()),
     }
     app
-}
-
-/// A verdict on these checks of chapter 2, red ones with their messages.
-fn verdict(checks: &[(&str, &str)]) -> Verdict {
-    let outcome = |message: &str| match message {
-        "" => libtest::Outcome::Passed,
-        message => libtest::Outcome::Failed(message.into()),
-    };
-    let tests = checks.iter().map(|(name, message)| (format!("checks::{name}"), outcome(message))).collect();
-    Verdict::of(&libtest::Suite { tests, ended: true, announced: checks.len(), ..Default::default() }, 2)
 }
 
 fn report(checks: &[(&str, &str)]) -> Report {

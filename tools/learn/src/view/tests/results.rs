@@ -132,14 +132,12 @@ fn the_checks_of_every_grader_are_found() {
     for chapter in chapters::all(here()).unwrap() {
         app.current.grader = std::fs::read_to_string(here().join(chapter.grader())).unwrap();
         app.current.chapter = chapter.clone();
-        // One more says whose code the chapter is.
-        assert_eq!(
-            app.current.all_checks().len(),
-            app.current.grader.matches("#[test]").count() - 1,
-            "{}",
-            chapter.name
-        );
-        assert!(app.current.all_checks().len() > 5, "{}", chapter.name);
+        // One `#[test]` more says whose code the chapter is.
+        let functions = app.current.grader.matches("#[test]").count() - 1;
+        let found = app.current.all_checks();
+        assert!(found.len() >= functions.max(6), "{}: {found:?}", chapter.name);
+        let is_listed = found.contains(&"task_3_a_row_lands_in_its_layer_only");
+        assert!(is_listed || chapter.name != "ch02_flat", "the tests of `tests_on!`: {found:?}");
     }
 }
 
