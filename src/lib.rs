@@ -25,6 +25,7 @@
 //! - [`disk`]: pages of a prefix cache in a file, read on a thread of its own.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`workload`]: requests that come and go in a pool of pages, counted without a model.
+//! - [`experiments`]: what the chapters gain, counted on the code that is compiled.
 //! - [`files`]: files read only if they are what they should be, written whole or not at all; [`escape`]: text from a file or
 //!   a client, made safe for a terminal.
 
@@ -33,6 +34,7 @@ pub mod chapters;
 pub mod decode;
 pub mod disk;
 pub mod escape;
+pub mod experiments;
 pub mod files;
 pub mod model;
 pub mod prefixes;

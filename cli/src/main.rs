@@ -4,11 +4,12 @@
 
 mod batch;
 mod bench;
-mod bought;
+
 #[cfg(feature = "serve")]
 mod chat;
 mod conversation;
 mod drafts;
+mod gains;
 mod generate;
 mod input;
 mod interrupt;
@@ -63,7 +64,7 @@ The other examples leave out the `cargo run --release --features solution --` pa
 
 /// The commands as the help lists them.
 const GROUPS: [(&str, &[&str]); 3] = [
-    ("While you read and build", &["status", "generate", "story", "bought"]),
+    ("While you read and build", &["status", "generate", "story", "gains"]),
     ("Serving many requests", &["chat", "batch", "serve"]),
     ("Measuring and checking", &["bench", "workload", "simulate", "logits", "synth"]),
 ];
@@ -88,7 +89,7 @@ enum Command {
     Bench(bench::Bench),
     Workload(workload::Workload),
     Simulate(simulate::Simulate),
-    Bought(bought::BoughtCommand),
+    Gains(gains::GainsCommand),
     Status(status::Status),
 }
 
@@ -134,7 +135,7 @@ impl Cli {
             Command::Bench(command) => command.run(),
             Command::Workload(command) => command.run(),
             Command::Simulate(command) => command.run(),
-            Command::Bought(command) => command.run(),
+            Command::Gains(command) => command.run(),
             Command::Status(command) => command.run(),
         })
     }

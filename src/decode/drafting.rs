@@ -125,6 +125,17 @@ impl DraftSource {
         Ok(DraftSource::Model { model: Box::new(model), cache })
     }
 
+    /// Empties the cache, for the next sequence.
+    ///
+    /// # Errors
+    /// [`CacheError`] if the cache cannot rewind.
+    pub fn clear(&mut self) -> Result<(), CacheError> {
+        match self {
+            DraftSource::Model { cache: Some(cache), .. } => cache.rewind(cache.len()),
+            DraftSource::Model { cache: None, .. } | DraftSource::Lookup(_) => Ok(()),
+        }
+    }
+
     /// Runs `work` with a drafter whose cache is empty. A draft token that must match is best the likeliest one; one that is
     /// accepted by its probability must be drawn, as `sampling` says, with random numbers of its own.
     pub fn work<T>(&mut self, rule: AcceptRule, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {

@@ -16,6 +16,7 @@
 
 pub mod file;
 pub mod index;
+pub mod memory;
 pub mod reader;
 pub mod record;
 pub mod tier;

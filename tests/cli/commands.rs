@@ -44,7 +44,7 @@ fn help_has_an_example_and_every_option_a_word() {
         &["serve"],
         &["logits"],
         &["synth"],
-        &["bought"],
+        &["gains"],
         &["status"],
         &["bench"],
         &["bench", "engine"],

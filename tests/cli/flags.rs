@@ -67,7 +67,7 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
         ],
         ["logits"] => &[&["--model=SMALL", "--tokens=1,2"], &["--model=SMALL", "--tokens=1", "--all"]],
         ["synth"] => &[&["--shape=tiny", "--out=model"]],
-        ["bought"] => &[&["4"], &["10", "--json"]],
+        ["gains"] => &[&["4"], &["10", "--json"]],
         ["status"] => &[&[], &["--json"]],
         ["bench", "engine"] => &[&["--model=SMALL", "--seconds=0"]],
         ["bench", "caches"] => &[&["--tokens=1"]],

@@ -15,11 +15,12 @@ mod program;
 
 mod batch;
 mod bench_attention;
-mod bought;
+
 mod commands;
 mod drafts;
 mod errors;
 mod flags;
+mod gains;
 mod generate;
 mod page_file;
 mod row_formats;

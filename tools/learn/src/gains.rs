@@ -1,4 +1,4 @@
-//! What a chapter gains, as `page-by-page bought N` counts it on the code as it is.
+//! What a chapter gains, as `page-by-page gains N` counts it on the code as it is.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub struct Gains {
 /// # Errors
 /// If cargo can't be started.
 pub fn count(root: &Path, chapter: usize, send: impl Fn(Gains) + Send + 'static) -> std::io::Result<Running> {
-    let mut running = Running::start(page_by_page(root, &["bought".into(), chapter.to_string()]), Streams::Apart)?;
+    let mut running = Running::start(page_by_page(root, &["gains".into(), chapter.to_string()]), Streams::Apart)?;
     let lines = running.lines();
     std::thread::spawn(move || {
         send(read(lines.filter(|line| !line.is_error).map(|line| line.text).skip(1)));

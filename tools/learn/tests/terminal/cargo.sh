@@ -7,7 +7,7 @@ hang() { echo $$ > $1; sleep 1000; }
 error() { printf '{"reason":"compiler-message","message":{"level":"error","message":"m","rendered":"%s","spans":[{"file_name":"%s","is_primary":true,"line_start":61,"expansion":null}]}}\n' "$1" "$2"; }
 broken() { echo '{"reason":"build-finished","success":false}'; exit 101; }
 case "$*" in
-    run*bought*) has COUNTS && hang counting; printf 'chapter 1, Sums\n  sums made: 9 → 1\n'; exit 0 ;;
+    run*gains*) has COUNTS && hang counting; printf 'chapter 1, Sums\n  sums made: 9 → 1\n'; exit 0 ;;
     run*generate*) echo 'One day a king'; has ENDLESS && hang generating; exit 0 ;;
     *--test\ ch01_sum*) ;;
     *) echo "error: the test did not expect: $*" >&2; exit 1 ;;

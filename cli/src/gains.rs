@@ -1,6 +1,6 @@
-//! `bought`: what a chapter bought, counted there and then on the code that is compiled.
+//! `gains`: what a chapter gains, counted at once on the code that is compiled.
 
-mod measures;
+mod chapters;
 mod watched;
 
 use anyhow::{Result, bail};
@@ -8,11 +8,11 @@ use clap::Args;
 use page_by_page::chapters::{Chapter, Source, all, chapter};
 use serde::Serialize;
 
-use crate::output::{print, thousands};
-use measures::{Bought, Number};
+use crate::output::{print, print_pretty_json, thousands};
+use chapters::{Gain, Line};
 use watched::watched;
 
-/// Show what a chapter bought: its number without it and with it, counted on your code
+/// Show what a chapter gains: its number without it and with it, counted on your code
 ///
 /// Each chapter ends with a number: rows that are not computed any more, slots that are not wasted. This counts it, once
 /// without the chapter's code and once with it. Both run here and now: on your code where you have started, on the reference
@@ -23,9 +23,9 @@ use watched::watched;
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  cargo run --features solution -- bought 2
-  cargo run --features solution -- bought
-  cargo run --features solution -- bought 6 --json
+  cargo run --features solution -- gains 2
+  cargo run --features solution -- gains
+  cargo run --features solution -- gains 6 --json
 
 What the JSON object holds:
   chapters          one object for each chapter that was measured:
@@ -40,7 +40,7 @@ What the JSON object holds:
       after         the number with it
     note            what else there is to say; null if nothing
   A number has value, is (count, share: 0 to 1, or ratio) and shown, as it is printed.")]
-pub struct BoughtCommand {
+pub struct GainsCommand {
     /// The chapter, 1 to 16 [default: all whose code is written]
     #[arg(value_name = "CHAPTER")]
     chapter: Option<usize>,
@@ -62,7 +62,7 @@ struct ChapterReport {
     name: &'static str,
     before: Side,
     after: Side,
-    lines: Vec<LineReport>,
+    lines: Vec<Line>,
     note: Option<&'static str>,
 }
 
@@ -79,60 +79,39 @@ struct Code {
     source: &'static str,
 }
 
-#[derive(Serialize)]
-struct LineReport {
-    what: &'static str,
-    before: Option<NumberReport>,
-    after: NumberReport,
-}
-
-#[derive(Serialize)]
-struct NumberReport {
-    value: f64,
-    is: &'static str,
-    shown: String,
-}
-
-impl BoughtCommand {
+impl GainsCommand {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        let chapters: Vec<Bought> = match self.chapter {
+        let gains: Vec<Gain> = match self.chapter {
             Some(number) => vec![one(number)?],
-            None => all().iter().map(|chapter| measures::of(chapter.number)).filter(is_written).collect(),
+            None => all().iter().map(|chapter| chapters::of(chapter.number)).filter(is_written).collect(),
         };
-        if chapters.is_empty() {
+        if gains.is_empty() {
             bail!(
                 "no chapter is written from its beginning to its end: write exercises/{}.rs, or add --features solution",
                 chapter(1).name
             );
         }
         let mut reports = Vec::new();
-        let mut shown = Vec::new();
-        for bought in chapters {
-            let report = ChapterReport::of(bought)?;
-            match self.json {
-                true => reports.push(report),
-                false => {
-                    print(&format!("{}{}", if shown.is_empty() { "" } else { "\n" }, report.shown()))?;
-                    shown.push(report.number);
-                }
+        for gain in gains {
+            let report = ChapterReport::of(gain)?;
+            if !self.json {
+                print(&format!("{}{}", if reports.is_empty() { "" } else { "\n" }, report.describe()))?;
             }
+            reports.push(report);
         }
-        match self.json {
-            true => print(&(serde_json::to_string_pretty(&Report { chapters: reports })? + "\n")),
-            false => Ok(()),
-        }
+        if self.json { print_pretty_json(&Report { chapters: reports }) } else { Ok(()) }
     }
 }
 
-/// The measures of a chapter; refuses one that the book does not have, or whose code is not written.
-fn one(number: usize) -> Result<Bought> {
+/// The gain of a chapter; refuses one that the book does not have, or whose code is not written.
+fn one(number: usize) -> Result<Gain> {
     let last = all().len();
     if !(1..=last).contains(&number) {
         bail!("there is no chapter {}; the book has 1 to {last}", thousands(number));
     }
-    let bought = measures::of(number);
-    for chapter in needed(&bought) {
+    let gain = chapters::of(number);
+    for chapter in needed(&gain) {
         let Chapter { number, title, name, .. } = chapter;
         match (chapter.source, chapter.tasks_left().first()) {
             (Source::Unstarted, _) => {
@@ -144,17 +123,17 @@ fn one(number: usize) -> Result<Bought> {
             (Source::Yours, None) | (Source::Reference, _) => {}
         }
     }
-    Ok(bought)
+    Ok(gain)
 }
 
 /// The chapters whose code runs, on either side, in order.
-fn needed(bought: &Bought) -> impl Iterator<Item = &'static Chapter> {
-    all().iter().filter(|chapter| [bought.before.1, bought.after.1].concat().contains(&chapter.number))
+fn needed(gain: &Gain) -> impl Iterator<Item = &'static Chapter> {
+    all().iter().filter(|chapter| [gain.before.1, gain.after.1].concat().contains(&chapter.number))
 }
 
 /// True if nothing is left to write in any chapter that it needs.
-fn is_written(bought: &Bought) -> bool {
-    needed(bought).all(|chapter| match chapter.source {
+fn is_written(gain: &Gain) -> bool {
+    needed(gain).all(|chapter| match chapter.source {
         Source::Yours => chapter.tasks_left().is_empty(),
         Source::Reference => true,
         Source::Unstarted => false,
@@ -163,32 +142,20 @@ fn is_written(bought: &Bought) -> bool {
 
 impl ChapterReport {
     /// Measures.
-    fn of(bought: Bought) -> Result<Self> {
-        let chapter = chapter(bought.number);
-        let yours: Vec<&Chapter> = needed(&bought).filter(|chapter| chapter.source == Source::Yours).collect();
-        let lines = watched(chapter, &yours, bought.measure)?;
-        let lines = lines.into_iter().map(|line| LineReport {
-            what: line.what,
-            before: line.before.map(NumberReport::of),
-            after: NumberReport::of(line.after),
-        });
+    fn of(gain: Gain) -> Result<Self> {
+        let Chapter { number, title, name, .. } = *chapter(gain.number);
+        let yours: Vec<&Chapter> = needed(&gain).filter(|chapter| chapter.source == Source::Yours).collect();
+        let lines = watched(number, &yours, gain.measure)?;
         let side =
             |(way, chapters): (&'static str, &[usize])| Side { way, code: chapters.iter().map(Code::of).collect() };
-        Ok(ChapterReport {
-            number: chapter.number,
-            title: chapter.title,
-            name: chapter.name,
-            before: side(bought.before),
-            after: side(bought.after),
-            lines: lines.collect(),
-            note: bought.note,
-        })
+        let (before, after) = (side(gain.before), side(gain.after));
+        Ok(ChapterReport { number, title, name, before, after, lines, note: gain.note })
     }
 
     /// Lines for people.
-    fn shown(&self) -> String {
+    fn describe(&self) -> String {
         let mut text = format!("chapter {}, {}\n", self.number, self.title);
-        for LineReport { what, before, after } in &self.lines {
+        for Line { what, before, after } in &self.lines {
             let before = before.as_ref().map_or(String::new(), |before| format!("{} → ", before.shown));
             text.push_str(&format!("  {what}: {before}{}\n", after.shown));
         }
@@ -196,8 +163,7 @@ impl ChapterReport {
             text.push_str(&format!("  {note}\n"));
         }
         for (name, Side { way, code }) in [("before", &self.before), ("after", &self.after)] {
-            let code = whose(code);
-            text.push_str(&format!("  {name:<6}  {way} ({code})\n"));
+            text.push_str(&format!("  {name:<6}  {way} ({})\n", whose(code)));
         }
         text
     }
@@ -226,17 +192,6 @@ fn whose(code: &[Code]) -> String {
     if whose.is_empty() { "no chapter's code".into() } else { whose.join("; ") }
 }
 
-impl NumberReport {
-    fn of(number: Number) -> Self {
-        let (value, is) = match number {
-            Number::Count(count) => (count as f64, "count"),
-            Number::Share(share) => (share, "share"),
-            Number::Ratio(ratio) => (ratio, "ratio"),
-        };
-        NumberReport { value, is, shown: number.shown() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,11 +199,11 @@ mod tests {
     #[test]
     fn every_chapter_has_a_measure_that_runs_its_code() {
         for chapter in all() {
-            let bought = measures::of(chapter.number);
-            assert_eq!(bought.number, chapter.number);
-            assert!(bought.after.1.contains(&chapter.number), "{}", chapter.title);
+            let gain = chapters::of(chapter.number);
+            assert_eq!(gain.number, chapter.number);
+            assert!(gain.after.1.contains(&chapter.number), "{}", chapter.title);
             let is_older = |side: &[usize]| side.is_sorted() && side.iter().all(|number| *number <= chapter.number);
-            assert!(is_older(bought.before.1) && is_older(bought.after.1), "{}", chapter.title);
+            assert!(is_older(gain.before.1) && is_older(gain.after.1), "{}", chapter.title);
         }
     }
 
@@ -259,38 +214,5 @@ mod tests {
         assert_eq!(whose(&mixed), "yours: chapter 5; reference: chapters 4, 6");
         assert_eq!(whose(&mixed[1..2]), "yours: chapter 5");
         assert_eq!(whose(&[]), "no chapter's code");
-    }
-
-    #[test]
-    fn every_key_is_documented() {
-        use clap::Args as _;
-        let help = BoughtCommand::augment_args(clap::Command::new("bought")).render_long_help().to_string();
-        let documented = help.split_once("What the JSON object holds:").expect("a list of keys").1;
-        let number = || NumberReport::of(Number::Count(1));
-        let side = || Side { way: "", code: vec![Code { chapter: 1, source: "yours" }] };
-        let lines = vec![LineReport { what: "", before: Some(number()), after: number() }];
-        let chapter =
-            ChapterReport { number: 1, title: "", name: "", before: side(), after: side(), lines, note: None };
-        let object = serde_json::to_value(Report { chapters: vec![chapter] }).unwrap();
-        let mut keys = std::collections::BTreeSet::new();
-        collect(&object, &mut keys);
-        assert!(keys.len() > 12, "{keys:?}");
-        for key in keys {
-            let is_named = documented.split(|c: char| !c.is_alphanumeric()).any(|word| word == key);
-            assert!(is_named, "{key} is not in the help:{documented}");
-        }
-    }
-
-    fn collect(value: &serde_json::Value, keys: &mut std::collections::BTreeSet<String>) {
-        match value {
-            serde_json::Value::Object(object) => {
-                for (key, value) in object {
-                    keys.insert(key.clone());
-                    collect(value, keys);
-                }
-            }
-            serde_json::Value::Array(values) => values.iter().for_each(|value| collect(value, keys)),
-            _ => {}
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! `bought` counts what the pages say: every number that it prints stands in the page of its chapter.
+//! `gains` counts what the pages say: every number that it prints stands in the page of its chapter.
 
 use crate::program::{ok, run};
 use page_by_page::chapters::{all, chapter};
@@ -91,7 +91,7 @@ fn numbers(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_number_stands_in_the_page() {
-    let report = ok(&["bought", "--json"]).json();
+    let report = ok(&["gains", "--json"]).json();
     let chapters = report["chapters"].as_array().unwrap();
     assert_eq!(chapters.len(), all().len());
     for ((object, chapter), said) in chapters.iter().zip(all()).zip(SAID) {
@@ -116,9 +116,9 @@ fn every_number_stands_in_the_page() {
 }
 
 #[test]
-fn a_chapter_is_told_in_a_few_lines() {
-    let told = ok(&["bought", "2"]);
-    assert_eq!(told.stderr, "");
+fn a_chapter_takes_a_few_lines() {
+    let shown = ok(&["gains", "2"]);
+    assert_eq!(shown.stderr, "");
     let expected = "\
 chapter 2, The flat cache
   rows projected for a story of 200 tokens: 20,900 → 204
@@ -126,8 +126,8 @@ chapter 2, The flat cache
   before  the whole text again for each token (reference: chapter 1)
   after   the flat cache (reference: chapters 1, 2)
 ";
-    assert_eq!(told.stdout, expected);
-    let report = ok(&["bought", "6", "--json"]).json();
+    assert_eq!(shown.stdout, expected);
+    let report = ok(&["gains", "6", "--json"]).json();
     let [chapter] = &report["chapters"].as_array().unwrap()[..] else { panic!("{report}") };
     assert_eq!((&chapter["number"], &chapter["name"]), (&json!(6), &json!("ch06_paged")));
     let code: Vec<&Value> = chapter["after"]["code"].as_array().unwrap().iter().map(|code| &code["chapter"]).collect();
@@ -139,9 +139,32 @@ chapter 2, The flat cache
 #[test]
 fn a_chapter_that_the_book_does_not_have_is_refused() {
     for number in ["0", "17", "18446744073709551615"] {
-        let run = run(&["bought", number]);
+        let run = run(&["gains", number]);
         assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""));
         assert!(run.stderr.contains("; the book has 1 to 16"), "{}", run.stderr);
     }
-    assert_eq!(run(&["bought", "two"]).code, Some(2));
+    assert_eq!(run(&["gains", "two"]).code, Some(2));
+}
+
+#[test]
+fn every_key_is_documented() {
+    fn collect(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
+        match value {
+            Value::Object(object) => object.iter().for_each(|(key, value)| {
+                keys.insert(key.clone());
+                collect(value, keys);
+            }),
+            Value::Array(values) => values.iter().for_each(|value| collect(value, keys)),
+            _ => {}
+        }
+    }
+    let help = ok(&["gains", "--help"]).stdout;
+    let documented = help.split_once("What the JSON object holds:").expect("a list of keys").1;
+    let mut keys = std::collections::BTreeSet::new();
+    collect(&ok(&["gains", "1", "--json"]).json(), &mut keys);
+    assert!(keys.len() > 12, "{keys:?}");
+    for key in keys {
+        let is_named = documented.split(|c: char| !c.is_alphanumeric()).any(|word| word == key);
+        assert!(is_named, "{key} is not in the help:{documented}");
+    }
 }

@@ -1,0 +1,86 @@
+//! Chapter 16: rows computed for prompts that begin alike, in a first run and in one that starts with its pages.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use anyhow::{Result, bail, ensure};
+use serde::Deserialize;
+
+use super::bundled;
+use crate::chapters::ch06_paged::PageSlab;
+use crate::chapters::ch11_prefix_cache::PrefixCache;
+use crate::decode::sampler::{Sampler, Sampling};
+use crate::disk::PageShape;
+use crate::disk::memory::MemoryDisk;
+use crate::disk::tier::{SharedPrefixes, Tier};
+use crate::model::Model;
+use crate::model::tokenizer::Tokenizer;
+use crate::prefixes::Prefixes;
+use crate::serving::schedule::StepLimits;
+use crate::serving::{Serving, Totals};
+
+/// The four prompts of the chapter, which begin alike.
+const PROMPTS: &str = include_str!("../../assets/key.jsonl");
+
+#[derive(Deserialize)]
+struct Prompt {
+    prompt: String,
+    max_new_tokens: usize,
+}
+
+/// Generates for the chapter's four prompts twice, the second time with the pages that the first has left on the disk. Returns
+/// what both have counted.
+///
+/// # Errors
+/// If the second run generates other tokens, or an empty disk changes what is computed.
+pub fn restart() -> Result<[Totals; 2]> {
+    let (model, tokenizer) = (Model::open(&bundled("storyteller"))?, Tokenizer::open(&bundled("storyteller"))?);
+    let disk = MemoryDisk::default();
+    let (alone, _) = run_with(&model, &tokenizer, MemoryDisk::default())?;
+    let (first, tokens) = run_with(&model, &tokenizer, disk.clone())?;
+    let (second, again) = run_with(&model, &tokenizer, disk)?;
+    ensure!(tokens == again, "the texts are other ones when their pages come from the disk");
+    ensure!(first.rows_projected == alone.rows_projected, "an empty disk changes what is computed");
+    Ok([alone, second])
+}
+
+/// Generates with the pages that this disk has, and writes the new ones there. Returns the tokens of each sequence.
+fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(Totals, Vec<Vec<u32>>)> {
+    const PAGE_SIZE: usize = 4;
+    const N_PAGES: usize = 1024;
+    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, N_PAGES)?;
+    let prefixes: Box<dyn Prefixes> = Box::new(PrefixCache::new(PAGE_SIZE)?);
+    let prefixes: SharedPrefixes = Rc::new(RefCell::new(prefixes));
+    let mut tier = Tier::open(disk, PageShape::of(model, PAGE_SIZE), 1 << 30, prefixes.clone(), &slab)?;
+    let limits = StepLimits { tokens: 256, sequences: 16 };
+    let mut serving = Serving::new(model, &slab, Box::new(prefixes), limits, &model.config().eos_token_ids)?;
+    let (mut prompts, mut waiting) = (Vec::new(), 0_usize);
+    for line in PROMPTS.lines() {
+        let Prompt { prompt, max_new_tokens } = serde_json::from_str(line)?;
+        let prompt = tokenizer.encode(&prompt)?;
+        waiting += usize::from(tier.ask(&prompt)?.is_some());
+        prompts.push((prompt, max_new_tokens));
+    }
+    // A disk in memory is soon read: wait for all pages before the first request.
+    while waiting > 0 {
+        waiting = waiting.saturating_sub(tier.arrived(true)?.len());
+    }
+    let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+    for (prompt, max_new_tokens) in prompts {
+        serving.submit(prompt, max_new_tokens, Sampler::new(greedy))?;
+    }
+    let mut sequences = Vec::new();
+    while !serving.is_done() {
+        let step = serving.step()?;
+        tier.keep(serving.scheduler(), &step.generated)?;
+        for generated in step.generated {
+            generated.end?;
+            sequences.push((generated.sequence.id, generated.sequence.tokens));
+        }
+    }
+    if let Some(error) = tier.failed() {
+        bail!("the pages cannot be kept: {error}");
+    }
+    sequences.sort_by_key(|(id, _)| *id);
+    Ok((serving.totals(), sequences.into_iter().map(|(_, tokens)| tokens).collect()))
+}

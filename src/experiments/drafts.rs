@@ -1,0 +1,131 @@
+//! Chapters 8 and 9: passes of the target for a few sequences, without drafts and with them, and how many draft tokens are
+//! accepted.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::{PAGE_SIZE, PROMPTS, bundled};
+use crate::cache::kind::{CacheKind, CacheSize};
+use crate::chapters::ch09_chance::share_to_expect;
+use crate::decode::Limits;
+use crate::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
+use crate::decode::generation::Generation;
+use crate::decode::sampler::{Sampler, Sampling};
+use crate::model::Model;
+use crate::model::tokenizer::Tokenizer;
+
+/// Sequences to generate with one target.
+pub struct Stories<'m> {
+    /// The target.
+    pub target: &'m Model,
+    /// The cache of each sequence.
+    pub cache: CacheKind,
+    /// How each begins.
+    pub prompts: &'m [Vec<u32>],
+    /// Tokens to generate for each.
+    pub new_tokens: usize,
+    /// Each has a seed of its own, counted from 0.
+    pub temperature: f32,
+}
+
+/// How tokens are drafted.
+pub struct Drafts<'s> {
+    /// What drafts.
+    pub source: &'s mut DraftSource,
+    /// Tokens of a draft, at most.
+    pub k: usize,
+    /// Which of them are accepted.
+    pub accept: AcceptRule,
+}
+
+/// What generating the sequences has counted.
+#[derive(Default, Serialize)]
+pub struct Drafted {
+    /// Of all sequences together.
+    #[serde(flatten)]
+    pub counters: DraftCounters,
+    /// Draft tokens that the sample rule should accept, by the probabilities of those that it examined.
+    pub to_expect: f64,
+    /// The generated tokens of each sequence.
+    #[serde(skip)]
+    pub tokens: Vec<Vec<u32>>,
+}
+
+impl Stories<'_> {
+    /// Generates all of them, one after the other; `None` is without drafts.
+    ///
+    /// # Errors
+    /// If there is no room in a cache, or a sequence cannot be computed.
+    pub fn generate(&self, mut drafts: Option<Drafts<'_>>) -> Result<Drafted> {
+        let mut drafted = Drafted::default();
+        for (seed, prompt) in (0..).zip(self.prompts) {
+            let sampling = Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed };
+            let size = CacheSize::for_tokens(prompt.len() + self.new_tokens, PAGE_SIZE)?;
+            let mut cache = self.cache.cache(self.target.kv_layout(), size)?;
+            let limits = Limits { max_new_tokens: self.new_tokens, end_of_text: &[] };
+            let generation = Generation { model: self.target, prompt, limits };
+            let mut sampler = Sampler::new(sampling);
+            let Drafted { counters, to_expect, tokens } = &mut drafted;
+            let generated = match &mut drafts {
+                None => {
+                    let mut pick = |row: &[f32]| {
+                        counters.count(&Default::default(), 1);
+                        sampler.pick(row)
+                    };
+                    generation.run(cache.as_deref_mut(), &mut pick, &mut |_| {})?
+                }
+                Some(Drafts { source, k, accept }) => {
+                    source.clear()?;
+                    source.work(*accept, sampling, |drafter| {
+                        let mut judge = |draft: &_, rows: &[Vec<f32>]| {
+                            let mut seen = |p: &[f32], q: &[f32]| *to_expect += share_to_expect(p, q);
+                            let new_tokens = accept.judge(draft, rows, &mut sampler, &mut seen);
+                            counters.count(draft, new_tokens.len());
+                            new_tokens
+                        };
+                        generation.run_with_drafts(cache.as_deref_mut(), drafter, *k, &mut judge, &mut |_| {})
+                    })?
+                }
+            };
+            tokens.push(generated.tokens);
+        }
+        Ok(drafted)
+    }
+}
+
+/// The bundled models, and the prompts of the book's four stories.
+pub struct Bundled {
+    target: Model,
+    source: DraftSource,
+    prompts: Vec<Vec<u32>>,
+}
+
+impl Bundled {
+    /// Tokens that each story gets.
+    pub const NEW_TOKENS: usize = 100;
+
+    /// Opens the models.
+    ///
+    /// # Errors
+    /// If a checkpoint cannot be read.
+    pub fn open() -> Result<Self> {
+        let [target, draft] = ["storyteller", "storyteller-draft"].map(|name| Model::open(&bundled(name)));
+        let (target, tokenizer) = (target?, Tokenizer::open(&bundled("storyteller"))?);
+        let prompts = PROMPTS.map(|prompt| tokenizer.encode(prompt)).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let longest = prompts.iter().map(Vec::len).max().context("no prompts")?;
+        let size = CacheSize::for_tokens(longest + Self::NEW_TOKENS, PAGE_SIZE)?;
+        let source = DraftSource::model(draft?, &target, CacheKind::Contiguous, size)?;
+        Ok(Bundled { target, source, prompts })
+    }
+
+    /// Generates the stories with drafts of `k` tokens, or with `k` 0 without drafts.
+    ///
+    /// # Errors
+    /// If a sequence cannot be computed.
+    pub fn stories(&mut self, temperature: f32, k: usize, accept: AcceptRule) -> Result<Drafted> {
+        let Bundled { target, source, prompts } = self;
+        let (cache, new_tokens) = (CacheKind::Contiguous, Self::NEW_TOKENS);
+        let drafts = (k > 0).then_some(Drafts { source, k, accept });
+        Stories { target, cache, prompts, new_tokens, temperature }.generate(drafts)
+    }
+}

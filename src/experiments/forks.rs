@@ -1,0 +1,119 @@
+//! Chapter 10: several sequences that continue one prompt, in caches apart, restored from a snapshot, and forked.
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::{append, rows};
+use crate::cache::snapshot::Snapshot;
+use crate::cache::{CacheError, KvCache, KvLayout};
+use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use crate::chapters::ch10_fork::ForkCache;
+
+/// The sequences, and the pages that they are kept in.
+#[derive(Clone, Copy)]
+pub struct Samples {
+    /// How many.
+    pub samples: usize,
+    /// Tokens of their prompt.
+    pub prompt_tokens: usize,
+    /// Tokens generated for each. The last of them never enters a cache.
+    pub new_tokens: usize,
+    /// Slots in a page.
+    pub page_size: usize,
+    /// The shape of a row.
+    pub layout: KvLayout,
+}
+
+/// What one way to keep the sequences costs.
+#[derive(Serialize)]
+pub struct Cost {
+    /// The way, in words.
+    pub way: &'static str,
+    /// Tokens whose rows a model would have computed.
+    pub rows_computed: usize,
+    /// Pages that had an owner when all sequences had all their tokens.
+    pub pages_held: usize,
+    /// Rows restored from the snapshot or copied on write.
+    pub rows_copied: u64,
+}
+
+impl Samples {
+    /// Pages that all of them need if none is shared.
+    pub fn n_pages(self) -> usize {
+        let most = self.prompt_tokens.saturating_add(self.new_tokens - 1);
+        most.div_ceil(self.page_size).saturating_mul(self.samples)
+    }
+
+    /// Each sequence computes the prompt in a cache of its own.
+    ///
+    /// # Errors
+    /// [`CacheError`] if there are no such pages.
+    pub fn apart(self) -> Result<Cost, CacheError> {
+        let slab = self.slab()?;
+        let caches = (0..self.samples).map(|_| self.with_prompt(PagedCache::new(&slab)?));
+        self.cost("caches apart", caches.collect::<Result<_, _>>()?, self.samples, 0, &slab)
+    }
+
+    /// The prompt is computed once, and its rows are restored into each of the other caches.
+    ///
+    /// # Errors
+    /// If there are no such pages, or the snapshot cannot be restored.
+    pub fn restored(self) -> Result<Cost> {
+        let slab = self.slab()?;
+        let mut caches = vec![self.with_prompt(PagedCache::new(&slab)?)?];
+        let snapshot = Snapshot::freeze(&caches[0], &vec![0; self.prompt_tokens]);
+        let mut restored = 0;
+        for _ in 1..self.samples {
+            let mut cache = PagedCache::new(&slab)?;
+            snapshot.restore(&mut cache)?;
+            restored += cache.len() as u64;
+            caches.push(cache);
+        }
+        Ok(self.cost("restored from a snapshot", caches, 1, restored, &slab)?)
+    }
+
+    /// The prompt is computed once, and its cache is forked.
+    ///
+    /// # Errors
+    /// [`CacheError`] if there are no such pages.
+    pub fn forked(self) -> Result<Cost, CacheError> {
+        let slab = self.slab()?;
+        let mut caches = vec![self.with_prompt(ForkCache::new(&slab)?)?];
+        for _ in 1..self.samples {
+            caches.push(caches[0].fork()?);
+        }
+        self.cost("forked", caches, 1, 0, &slab)
+    }
+
+    fn slab(self) -> Result<SharedSlab, CacheError> {
+        PageSlab::new(self.layout, self.page_size, self.n_pages())
+    }
+
+    fn with_prompt<C: KvCache>(self, mut cache: C) -> Result<C, CacheError> {
+        append(&mut cache, &rows(self.layout, self.prompt_tokens))?;
+        Ok(cache)
+    }
+
+    /// Gives all sequences their new tokens, one each in turn, and counts. `prompts`: how often the prompt was computed.
+    fn cost<C: KvCache>(
+        self,
+        way: &'static str,
+        mut caches: Vec<C>,
+        prompts: usize,
+        restored: u64,
+        slab: &SharedSlab,
+    ) -> Result<Cost, CacheError> {
+        let row = rows(self.layout, 1);
+        let mut rows_computed = prompts * self.prompt_tokens;
+        for _ in 1..self.new_tokens {
+            for cache in &mut caches {
+                append(cache, &row)?;
+                rows_computed += 1;
+            }
+        }
+        let slab = slab.borrow();
+        let pages_held = slab.pool().n_pages() - slab.pool().n_free();
+        let copied: u64 = caches.iter().map(|cache| cache.usage().rows_copied).sum();
+        Ok(Cost { way, rows_computed, pages_held, rows_copied: restored + copied })
+    }
+}

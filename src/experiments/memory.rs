@@ -1,0 +1,137 @@
+//! Chapters 3 to 6: the slots that reservations, regions and pages take, and how many of them stay empty.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+
+use super::SMALL;
+use crate::cache::regions::{NoGap, Regions};
+use crate::cache::{CacheError, KvCache, KvLayout, Usage};
+use crate::chapters::ch03_contiguous::ContiguousCache;
+use crate::chapters::ch04_page_pool::PagePool;
+use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch06_paged::{PageSlab, PagedCache};
+
+/// What is left of contiguous memory when sequences took regions of it and the first has finished.
+#[derive(Serialize)]
+pub struct FreeSlots {
+    /// Free slots in all.
+    pub free: usize,
+    /// Slots in each gap.
+    pub gaps: Vec<usize>,
+    /// Whether a new sequence got a region of its length.
+    #[serde(rename = "taken", serialize_with = "is_ok")]
+    pub outcome: Result<(), NoGap>,
+}
+
+/// The same memory in pages.
+#[derive(Serialize)]
+pub struct FreePages {
+    /// Pages in all.
+    #[serde(skip)]
+    pub n_pages: usize,
+    /// Pages of each sequence that was there.
+    #[serde(skip)]
+    pub held: Vec<usize>,
+    /// Free pages, before the new sequence comes.
+    pub free: usize,
+    /// Pages that it needs.
+    pub needed: usize,
+    /// Pages that are left when it has them.
+    #[serde(rename = "taken", serialize_with = "is_ok")]
+    pub outcome: Result<usize, CacheError>,
+}
+
+fn is_ok<T, E, S: serde::Serializer>(outcome: &Result<T, E>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(outcome.is_ok())
+}
+
+/// Sequences of these lengths take regions of `capacity` slots, one after the other; the first finishes, and one of `request`
+/// tokens comes.
+///
+/// # Errors
+/// If there is no first sequence, or the memory is too small for all of them.
+pub fn in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<FreeSlots> {
+    let mut memory = Regions::new(capacity);
+    let regions = lengths.iter().map(|length| memory.reserve(*length)).collect::<Result<Vec<_>, _>>()?;
+    memory.release(regions.first().context("no sequence can finish")?);
+    let gaps = memory.gaps().iter().map(|gap| gap.len()).collect();
+    Ok(FreeSlots { free: memory.free(), gaps, outcome: memory.reserve(request).map(drop) })
+}
+
+/// The same in a pool of as many pages as the memory has.
+///
+/// # Errors
+/// If there is no first sequence, or the pool is too small for all of them.
+pub fn in_pages(capacity: usize, page_size: usize, lengths: &[usize], request: usize) -> Result<FreePages> {
+    ensure!(page_size > 0, CacheError::NoSlots);
+    let mut pool = PagePool::new(capacity / page_size)?;
+    let held: Vec<usize> = lengths.iter().map(|length| length.div_ceil(page_size)).collect();
+    let pages = held.iter().map(|n| pool.alloc_n(*n)).collect::<Result<Vec<_>, _>>()?;
+    for page in pages.into_iter().next().context("no sequence can finish")? {
+        pool.free(page)?;
+    }
+    let (n_pages, free, needed) = (pool.n_pages(), pool.n_free(), request.div_ceil(page_size));
+    let outcome = pool.alloc_n(needed).map(|_| pool.n_free());
+    Ok(FreePages { n_pages, held, free, needed, outcome })
+}
+
+/// Reserves a cache for each sequence and lets it grow. `sequences`: the slots of each, and its length.
+///
+/// # Errors
+/// If a sequence is longer than its reservation.
+pub fn reserved(layout: KvLayout, sequences: impl IntoIterator<Item = (usize, usize)>) -> Result<Vec<Usage>> {
+    let usage = |(capacity, length)| grown(&mut ContiguousCache::new(layout, capacity), length);
+    sequences.into_iter().map(usage).collect()
+}
+
+/// Lets sequences of these lengths take pages of one pool, which has enough of them.
+///
+/// # Errors
+/// If there are no such pages.
+pub fn paged(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Vec<Usage>> {
+    let pages = lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
+    let slab = PageSlab::new(layout, page_size, pages.fold(0, usize::saturating_add).max(1))?;
+    // All stay alive to the end, because they share the pages.
+    let mut caches = lengths.iter().map(|_| PagedCache::new(&slab)).collect::<Result<Vec<_>, _>>()?;
+    caches.iter_mut().zip(lengths).map(|(cache, length)| grown(cache, *length)).collect()
+}
+
+fn grown(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
+    match cache.extend(length) {
+        Ok(()) => Ok(cache.usage()),
+        Err(error) => bail!("a text of {length} tokens: {error}"),
+    }
+}
+
+/// The same with page tables alone, each with enough pages of its own.
+///
+/// # Errors
+/// If there are no such pages.
+pub fn in_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> Result<Vec<Usage>> {
+    let usage = |length: usize| {
+        let mut pool = PagePool::new(length.max(1))?;
+        let mut table = PageTable::new(page_size)?;
+        table.grow(length, &mut pool)?;
+        Ok(Usage { tokens: table.len(), slots: table.slots(), ..Usage::default() })
+    };
+    lengths.into_iter().map(usage).collect()
+}
+
+/// How many sequences of these lengths, again and again in this order, fit in a pool at the same time.
+///
+/// # Errors
+/// If there are no such pages.
+pub fn fitting(n_pages: usize, page_size: usize, lengths: &[usize]) -> Result<usize> {
+    let slab = PageSlab::new(SMALL, page_size, n_pages)?;
+    let mut caches = Vec::new();
+    // More sequences than pages never fit.
+    for length in lengths.iter().cycle().take(n_pages + 1) {
+        let mut cache = PagedCache::new(&slab)?;
+        match cache.extend(*length) {
+            Ok(()) => caches.push(cache),
+            Err(CacheError::OutOfPages { .. }) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(caches.len())
+}

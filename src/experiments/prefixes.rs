@@ -1,0 +1,73 @@
+//! Chapters 11 and 12: prompt tokens that are cached when many requests come and go, and the passes that a scheduler makes.
+
+use anyhow::Result;
+
+use super::PAGE_SIZE;
+use crate::chapters::ch06_paged::PageSlab;
+use crate::chapters::ch11_prefix_cache::PrefixCache;
+use crate::prefixes::Prefixes;
+use crate::prefixes::chain::{Chain, FirstOut};
+use crate::serving::schedule::StepLimits;
+use crate::workload::serving::{Cost, LAYOUT, serve, tiny_llm};
+use crate::workload::{PageCounters, Pages, Trace, run};
+
+/// What happens to the pages of a finished sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// They are forgotten.
+    Nothing,
+    /// Chapter 11's prefix cache keeps them, and evicts the last ones of a sequence first.
+    TailsLonger,
+    /// A chain as vLLM has it keeps them, and evicts the first ones of a sequence first.
+    HeadsFirst,
+}
+
+/// A trace that runs in a pool of pages.
+#[derive(Clone, Copy)]
+pub struct Requests {
+    /// Which requests come.
+    pub trace: Trace,
+    /// How many of them.
+    pub requests: usize,
+    /// Sequences that run at the same time, at most.
+    pub running: usize,
+    /// Slots in a page.
+    pub page_size: usize,
+    /// What happens to the pages of a finished sequence.
+    pub keep: Keep,
+}
+
+impl Requests {
+    /// The whole trace in pages of 16 slots, as many sequences at a time as it says.
+    pub fn of(trace: Trace, keep: Keep) -> Self {
+        Requests { trace, requests: trace.n_requests(), running: trace.running(), page_size: PAGE_SIZE, keep }
+    }
+
+    /// Serves the requests in a pool of `n_pages`. `on_end` is called for each that finishes.
+    ///
+    /// # Errors
+    /// If a request never fits, or the pages go wrong.
+    pub fn run(self, n_pages: usize, on_end: impl FnMut()) -> Result<PageCounters> {
+        let requests = self.trace.requests(self.requests);
+        let prefixes: Option<Box<dyn Prefixes>> = match self.keep {
+            Keep::HeadsFirst => {
+                let mut chain = Chain::new(n_pages, self.page_size, FirstOut::Heads)?;
+                return Ok(run(requests, self.running, &mut chain, on_end)?);
+            }
+            Keep::Nothing => None,
+            Keep::TailsLonger => Some(Box::new(PrefixCache::new(self.page_size)?)),
+        };
+        Ok(run(requests, self.running, &mut Pages::new(n_pages, self.page_size, prefixes)?, on_end)?)
+    }
+}
+
+/// Passes of a model that serve the sixteen requests of tiny-llm from a pool of `n_pages`.
+///
+/// # Errors
+/// If the scheduler refuses a request.
+pub fn passes_for_sixteen(n_pages: usize, limits: StepLimits) -> Result<u64> {
+    let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)?;
+    let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
+    let served = serve(&tiny_llm(), &slab, prefixes, limits, Cost { step: 1, token: 1 }, || {})?;
+    Ok(served.totals.steps)
+}

@@ -1,0 +1,61 @@
+//! Chapter 7: the rows copied when a cache forgets its newest tokens, and when the others are copied to a new cache instead.
+
+use std::borrow::Cow;
+
+use anyhow::{Result, bail, ensure};
+use serde::Serialize;
+
+use super::{PAGE_SIZE, SMALL, append, rows};
+use crate::cache::Rewind;
+use crate::cache::kind::{CacheKind, CacheSize};
+
+/// Rows copied to forget some tokens.
+#[derive(Serialize)]
+pub struct Forgotten {
+    /// When the tokens that stay are copied to a new cache.
+    pub copied: u64,
+    /// When the cache forgets.
+    pub rewound: u64,
+}
+
+/// Forgets `forgotten` of the `tokens` tokens of a paged cache, both ways.
+///
+/// # Errors
+/// If the cache gathers too few rows, or holds the wrong number of tokens afterwards.
+pub fn forget(tokens: usize, forgotten: usize) -> Result<Forgotten> {
+    let left = tokens - forgotten;
+    let cache = || CacheKind::Paged.cache(SMALL, CacheSize::for_tokens(tokens, PAGE_SIZE)?);
+    let (Some(mut cache), Some(mut other)) = (cache()?, cache()?) else { bail!("a paged cache keeps no rows") };
+    append(cache.as_mut(), &rows(SMALL, tokens))?;
+    let copied = copy(cache.as_ref(), left, other.as_mut())?;
+    let before = cache.usage().rows_copied;
+    cache.rewind(forgotten)?;
+    ensure!(cache.len() == left, "{} tokens are left after rewind({forgotten}) on {tokens}", cache.len());
+    Ok(Forgotten { copied, rewound: cache.usage().rows_copied - before })
+}
+
+/// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather that has
+/// to bring rows together.
+///
+/// # Errors
+/// If the other cache has no room, or too few rows are gathered.
+pub fn copy(from: &dyn Rewind, len: usize, to: &mut dyn Rewind) -> Result<u64> {
+    to.extend(len)?;
+    let mut gathered = 0;
+    let layout = from.layout();
+    let numbers = len * layout.kv_width();
+    for layer in 0..layout.n_layers {
+        let (k, v) = from.gather(layer);
+        let (Some(keys), Some(values)) = (k.get(..numbers), v.get(..numbers)) else {
+            let (n_keys, n_values, tokens) = (k.len(), v.len(), from.len());
+            bail!(
+                "gather({layer}) gives {n_keys} numbers of keys and {n_values} of values, too few for {tokens} tokens"
+            );
+        };
+        to.write(layer, keys, values);
+        if let Cow::Owned(rows) = &k {
+            gathered = rows.len() / layout.kv_width();
+        }
+    }
+    Ok((gathered + len) as u64)
+}

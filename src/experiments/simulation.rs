@@ -1,0 +1,44 @@
+//! Chapter 15: planted bugs that examples notice and that rules notice, and the events that tell the story of one.
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::simulation::planted::{Bug, Planted};
+use crate::simulation::{Make, examples, search};
+
+/// Which of the planted bugs are noticed.
+#[derive(Default, Serialize)]
+pub struct Noticed {
+    /// By the examples.
+    pub by_examples: u64,
+    /// By the rules.
+    pub by_rules: u64,
+    /// Events after which a rule is broken by the bug `cancel-leaks`.
+    pub events: usize,
+    /// The same when they are shrunk.
+    pub shrunk_events: usize,
+}
+
+/// Tries every planted bug in a thousand cases of up to a hundred steps.
+///
+/// # Errors
+/// If `cancel-leaks` is not noticed.
+pub fn planted_bugs() -> Result<Noticed> {
+    const STEPS: u64 = 100;
+    const SEEDS: u64 = 1000;
+    let mut noticed = Noticed::default();
+    let mut events = None;
+    for bug in Bug::ALL {
+        let make: Box<Make<'static>> =
+            Box::new(move |slab, prefixes, limits| Planted::subject(Some(bug), slab, prefixes, limits));
+        noticed.by_examples += u64::from(examples::pass(&make).is_err());
+        if let Err(found) = search(&make, 0..=SEEDS - 1, STEPS, || {}) {
+            noticed.by_rules += 1;
+            if bug.name() == "cancel-leaks" {
+                events = Some((found.events, found.case.events.len()));
+            }
+        }
+    }
+    (noticed.events, noticed.shrunk_events) = events.context("no rule has noticed the planted bug cancel-leaks")?;
+    Ok(noticed)
+}
