@@ -23,12 +23,12 @@ static MEMBER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^((?:[A-Za-z_]\w*::)*)([A-Za-z_]\w*)::([A-Za-z_]\w*)(?:\(.*\))?$").expect("valid pattern")
 });
 
-/// Types of the standard library and of our dependencies that pages may name without a link.
+/// Types of the standard library and of our dependencies that pages can name without a link.
 const FOREIGN_TYPES: &str = "
     Arc Box BTreeMap BTreeSet BinaryHeap Cell Clone Cow Default Drop Duration File HashMap HashSet Instant Iterator Mmap Mutex
     Option Ordering Path PathBuf Range Rc RefCell Result SafeTensors Self String Vec VecDeque Weak
     bf16 bool char f16 f32 f64 i32 i64 i8 slice str u16 u32 u64 u8 usize";
-/// Crates whose items pages may name by a path.
+/// Crates whose items pages can name by a path.
 const FOREIGN_CRATES: &str =
     "alloc anyhow clap core half insta memmap2 proptest rand_chacha rayon safetensors serde serde_json
     std thiserror tokenizers";

@@ -10,7 +10,7 @@ use crate::html::{self, Piece};
 #[derive(Default)]
 pub struct Contents {
     pub headings: Vec<(usize, u8)>,
-    /// Inline code, but for code inside a link to another site: that is somebody else's.
+    /// Inline code, except inside a link to a different site: those names belong to that project.
     pub code_spans: Vec<(usize, String)>,
     pub code_blocks: Vec<CodeBlock>,
     pub links: Vec<(usize, String)>,

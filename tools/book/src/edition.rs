@@ -112,7 +112,7 @@ fn with_extension(folder: &Path, extension: &str) -> Result<Vec<String>> {
 pub const LEFT_OUT: &str = "Left out, as nothing says where it will be read (--site-url https://host/path/): sitemap.xml, canonical links, the \
      address and the picture of link previews, and a 404 page that works for addresses below the book's own folder";
 
-/// Copies the files of `extra` into the book. They may hide none of its own.
+/// Copies the files of `extra` into the book. They must not hide any of its own.
 fn add(folder: &Path, extra: &Path) -> Result<()> {
     for file in files_in(extra).with_context(|| format!("--add {}", extra.display()))? {
         let to = folder.join(&file);

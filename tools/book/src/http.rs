@@ -12,7 +12,7 @@ const REQUEST_BYTES: u64 = 16 << 10;
 const HEADERS: usize = 64;
 /// The whole request must have come by then.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
-/// The longest that the client may take none of the answer.
+/// The longest that the server waits for the client to take more of the answer.
 const ANSWER_TIME: Duration = Duration::from_secs(15);
 /// How much more of what the client sends is read after the answer, and for how long: a connection that is closed before
 /// takes the answer away again.

@@ -1,4 +1,4 @@
-//! What a page must have so that everybody can read it: one heading at the top and no level skipped, words for every
+//! What a page must have so that every reader can read it: one heading at the top and no level skipped, words for every
 //! picture, and hand-written HTML that is whole.
 
 use std::sync::LazyLock;

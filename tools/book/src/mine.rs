@@ -2,7 +2,7 @@
 //!
 //! The published book shows the reference at work, and its figures are files in `book/src/figures`. Here each figure that
 //! stands on a chapter in `exercises/` is recorded once more, by the tool for figures, in a process of its own with limits: a
-//! reader's code may panic, hang or make nonsense. What comes of it goes into `book/mine`, and nowhere else.
+//! reader's code can panic, hang or compute nonsense. The result goes into `book/mine`, and nowhere else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,9 +29,9 @@ pub const COPY_FOLDER: &str = "book/mine";
 /// Where the recorded figures lie.
 const RECORDED: &str = "target/mine";
 
-/// How long a chapter's checks may take; they stop by themselves after a minute of silence.
+/// The longest that a chapter's checks can take; they stop by themselves after a minute of silence.
 const CHECKS: Duration = Duration::from_secs(300);
-/// How long a build may take, on a slow computer and from nothing.
+/// The longest that a build can take, on a slow computer and from nothing.
 const BUILD: Duration = Duration::from_secs(1800);
 /// The tool for figures stops after half a minute; this is for one that does not.
 const FIGURE: Duration = Duration::from_secs(60);

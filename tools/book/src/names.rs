@@ -1,4 +1,4 @@
-//! The names that the pages may use: every function, type, method and module of the engine, the stubs, the reference
+//! The names that the pages can use: every function, type, method and module of the engine, the stubs, the reference
 //! and the tests, read from the Rust sources with `syn`.
 
 use std::collections::{HashMap, HashSet};
@@ -33,7 +33,7 @@ impl Names {
         }
         let files = SOURCE_FOLDERS.iter().flat_map(|folder| WalkDir::new(root.join(folder)).into_iter().flatten());
         for file in files.filter(|file| file.path().extension().is_some_and(|extension| extension == "rs")) {
-            // A reader's file may be half written: what does not parse names nothing, and the reference names
+            // A reader's file can be half written: what does not parse names nothing, and the reference names
             // the same things.
             let parsed = fs::read_to_string(file.path()).ok().and_then(|text| syn::parse_file(&text).ok());
             if let Some(parsed) = parsed {

@@ -28,7 +28,7 @@ pub fn publish(fresh: &Path, to: &Path) -> Result<()> {
     replace(fresh, to, &files, &old)
 }
 
-/// A folder that somebody has named, in which a book may be put.
+/// A folder named on the command line, for a book to be put in.
 pub struct Out {
     folder: PathBuf,
     /// The files that an earlier build has put there.
@@ -74,7 +74,7 @@ impl Out {
                 if entries == 1 { "file or folder" } else { "files and folders" }
             ),
         };
-        // What leads out of the folder is no file of the book, whoever wrote it there.
+        // A path that leads out of the folder is no file of the book, even if the record lists it.
         let is_ours = |file: &Path| file.components().all(|part| matches!(part, Component::Normal(_)));
         let old = record.lines().map(PathBuf::from).filter(|file| is_ours(file)).collect();
         Ok(Self { folder: whole, old })
@@ -87,7 +87,7 @@ impl Out {
     /// Puts the book there and takes away what an earlier build has left. Files of others stay.
     pub fn publish(&self, fresh: &Path) -> Result<()> {
         let files = files_in(fresh)?;
-        // Written first, so that a build that is cut off leaves nothing that the next one takes for somebody else's.
+        // Written first, so that the next build knows the files of one that was cut off for the book's own.
         fs::create_dir_all(&self.folder).with_context(|| format!("making {}", self.folder.display()))?;
         self.record(files.union(&self.old))?;
         replace(fresh, &self.folder, &files, &self.old)?;

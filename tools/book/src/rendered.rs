@@ -135,7 +135,7 @@ impl RenderedPage {
                     {
                         page.repeated_ids.push(id.to_string());
                     }
-                    // A link that the reader may follow is no asset.
+                    // A link is followed only when the reader clicks it.
                     let fetches: &[&str] = match element.name.as_str() {
                         "a" | "base" => &[],
                         _ => &["src", "srcset", "href", "xlink:href", "data", "poster"],

@@ -189,7 +189,7 @@ fn with_reload(page: Vec<u8>) -> Vec<u8> {
     page.into_bytes()
 }
 
-/// Opens the browser where there is a screen to open it on. The address is printed anyhow, so failing is no error.
+/// Opens the browser where there is a screen to open it on. The address is printed in any case, so a failure is no error.
 fn open_browser(address: &str) {
     let has = |variable| std::env::var_os(variable).is_some();
     let may_have_screen =

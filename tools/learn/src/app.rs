@@ -165,7 +165,7 @@ impl App {
         drop(screen);
         let task = self.current.current_task().map_or(String::new(), |task| format!(", task {task}"));
         let number = self.current.chapter.number;
-        // The terminal may be gone.
+        // The terminal can be gone.
         let _ = writeln!(std::io::stdout(), "Chapter {number}{task}: `cargo learn` continues there.");
         // A shell reports a program that a signal has ended like this.
         let code = match signal.load(Ordering::Relaxed) {

@@ -9,9 +9,9 @@ use page_by_page_course::record::{LastRun, Record, Standing};
 
 use crate::app::{App, Event, View};
 use crate::checks::{Check, Verdict};
-use crate::current::Outcome;
+use crate::current::Current;
 use crate::gains::{self, Gains};
-use crate::run::{News, Order, Report, Run, Stage};
+use crate::run::{Ending, News, Order, Report, Run, Stage};
 
 /// Checks that run longer are named on the screen.
 const SLOW: Duration = Duration::from_secs(5);
@@ -77,19 +77,14 @@ impl App {
         (checking.run, checking.began, checking.finished) = (None, None, BTreeSet::new());
         checking.number += 1;
         let (number, Some(sender)) = (checking.number, self.sender.clone()) else { return };
-        let order = Order {
-            root: self.current.root.clone(),
-            chapter: self.current.chapter.number,
-            name: self.current.chapter.name.clone(),
-            filter,
-            limit: self.limit,
-        };
+        let Current { root, chapter, .. } = &self.current;
+        let order = Order { root: root.clone(), chapter: chapter.clone(), filter, limit: self.limit };
         match Run::start(order, move |news| drop(sender.send(Event::Run(number, news)))) {
             Ok(run) => {
                 (checking.run, checking.stage, checking.since) = (Some(run), Some(Stage::Compiling(None)), Some(since));
             }
             Err(problem) => {
-                self.current.outcome = Outcome::Refused(problem);
+                self.current.ending = Ending::Refused(problem);
                 self.stop_checking();
             }
         }
@@ -120,7 +115,7 @@ impl App {
 
     fn ended(&mut self, report: Report) {
         let since = self.checking.since.unwrap_or_else(Instant::now);
-        let goes_on = matches!(report, Report::Checks { .. });
+        let goes_on = matches!(report.ending, Ending::Checks);
         let rest = self.checking.rest.take();
         self.current.take(report, rest.is_none());
         let checking = &mut self.checking;

@@ -1,6 +1,6 @@
 //! The compiler's errors and warnings, from cargo's messages in JSON: those in the reader's file come first.
 
-use serde::Deserialize;
+use serde_json::Value;
 
 /// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,86 +34,41 @@ pub struct Errors {
     pub in_file: bool,
 }
 
-#[derive(Deserialize)]
-struct Message {
-    reason: String,
-    #[serde(default)]
-    success: bool,
-    message: Option<CompilerMessage>,
-}
-
-#[derive(Deserialize)]
-struct CompilerMessage {
-    level: String,
-    #[serde(default)]
-    message: String,
-    rendered: Option<String>,
-    #[serde(default)]
-    spans: Vec<Span>,
-}
-
-#[derive(Deserialize)]
-struct Span {
-    file_name: String,
-    is_primary: bool,
-    #[serde(default)]
-    line_start: Option<usize>,
-    expansion: Option<Box<Expansion>>,
-}
-
-#[derive(Deserialize)]
-struct Expansion {
-    span: Span,
-}
-
-impl Span {
-    /// The span in the file that it points to, directly or through a macro used there.
-    fn place_in(&self, file: &str) -> Option<&Span> {
-        let name = self.file_name.replace('\\', "/");
-        let is_here = name == file || name.strip_suffix(file).is_some_and(|folder| folder.ends_with('/'));
-        match is_here {
-            true => Some(self),
-            false => self.expansion.as_ref()?.span.place_in(file),
-        }
-    }
-}
-
 impl Build {
     /// Takes a line of cargo's standard output; false if it isn't one of cargo's messages.
     pub fn take(&mut self, line: &str, file: &str) -> bool {
-        if !line.starts_with("{\"reason\":") {
-            return false;
-        }
-        let Ok(Message { reason, success, message }) = serde_json::from_str(line) else {
-            return false;
-        };
-        match (reason.as_str(), message) {
-            ("build-finished", _) => self.finished = Some(success),
-            ("compiler-message", Some(text)) => self.add(text, file),
-            _ => {}
+        let message = Some(line).filter(|line| line.starts_with("{\"reason\":"));
+        let message: Value = message.and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+        match message["reason"].as_str() {
+            Some("build-finished") => self.finished = message["success"].as_bool(),
+            Some("compiler-message") => self.add(&message["message"], file),
+            Some(_) => {}
+            None => return false,
         }
         true
     }
 
-    fn add(&mut self, text: CompilerMessage, file: &str) {
-        let is_summary = text.spans.is_empty()
-            && (text.message.starts_with("aborting due to") || text.message.starts_with("could not compile"));
-        let list = match text.level.as_str() {
+    fn add(&mut self, message: &Value, file: &str) {
+        let text = message["message"].as_str().unwrap_or_default();
+        let spans = message["spans"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_summary =
+            spans.is_empty() && (text.starts_with("aborting due to") || text.starts_with("could not compile"));
+        let list = match message["level"].as_str() {
             _ if is_summary => return,
-            "error" | "error: internal compiler error" => &mut self.errors,
-            "warning" => &mut self.warnings,
+            Some("error" | "error: internal compiler error") => &mut self.errors,
+            Some("warning") => &mut self.warnings,
             _ => return,
         };
-        let is_in_file = text.spans.iter().any(|span| span.is_primary && span.place_in(file).is_some());
-        let mut primary = text.spans.iter().filter(|span| span.is_primary);
-        let place = primary.clone().find_map(|span| span.place_in(file)).or(primary.next());
+        let mut primary = spans.iter().filter(|span| span["is_primary"] == true);
+        let in_file = primary.clone().find_map(|span| place_in(span, file));
+        let place = in_file.or(primary.next());
         let diagnostic = Diagnostic {
-            file: place.map(|span| span.file_name.replace('\\', "/").replace("src/../", "")),
-            line: place.and_then(|span| span.line_start),
-            rendered: text.rendered.unwrap_or(text.message),
-            is_in_file,
+            file: place.map(|span| file_of(span).replace("src/../", "")),
+            line: place.and_then(|span| usize::try_from(span["line_start"].as_u64()?).ok()),
+            rendered: message["rendered"].as_str().unwrap_or(text).to_string(),
+            is_in_file: in_file.is_some(),
         };
-        // The same file may be compiled more than once.
+        // The same file can be compiled more than once.
         if !list.contains(&diagnostic) {
             list.push(diagnostic);
         }
@@ -137,80 +92,101 @@ impl Build {
     }
 }
 
+fn file_of(span: &Value) -> String {
+    span["file_name"].as_str().unwrap_or_default().replace('\\', "/")
+}
+
+/// The span in the file that this one points to, directly or through a macro used there.
+fn place_in<'s>(span: &'s Value, file: &str) -> Option<&'s Value> {
+    let name = file_of(span);
+    let is_here = name == file || name.strip_suffix(file).is_some_and(|folder| folder.ends_with('/'));
+    if is_here { Some(span) } else { place_in(span.get("expansion")?.get("span")?, file) }
+}
+
+/// Whether cargo reports its own progress in this line.
+pub fn is_progress(line: &str) -> bool {
+    let verb = line.trim_start().split(' ').next().unwrap_or_default();
+    line.starts_with(' ')
+        && "Compiling Finished Running Blocking Building Fresh Updating Downloading Downloaded Locking"
+            .split(' ')
+            .any(|known| known == verb)
+}
+
 /// Why nothing was compiled: the words of cargo and of `build.rs`, without cargo's lines about its progress.
 pub fn refusals(stderr: &str) -> String {
-    const WORK: [&str; 10] = [
-        "Compiling ",
-        "Finished ",
-        "Running ",
-        "Blocking ",
-        "Building ",
-        "Fresh ",
-        "Updating ",
-        "Downloading ",
-        "Downloaded ",
-        "Locking ",
-    ];
-    let is_work = |line: &&str| WORK.iter().any(|work| line.trim_start().starts_with(work));
-    let said: Vec<&str> = stderr.lines().filter(|line| !is_work(line)).collect();
+    let said: Vec<&str> = stderr.lines().filter(|line| !is_progress(line)).collect();
     // `error: page-by-page@0.1.0: exercises/ch02_flat.rs is missing: …` is build.rs's message to the reader.
-    let own =
-        said.iter().filter_map(|line| line.strip_prefix("error: page-by-page@")?.split_once(": ").map(|(_, own)| own));
-    let own: Vec<&str> = own.collect();
+    let own = |line: &&'_ str| Some(line.strip_prefix("error: page-by-page@")?.split_once(": ")?.1.to_string());
+    let own: Vec<String> = said.iter().filter_map(own).collect();
     if own.is_empty() { said.join("\n").trim().to_string() } else { own.join("\n") }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const FILE: &str = "exercises/ch02_flat.rs";
+    const SUMMARY: &str = "aborting due to 2 previous errors";
 
-    fn message(level: &str, rendered: &str, file: &str, expansion: &str) -> String {
-        format!(
-            r#"{{"reason":"compiler-message","message":{{"level":"{level}","message":"m","rendered":"{rendered}","code":null,
-            "spans":[{{"file_name":"{file}","is_primary":true,"expansion":{expansion},"line_start":1}},
-            {{"file_name":"exercises/ch02_flat.rs","is_primary":false,"expansion":null}}]}}}}"#
-        )
-        .replace('\n', "")
+    fn message(level: &str, text: &str, file: &str, expansion: Value) -> Value {
+        let spans = json!([
+            { "file_name": file, "is_primary": true, "expansion": expansion, "line_start": 1 },
+            { "file_name": FILE, "is_primary": false, "expansion": null },
+        ]);
+        let message = json!({ "level": level, "message": "m", "rendered": text, "code": null, "spans": spans });
+        json!({ "reason": "compiler-message", "message": message })
     }
 
-    fn build(lines: &[String]) -> Build {
+    fn without_place(text: &str) -> Value {
+        let message = json!({ "level": "error", "message": text, "rendered": null, "spans": [] });
+        json!({ "reason": "compiler-message", "message": message })
+    }
+
+    fn build(messages: &[Value]) -> Build {
         let mut build = Build::default();
-        for line in lines {
-            assert!(build.take(line, FILE), "{line}");
+        for message in messages {
+            // Cargo begins each with its reason.
+            let rest = message.as_object().unwrap().iter().filter(|(key, _)| *key != "reason");
+            let rest: String = rest.map(|(key, value)| format!(",\"{key}\":{value}")).collect();
+            let line = format!("{{\"reason\":{}{rest}}}", message["reason"]);
+            assert!(build.take(&line, FILE), "{line}");
         }
         build
     }
 
     #[test]
     fn errors_in_the_readers_file_come_alone_and_once() {
-        let here = message("error", "here", "src/../exercises/ch02_flat.rs", "null");
-        let there = message("error", "there", "tests/ch02_flat.rs", "null");
-        let inside =
-            r#"{"span":{"file_name":"exercises\\ch02_flat.rs","is_primary":false,"line_start":7,"expansion":null}}"#;
-        let by_macro = message("error", "by macro", "/rustc/library/vec.rs", inside);
-        let warning = message("warning", "warning", "exercises/ch02_flat.rs", "null");
-        let other = message("warning", "other", "other_exercises/ch02_flat.rs", "null");
-        let summary = r#"{"reason":"compiler-message","message":{"level":"error","message":"aborting due to 2 previous errors","rendered":"x","spans":[]}}"#;
-        let end = r#"{"reason":"build-finished","success":false}"#;
-        let all = [&there, &here, &here, &by_macro, &warning, &other, summary, end].map(String::from);
-        let build = build(&all);
+        let here = message("error", "here", "src/../exercises/ch02_flat.rs", Value::Null);
+        let inside = json!({ "span": {
+            "file_name": "exercises\\ch02_flat.rs", "is_primary": false, "line_start": 7, "expansion": null
+        }});
+        let build = build(&[
+            message("error", "there", "tests/ch02_flat.rs", Value::Null),
+            here.clone(),
+            here,
+            message("error", "by macro", "/rustc/library/vec.rs", inside),
+            message("warning", "warning", FILE, Value::Null),
+            message("warning", "other", "other_exercises/ch02_flat.rs", Value::Null),
+            without_place(SUMMARY),
+            json!({ "reason": "build-finished", "success": false }),
+        ]);
         let errors = build.errors().unwrap();
-        let places: Vec<_> = errors.shown.iter().map(|error| (error.file.as_deref(), error.line)).collect();
-        assert_eq!(places, [(Some(FILE), Some(1)), (Some(FILE), Some(7))]);
-        let shown: Vec<&str> = errors.shown.iter().map(|error| error.rendered.as_str()).collect();
-        assert_eq!((shown, errors.elsewhere, errors.in_file), (vec!["here", "by macro"], 1, true));
+        let shown = |error: &Diagnostic| (error.rendered.clone(), error.file.clone().unwrap(), error.line);
+        let shown: Vec<_> = errors.shown.iter().map(shown).collect();
+        assert_eq!(shown, [("here".into(), FILE.into(), Some(1)), ("by macro".into(), FILE.into(), Some(7))]);
+        assert_eq!((errors.elsewhere, errors.in_file), (1, true));
         assert_eq!((build.n_warnings(), build.finished), (1, Some(false)));
     }
 
     #[test]
     fn where_none_is_in_the_readers_file_all_are_shown() {
-        let no_span = r#"{"reason":"compiler-message","message":{"level":"error","message":"linker `cc` not found","rendered":null,"spans":[]}}"#;
-        let found = build(&[no_span.into(), message("error", "there", "tests/ch02_flat.rs", "null")]).errors().unwrap();
+        let there = message("error", "there", "tests/ch02_flat.rs", Value::Null);
+        let found = build(&[without_place("linker `cc` not found"), there]).errors().unwrap();
         let shown: Vec<&str> = found.shown.iter().map(|error| error.rendered.as_str()).collect();
         assert_eq!((shown, found.in_file), (vec!["linker `cc` not found", "there"], false));
-        assert_eq!(build(&[r#"{"reason":"build-finished","success":true}"#.into()]).errors(), None);
+        assert_eq!(build(&[json!({ "reason": "build-finished", "success": true })]).errors(), None);
     }
 
     #[test]
@@ -228,5 +204,6 @@ mod tests {
         assert_eq!(refusals(stderr), "exercises/ch02_flat.rs is missing: restore it");
         let other = "    Blocking waiting for file lock\nerror: no such command\n\nhelp: try\n";
         assert_eq!(refusals(other), "error: no such command\n\nhelp: try");
+        assert!(is_progress("   Compiling tokenizers v1.0.0") && !is_progress("prefill  5 tokens"));
     }
 }

@@ -13,18 +13,7 @@ use crate::checks::{About, Check, Next, Verdict};
 use crate::compiler::Errors;
 use crate::places;
 use crate::reset;
-use crate::run::Report;
-
-/// How the last run ended.
-#[derive(Clone, Debug, Default)]
-pub enum Outcome {
-    #[default]
-    NotRun,
-    Errors(Errors),
-    Refused(String),
-    Checks,
-    CutOff(String),
-}
+use crate::run::{Ending, Report};
 
 /// The current chapter.
 pub struct Current {
@@ -36,7 +25,8 @@ pub struct Current {
     pub lesson: Result<Lesson, String>,
     /// The grader's text: its checks go from the plain to the hard.
     pub grader: String,
-    pub outcome: Outcome,
+    /// How the last run ended.
+    pub ending: Ending,
     pub verdict: Verdict,
     /// The part of the verdict that is about the file as it was saved last.
     pub fresh: Verdict,
@@ -62,7 +52,7 @@ impl Current {
             stub: reset::handed_out(root, chapter).ok(),
             lesson: Lesson::read(root, &chapter.name),
             grader: std::fs::read_to_string(root.join(chapter.grader())).unwrap_or_default(),
-            outcome: Outcome::NotRun,
+            ending: Ending::NotRun,
             verdict: Verdict::default(),
             fresh: Verdict::default(),
             done: BTreeSet::new(),
@@ -111,7 +101,7 @@ impl Current {
     }
 
     pub fn is_green(&self) -> bool {
-        matches!(self.outcome, Outcome::Checks)
+        matches!(self.ending, Ending::Checks)
             && self.is_whole
             && self.is_started()
             && self.verdict.next() == Next::Nothing
@@ -143,10 +133,10 @@ impl Current {
             let all = self.lesson.iter().flat_map(|lesson| &lesson.tasks).map(|task| task.number);
             left.chain(all.filter(|task| !self.done.contains(task))).min()
         };
-        match (&self.outcome, self.verdict.next()) {
-            (Outcome::Checks, Next::Task(task)) if self.is_whole || Some(task) == self.task => Some(task),
-            (Outcome::Checks, Next::Waits(wait)) if wait.chapter == self.chapter.number => Some(wait.task),
-            (Outcome::Checks, Next::Whole | Next::Nothing) if self.is_whole => None,
+        match (&self.ending, self.verdict.next()) {
+            (Ending::Checks, Next::Task(task)) if self.is_whole || Some(task) == self.task => Some(task),
+            (Ending::Checks, Next::Waits(wait)) if wait.chapter == self.chapter.number => Some(wait.task),
+            (Ending::Checks, Next::Whole | Next::Nothing) if self.is_whole => None,
             _ => self.task.or_else(lowest),
         }
     }
@@ -183,33 +173,29 @@ impl Current {
     }
 
     /// Takes over the result of a run of all checks, or of those of one task.
-    pub fn take(&mut self, report: Report, is_whole: bool) {
-        match report {
-            Report::Errors(errors) => {
-                // The task with the error is the one being worked on.
-                self.task = self.task_of(&errors).or(self.task);
-                self.outcome = Outcome::Errors(errors);
-            }
-            Report::Refused(words) => self.outcome = Outcome::Refused(words),
-            Report::Checks { verdict, n_warnings } => {
-                self.fresh.update(verdict.clone());
+    pub fn take(&mut self, report: impl Into<Report>, is_whole: bool) {
+        let Report { ending, verdict, n_warnings } = report.into();
+        self.fresh.update(verdict.clone());
+        match &ending {
+            // The task with the error is the one being worked on.
+            Ending::Errors(errors) => self.task = self.task_of(errors).or(self.task),
+            Ending::Checks => {
                 self.verdict.update(verdict);
-                (self.outcome, self.n_warnings, self.is_whole) = (Outcome::Checks, n_warnings, is_whole);
+                (self.n_warnings, self.is_whole) = (n_warnings, is_whole);
             }
-            Report::CutOff { verdict, why } => {
+            Ending::CutOff(why) => {
                 // Results about an earlier text no longer count.
-                self.fresh.update(verdict);
-                self.verdict = self.fresh.clone();
-                self.is_whole = is_whole;
+                (self.verdict, self.is_whole) = (self.fresh.clone(), is_whole);
                 let named = why.lines().find_map(|line| line.strip_prefix("error: ")?.split(' ').next());
                 let about = named.or(self.left_out().first().copied()).map(About::of);
                 if let Some(About::Task(task)) = about {
                     self.task = Some(task);
                 }
-                self.outcome = Outcome::CutOff(why);
             }
+            Ending::NotRun | Ending::Refused(_) => {}
         }
-        if is_whole && matches!(self.outcome, Outcome::Checks) {
+        self.ending = ending;
+        if is_whole && matches!(self.ending, Ending::Checks) {
             self.task = match self.verdict.next() {
                 Next::Task(task) => Some(task),
                 Next::Waits(wait) if wait.chapter == self.chapter.number => Some(wait.task),
@@ -230,14 +216,14 @@ impl Current {
 
     /// Forgets all results.
     pub fn forget(&mut self) {
-        (self.outcome, self.verdict, self.is_whole, self.task) = (Outcome::NotRun, Verdict::default(), false, None);
+        (self.ending, self.verdict, self.is_whole, self.task) = (Ending::NotRun, Verdict::default(), false, None);
         self.done.clear();
     }
 
     /// Writes the verdict into the record; false if there is none about all checks.
     pub fn write(&self, record: &mut Record) -> bool {
         record.at = Some(self.chapter.name.clone());
-        let (Ok(exercise), true, Outcome::Checks) = (&self.exercise, self.is_whole, &self.outcome) else {
+        let (Ok(exercise), true, Ending::Checks) = (&self.exercise, self.is_whole, &self.ending) else {
             return false;
         };
         let tally = |about| {

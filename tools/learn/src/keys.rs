@@ -7,8 +7,8 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use page_by_page_course::chapters::State;
 
 use crate::app::{App, Jump, View};
-use crate::current::Outcome;
 use crate::reset;
+use crate::run::Ending;
 use crate::terminal::Screen;
 
 impl App {
@@ -157,9 +157,9 @@ impl App {
             return self.turn_to(View::Compare);
         }
         let total = self.current.verdict.total();
-        self.note = Some(match (&self.current.outcome, self.current.is_started()) {
+        self.note = Some(match (&self.current.ending, self.current.is_started()) {
             (_, false) => self.not_begun("the reference is shown beside your code once that is green"),
-            (Outcome::Checks, true) if self.current.is_whole => {
+            (Ending::Checks, true) if self.current.is_whole => {
                 format!("the reference is shown once all is green; {} of {} checks are", total.green, total.of)
             }
             _ => "the reference is shown once all is green".into(),

@@ -18,8 +18,7 @@ pub fn run(root: &Path, chapter: &Chapter, limit: Duration) -> Result<ExitCode> 
     let mut current = Current { has_keys: false, ..Current::new(root, chapter) };
     if current.is_started() {
         let (sender, news) = channel();
-        let order =
-            Order { root: root.into(), chapter: chapter.number, name: chapter.name.clone(), filter: Vec::new(), limit };
+        let order = Order { root: root.into(), chapter: chapter.clone(), filter: Vec::new(), limit };
         let _run = Run::start(order, move |news| drop(sender.send(news))).map_err(|problem| anyhow!(problem))?;
         let report = news.iter().find_map(|news| if let News::Ended(report) = news { Some(report) } else { None });
         if let Some(report) = report {
@@ -33,7 +32,7 @@ pub fn run(root: &Path, chapter: &Chapter, limit: Duration) -> Result<ExitCode> 
     lines.push(blank());
     lines.extend(verdict::lines(&current, false));
     let text: String = lines.iter().map(|line| line.text().trim_end().to_string() + "\n").collect();
-    // The reader of a pipe may be gone: `cargo learn --once | head`.
+    // The reader of a pipe can be gone: `cargo learn --once | head`.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
     Ok(if current.is_green() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use page_by_page_course::cargo::{self, Environment, Handle, Line, Progress, Running, Streams, TimedOut};
-use page_by_page_course::libtest::{self, Outcome, Suite};
+use page_by_page_course::chapters::Chapter;
+use page_by_page_course::libtest::{self, Outcome};
 
 use crate::checks::{Verdict, short};
 use crate::compiler::{Build, Errors, refusals};
@@ -17,16 +18,32 @@ use crate::compiler::{Build, Errors, refusals};
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 
 /// How a run ended.
-#[derive(Clone, Debug)]
-pub enum Report {
+#[derive(Clone, Debug, Default)]
+pub enum Ending {
+    #[default]
+    NotRun,
     /// It doesn't compile.
     Errors(Errors),
     /// Nothing was compiled, for the reason that cargo or `build.rs` gave.
     Refused(String),
     /// All checks ran.
-    Checks { verdict: Verdict, n_warnings: usize },
+    Checks,
     /// Not all checks ended, for this reason.
-    CutOff { verdict: Verdict, why: String },
+    CutOff(String),
+}
+
+/// What a run has found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub ending: Ending,
+    pub verdict: Verdict,
+    pub n_warnings: usize,
+}
+
+impl From<Ending> for Report {
+    fn from(ending: Ending) -> Self {
+        Report { ending, ..Report::default() }
+    }
 }
 
 /// What a run is doing.
@@ -51,9 +68,7 @@ pub enum News {
 #[derive(Clone, Debug)]
 pub struct Order {
     pub root: PathBuf,
-    pub chapter: usize,
-    /// `ch02_flat`
-    pub name: String,
+    pub chapter: Chapter,
     /// libtest's filter: `task_1_`, or `--skip task_1_`.
     pub filter: Vec<String>,
     /// The longest time that the checks may take.
@@ -73,7 +88,7 @@ impl Run {
     /// If cargo can't be started, in a line.
     pub fn start(order: Order, send: impl Fn(News) + Send + 'static) -> Result<Run, String> {
         let mut command = cargo::cargo(&order.root, Environment::Shell);
-        command.args(["test", "--features", "solution", "--test", &order.name]);
+        command.args(["test", "--features", "solution", "--test", &order.chapter.name]);
         command.arg("--message-format=json-diagnostic-rendered-ansi");
         command.arg("--").args(&order.filter);
         cargo::with_progress(&mut command);
@@ -116,7 +131,7 @@ impl<'o> Listener<'o> {
     fn new(order: &'o Order) -> Self {
         Listener {
             order,
-            file: format!("exercises/{}.rs", order.name),
+            file: order.chapter.exercise(),
             build: Build::default(),
             printed: String::new(),
             errors: String::new(),
@@ -141,7 +156,7 @@ impl<'o> Listener<'o> {
                          doesn't end?",
                         self.order.limit.as_secs()
                     );
-                    return Report::CutOff { verdict: Verdict::of(&self.suite(), self.order.chapter), why };
+                    return Report { verdict: self.verdict(), ..Ending::CutOff(why).into() };
                 }
             }
         }
@@ -177,31 +192,33 @@ impl<'o> Listener<'o> {
         self.printed.push('\n');
     }
 
-    fn suite(&self) -> Suite {
-        libtest::suite(&self.printed)
+    fn verdict(&self) -> Verdict {
+        Verdict::of(&libtest::suite(&self.printed), self.order.chapter.number)
     }
 
     fn report(self, status: Option<ExitStatus>) -> Report {
         if self.build.finished != Some(true) {
             return match self.build.errors() {
-                Some(errors) => Report::Errors(errors),
-                None => Report::Refused(refusals(&self.errors)),
+                Some(errors) => Ending::Errors(errors).into(),
+                None => Ending::Refused(refusals(&self.errors)).into(),
             };
         }
-        let suite = self.suite();
-        let verdict = Verdict::of(&suite, self.order.chapter);
+        let suite = libtest::suite(&self.printed);
         let has_failed = suite.tests.values().any(|outcome| matches!(outcome, Outcome::Failed(_)));
         let is_success = status.is_some_and(|status| status.success());
-        if suite.ended && suite.tests.len() == suite.announced && has_failed != is_success {
-            return Report::Checks { verdict, n_warnings: self.build.n_warnings() };
-        }
-        let why = match self.last_words() {
-            words if !words.is_empty() => words,
-            _ => {
-                format!("The checks ended too early: only {} of {} have a result.", suite.tests.len(), suite.announced)
-            }
+        let ending = if suite.ended && suite.tests.len() == suite.announced && has_failed != is_success {
+            Ending::Checks
+        } else {
+            Ending::CutOff(match self.last_words() {
+                words if words.is_empty() => format!(
+                    "The checks ended too early: only {} of {} have a result.",
+                    suite.tests.len(),
+                    suite.announced
+                ),
+                words => words,
+            })
         };
-        Report::CutOff { verdict, why }
+        Report { ending, verdict: self.verdict(), n_warnings: self.build.n_warnings() }
     }
 
     /// What the checks printed when they stopped themselves: a check that never ends, or takes too much memory, is named on

@@ -6,6 +6,7 @@ use std::time::Instant;
 use page_by_page_course::cargo::{self, Environment, Line, Running, Streams, progress, with_progress};
 use page_by_page_course::chapters::Chapter;
 
+use crate::compiler::is_progress;
 use crate::text::{DIM, Paragraph, YELLOW, blank, plain, prose};
 
 /// A running command, or one that has ended. It is stopped when this is dropped.
@@ -63,7 +64,7 @@ impl Story {
                     self.doing = format!("compiling {}", progress.crates);
                 } else if text.trim_start().starts_with("Blocking ") {
                     self.doing = "waiting for another cargo".into();
-                } else if !is_of_cargo(&text) {
+                } else if !is_progress(&text) && !text.starts_with("error: process didn't exit successfully") {
                     // The reader knows the file by its own name.
                     self.errors += &(text.replace("src/../", "").replace("src\\..\\", "") + "\n");
                 }
@@ -94,13 +95,6 @@ pub fn page_by_page(root: &Path, arguments: &[String]) -> std::process::Command 
     let mut command = cargo::cargo(root, Environment::Shell);
     command.args(["run", "--features", "solution", "--"]).args(arguments);
     command
-}
-
-fn is_of_cargo(line: &str) -> bool {
-    let work = line.trim_start();
-    line.starts_with(' ')
-        && ["Compiling ", "Finished ", "Running ", "Blocking ", "Building "].iter().any(|verb| work.starts_with(verb))
-        || line.starts_with("error: process didn't exit successfully")
 }
 
 /// The arguments of the command that a chapter's page has for its code: the first `generate` after the tasks begin, or else
@@ -154,6 +148,5 @@ mod tests {
         let line = "$ cargo run --release --features solution --  generate \"One day\"  \"\" --kv  flat";
         assert_eq!(words(line).unwrap(), ["generate", "One day", "", "--kv", "flat"]);
         assert_eq!(words("$ cargo test"), None);
-        assert!(is_of_cargo("   Compiling tokenizers v1.0.0") && !is_of_cargo("prefill  5 tokens"));
     }
 }

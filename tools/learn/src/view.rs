@@ -13,9 +13,9 @@ use ratatui_core::text::Line;
 use crate::app::{App, Jump, View};
 use crate::checks::{About, Next, Tally};
 use crate::compare;
-use crate::current::{Current, Outcome};
+use crate::current::Current;
 use crate::markdown;
-use crate::run::Stage;
+use crate::run::{Ending, Stage};
 use crate::text::{self, BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, count, cut, plain, prose};
 
 /// The smallest terminal that can be used.
@@ -113,10 +113,10 @@ fn running(app: &App, stage: &Stage) -> Paragraph {
 
 fn result(current: &Current, took: Duration) -> Paragraph {
     let total = current.verdict.total();
-    let (words, style) = match &current.outcome {
-        Outcome::NotRun => return blank(),
-        Outcome::CutOff(_) => ("stopped".into(), RED),
-        Outcome::Errors(_) => ("does not compile".into(), RED),
+    let (words, style) = match &current.ending {
+        Ending::NotRun => return blank(),
+        Ending::CutOff(_) => ("stopped".into(), RED),
+        Ending::Errors(_) => ("does not compile".into(), RED),
         _ if current.is_green() => ("all green".into(), GREEN),
         _ => (format!("{} of {} green", total.green, total.of), PLAIN),
     };
@@ -134,14 +134,14 @@ fn strip(current: &Current, columns: usize) -> Line<'static> {
 fn strip_of(current: &Current, titles: bool, title_of_current: bool) -> Line<'static> {
     let task = current.current_task();
     // After a run that was cut off, checks without a result say nothing.
-    let is_cut_off = matches!(current.outcome, Outcome::CutOff(_));
+    let is_cut_off = matches!(current.ending, Ending::CutOff(_));
     let has_result = |name: &&str| current.fresh.all().any(|check| check.short() == *name);
     let left_out: Vec<About> = match is_cut_off {
         true => current.all_checks().into_iter().filter(|name| !has_result(name)).map(About::of).collect(),
         false => Vec::new(),
     };
     // If an error elsewhere blocks the build, nothing is known.
-    let is_blocked = matches!(&current.outcome, Outcome::Errors(errors) if !errors.in_file);
+    let is_blocked = matches!(&current.ending, Ending::Errors(errors) if !errors.in_file);
     let mut line = blank();
     for (about, name, title) in parts(current) {
         let mut tally = current.verdict.tally(about);
@@ -313,7 +313,7 @@ fn main(app: &App, is_compact: bool) -> Vec<Paragraph> {
     if current.is_green() {
         lines.extend(verdict::gains(app));
     }
-    if app.checking.is_stale && !matches!(current.outcome, Outcome::NotRun) {
+    if app.checking.is_stale && !matches!(current.ending, Ending::NotRun) {
         lines = lines.iter().map(|line| line.all(DIM)).collect();
         lines.splice(0..0, [prose("Before this save:", DIM)]);
     }

@@ -129,7 +129,7 @@ fn files_are_added_and_linked() {
 }
 
 #[test]
-fn a_folder_of_somebody_elses_is_left_as_it_is() {
+fn a_folder_that_holds_other_files_is_left_as_it_is() {
     let book = Book::good();
     fs::create_dir_all(book.path("mine/deep")).unwrap();
     book.write("mine/deep/letter.txt", "dear");
@@ -173,7 +173,7 @@ fn a_later_build_takes_away_its_own_files_and_no_other() {
     book.write("site/.git/HEAD", "ref");
     book.write("site/CNAME", "example.org");
     book.write("site/figures/mine.svg", "<svg/>");
-    // Somebody has been at the record: nothing outside the folder is the book's.
+    // The record was edited: nothing outside the folder is the book's.
     book.write("outside.txt", "outside");
     let record = book.read("site/.page-by-page-files");
     let outside = book.path("outside.txt").display().to_string();

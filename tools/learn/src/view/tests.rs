@@ -15,7 +15,7 @@ use crate::checks::Verdict;
 use crate::checks::tests::verdict;
 use crate::compiler::{Diagnostic, Errors};
 use crate::gains::Gains;
-use crate::run::{News, Report};
+use crate::run::{Ending, News, Report};
 
 mod results;
 
@@ -51,7 +51,7 @@ fn app(text: &str) -> App {
 }
 
 fn report(checks: &[(&str, &str)]) -> Report {
-    Report::Checks { verdict: verdict(checks), n_warnings: 1 }
+    Report { ending: Ending::Checks, verdict: verdict(checks), n_warnings: 1 }
 }
 
 const LONG: &str = "rows copied in all after extend(3) on 0 tokens: a token counts once, although its rows are copied in \
@@ -347,12 +347,12 @@ fn the_screen_in_the_book_is_what_is_drawn() {
         _ => todo,
     };
     let checks: Vec<(&str, &str)> = app.current.all_checks().into_iter().map(|name| (name, message(name))).collect();
-    let verdict = verdict(&checks);
+    let report = Report { n_warnings: 0, ..report(&checks) };
     let Ok(exercise) = &mut app.current.exercise else { panic!() };
     exercise.state = State::Begun;
     let line = shown.split("exercises/ch02_flat.rs:").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
     exercise.todos[0].line = line.expect("the line of the todo");
-    app.current.take(Report::Checks { verdict, n_warnings: 0 }, true);
+    app.current.take(report, true);
     let seconds = shown.split(" · ").nth(2).and_then(|rest| rest.split(' ').next()?.parse().ok());
     app.checking.took = Some(Duration::from_secs_f64(seconds.expect("how long it took")));
     assert_eq!(seen(&mut app, (80, shown.lines().count() as u16)), shown);

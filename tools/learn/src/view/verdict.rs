@@ -5,8 +5,9 @@ use ratatui_core::style::{Color, Style};
 use crate::app::App;
 use crate::checks::{self, About, Check, Next, Tally};
 use crate::compiler::{Diagnostic, Errors};
-use crate::current::{Current, Outcome};
+use crate::current::Current;
 use crate::markdown;
+use crate::run::Ending;
 use crate::text::{self, BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, Wrap, blank, count, plain, prose};
 
 /// The one thing to look at next. In a compact view without what the header says.
@@ -22,18 +23,18 @@ pub fn lines(current: &Current, is_compact: bool) -> Vec<Paragraph> {
     if !current.is_started() {
         return begin(current);
     }
-    let mut lines = match &current.outcome {
-        Outcome::NotRun => not_run(current),
-        Outcome::Refused(words) => {
+    let mut lines = match &current.ending {
+        Ending::NotRun => not_run(current),
+        Ending::Refused(words) => {
             let words = words.lines().map(plain);
             [prose("Nothing could be compiled.", RED), blank()].into_iter().chain(words).collect()
         }
-        Outcome::Errors(errors) => compile_errors(current, errors, 1),
-        Outcome::CutOff(why) => cut_off(current, why, 1),
-        Outcome::Checks if current.is_green() => done(current),
-        Outcome::Checks => red(current, is_compact),
+        Ending::Errors(errors) => compile_errors(current, errors, 1),
+        Ending::CutOff(why) => cut_off(current, why, 1),
+        Ending::Checks if current.is_green() => done(current),
+        Ending::Checks => red(current, is_compact),
     };
-    if current.n_warnings > 0 && matches!(current.outcome, Outcome::Checks) {
+    if current.n_warnings > 0 && matches!(current.ending, Ending::Checks) {
         let warnings = count(current.n_warnings, "warning");
         let words = format!("{warnings} in {}; `cargo check` shows them", current.chapter.exercise());
         lines.extend([blank(), prose(words, DIM)]);
@@ -393,10 +394,10 @@ pub fn gains(app: &App) -> Vec<Paragraph> {
 
 /// All failures, or all errors.
 pub fn failures(current: &Current) -> Vec<Paragraph> {
-    match &current.outcome {
-        Outcome::Errors(errors) => return compile_errors(current, errors, usize::MAX),
-        Outcome::CutOff(why) => return cut_off(current, why, usize::MAX),
-        Outcome::Checks => {}
+    match &current.ending {
+        Ending::Errors(errors) => return compile_errors(current, errors, usize::MAX),
+        Ending::CutOff(why) => return cut_off(current, why, usize::MAX),
+        Ending::Checks => {}
         _ => return lines(current, false),
     }
     let mut lines = Vec::new();

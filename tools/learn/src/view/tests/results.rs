@@ -6,18 +6,22 @@ fn error(rendered: &str, file: &str, line: usize) -> Diagnostic {
     Diagnostic { rendered: rendered.into(), is_in_file: true, file: Some(file.into()), line: Some(line) }
 }
 
+fn cut_off(checks: &[(&str, &str)], why: &str) -> Report {
+    Report { verdict: verdict(checks), ..Ending::CutOff(why.into()).into() }
+}
+
 #[test]
 fn the_first_error_of_the_compiler_comes_first() {
     let shown = vec![error("\x1b[91merror\x1b[0m: one", "x", 1), error("error: two", "x", 1)];
     let errors = Errors { shown, elsewhere: 3, in_file: true };
     for size in SIZES {
         let mut app = app("task 1");
-        app.current.take(Report::Errors(errors.clone()), false);
+        app.current.take(Ending::Errors(errors.clone()), false);
         holds(&mut app, size, &["error: one", "1 more error not shown (a shows it)"]);
         assert!(!seen(&mut app, size).contains("two"));
         press(&mut app, "a");
         holds(&mut app, size, &["error: one", "error: two", "3 errors elsewhere"]);
-        app.current.take(Report::Errors(Errors { in_file: false, ..errors.clone() }), false);
+        app.current.take(Ending::Errors(Errors { in_file: false, ..errors.clone() }), false);
         app.pressed(KeyCode::Esc);
         holds(&mut app, size, &["finds no error in exercises/ch02_flat.rs"]);
     }
@@ -30,7 +34,7 @@ fn an_error_elsewhere_leaves_nothing_green() {
         error("error: in a solution", "solutions/ch07_rewind.rs", 61),
         error("error: in chapter 1", "exercises/ch01_recompute.rs", 61),
     ];
-    app.current.take(Report::Errors(Errors { shown, elsewhere: 0, in_file: false }), false);
+    app.current.take(Ending::Errors(Errors { shown, elsewhere: 0, in_file: false }), false);
     let words = "Chapter 1 does not compile: exercises/ch01_recompute.rs:61 It is compiled together with this one. p opens it. \
                  error: in chapter 1 1 more error not shown (a shows it)";
     holds(&mut app, (80, 24), &[words]);
@@ -44,15 +48,15 @@ fn an_error_elsewhere_leaves_nothing_green() {
 fn a_run_that_was_cut_off_shows_why_and_the_first_failure() {
     for size in SIZES {
         let mut app = app("task 1");
-        let why = "still running after 9 seconds".into();
-        app.current.take(Report::CutOff { verdict: verdict(&[("task_1_a", "")]), why }, true);
+        let why = "still running after 9 seconds";
+        app.current.take(cut_off(&[("task_1_a", "")], why), true);
         holds(&mut app, size, &["Not all checks came to an end", "still running after 9 seconds", "▸ 1", "· 2"]);
         assert!(!app.current.is_green());
     }
     let why = "failed: checks::task_2_b: later\n  expected: 1\n\nfailed: checks::task_1_a: does the loop end?\n  yours: 2\n\n\
                error: checks::task_2_c asks for 9 bytes more,\nand more";
     let mut app = app("task 1");
-    app.current.take(Report::CutOff { verdict: Verdict::default(), why: why.into() }, true);
+    app.current.take(Ending::CutOff(why.into()), true);
     let words = "Not all checks came to an end. task_2_c asks for 9 bytes more, and more ✗ task_1_a does the loop end? \
                  yours: 2 1 more red check not shown (a shows it)";
     holds(&mut app, (80, 24), &[words]);
@@ -70,7 +74,7 @@ fn results_before_a_run_that_was_cut_off_no_longer_count() {
                 .into();
         (app.current.task, app.current.fresh) = (Some(2), Verdict::default());
         app.checking.took = Some(Duration::from_secs(61));
-        app.current.take(Report::CutOff { verdict: verdict(&[("task_1_a", "")]), why: why.into() }, is_whole);
+        app.current.take(cut_off(&[("task_1_a", "")], why), is_whole);
         let names = match is_whole {
             true => "These did not finish: task_2_gather_lends, whole_story",
             false => "This one did not finish: task_2_gather_lends",
@@ -103,7 +107,7 @@ fn a_task_stays_current_until_its_checks_are_green() {
     let Ok(exercise) = &mut app.current.exercise else { panic!() };
     exercise.text = "use x;\nfn a() {\n    1\n}\n".into();
     let errors =
-        |line| Report::Errors(Errors { shown: vec![error("error: x", "x", line)], elsewhere: 0, in_file: true });
+        |line| Ending::Errors(Errors { shown: vec![error("error: x", "x", line)], elsewhere: 0, in_file: true });
     app.current.take(errors(1), false);
     assert_eq!(app.current.current_task(), None);
     app.current.take(errors(3), false);
