@@ -3,16 +3,15 @@
 //! The options are read from `--help`, so that a new one takes part by itself. A new command asks for a line in
 //! [`quick`].
 
-use std::fs::File;
 use std::io::{Read, Seek};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::checkpoints::Folder;
 use serde_json::json;
 
-const PROGRAM: &str = crate::program::PROGRAM;
+use crate::checkpoints::Folder;
+use crate::program::{limited, ok};
 
 const VALUES: [&str; 14] = [
     "0",
@@ -32,11 +31,11 @@ const VALUES: [&str; 14] = [
     "many",
 ];
 
-/// What is named by these is no number: a file, a word.
+/// The names of values that are files or words.
 const NO_NUMBERS: [&str; 8] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE", "TEXT", "TRACE"];
 
-/// For how long a run may go on before it counts as hanging. Runs take a fraction of a second on a machine that is idle.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A run that takes longer counts as hanging. Runs take a fraction of a second on a machine that is idle.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few positions.
 fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
@@ -110,12 +109,12 @@ fn quick(command: &[String]) -> &'static [&'static [&'static str]] {
 }
 
 /// An option that takes a value, with the value's name: `--seed`, `S`.
-type Flag = (String, String);
+pub type Flag = (String, String);
 
 /// All commands that do something, and the options of each that take a value.
-fn commands(command: Vec<String>) -> Vec<(Vec<String>, Vec<Flag>)> {
-    let output = Command::new(PROGRAM).args(&command).arg("-h").output().unwrap();
-    let help = String::from_utf8(output.stdout).unwrap();
+pub fn commands(command: Vec<String>) -> Vec<(Vec<String>, Vec<Flag>)> {
+    let help: Vec<&str> = command.iter().map(String::as_str).chain(["-h"]).collect();
+    let help = ok(&help).stdout;
     // The commands come first, whatever their headings are: two spaces and a name.
     let listed =
         help.lines().take_while(|line| !line.starts_with("Options:")).filter_map(|line| line.strip_prefix("  "));
@@ -142,16 +141,9 @@ fn whole_grid() -> bool {
 /// What is wrong with a run, if anything is.
 fn trouble(arguments: &[String]) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
-    let mut command = if cfg!(target_os = "linux") {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "ulimit -v 2097152; exec \"$0\" \"$@\"", PROGRAM]);
-        shell
-    } else {
-        Command::new(PROGRAM)
-    };
     let mut stderr = tempfile::tempfile().unwrap();
-    let streams: [File; 2] = [tempfile::tempfile().unwrap(), stderr.try_clone().unwrap()];
-    let [out, err] = streams.map(Stdio::from);
+    let [out, err] = [tempfile::tempfile().unwrap(), stderr.try_clone().unwrap()].map(Stdio::from);
+    let mut command = limited("-v 2097152");
     command.args(arguments).current_dir(place.path()).env("RAYON_NUM_THREADS", "1");
     let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
     let start = Instant::now();
@@ -159,10 +151,10 @@ fn trouble(arguments: &[String]) -> Option<String> {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > LONGEST {
             child.kill().unwrap();
             child.wait().unwrap();
-            return Some(format!("still running after {PATIENCE:?}"));
+            return Some(format!("still running after {LONGEST:?}"));
         }
         std::thread::sleep(Duration::from_millis(2));
     };
@@ -197,17 +189,10 @@ fn no_number_in_any_option_makes_it_panic_or_hang() {
         }
     }
     assert!(runs.len() > 500, "only {} runs: are the options still found in --help?", runs.len());
-    for option in [
-        "--threads=",
-        "--page-size=",
-        "--temperature=",
-        "--lengths=",
-        "--draft-lens=",
-        "--tokens=",
-        "--samples=",
-        "--beams=",
-    ] {
-        assert!(runs.iter().flatten().any(|argument| argument.starts_with(option)), "{option}");
+    let options =
+        ["--threads", "--page-size", "--temperature", "--lengths", "--draft-lens", "--tokens", "--samples", "--beams"];
+    for option in options.map(|option| format!("{option}=")) {
+        assert!(runs.iter().flatten().any(|argument| argument.starts_with(&option)), "{option}");
     }
     // 5 shares no factor with the number of values: each option meets some of them.
     let runs: Vec<&Vec<String>> = runs.iter().step_by(if whole_grid() { 1 } else { 5 }).collect();

@@ -1,4 +1,6 @@
-//! The program's tests: each starts it as people do. `cargo test --package page-by-page-cli --features solution --test cli`.
+//! The program's tests: each starts it as people do. Most are scripts, see `script.rs`.
+//!
+//! `cargo test --package page-by-page-cli --features solution --test cli`.
 
 #[macro_use]
 #[path = "../support/mod.rs"]
@@ -14,23 +16,16 @@ mod hostile;
 mod program;
 
 mod batch;
-mod bench_attention;
-
 mod commands;
-mod drafts;
-mod errors;
 mod flags;
 mod gains;
-mod generate;
 mod page_file;
-mod row_formats;
-mod samples;
+mod refusals;
+mod reports;
 mod saved_cache;
-mod several;
-mod simulation;
+mod script;
 mod stories;
 mod talking;
-mod workload;
 
 /// These tests run on the reference: they stand on no chapter of a reader's.
 mod whose_code {

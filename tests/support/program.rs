@@ -2,7 +2,8 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -16,6 +17,11 @@ pub struct Run {
 }
 
 impl Run {
+    pub fn of(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
     /// The one JSON object on standard output.
     #[track_caller]
     pub fn json(&self) -> Value {
@@ -38,15 +44,46 @@ pub fn spawn(arguments: &[&str]) -> Child {
 
 /// A run with this on standard input.
 pub fn run_with(arguments: &[&str], input: &[u8]) -> Run {
-    let mut child = spawn(arguments);
+    finish(spawn(arguments), input)
+}
+
+/// What comes of a run that gets this on standard input.
+pub fn finish(mut child: Child, input: &[u8]) -> Run {
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // Beside, as results may fill their pipe while lines are still written. Who is refused does not read.
+    // In a thread, because results can fill their pipe while lines are still written. A program that refuses reads nothing.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
-    let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
-    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    Run::of(output)
+}
+
+/// The program with one of the shell's limits, where the system has it: `-v 1048576` is a GiB of address space, and `-f 100`
+/// are files of at most 100 blocks, as on a disk that is full.
+pub fn limited(limit: &str) -> Command {
+    if cfg!(target_os = "linux") || cfg!(unix) && limit.starts_with("-f") {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("trap '' XFSZ; ulimit {limit}; exec \"$0\" \"$@\""), PROGRAM]);
+        return shell;
+    }
+    Command::new(PROGRAM)
+}
+
+/// The exit code of a program that is about to end; `None` if a signal has ended it.
+#[track_caller]
+pub fn wait(child: &mut Child) -> Option<i32> {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        if begin.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("still running");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A run with nothing on standard input.
@@ -57,8 +94,7 @@ pub fn run(arguments: &[&str]) -> Run {
 /// A run in this folder, with nothing on standard input.
 pub fn run_in(folder: &Path, arguments: &[&str]) -> Run {
     let output = Command::new(PROGRAM).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).expect("text in UTF-8");
-    Run { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    Run::of(output)
 }
 
 /// A run that must succeed.

@@ -1,0 +1,165 @@
+//! What each command prints and counts, as scripts; and how the numbers are related that are measured, and so in no script.
+
+use serde_json::{Value, json};
+
+use crate::checkpoints::Folder;
+use crate::program::ok;
+use crate::refusals::overflowing;
+use crate::script::Script;
+
+fn story_with(file: &str, field: &str, value: Value) -> Folder {
+    let folder = Folder::copy_of("storyteller");
+    folder.set(file, field, value);
+    folder
+}
+
+#[test]
+fn one_prompt() {
+    let nothing = Folder::copy_of("storyteller-draft");
+    std::fs::remove_file(nothing.file("generation_config.json")).unwrap();
+    let half = Folder::copy_of("storyteller-draft");
+    half.write("generation_config.json", r#"{"temperature": 0.5, "top_k": 20, "top_p": 1.0}"#);
+    let third = ok(&["generate", "--json"]).json()["tokens"]["generated"][2].clone();
+    Script::new()
+        .model("models/asks-for-nothing", &nothing)
+        .model("models/asks-for-half", &half)
+        .model("models/ends-early", &story_with("generation_config.json", "eos_token_id", json!([0, third])))
+        .model("models/16-positions", &story_with("config.json", "max_position_embeddings", json!(16)))
+        .model("models/overflowing", &overflowing("storyteller-draft"))
+        .check("generate");
+}
+
+#[test]
+fn several_prompts() {
+    Script::new().file("prompts.txt", b"\xEF\xBB\xBFThe king had\r\n\n   \nOne day").check("several");
+}
+
+#[test]
+fn samples_and_beams() {
+    Script::new().check("samples");
+}
+
+#[test]
+fn drafts() {
+    Script::new().check("drafts");
+}
+
+#[test]
+fn saved_caches() {
+    let other = Folder::copy_of("storyteller");
+    other.change_tensor("model.layers.3.self_attn.k_proj.weight", |tensor| tensor.data[100] ^= 1);
+    Script::new()
+        .file("Once upon a time.txt", "Once upon a time")
+        .model("models/one-bit-differs", &other)
+        .check("saved");
+}
+
+#[test]
+fn benchmarks() {
+    Script::new().check("bench");
+}
+
+#[test]
+fn workloads() {
+    Script::new().check("workload");
+}
+
+#[test]
+fn batches() {
+    let line = |more: &str| format!("{{\"prompt\": \"Once upon a time there was a king who had {more}}}\n");
+    let lines = [
+        line("three sons\", \"max_new_tokens\": 40"),
+        line("three sons\", \"max_new_tokens\": 30, \"seed\": 7"),
+        line("a horse\", \"max_new_tokens\": 25"),
+    ];
+    let script = Script::new().file("lines.jsonl", lines.concat()).file("out.jsonl", "old");
+    script.check("batch");
+    assert_eq!(script.files(), ["lines.jsonl", "out.jsonl"]);
+}
+
+#[test]
+fn stories_typed_line_by_line() {
+    let short = story_with("config.json", "max_position_embeddings", json!(40));
+    Script::new().model("models/40-positions", &short).check("story");
+}
+
+#[test]
+fn simulations() {
+    let steps = Script::new().check("simulate");
+    let planted = steps.iter().find(|step| step.command == "simulate --planted cancel-leaks").expect("the script");
+    let again = planted.run.stdout.lines().last().and_then(|line| line.split_once("solution -- ")).expect("a command");
+    assert_eq!(ok(&again.1.split(' ').collect::<Vec<_>>()).stdout, planted.run.stdout, "the seed replays it");
+}
+
+/// The numbers that a benchmark leaves in a file, and the table that it prints.
+#[track_caller]
+fn measured(bench: &[&str]) -> (Value, String) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let table = ok(&[&["bench"], bench, &["--json", file.path().to_str().unwrap()]].concat()).stdout;
+    (serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap(), table)
+}
+
+/// What the tables print beside each other belongs together, whatever it is on this machine.
+#[test]
+fn measured_numbers_belong_together() {
+    let (engine, shown) = measured(&["engine", "--model", "storyteller-draft", "--seconds", "0"]);
+    assert!(shown.contains("each token reads 1,179,648 bytes of weights"), "{shown}");
+    let median = |name: &str| engine[name]["median"].as_f64().unwrap();
+    let is =
+        |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9, "{found}, {expected}: {engine}");
+    is(median("decode_share_of_sum"), median("decode_gb_per_second") / median("sum_gb_per_second"));
+    is(median("decode_gb_per_second"), median("decode_tokens_per_second") * 1_179_648.0 / 1e9);
+    assert_eq!((engine["prefill_tokens"].as_u64(), engine["prefills"].as_u64()), (Some(512), Some(3)));
+
+    let (append, _) = measured(&["append", "--tokens", "64,256", "--page-size", "4"]);
+    for pair in append.as_array().unwrap().chunks(2) {
+        let [first, second] = [0, 1].map(|place| pair[place]["seconds_per_token"].as_f64().unwrap());
+        assert_eq!(pair[0]["times_the_first"], 1.0);
+        is(pair[1]["times_the_first"].as_f64().unwrap(), second / first);
+    }
+}
+
+#[test]
+fn reading_pages_from_a_disk_is_compared_with_computing_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let in_folder = format!("--folder={}", folder.path().display());
+    let (numbers, _) = measured(&["disk", "--tokens=65", "--turns=2", &in_folder]);
+    let counted = ["pages", "row_bytes", "record_bytes"].map(|name| numbers[name].as_u64().unwrap());
+    assert_eq!(counted, [4, 16 * 3_072, 49_240]);
+    for part in ["compute", "write", "read", "check_and_copy"] {
+        assert!(numbers["milliseconds_per_page"][part].as_f64().unwrap() > 0.0, "{numbers}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the file of pages is removed");
+}
+
+#[test]
+fn the_share_accepted_is_near_the_share_to_expect() {
+    // Of one prompt: enough to tell the rules apart, and the seed fixes what is counted.
+    let bench =
+        ["speculation", "--draft-lens=2", "--temperature=0.8", "--prompts=Once upon a time", "--max-new-tokens=100"];
+    let [(sampled, table), (matched, other_table)] =
+        ["sample", "match"].map(|rule| measured(&[&bench[..], &["--accept", rule]].concat()));
+    let run = &sampled["runs"][1];
+    let [share, to_expect] = ["acceptance_rate", "rate_to_expect"].map(|name| run[name].as_f64().unwrap());
+    assert!(share > 0.2 && (share - to_expect).abs() < 0.08, "{share} accepted, {to_expect} to expect");
+    assert!(table.contains("to expect") && table.contains(&format!("{:.1} %", 100.0 * to_expect)), "{table}");
+    assert!(!other_table.contains("to expect") && matched["runs"][1].get("rate_to_expect").is_none(), "{other_table}");
+    assert!(matched["runs"][1]["acceptance_rate"].as_f64().unwrap() < share, "the sample rule accepts more");
+}
+
+#[test]
+fn an_online_softmax_has_different_bits_and_nearly_the_same_numbers() {
+    let (numbers, _) = measured(&["attention", "--seconds", "0", "--contexts", "1,300"]);
+    let differences = numbers["online_softmax"].as_array().unwrap();
+    assert_eq!(differences.len(), 6);
+    for difference in differences {
+        let (largest, different) = (difference["largest"].as_f64().unwrap(), difference["different"].as_u64().unwrap());
+        match difference["tokens"] == 1 {
+            true => assert_eq!((largest, different), (0.0, 0), "one position has the weight 1"),
+            false => assert!((1e-9..1e-6).contains(&largest) && different > 0, "{difference}"),
+        }
+    }
+    let (numbers, _) = measured(&["attention", "--seconds", "0", "--attention", "paged"]);
+    let tokens = numbers["steps"].as_array().unwrap().iter().map(|step| step["tokens"].as_u64().unwrap());
+    assert_eq!(tokens.collect::<Vec<_>>(), [256, 256, 1023, 1023], "the lengths that the model has positions for");
+}

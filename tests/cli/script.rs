@@ -1,0 +1,237 @@
+//! Scripts: commands and what they print, one file each in `scripts/`.
+//!
+//! ```text
+//! # Lines like this one stay as they are.
+//! $ generate --prompts - --max-new-tokens 3
+//! 0> One day
+//! 1> text 1
+//! 1> One day a man was
+//! 2> error: …
+//! exit 1
+//! ```
+//!
+//! `$` starts the program, in a folder of the script's own; the other lines are its streams, by their numbers, and its exit
+//! code where that is not 0. `$ show FILE` prints a file of that folder. A test runs every command of its file again and
+//! compares. To add a command, write its line and accept the new file as in `.cargo/config.toml`.
+//!
+//! What is measured is a `#`: times and rates, and every fraction that a benchmark prints or leaves in `times.json`.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::checkpoints::Folder;
+use crate::program::{PROGRAM, Run, finish, limited};
+use crate::support::keeping::assert_snapshots_are_kept;
+
+/// What stands after a number that is measured.
+const UNITS: [&str; 5] = ["ms", "s", "tokens/s", "threads", "thread"];
+
+/// A folder to run commands in, and the names of model folders elsewhere.
+pub struct Script {
+    place: TempDir,
+    models: Vec<(&'static str, String)>,
+    is_limited: bool,
+}
+
+/// A command of a script, and how it went.
+pub struct Step {
+    pub command: String,
+    pub run: Run,
+}
+
+impl Script {
+    pub fn new() -> Self {
+        Script { place: tempfile::tempdir().unwrap(), models: Vec::new(), is_limited: false }
+    }
+
+    /// With this file in its folder.
+    pub fn file(self, name: &str, content: impl AsRef<[u8]>) -> Self {
+        std::fs::write(self.place.path().join(name), content).unwrap();
+        self
+    }
+
+    /// In the script's commands and its output, `name` stands for this folder.
+    pub fn model(mut self, name: &'static str, folder: &Folder) -> Self {
+        self.models.push((name, folder.path().into()));
+        self
+    }
+
+    /// Every command gets 1 GiB of address space at most, where the system can limit it, and one thread.
+    pub fn in_a_gibibyte(mut self) -> Self {
+        self.is_limited = true;
+        self
+    }
+
+    /// Runs all commands of `scripts/NAME.snap` and compares what they print with the file.
+    #[track_caller]
+    pub fn check(&self, name: &str) -> Vec<Step> {
+        assert_snapshots_are_kept();
+        let folder = crate::support::root().join("tests/cli/scripts");
+        let (steps, transcript) = self.play(&read(folder.join(format!("{name}.snap"))));
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_path(folder);
+        settings.set_prepend_module_to_snapshot(false);
+        settings.set_omit_expression(true);
+        settings.bind(|| insta::assert_snapshot!(name, transcript));
+        assert!(!steps.is_empty(), "{name} has no command");
+        steps
+    }
+
+    /// The names in its folder, in order.
+    pub fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.place.path()).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn play(&self, script: &str) -> (Vec<Step>, String) {
+        let (mut steps, mut transcript) = (Vec::new(), String::new());
+        let mut lines = script.lines().filter(|line| !is_output(line)).peekable();
+        while let Some(line) = lines.next() {
+            transcript += &format!("{line}\n");
+            let Some(command) = line.strip_prefix("$ ") else { continue };
+            let mut input = String::new();
+            while let Some(line) = lines.next_if(|line| line.starts_with("0>")) {
+                transcript += &format!("{line}\n");
+                input += &format!("{}\n", line[2..].strip_prefix(' ').unwrap_or_default());
+            }
+            let run = self.run(command, &input);
+            transcript += &self.rendered(command, &run);
+            steps.push(Step { command: command.into(), run });
+        }
+        (steps, transcript)
+    }
+
+    fn run(&self, command: &str, input: &str) -> Run {
+        if let Some(file) = command.strip_prefix("show ") {
+            let stdout = std::fs::read_to_string(self.place.path().join(file)).expect(file);
+            return Run { code: Some(0), stdout, stderr: String::new() };
+        }
+        let mut program = if self.is_limited { limited("-v 1048576") } else { Command::new(PROGRAM) };
+        program.current_dir(self.place.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if self.is_limited {
+            program.env("RAYON_NUM_THREADS", "1");
+        }
+        finish(program.args(self.words(command)).spawn().unwrap(), input.as_bytes())
+    }
+
+    /// The arguments of a command line: words, or what stands between quotation marks.
+    fn words(&self, command: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        for (place, part) in command.split('"').enumerate() {
+            match place % 2 {
+                0 => words.extend(part.split_whitespace().map(String::from)),
+                _ => words.push(part.into()),
+            }
+        }
+        for (name, path) in &self.models {
+            words.iter_mut().for_each(|word| *word = word.replace(name, path));
+        }
+        words
+    }
+
+    /// What a run has printed, without what is never the same twice.
+    fn rendered(&self, command: &str, run: &Run) -> String {
+        let is_measured = is_measured(command);
+        let mut rendered = String::new();
+        for (number, text) in [(1, &run.stdout), (2, &run.stderr)] {
+            let mut text = text.replace(self.place.path().to_str().unwrap(), "PLACE");
+            for (name, path) in &self.models {
+                text = text.replace(path, name);
+            }
+            let lines = in_json(&text, is_measured)
+                .unwrap_or_else(|| text.lines().map(|line| without_times(line, is_measured)).collect());
+            for line in lines {
+                rendered += &format!("{}\n", format!("{number}> {line}").trim_end());
+            }
+        }
+        if run.code != Some(0) {
+            rendered += &format!("exit {}\n", run.code.map_or("by a signal".into(), |code| code.to_string()));
+        }
+        rendered
+    }
+}
+
+/// Whether a command's fractions are times, or come from times.
+fn is_measured(command: &str) -> bool {
+    let counts_only = ["waste", "fragmentation", "samples", "formats", "workload"];
+    match command.strip_prefix("bench ") {
+        Some(bench) => !counts_only.iter().any(|counted| bench.starts_with(counted)),
+        None => command == "show times.json",
+    }
+}
+
+fn is_output(line: &str) -> bool {
+    ["1>", "2>", "exit "].iter().any(|start| line.starts_with(start))
+}
+
+/// A snapshot without insta's lines above it.
+fn read(file: PathBuf) -> String {
+    let snapshot = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let snapshot = snapshot.replace("\r\n", "\n");
+    snapshot.splitn(3, "---\n").nth(2).expect("insta's header").into()
+}
+
+/// Objects with a line for each of their fields; `None` if this is no JSON.
+fn in_json(text: &str, is_measured: bool) -> Option<Vec<String>> {
+    let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
+    let values = values.ok().filter(|values| values.iter().any(|value| value.is_object() || value.is_array()))?;
+    let mut lines = Vec::new();
+    for mut value in values {
+        steady(&mut value, is_measured);
+        match value {
+            Value::Object(fields) => lines.extend(fields.iter().map(|(name, value)| format!("{name}: {value}"))),
+            Value::Array(items) => lines.extend(items.iter().map(Value::to_string)),
+            other => lines.push(other.to_string()),
+        }
+    }
+    Some(lines)
+}
+
+/// Rounds fractions, and leaves out those that are measured.
+fn steady(value: &mut Value, is_measured: bool) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let is_time = name == "timings" || name.contains("second");
+                match name.as_str() {
+                    "threads" => *value = "#".into(),
+                    _ => steady(value, is_measured || is_time),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|value| steady(value, is_measured)),
+        Value::Number(number) if number.is_f64() => {
+            *value = match is_measured {
+                true => "#".into(),
+                false => format!("{:.4}", number.as_f64().unwrap()).into(),
+            };
+        }
+        _ => {}
+    }
+}
+
+/// A line with `#` for each number that is measured: those before a unit, and in a benchmark fractions and the last column.
+fn without_times(line: &str, is_measured: bool) -> String {
+    let is_number = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_digit()) && word.chars().all(|c| c.is_ascii_digit() || ",.e-".contains(c))
+    };
+    // The width of a measured column is never the same twice either.
+    let words: Vec<&str> = match is_measured {
+        true => line.split_whitespace().collect(),
+        false => line.split(' ').collect(),
+    };
+    let mut steady = Vec::new();
+    for (place, word) in words.iter().enumerate() {
+        let after = words[place + 1..].join(" ");
+        let has_unit = UNITS.iter().any(|unit| after.split([' ', ',', ';']).next() == Some(unit));
+        let is_time = has_unit || after.starts_with("MiB of memory are available");
+        let is_fraction = is_measured && (word.contains('.') || after.is_empty());
+        steady.push(if is_number(word) && (is_time || is_fraction) { "#" } else { word });
+    }
+    steady.join(" ")
+}
