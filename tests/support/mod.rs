@@ -33,6 +33,7 @@ pub mod asking;
 pub mod attention;
 pub mod dense;
 pub mod disk;
+pub mod drafts;
 pub mod in_place;
 pub mod keeping;
 pub mod limits;

@@ -12,7 +12,7 @@ use super::limits;
 /// What happened, in order; shared by the models of one run.
 pub type Log = Rc<RefCell<Vec<String>>>;
 
-/// The logits after a text.
+/// The logits after a sequence.
 type Answer<'s> = Box<dyn Fn(&[u32]) -> Vec<f32> + 's>;
 
 /// What a model may say that refuses to read: every kind of [`StepError`], and two of [`CacheError`]. The last comes after
@@ -36,7 +36,7 @@ pub fn refusals_to_read(n: usize, room: usize) -> Vec<StepError> {
     ]
 }
 
-/// A model that knows the logits after every text, and remembers what it has read.
+/// A model that knows the logits after every sequence, and remembers what it has read.
 pub struct Script<'s> {
     name: &'static str,
     answer: Answer<'s>,
@@ -46,6 +46,8 @@ pub struct Script<'s> {
     /// What it says where there is no room, in place of [`CacheError::OutOfSlots`]. After [`StepError::NotFinite`] it
     /// remembers the tokens all the same, as the engine's models do.
     pub refusal: Option<StepError>,
+    /// What it says to the next question, once.
+    pub refuses_once: Option<StepError>,
     /// What it says when it is to forget tokens; without it, it forgets them.
     pub stuck: Option<CacheError>,
     /// Questions that it answers; one more ends the check, as a loop that forgets to append would ask for ever.
@@ -55,27 +57,42 @@ pub struct Script<'s> {
 }
 
 impl<'s> Script<'s> {
-    /// A model that gives `answer(text)`, logits of `[vocab_size]`, after each text.
+    /// A model that gives `answer(tokens)`, logits of `[vocab_size]`, after each sequence.
     pub fn new(name: &'static str, log: &Log, answer: impl Fn(&[u32]) -> Vec<f32> + 's) -> Self {
         let (answer, read, log) = (Box::new(answer), Vec::new(), log.clone());
-        let (room, refusal, stuck, most_questions) = (usize::MAX, None, None, 1000);
-        Script { name, answer, read, room, refusal, stuck, most_questions, questions: 0, log }
+        let (room, most_questions) = (usize::MAX, 1000);
+        let (refusal, refuses_once, stuck) = (None, None, None);
+        Script { name, answer, read, room, refusal, refuses_once, stuck, most_questions, questions: 0, log }
     }
 
-    /// A model that always wants one token next: that of `next(text)`, out of `vocab_size`.
+    /// A model that always wants one token next: that of `next(tokens)`, out of `vocab_size`.
     pub fn certain(name: &'static str, log: &Log, vocab_size: usize, next: impl Fn(&[u32]) -> u32 + 's) -> Self {
-        Script::new(name, log, move |text| one_hot(next(text), vocab_size))
+        Script::new(name, log, move |tokens| one_hot(next(tokens), vocab_size))
     }
 
-    /// Reads a text, which it remembers then; before a check begins.
-    pub fn reads(&mut self, text: &[u32]) {
-        self.read = text.to_vec();
+    /// Reads a sequence, which it remembers then; before a check begins.
+    pub fn reads(&mut self, tokens: &[u32]) {
+        self.read = tokens.to_vec();
     }
 
     /// The tokens that it remembers.
     pub fn read(&self) -> &[u32] {
         &self.read
     }
+}
+
+/// Ids beyond 16 bits, and how many ids there are. Cut to 16 bits they would be 5 and 4463.
+pub const LARGE: [u32; 2] = [65_541, 69_999];
+pub const LARGE_VOCAB: usize = 70_000;
+
+/// The next token of a fixed sequence: the one after `tokens`. After its end comes token 11.
+pub fn next_of<'t>(whole: &'t [u32]) -> impl Fn(&[u32]) -> u32 + 't {
+    |tokens| whole.get(tokens.len()).copied().unwrap_or(11)
+}
+
+/// Tokens, or only their number if they are many.
+fn told(tokens: &[u32]) -> String {
+    if tokens.len() > 20 { format!("{} tokens", tokens.len()) } else { format!("{tokens:?}") }
 }
 
 /// Logits that make one token the likeliest.
@@ -101,14 +118,17 @@ impl RewindableModel for Script<'_> {
         self.questions += 1;
         assert!(
             self.questions <= self.most_questions,
-            "the {name} was asked {} times, at last what follows a text of {} tokens: does the text grow, and does the loop end?",
+            "the {name} was asked {} times, at last what follows a sequence of {} tokens: does the sequence grow, and does the loop end?",
             self.questions,
             tokens.len()
         );
+        if let Some(refusal) = self.refuses_once.take() {
+            return Err(refusal);
+        }
         let same = self.read.iter().zip(tokens).take_while(|(read, token)| read == token).count();
         let why = match same {
-            0 => "a model is always given the whole text, what it remembers too",
-            _ if same == tokens.len() => "it remembers more than this text, or was not given all of it",
+            0 => "a model is always given the whole sequence, what it remembers too",
+            _ if same == tokens.len() => "it remembers more than this sequence, or was not given all of it",
             _ => "it remembers tokens that were not accepted",
         };
         assert!(
@@ -134,7 +154,7 @@ impl RewindableModel for Script<'_> {
             }
             return Err(CacheError::OutOfSlots { needed: new_tokens.len(), free, capacity }.into());
         }
-        self.log.borrow_mut().push(format!("{name} reads {new_tokens:?}, answers after the last {n}"));
+        self.log.borrow_mut().push(format!("{name} reads {}, answers after the last {n}", told(new_tokens)));
         self.read = tokens.to_vec();
         Ok((tokens.len() - n..tokens.len()).map(|last| (self.answer)(&tokens[..last + 1])).collect())
     }
@@ -144,12 +164,10 @@ impl RewindableModel for Script<'_> {
         if n > len {
             return Err(CacheError::PastTheStart { n, len });
         }
-        if n > 0 {
-            if let Some(refusal) = &self.stuck {
-                return Err(refusal.clone());
-            }
-            self.log.borrow_mut().push(format!("{} forgets {:?}", self.name, &self.read[len - n..]));
+        if let Some(refusal) = self.stuck.as_ref().filter(|_| n > 0) {
+            return Err(refusal.clone());
         }
+        self.log.borrow_mut().push(format!("{} forgets {}", self.name, told(&self.read[len - n..])));
         self.read.truncate(len - n);
         Ok(())
     }
