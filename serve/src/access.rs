@@ -8,15 +8,14 @@
 //! - *The type.* A body must be declared as JSON, which a web page can't do for a server other than its own.
 //! - *The size.* A body has a limited number of bytes and a limited time to arrive.
 
-use std::future::poll_fn;
 use std::hint::black_box;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use axum::http::{HeaderMap, Request, StatusCode, Uri};
+use futures_util::StreamExt;
 use tokio::time::timeout;
 
 use super::refusal::Refusal;
@@ -126,18 +125,16 @@ pub async fn body(request: Request<Body>, at_most: usize, within: Duration) -> R
     })
 }
 
-async fn read(mut body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
+async fn read(body: Body, at_most: usize) -> Result<Vec<u8>, Refusal> {
     let read_to_end = at_most.saturating_mul(READ_TO_END);
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    let (mut bytes, mut len) = (Vec::new(), 0);
+    let (mut chunks, mut bytes, mut len) = (body.into_data_stream(), Vec::new(), 0);
     while declared <= read_to_end && len <= read_to_end {
-        let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await else { break };
-        let broken = |_| Refusal::new(StatusCode::BAD_REQUEST, None, "the body is incomplete");
-        if let Ok(data) = frame.map_err(broken)?.into_data() {
-            len += data.len();
-            if len <= at_most {
-                bytes.extend_from_slice(&data);
-            }
+        let Some(chunk) = chunks.next().await else { break };
+        let chunk = chunk.map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, None, "the body is incomplete"))?;
+        len += chunk.len();
+        if len <= at_most {
+            bytes.extend_from_slice(&chunk);
         }
     }
     if declared.max(len) > at_most {

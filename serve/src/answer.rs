@@ -9,11 +9,19 @@
 //!   data: [DONE]
 //! ```
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 
+use axum::response::sse::Event as SentEvent;
+use futures_util::stream::{self, Stream};
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::spawn_blocking;
 
-use super::messages::{Finished, Piece};
+use super::messages::{Event, Finished, Piece};
+use super::refusal::Refusal;
 use page_by_page::decode::scoring::Likely;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -34,6 +42,23 @@ impl Kind {
             Kind::Chat => "messages",
         }
     }
+
+    /// The field of the answer with the output, in a chunk or in the whole.
+    fn content(self, is_chunk: bool) -> &'static str {
+        match self {
+            Kind::Completion => "text",
+            Kind::Chat if is_chunk => "delta",
+            Kind::Chat => "message",
+        }
+    }
+
+    /// Tokens generated at most where the request sets no limit.
+    pub fn default_max_tokens(self) -> usize {
+        match self {
+            Kind::Completion => 16,
+            Kind::Chat => usize::MAX,
+        }
+    }
 }
 
 /// Builds the answer to a request.
@@ -48,8 +73,6 @@ pub struct Answer {
     pub model: String,
     /// For the text of tokens.
     pub tokenizer: Arc<Tokenizer>,
-    /// Tokens of the prompts, each counted once.
-    pub prompt_tokens: usize,
     /// Sequences of each prompt.
     pub n: usize,
     /// The prompts as text; empty without `echo`.
@@ -65,62 +88,122 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The whole answer. `outputs`: of each sequence, in order.
-    pub fn whole(&self, outputs: Vec<(Piece, Finished)>) -> Value {
-        let ends: Vec<Finished> = outputs.iter().map(|(_, end)| *end).collect();
-        let choices = outputs.into_iter().enumerate().map(|(index, (piece, end))| {
-            let mut choice = self.choice(index, &piece, Some(end.reason));
-            let shown = self.output(index, &piece);
-            match self.kind {
-                Kind::Completion => choice.insert("text".into(), shown.into()),
-                Kind::Chat => choice.insert("message".into(), json!({ "role": "assistant", "content": shown })),
+    /// The whole answer, once all of its sequences are finished.
+    ///
+    /// # Errors
+    /// [`Refusal`] if one of them fails.
+    pub async fn whole(self, mut events: UnboundedReceiver<Event>, n_sequences: usize) -> Result<String, Refusal> {
+        let mut outputs: Vec<(Piece, Option<Finished>)> = Vec::new();
+        outputs.resize_with(n_sequences, Default::default);
+        let mut open = n_sequences;
+        while open > 0 {
+            let (index, piece, end) = match events.recv().await {
+                Some(Event::Piece { index, piece }) => (index, piece, None),
+                Some(Event::Finished { index, piece, end }) => (index, piece, Some(end)),
+                Some(Event::Failed(refusal)) => return Err(refusal),
+                None => return Err(Refusal::engine_gone()),
             };
+            outputs[index].0.append(piece);
+            outputs[index].1 = end;
+            open -= usize::from(end.is_some());
+        }
+        // A long prompt with its scores is slow to serialize.
+        let outputs: Vec<_> = outputs.into_iter().filter_map(|(piece, end)| Some((piece, end?))).collect();
+        blocking(move || Ok(self.object_of(&outputs).to_string())).await
+    }
+
+    /// The answer as a stream of chunks. `events`: those of its sequences.
+    pub fn stream(
+        self,
+        mut events: UnboundedReceiver<Event>,
+        n_sequences: usize,
+    ) -> impl Stream<Item = Result<SentEvent, Infallible>> {
+        let mut chunks: VecDeque<String> =
+            (0..n_sequences).filter_map(|index| self.first_chunk(index)).map(|chunk| chunk.to_string()).collect();
+        let mut ends = vec![None; n_sequences];
+        let mut is_done = n_sequences == 0;
+        stream::poll_fn(move |context| {
+            if chunks.is_empty() && !is_done {
+                let event = ready!(events.poll_recv(context)).unwrap_or(Event::Failed(Refusal::engine_gone()));
+                is_done = self.add_chunks(event, &mut ends, &mut chunks);
+                if is_done {
+                    events.close();
+                }
+            }
+            Poll::Ready(chunks.pop_front().map(|data| Ok(SentEvent::default().data(data))))
+        })
+    }
+
+    /// Adds the chunks of an event. Returns whether it is the last one.
+    fn add_chunks(&self, event: Event, ends: &mut [Option<Finished>], chunks: &mut VecDeque<String>) -> bool {
+        match event {
+            Event::Piece { index, piece } => chunks.push_back(self.next_chunk(index, &piece, None).to_string()),
+            Event::Finished { index, piece, end } => {
+                ends[index] = Some(end);
+                chunks.push_back(self.next_chunk(index, &piece, Some(end)).to_string());
+                let Some(ends) = ends.iter().copied().collect::<Option<Vec<Finished>>>() else { return false };
+                if self.include_usage {
+                    let mut chunk = self.object(true, Vec::new());
+                    chunk["usage"] = self.usage(&ends);
+                    chunks.push_back(chunk.to_string());
+                }
+                chunks.push_back("[DONE]".into());
+                return true;
+            }
+            // The status has been sent long ago, so the failure is the last chunk.
+            Event::Failed(refusal) => {
+                chunks.push_back(refusal.object().to_string());
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The object of the whole answer. `outputs`: of each sequence, in order.
+    fn object_of(&self, outputs: &[(Piece, Finished)]) -> Value {
+        let choices = outputs.iter().enumerate().map(|(index, (piece, end))| {
+            let output = self.output(index, piece);
+            let content = match self.kind {
+                Kind::Completion => json!(output),
+                Kind::Chat => json!({ "role": "assistant", "content": output }),
+            };
+            let mut choice = self.choice(index, piece, Some(end.reason), (self.kind.content(false), content));
             self.add_prompt_ids(index, &mut choice);
-            Value::Object(choice)
+            choice
         });
         let mut object = self.object(false, choices.collect());
+        let ends: Vec<Finished> = outputs.iter().map(|(_, end)| *end).collect();
         object["usage"] = self.usage(&ends);
         object
     }
 
     /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its scores.
-    pub fn first_chunk(&self, index: usize) -> Option<Value> {
+    fn first_chunk(&self, index: usize) -> Option<Value> {
         let begins = if self.is_scored() { "" } else { self.echoed(index) };
         if self.kind == Kind::Completion && begins.is_empty() && !self.with_ids {
             return None;
         }
-        let mut choice = self.choice(index, &Piece::default(), None);
-        match self.kind {
-            Kind::Completion => choice.insert("text".into(), begins.into()),
-            Kind::Chat => choice.insert("delta".into(), json!({ "role": "assistant", "content": "" })),
+        let content = match self.kind {
+            Kind::Completion => json!(begins),
+            Kind::Chat => json!({ "role": "assistant", "content": "" }),
         };
+        let mut choice = self.choice(index, &Piece::default(), None, (self.kind.content(true), content));
         self.add_prompt_ids(index, &mut choice);
-        Some(self.chunk(vec![choice.into()]))
+        Some(self.chunk(choice))
     }
 
-    /// The next chunk.
-    pub fn next_chunk(&self, index: usize, piece: &Piece, end: Option<Finished>) -> Value {
-        let mut choice = self.choice(index, piece, end.map(|end| end.reason));
-        match self.kind {
-            Kind::Completion if piece.scores.is_some() => {
-                choice.insert("text".into(), self.output(index, piece).into())
-            }
-            Kind::Completion => choice.insert("text".into(), piece.text.as_str().into()),
-            Kind::Chat if piece.text.is_empty() => choice.insert("delta".into(), json!({})),
-            Kind::Chat => choice.insert("delta".into(), json!({ "content": piece.text })),
+    fn next_chunk(&self, index: usize, piece: &Piece, end: Option<Finished>) -> Value {
+        let content = match self.kind {
+            Kind::Completion if piece.scores.is_some() => json!(self.output(index, piece)),
+            Kind::Completion => json!(piece.text),
+            Kind::Chat if piece.text.is_empty() => json!({}),
+            Kind::Chat => json!({ "content": piece.text }),
         };
-        self.chunk(vec![choice.into()])
+        self.chunk(self.choice(index, piece, end.map(|end| end.reason), (self.kind.content(true), content)))
     }
 
-    /// The usage, if it is asked for.
-    pub fn usage_chunk(&self, ends: &[Finished]) -> Option<Value> {
-        let mut chunk = self.chunk(Vec::new());
-        chunk["usage"] = self.usage(ends);
-        self.include_usage.then_some(chunk)
-    }
-
-    fn chunk(&self, choices: Vec<Value>) -> Value {
-        let mut object = self.object(true, choices);
+    fn chunk(&self, choice: Value) -> Value {
+        let mut object = self.object(true, vec![choice]);
         if self.include_usage {
             object["usage"] = Value::Null;
         }
@@ -139,23 +222,21 @@ impl Answer {
         })
     }
 
-    fn choice(&self, index: usize, piece: &Piece, reason: Option<&str>) -> Map<String, Value> {
-        let mut choice = Map::new();
-        choice.insert("index".into(), index.into());
-        choice.insert("finish_reason".into(), reason.into());
+    /// One sequence in an answer or a chunk. `content`: what is shown of it, and the field for that.
+    fn choice(&self, index: usize, piece: &Piece, reason: Option<&str>, content: (&str, Value)) -> Value {
         let has_tokens = piece.scores.is_some() || !piece.tokens.is_empty() || piece.end.is_some();
         let logprobs = (self.with_logprobs && has_tokens).then(|| self.logprobs(index, piece));
-        choice.insert("logprobs".into(), logprobs.into());
+        let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
+        choice[content.0] = content.1;
         if self.with_ids {
-            let ids: Vec<u32> = piece.tokens.iter().map(|token| token.id).collect();
-            choice.insert("token_ids".into(), ids.into());
+            choice["token_ids"] = piece.tokens.iter().map(|token| token.id).collect();
         }
         choice
     }
 
-    fn add_prompt_ids(&self, index: usize, choice: &mut Map<String, Value>) {
+    fn add_prompt_ids(&self, index: usize, choice: &mut Value) {
         if let Some(ids) = self.prompts.get(index / self.n).filter(|_| self.with_ids) {
-            choice.insert("prompt_token_ids".into(), ids.clone().into());
+            choice["prompt_token_ids"] = ids.clone().into();
         }
     }
 
@@ -176,13 +257,14 @@ impl Answer {
     }
 
     fn usage(&self, ends: &[Finished]) -> Value {
+        let prompt_tokens: usize = self.prompts.iter().map(Vec::len).sum();
         let new_tokens: usize = ends.iter().map(|end| end.new_tokens).sum();
         // Counted for the first sequence of each prompt: the others reuse what that one computed.
         let cached: usize = ends.iter().step_by(self.n).map(|end| end.cached).sum();
         json!({
-            "prompt_tokens": self.prompt_tokens,
+            "prompt_tokens": prompt_tokens,
             "completion_tokens": new_tokens,
-            "total_tokens": self.prompt_tokens + new_tokens,
+            "total_tokens": prompt_tokens + new_tokens,
             "prompt_tokens_details": { "cached_tokens": cached },
         })
     }
@@ -252,133 +334,11 @@ impl Answer {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::super::messages::Token;
-    use super::*;
-
-    fn answer(kind: Kind) -> Answer {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller");
-        Answer {
-            kind,
-            id: "cmpl-1".into(),
-            created: 7,
-            model: "storyteller".into(),
-            tokenizer: Arc::new(Tokenizer::open(&dir).unwrap()),
-            prompt_tokens: 9,
-            n: 2,
-            echo: Vec::new(),
-            prompts: Vec::new(),
-            with_ids: false,
-            with_logprobs: false,
-            include_usage: false,
-        }
-    }
-
-    fn piece(answer: &Answer, text: &str) -> Piece {
-        let mut offset = 0;
-        let tokens = answer.tokenizer.encode_as_it_is(text).unwrap().into_iter().map(|id| {
-            let likely = Some(Likely { logprob: -0.5, top: vec![(id, -0.5), (0, -1.5)] });
-            let token = Token { id, offset, likely };
-            offset += answer.text_of(id).chars().count();
-            token
-        });
-        Piece { text: text.into(), tokens: tokens.collect(), ..Piece::default() }
-    }
-
-    const END: Finished = Finished { reason: "stop", new_tokens: 3, cached: 4 };
-
-    #[test]
-    fn a_whole_answer_has_all_outputs_and_their_usage() {
-        let mut completion = answer(Kind::Completion);
-        completion.echo = vec!["One day".into(), "The king".into()];
-        let texts = ["a", "b", "c", "d"].map(|text| (piece(&completion, text), END));
-        let whole = completion.whole(texts.into());
-        let shown: Vec<&str> =
-            whole["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap()).collect();
-        assert_eq!(shown, ["One daya", "One dayb", "The kingc", "The kingd"]);
-        assert_eq!((&whole["object"], &whole["choices"][3]["index"]), (&json!("text_completion"), &json!(3)));
-        assert_eq!(
-            (&whole["choices"][0]["finish_reason"], &whole["choices"][0]["logprobs"]),
-            (&json!("stop"), &Value::Null)
-        );
-        let usage = json!({
-            "prompt_tokens": 9, "completion_tokens": 12, "total_tokens": 21, "prompt_tokens_details": { "cached_tokens": 8 },
-        });
-        assert_eq!(whole["usage"], usage);
-        let chat = answer(Kind::Chat);
-        let whole = chat.whole(vec![(piece(&chat, "a"), END)]);
-        assert_eq!(whole["object"], "chat.completion");
-        assert_eq!(whole["choices"][0]["message"], json!({ "role": "assistant", "content": "a" }));
-    }
-
-    #[test]
-    fn logprobs_are_reported_as_each_kind_has_them() {
-        let mut completion = answer(Kind::Completion);
-        completion.with_logprobs = true;
-        let whole = completion.whole(vec![(piece(&completion, "The king"), END)]);
-        let logprobs = &whole["choices"][0]["logprobs"];
-        assert_eq!(logprobs["tokens"], json!(["The", " king"]));
-        assert_eq!(logprobs["text_offset"], json!([0, 3]));
-        assert_eq!(logprobs["token_logprobs"], json!([-0.5, -0.5]));
-        assert_eq!(logprobs["top_logprobs"][1], json!({ " king": -0.5, "<|endoftext|>": -1.5 }));
-        let mut chat = answer(Kind::Chat);
-        chat.with_logprobs = true;
-        let whole = chat.whole(vec![(piece(&chat, "The"), END)]);
-        let token = &whole["choices"][0]["logprobs"]["content"][0];
-        assert_eq!((&token["token"], &token["bytes"]), (&json!("The"), &json!([84, 104, 101])));
-        assert_eq!(token["top_logprobs"][1]["token"], "<|endoftext|>");
-    }
-
-    #[test]
-    fn a_scored_prompt_comes_with_what_follows_it() {
-        let mut completion = answer(Kind::Completion);
-        let prompt = completion.tokenizer.encode_as_it_is("The é").unwrap();
-        let n_prompt = prompt.len();
-        (completion.with_logprobs, completion.echo) = (true, vec!["The é".into()]);
-        let mut whole = piece(&completion, " king");
-        whole.scores = Some(prompt[1..].iter().map(|id| Likely { logprob: -2.0, top: vec![(*id, -2.0)] }).collect());
-        whole.end = Some(Token { id: 0, offset: 5, likely: Some(Likely { logprob: -0.1, top: vec![] }) });
-        completion.prompts = vec![prompt];
-        assert_eq!(completion.first_chunk(0), None, "the prompt comes when it has its scores");
-        let chunk = completion.next_chunk(0, &whole, Some(END));
-        let answer = completion.whole(vec![(whole, END)]);
-        let choice = &answer["choices"][0];
-        assert_eq!((&choice["text"], &chunk["choices"][0]["text"]), (&json!("The é king"), &json!("The é king")));
-        let logprobs = &choice["logprobs"];
-        assert_eq!(&chunk["choices"][0]["logprobs"], logprobs);
-        let (first, last) = (&logprobs["token_logprobs"][0], &logprobs["token_logprobs"][n_prompt + 1]);
-        assert_eq!((first, &logprobs["top_logprobs"][0], last), (&Value::Null, &Value::Null, &json!(-0.1_f32)));
-        assert_eq!((&logprobs["tokens"][0], &logprobs["tokens"][n_prompt]), (&json!("The"), &json!(" king")));
-        let offsets = logprobs["text_offset"].as_array().unwrap();
-        assert_eq!(
-            (&offsets[0], &offsets[1], &offsets[n_prompt..]),
-            (&json!(0), &json!(3), &[json!(5), json!(10)][..])
-        );
-        for key in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
-            assert_eq!(logprobs[key].as_array().unwrap().len(), n_prompt + 2, "{key}");
-        }
-    }
-
-    #[test]
-    fn a_stream_says_in_pieces_what_the_whole_answer_says() {
-        let mut completion = answer(Kind::Completion);
-        assert_eq!(completion.first_chunk(0), None);
-        assert_eq!(completion.usage_chunk(&[END]), None);
-        (completion.include_usage, completion.echo) = (true, vec!["One day".into()]);
-        assert_eq!(completion.first_chunk(1).unwrap()["choices"][0]["text"], "One day");
-        let chunk = completion.next_chunk(1, &piece(&completion, "a"), None);
-        assert_eq!((&chunk["choices"][0]["text"], &chunk["choices"][0]["index"]), (&json!("a"), &json!(1)));
-        assert_eq!((&chunk["usage"], &chunk["choices"][0]["finish_reason"]), (&Value::Null, &Value::Null));
-        let usage = completion.usage_chunk(&[END, END]).unwrap();
-        assert_eq!((&usage["choices"], &usage["usage"]["completion_tokens"]), (&json!([]), &json!(6)));
-        let chat = answer(Kind::Chat);
-        let delta = |chunk: Value| (chunk["object"].clone(), chunk["choices"][0]["delta"].clone());
-        let chunk = json!("chat.completion.chunk");
-        assert_eq!(delta(chat.first_chunk(0).unwrap()), (chunk.clone(), json!({ "role": "assistant", "content": "" })));
-        assert_eq!(delta(chat.next_chunk(0, &piece(&chat, "a"), None)), (chunk.clone(), json!({ "content": "a" })));
-        assert_eq!(delta(chat.next_chunk(0, &Piece::default(), Some(END))), (chunk, json!({})));
-    }
+/// Does slow work on a thread for blocking work, so that it delays no other client.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    spawn_blocking(work).await.unwrap_or_else(|_| {
+        Err(Refusal::failed("the request could not be read or answered; the server's log says why"))
+    })
 }

@@ -1,13 +1,12 @@
 //! Connections: how many at a time, and how long a client can take to send its request and to read the answer.
 //!
-//! A server that waits for its clients can be stopped by clients that wait, too: with headers that never end, or by not reading
-//! their answers. So each step has a time-out, and the number of connections is limited.
+//! A client can stop a server that waits for it: with headers that never end, or by not reading its answer. So each step has a
+//! time-out, and the number of connections is limited.
 
 use std::io;
 use std::net::TcpListener;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,10 +14,9 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
 
 /// Limits and time-outs of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +90,10 @@ pub async fn serve(
         };
         // Each piece of a stream is small and should not wait for the next one.
         let _ = stream.set_nodelay(true);
-        let stream = TokioIo::new(WriteTimeout { stream, most: client_limits.write, waiting: None });
+        // It fails when its client stops reading.
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(client_limits.write));
+        let stream = TokioIo::new(Box::pin(stream));
         let connection = all.watch(http.serve_connection(stream, TowerToHyperService::new(app.clone())));
         tokio::spawn(async move {
             // A broken connection concerns only its client.
@@ -103,58 +104,4 @@ pub async fn serve(
     drop(listener);
     let _ = timeout(grace, all.shutdown()).await;
     Ok(())
-}
-
-/// A connection that fails when its client stops reading.
-struct WriteTimeout {
-    stream: TcpStream,
-    most: Duration,
-    /// Ends when the client has read nothing for too long, while there is something to read.
-    waiting: Option<Pin<Box<Sleep>>>,
-}
-
-impl WriteTimeout {
-    fn wait<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.waiting = None;
-            return written;
-        }
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(self.most)));
-        ready!(waiting.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
-    }
-}
-
-impl AsyncRead for WriteTimeout {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, to)
-    }
-}
-
-impl AsyncWrite for WriteTimeout {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.wait(context, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.wait(context, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::detokenizer::{Detokenizer, Output};
+use super::detokenizer::Detokenizer;
 use super::messages::{Command, Event, Finished, NewRequest, NewSequence, Piece, Token};
 use super::metrics::{Metrics, PagesNow, raise};
 use super::refusal::Refusal;
@@ -25,8 +25,8 @@ use page_by_page::decode::sampler::Sampler;
 use page_by_page::decode::scoring::{Likely, likely};
 use page_by_page::disk::tier::{Counters, Tier, TierError};
 use page_by_page::model::StepError;
-use page_by_page::model::tokenizer::{Tokenizer, TokenizerError};
-use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceId};
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::schedule::{FinishReason, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId};
 use page_by_page::serving::view::{self, EndedView, View, Words};
 use page_by_page::serving::{Generated, Serving, ServingError, Step};
 
@@ -63,6 +63,7 @@ struct Open<'m> {
     /// Its place in its request.
     index: usize,
     events: UnboundedSender<Event>,
+    arrived: Instant,
     until: Instant,
     detokenizer: Detokenizer<'m>,
     logprobs: Option<usize>,
@@ -72,7 +73,6 @@ struct Open<'m> {
     scores: Option<Vec<Likely>>,
     /// The end-of-text token of a sequence whose prompt is scored.
     end: Option<(u32, Likely)>,
-    arrived: Instant,
     /// When its newest token was generated.
     newest: Option<Instant>,
     n_prompt: usize,
@@ -195,7 +195,48 @@ impl<'m> Engine<'m> {
     /// Accepts a request, or refuses it.
     fn begin(&mut self, request: NewRequest) -> Result<(), EngineError> {
         let NewRequest { sequences, events, accepted, arrived, until } = request;
-        let outcome = self.submit(sequences, &events, arrived, until)?;
+        let (mut ids, mut outcome) = (Vec::new(), Ok(()));
+        for (index, new) in sequences.into_iter().enumerate() {
+            let open = Open {
+                index,
+                events: events.clone(),
+                arrived,
+                until,
+                detokenizer: Detokenizer::new(self.tokenizer, new.stops, new.stop_rules.min_tokens),
+                logprobs: new.logprobs,
+                is_scored: new.is_scored,
+                scores: None,
+                end: None,
+                newest: None,
+                n_prompt: new.prompt.len(),
+                first: view::first(&new.prompt).into(),
+                begins: OnceCell::new(),
+                cached: None,
+            };
+            let (sampler, top) = (Sampler::new(new.sampling), new.logprobs.unwrap_or(0));
+            let submitted = match new.is_scored {
+                true => self.serving.submit_scored(new.prompt, new.max_new_tokens, sampler, top),
+                false => self.serving.submit(new.prompt, new.max_new_tokens, sampler),
+            };
+            let id = match submitted {
+                Ok(id) => id,
+                Err(error) => {
+                    // All of them are accepted, or none.
+                    std::mem::take(&mut ids).into_iter().try_for_each(|id| self.release(id))?;
+                    outcome = Err(refusal_of(&error));
+                    break;
+                }
+            };
+            self.serving.set_stop_rules(id, new.stop_rules);
+            if new.logprobs.is_some() {
+                self.serving.keep_logits(id);
+            }
+            self.open.insert(id, open);
+            ids.push(id);
+        }
+        if outcome.is_ok() {
+            self.stage.note_change();
+        }
         // A client that has gone does not receive it, and its sequences are cancelled before the next step.
         let _ = accepted.send(outcome);
         Ok(())
@@ -221,57 +262,6 @@ impl<'m> Engine<'m> {
         None
     }
 
-    /// Accepts all of these sequences, or none.
-    fn submit(
-        &mut self,
-        sequences: Vec<NewSequence>,
-        events: &UnboundedSender<Event>,
-        arrived: Instant,
-        until: Instant,
-    ) -> Result<Result<(), Refusal>, EngineError> {
-        let mut ids = Vec::new();
-        for (index, new) in sequences.into_iter().enumerate() {
-            let NewSequence { prompt, max_new_tokens, sampling, stops, logprobs, is_scored } = new;
-            let (n_prompt, first) = (prompt.len(), view::first(&prompt).into());
-            let (sampler, top) = (Sampler::new(sampling), logprobs.unwrap_or(0));
-            let submitted = match is_scored {
-                true => self.serving.submit_scored(prompt, max_new_tokens, sampler, top),
-                false => self.serving.submit(prompt, max_new_tokens, sampler),
-            };
-            let id = match submitted {
-                Ok(id) => id,
-                Err(error) => {
-                    ids.into_iter().try_for_each(|id| self.release(id))?;
-                    return Ok(Err(refusal_of(&error)));
-                }
-            };
-            if logprobs.is_some() {
-                self.serving.keep_logits(id);
-            }
-            let (events, detokenizer) = (events.clone(), Detokenizer::new(self.tokenizer, stops));
-            let open = Open {
-                index,
-                events,
-                until,
-                detokenizer,
-                logprobs,
-                is_scored,
-                scores: None,
-                end: None,
-                arrived,
-                newest: None,
-                n_prompt,
-                first,
-                begins: OnceCell::new(),
-                cached: None,
-            };
-            self.open.insert(id, open);
-            ids.push(id);
-        }
-        self.stage.note_change();
-        Ok(Ok(()))
-    }
-
     /// Cancels a sequence without a word to its client. Its pages have been released when this returns.
     fn release(&mut self, id: SequenceId) -> Result<(), EngineError> {
         self.open.remove(&id);
@@ -289,12 +279,9 @@ impl<'m> Engine<'m> {
         let unwanted = |open: &Open<'_>| open.events.is_closed() || stopped || open.until <= now;
         let ids: Vec<SequenceId> = self.open.iter().filter(|(_, open)| unwanted(open)).map(|(id, _)| *id).collect();
         for id in ids {
-            if let Some(open) = self.open.get(&id) {
+            if let Some(open) = self.open.remove(&id) {
                 let refusal = if stopped { Refusal::stopping() } else { Refusal::too_slow() };
-                // A client that has gone does not receive it.
-                let _ = open.events.send(Event::Failed(refusal));
-                self.metrics.end("abort", open.arrived.elapsed());
-                self.stage.note_end(|| open.ended_view(id, "abort", self.tokenizer));
+                self.close(id, &open, Err(refusal), "abort");
             }
             self.release(id)?;
         }
@@ -304,20 +291,20 @@ impl<'m> Engine<'m> {
     /// Cancels a sequence and sends its client the output so far. Returns whether there is such a sequence.
     fn cancel(&mut self, id: SequenceId) -> Result<bool, EngineError> {
         let Some(mut open) = self.open.remove(&id) else { return Ok(false) };
-        match open.detokenizer.finish() {
-            Ok((mut piece, _)) => {
-                piece.scores = open.scores.take();
-                self.note_end(id, &open, piece, "abort");
-            }
-            Err(error) => drop(open.events.send(Event::Failed(Refusal::failed(error.to_string())))),
-        }
+        let (outcome, reason) = open.finish("abort");
+        self.close(id, &open, outcome, reason);
         self.release(id)?;
         Ok(true)
     }
 
-    /// Sends and counts the end of a sequence.
-    fn note_end(&mut self, id: SequenceId, open: &Open<'_>, piece: Piece, reason: &'static str) {
-        let _ = open.events.send(Event::Finished { index: open.index, piece, end: open.ended(reason) });
+    /// Sends the end of a sequence to its client, or why it has failed, and counts it.
+    fn close(&mut self, id: SequenceId, open: &Open<'_>, outcome: Result<Piece, Refusal>, reason: &'static str) {
+        let event = match outcome {
+            Ok(piece) => Event::Finished { index: open.index, piece, end: open.ended(reason) },
+            Err(refusal) => Event::Failed(refusal),
+        };
+        // A client that has gone does not receive it.
+        let _ = open.events.send(event);
         self.metrics.end(reason, open.arrived.elapsed());
         self.stage.note_end(|| open.ended_view(id, reason, self.tokenizer));
     }
@@ -327,13 +314,9 @@ impl<'m> Engine<'m> {
         let Step { chunks, new_tokens, ends, scores, generated, mut logits, .. } = step;
         self.chunks = chunks;
         self.stage.note_change();
-        for (sequence, _) in self.serving.scheduler().running() {
-            note_begin(&mut self.open, self.metrics, sequence.id, sequence.counters.cached);
-        }
-        for ended in &generated {
-            if ended.sequence.counters.computed > 0 {
-                note_begin(&mut self.open, self.metrics, ended.sequence.id, ended.sequence.counters.cached);
-            }
+        let running = self.serving.scheduler().running().map(|(sequence, _)| sequence);
+        for sequence in running.chain(generated.iter().map(|ended| &ended.sequence)) {
+            note_begin(&mut self.open, self.metrics, sequence);
         }
         for (id, scores) in scores {
             if let Some(open) = self.open.get_mut(&id) {
@@ -351,106 +334,67 @@ impl<'m> Engine<'m> {
             let Some(open) = self.open.get_mut(&id) else { continue };
             open.note_token(self.metrics, now);
             let likely = logits.map(|logits| likely(&logits, token, open.logprobs.unwrap_or(0)));
-            match open.detokenizer.push(token, likely) {
-                Ok(Output::Piece(mut piece)) => {
-                    piece.scores = open.scores.take();
-                    if !piece.is_empty() {
-                        drop(open.events.send(Event::Piece { index: open.index, piece }));
-                    }
+            let (outcome, reason) = match open.detokenizer.push(token, likely) {
+                Ok((piece, false)) => {
+                    open.send(piece);
+                    continue;
                 }
-                Ok(Output::Stopped(mut piece)) => {
-                    if let Some(mut open) = self.open.remove(&id) {
-                        piece.scores = open.scores.take();
-                        self.note_end(id, &open, piece, "stop");
-                    }
-                    self.release(id)?;
-                }
-                Err(error) => self.fail(id, &error)?,
+                Ok((piece, true)) => (Ok(open.with_scores(piece)), "stop"),
+                Err(error) => (Err(Refusal::failed(error.to_string())), "error"),
+            };
+            if let Some(open) = self.open.remove(&id) {
+                self.close(id, &open, outcome, reason);
             }
+            self.release(id)?;
         }
-        generated.into_iter().try_for_each(|generated| self.end(generated))
+        generated.into_iter().for_each(|generated| self.end(generated));
+        Ok(())
     }
 
     /// A sequence has finished.
-    fn end(&mut self, generated: Generated) -> Result<(), EngineError> {
+    fn end(&mut self, generated: Generated) {
         let Generated { sequence, end, .. } = generated;
-        let Some(mut open) = self.open.remove(&sequence.id) else { return Ok(()) };
-        let reason = match end {
-            Ok(FinishReason::EndOfText) => "stop",
-            Ok(FinishReason::Limit) => "length",
-            Ok(FinishReason::Cancelled) => return Ok(()),
-            Err(error) => {
-                let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
-                self.metrics.end("error", open.arrived.elapsed());
-                self.stage.note_end(|| open.ended_view(sequence.id, "error", self.tokenizer));
-                return Ok(());
-            }
+        let Some(mut open) = self.open.remove(&sequence.id) else { return };
+        let (outcome, reason) = match end {
+            Ok(FinishReason::EndOfText) => open.finish("stop"),
+            Ok(FinishReason::Limit) => open.finish("length"),
+            Ok(FinishReason::Cancelled) => return,
+            Err(error) => (Err(Refusal::failed(error.to_string())), "error"),
         };
-        if open.newest.is_none() && sequence.counters.computed > 0 {
+        if outcome.is_ok() && open.newest.is_none() && sequence.counters.computed > 0 {
             // Its prompt was computed, but it has no token: it was scored, or ended at once.
             self.metrics.prompt_tokens.inc_by(open.n_prompt as u64);
         }
-        match open.detokenizer.finish() {
-            Ok((mut piece, is_stopped)) => {
-                piece.scores = open.scores.take();
-                let end = open.end.take().filter(|_| !is_stopped);
-                piece.end =
-                    end.map(|(id, likely)| Token { id, offset: open.detokenizer.sent_chars(), likely: Some(likely) });
-                self.note_end(sequence.id, &open, piece, if is_stopped { "stop" } else { reason });
-                Ok(())
-            }
-            Err(error) => {
-                let id = sequence.id;
-                self.open.insert(id, open);
-                self.fail(id, &error)
-            }
-        }
-    }
-
-    /// The tokenizer cannot decode a sequence.
-    fn fail(&mut self, id: SequenceId, error: &TokenizerError) -> Result<(), EngineError> {
-        if let Some(open) = self.open.get(&id) {
-            let _ = open.events.send(Event::Failed(Refusal::failed(error.to_string())));
-            self.metrics.end("error", open.arrived.elapsed());
-            self.stage.note_end(|| open.ended_view(id, "error", self.tokenizer));
-        }
-        self.release(id)
+        self.close(sequence.id, &open, outcome, reason);
     }
 
     /// Sends a view of the pages to those who asked for one.
     fn show(&mut self) {
         let Engine { serving, slab, tokenizer, open, chunks, stage, .. } = self;
         stage.show(|page_size| {
-            View::of(serving, slab.borrow().pool(), page_size, chunks, |text| {
-                open.get(&text.id).map_or_else(Words::default, |open| open.words(tokenizer))
+            View::of(serving, slab.borrow().pool(), page_size, chunks, |sequence| {
+                open.get(&sequence.id).map_or_else(Words::default, |open| open.words(tokenizer))
             })
         });
     }
 
     /// Updates the metrics.
     fn update_metrics(&self) {
-        let scheduler = self.serving.scheduler();
-        let pages = {
+        let (scheduler, totals, metrics) = (self.serving.scheduler(), self.serving.totals(), self.metrics);
+        {
             let slab = self.slab.borrow();
             let (pool, cached) = (slab.pool(), scheduler.prefixes().n_evictable(slab.pool()));
             let free = pool.n_free();
-            PagesNow { free, cached, used: pool.n_pages().saturating_sub(free + cached) }
-        };
-        let totals = self.serving.totals();
-        let open: u64 = scheduler
-            .running()
-            .map(|(text, _)| text)
-            .chain(scheduler.waiting())
-            .map(|text| text.counters.preemptions)
-            .sum();
-        let metrics = self.metrics;
+            metrics.set_pages(PagesNow { free, cached, used: pool.n_pages().saturating_sub(free + cached) });
+        }
+        let unfinished = scheduler.running().map(|(sequence, _)| sequence).chain(scheduler.waiting());
+        let preemptions: u64 = unfinished.map(|sequence| sequence.counters.preemptions).sum();
         metrics.running.set(scheduler.running().count() as i64);
         metrics.waiting.set((scheduler.waiting().count() + self.n_held()) as i64);
-        metrics.set_pages(pages);
         raise(&metrics.steps, totals.steps);
         raise(&metrics.rows_projected, totals.rows_projected);
         raise(&metrics.recomputed, totals.recomputed);
-        raise(&metrics.preemptions, totals.preemptions + open);
+        raise(&metrics.preemptions, totals.preemptions + preemptions);
         if let Some(tier) = &self.tier {
             let Counters { written, read, brought_back } = tier.counters();
             let pages = [("written", written), ("read", read), ("restored", brought_back)];
@@ -460,15 +404,14 @@ impl<'m> Engine<'m> {
 }
 
 /// Notes how much of its prompt was cached, when a sequence first runs.
-fn note_begin(open: &mut HashMap<SequenceId, Open<'_>>, metrics: &Metrics, id: SequenceId, found: usize) {
-    if let Some(open) = open.get_mut(&id).filter(|open| open.cached.is_none()) {
-        open.cached = Some(found);
-        if open.is_scored {
-            // Its prompt was not looked up.
-            return;
-        }
+fn note_begin(open: &mut HashMap<SequenceId, Open<'_>>, metrics: &Metrics, sequence: &Sequence) {
+    let is_first = |open: &&mut Open<'_>| open.cached.is_none() && sequence.counters.computed > 0;
+    let Some(open) = open.get_mut(&sequence.id).filter(is_first) else { return };
+    open.cached = Some(sequence.counters.cached);
+    // A scored prompt was not looked up.
+    if !open.is_scored {
         metrics.prefix_queries.inc_by(open.n_prompt as u64);
-        metrics.prefix_hits.inc_by(found as u64);
+        metrics.prefix_hits.inc_by(sequence.counters.cached as u64);
     }
 }
 
@@ -482,6 +425,34 @@ impl Open<'_> {
                 metrics.first_token(now - self.arrived);
             }
         }
+    }
+
+    /// Sends new output, if there is any.
+    fn send(&mut self, piece: Piece) {
+        let piece = self.with_scores(piece);
+        if !piece.is_empty() {
+            let _ = self.events.send(Event::Piece { index: self.index, piece });
+        }
+    }
+
+    /// The scores of the prompt go with the first piece after they are complete.
+    fn with_scores(&mut self, piece: Piece) -> Piece {
+        Piece { scores: self.scores.take(), ..piece }
+    }
+
+    /// The last of its output, and why it has ended: `reason`, unless a stop string was held back or the tokenizer fails.
+    fn finish(&mut self, reason: &'static str) -> (Result<Piece, Refusal>, &'static str) {
+        let (piece, is_stopped) = match self.detokenizer.finish() {
+            Ok(finished) => finished,
+            Err(error) => return (Err(Refusal::failed(error.to_string())), "error"),
+        };
+        let mut piece = self.with_scores(piece);
+        if is_stopped {
+            return (Ok(piece), "stop");
+        }
+        let offset = self.detokenizer.sent_chars();
+        piece.end = self.end.take().map(|(id, likely)| Token { id, offset, likely: Some(likely) });
+        (Ok(piece), reason)
     }
 
     /// Its characters, as far as they were sent.

@@ -1,12 +1,8 @@
 //! The addresses of the server, and what each of them answers.
 
-use std::convert::Infallible;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -17,23 +13,21 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Request, Response, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::IntoResponse;
-use axum::response::sse::{Event as SentEvent, KeepAlive, Sse};
+use axum::response::sse::{KeepAlive, Sse};
 use axum::routing::{delete, get, post};
-use futures_core::Stream;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::spawn_blocking;
 
 use super::access::{self, Access};
-use super::answer::{Answer, Kind};
+use super::answer::{Answer, Kind, blocking};
 use super::connections::ClientLimits;
-use super::messages::{Command, Event, Finished, NewRequest, NewSequence, Piece};
+use super::messages::{Command, Event, NewRequest, NewSequence};
 use super::metrics::{self, Metrics};
 use super::page;
 use super::protocol::{Chat, Completion, GenerationOptions, Prompt};
 use super::refusal::Refusal;
 use super::template::{ChatTemplate, TemplateError};
-use super::views::{ViewStream, Watchers};
+use super::views::{self, Watchers};
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::SamplingDefaults;
 use page_by_page::model::tokenizer::{Tokenizer, TokenizerError};
@@ -42,7 +36,7 @@ use page_by_page::serving::schedule::SequenceId;
 /// How often a comment is sent on a stream without new output, so that the connection stays open.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Log probabilities that one request gets. As JSON they take some hundred bytes each.
+/// Log probabilities that one request gets. As JSON each takes about a hundred bytes.
 const MOST_PROBABILITIES: usize = 1 << 19;
 
 /// What every answer needs.
@@ -82,8 +76,8 @@ pub fn router(shared: Arc<Shared>) -> Router {
     let guarded = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{name}", get(model))
-        .route("/v1/completions", post(completions))
-        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(|State(shared): Shares, request| generate(Kind::Completion, shared, request)))
+        .route("/v1/chat/completions", post(|State(shared): Shares, request| generate(Kind::Chat, shared, request)))
         .route("/metrics", get(show_metrics))
         .route("/pages", get(pages))
         .route("/sequences/{id}", delete(cancel_sequence))
@@ -135,8 +129,8 @@ async fn show_metrics(State(shared): Shares) -> impl IntoResponse {
 
 async fn pages(State(shared): Shares, headers: HeaderMap) -> Result<Response<Body>, Refusal> {
     access::check_site(&headers)?;
-    let watching = ViewStream::new(shared.engine.clone(), shared.watchers.take()?);
-    Ok(Sse::new(watching).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    let views = views::stream(shared.engine.clone(), shared.watchers.take()?);
+    Ok(Sse::new(views).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
 /// Cancels a sequence; its client gets the output so far. Open to everyone who can watch.
@@ -159,7 +153,7 @@ async fn cancel_sequence(
 }
 
 async fn models(State(shared): Shares) -> Response<Body> {
-    json_response(&json!({ "object": "list", "data": [shared.model_object()] }))
+    json_response(json!({ "object": "list", "data": [shared.model_object()] }).to_string())
 }
 
 async fn model(
@@ -170,66 +164,48 @@ async fn model(
     // The name is not UTF-8.
     let Ok(Path(name)) = name else { return Err(nothing_here(uri).await) };
     shared.check_model(Some(&name))?;
-    Ok(json_response(&shared.model_object()))
+    Ok(json_response(shared.model_object().to_string()))
 }
 
-async fn completions(State(shared): Shares, request: Request<Body>) -> Result<Response<Body>, Refusal> {
+/// What a request asks for, with its prompts as tokens.
+struct Asked {
+    options: GenerationOptions,
+    prompts: Vec<Vec<u32>>,
+    /// The prompts as text; empty without `echo`.
+    echo: Vec<String>,
+}
+
+/// Reads a request, submits its sequences, and answers with their output.
+async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     let arrived = Instant::now();
-    let ClientLimits { body_bytes, body, .. } = shared.client_limits;
-    let body = access::body(request, body_bytes, body).await?;
+    let body = access::body(request, shared.client_limits.body_bytes, shared.client_limits.body).await?;
     let this = shared.clone();
-    // A long prompt takes time, which must not delay other clients.
-    let ready = blocking(move || {
-        let Completion { prompts, echo, options } = Completion::read(&body, this.sampling)?;
-        this.check_model(options.model.as_deref())?;
-        this.check_places(prompts.len(), options.n)?;
-        let tokens = prompts.iter().map(|prompt| this.tokens(prompt)).collect::<Result<Vec<_>, _>>()?;
-        let begins = prompts.iter().zip(&tokens).map(|(prompt, tokens)| match prompt {
-            Prompt::Text(text) => Ok(text.clone()),
-            Prompt::Tokens(_) => this.tokenizer.decode(tokens).map_err(|error| untokenizable(Kind::Completion, &error)),
-        });
-        let echo = if echo { begins.collect::<Result<_, _>>()? } else { Vec::new() };
-        Ok((options, tokens, echo))
-    });
-    let (options, prompts, echo) = ready.await?;
-    shared.answer(Kind::Completion, options, prompts, echo, arrived).await
-}
-
-async fn chat(State(shared): Shares, request: Request<Body>) -> Result<Response<Body>, Refusal> {
-    let arrived = Instant::now();
-    let ClientLimits { body_bytes, body, .. } = shared.client_limits;
-    let body = access::body(request, body_bytes, body).await?;
-    let this = shared.clone();
-    let ready = blocking(move || {
-        let Chat { messages, for_template, options } = Chat::read(&body, this.sampling)?;
-        this.check_model(options.model.as_deref())?;
-        let refused = |message: String| Refusal::of_field("messages", message);
-        let text = match &this.template {
-            Some(Ok(template)) => {
-                template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?
-            }
-            Some(Err(problem)) => return Err(refused(problem.to_string())),
-            None => {
-                let name = &this.model;
-                let message =
-                    format!("{name} has no chat template: it continues a text; send a prompt to /v1/completions");
-                return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
-            }
-        };
-        this.check_bytes(Kind::Chat, &text)?;
-        let tokens = this.tokenizer.encode_as_it_is(&text).map_err(|error| untokenizable(Kind::Chat, &error))?;
-        Ok((options, vec![tokens]))
-    });
-    let (options, prompts) = ready.await?;
-    shared.answer(Kind::Chat, options, prompts, Vec::new(), arrived).await
-}
-
-/// Does slow work on a thread for blocking work.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
-    let done = spawn_blocking(work).await;
-    done.unwrap_or_else(|_| {
-        Err(Refusal::failed("the request could not be read or answered; the server's log says why"))
-    })
+    // A long prompt takes time.
+    let Asked { options, prompts, echo } = blocking(move || this.read(kind, &body)).await?;
+    let sequences = shared.sequences(kind, &options, &prompts, !echo.is_empty())?;
+    let n_sequences = sequences.len();
+    let events = shared.submit(sequences, arrived).await?;
+    let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let number = shared.answers.fetch_add(1, Ordering::Relaxed);
+    let answer = Answer {
+        kind,
+        id: format!("{name}-{:x}-{number}", since_1970.as_micros()),
+        created: since_1970.as_secs(),
+        model: shared.model.clone(),
+        tokenizer: shared.tokenizer.clone(),
+        n: options.n,
+        echo,
+        prompts,
+        with_ids: options.return_token_ids,
+        with_logprobs: options.logprobs.is_some(),
+        include_usage: options.include_usage,
+    };
+    if options.stream {
+        let stream = answer.stream(events, n_sequences);
+        return Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response());
+    }
+    Ok(json_response(answer.whole(events, n_sequences).await?))
 }
 
 fn untokenizable(kind: Kind, error: &TokenizerError) -> Refusal {
@@ -301,14 +277,53 @@ impl Shared {
         Err(Refusal::of_field("logprobs", message))
     }
 
-    fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, Refusal> {
-        match prompt {
-            Prompt::Text(text) => {
-                self.check_bytes(Kind::Completion, text)?;
-                self.tokenizer.encode(text).map_err(|error| untokenizable(Kind::Completion, &error))
-            }
-            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+    fn read(&self, kind: Kind, body: &[u8]) -> Result<Asked, Refusal> {
+        match kind {
+            Kind::Completion => self.read_completion(Completion::read(body, self.sampling)?),
+            Kind::Chat => self.read_chat(Chat::read(body, self.sampling)?),
         }
+    }
+
+    fn read_completion(&self, completion: Completion) -> Result<Asked, Refusal> {
+        let Completion { prompts, echo: is_echoed, options } = completion;
+        self.check_model(options.model.as_deref())?;
+        self.check_places(prompts.len(), options.n)?;
+        let (mut tokens, mut echo) = (Vec::new(), Vec::new());
+        for prompt in prompts {
+            let (ids, text) = match prompt {
+                Prompt::Text(text) => {
+                    self.check_bytes(Kind::Completion, &text)?;
+                    (self.tokenizer.encode(&text), Ok(text))
+                }
+                Prompt::Tokens(ids) if is_echoed => (Ok(ids.clone()), self.tokenizer.decode(&ids)),
+                Prompt::Tokens(ids) => (Ok(ids), Ok(String::new())),
+            };
+            tokens.push(ids.map_err(|error| untokenizable(Kind::Completion, &error))?);
+            echo.push(text.map_err(|error| untokenizable(Kind::Completion, &error))?);
+        }
+        Ok(Asked { options, prompts: tokens, echo: if is_echoed { echo } else { Vec::new() } })
+    }
+
+    fn read_chat(&self, chat: Chat) -> Result<Asked, Refusal> {
+        let Chat { messages, for_template, options } = chat;
+        self.check_model(options.model.as_deref())?;
+        self.check_places(1, options.n)?;
+        let refused = |message: String| Refusal::of_field("messages", message);
+        let text = match &self.template {
+            Some(Ok(template)) => {
+                template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?
+            }
+            Some(Err(problem)) => return Err(refused(problem.to_string())),
+            None => {
+                let name = &self.model;
+                let message =
+                    format!("{name} has no chat template: it continues a text; send a prompt to /v1/completions");
+                return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
+            }
+        };
+        self.check_bytes(Kind::Chat, &text)?;
+        let tokens = self.tokenizer.encode_as_it_is(&text).map_err(|error| untokenizable(Kind::Chat, &error))?;
+        Ok(Asked { options, prompts: vec![tokens], echo: Vec::new() })
     }
 
     /// The limit of generated tokens. A limit that the client gave is kept, and refused later if it does not fit.
@@ -321,62 +336,41 @@ impl Shared {
             );
             return Err(Refusal::too_long(kind.prompt(), message));
         };
-        Ok(match options.max_tokens {
-            Some(most) if options.is_max_explicit => most,
-            Some(most) => most.min(room),
-            None => room,
-        })
+        let max_new_tokens = options.max_tokens.unwrap_or(kind.default_max_tokens().min(room));
+        let min_tokens = options.stop_rules.min_tokens;
+        if min_tokens > max_new_tokens {
+            let message = format!(
+                "min_tokens is {min_tokens}, and at most {max_new_tokens} tokens are generated; lower it or raise max_tokens"
+            );
+            return Err(Refusal::of_field("min_tokens", message));
+        }
+        Ok(max_new_tokens)
     }
 
-    /// Submits the sequences and answers with their output.
-    async fn answer(
-        self: Arc<Self>,
+    /// The sequences that a request asks for: `n` of each prompt.
+    fn sequences(
+        &self,
         kind: Kind,
-        options: GenerationOptions,
-        prompts: Vec<Vec<u32>>,
-        echo: Vec<String>,
-        arrived: Instant,
-    ) -> Result<Response<Body>, Refusal> {
-        let n_sequences = prompts.len() * options.n;
-        self.check_places(prompts.len(), options.n)?;
+        options: &GenerationOptions,
+        prompts: &[Vec<u32>],
+        is_echoed: bool,
+    ) -> Result<Vec<NewSequence>, Refusal> {
         let mut sequences = Vec::new();
-        for prompt in &prompts {
-            let max_new_tokens = self.max_new_tokens(kind, &options, prompt.len())?;
-            for sample in 0..options.n as u64 {
+        for prompt in prompts {
+            let max_new_tokens = self.max_new_tokens(kind, options, prompt.len())?;
+            sequences.extend((0..options.n as u64).map(|sample| NewSequence {
+                prompt: prompt.clone(),
+                max_new_tokens,
                 // The seeds of `generate --samples`.
-                let sampling = Sampling { seed: options.sampling.seed.wrapping_add(sample), ..options.sampling };
-                let (prompt, stops, logprobs) = (prompt.clone(), options.stops.clone(), options.logprobs);
-                let is_scored = logprobs.is_some() && !echo.is_empty();
-                sequences.push(NewSequence { prompt, max_new_tokens, sampling, stops, logprobs, is_scored });
-            }
+                sampling: Sampling { seed: options.sampling.seed.wrapping_add(sample), ..options.sampling },
+                stops: options.stops.clone(),
+                stop_rules: options.stop_rules.clone(),
+                logprobs: options.logprobs,
+                is_scored: options.logprobs.is_some() && is_echoed,
+            }));
         }
         self.check_logprobs(&sequences)?;
-        let events = self.submit(sequences, arrived).await?;
-        let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let number = self.answers.fetch_add(1, Ordering::Relaxed);
-        let answer = Answer {
-            kind,
-            id: format!("{name}-{:x}-{number}", since_1970.as_micros()),
-            created: since_1970.as_secs(),
-            model: self.model.clone(),
-            tokenizer: self.tokenizer.clone(),
-            prompt_tokens: prompts.iter().map(Vec::len).sum(),
-            n: options.n,
-            echo,
-            prompts,
-            with_ids: options.return_token_ids,
-            with_logprobs: options.logprobs.is_some(),
-            include_usage: options.include_usage,
-        };
-        if options.stream {
-            let stream = AnswerStream::new(answer, events, n_sequences);
-            return Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response());
-        }
-        let outputs = whole(events, n_sequences).await?;
-        // A long prompt with its scores is slow to serialize.
-        let answered = blocking(move || Ok(answer.whole(outputs))).await?;
-        Ok(json_response(&answered))
+        Ok(sequences)
     }
 
     /// Submits sequences to the engine.
@@ -400,87 +394,6 @@ impl Shared {
     }
 }
 
-/// Waits until all sequences are finished.
-async fn whole(
-    mut events: mpsc::UnboundedReceiver<Event>,
-    n_sequences: usize,
-) -> Result<Vec<(Piece, Finished)>, Refusal> {
-    let mut sequences: Vec<(Piece, Option<Finished>)> = Vec::new();
-    sequences.resize_with(n_sequences, Default::default);
-    let mut open = n_sequences;
-    while open > 0 {
-        match poll_fn(|context| events.poll_recv(context)).await {
-            Some(Event::Piece { index, piece }) => sequences[index].0.append(piece),
-            Some(Event::Finished { index, piece, end }) => {
-                sequences[index].0.append(piece);
-                sequences[index].1 = Some(end);
-                open -= 1;
-            }
-            Some(Event::Failed(refusal)) => return Err(refusal),
-            None => return Err(Refusal::engine_gone()),
-        }
-    }
-    Ok(sequences.into_iter().filter_map(|(piece, end)| Some((piece, end?))).collect())
-}
-
-/// The output as it is generated.
-struct AnswerStream {
-    answer: Answer,
-    events: mpsc::UnboundedReceiver<Event>,
-    /// Chunks to send before the next event is taken, in reverse.
-    next: Vec<String>,
-    ends: Vec<Option<Finished>>,
-    is_done: bool,
-}
-
-impl AnswerStream {
-    fn new(answer: Answer, events: mpsc::UnboundedReceiver<Event>, n_sequences: usize) -> Self {
-        let firsts = (0..n_sequences).rev().filter_map(|index| answer.first_chunk(index));
-        let next = firsts.map(|chunk| chunk.to_string()).collect();
-        AnswerStream { answer, events, next, ends: vec![None; n_sequences], is_done: n_sequences == 0 }
-    }
-
-    /// Queues the chunks of an event.
-    fn take(&mut self, event: Option<Event>) {
-        match event {
-            Some(Event::Piece { index, piece }) => {
-                self.next.push(self.answer.next_chunk(index, &piece, None).to_string())
-            }
-            Some(Event::Finished { index, piece, end }) => {
-                self.ends[index] = Some(end);
-                let ends: Option<Vec<Finished>> = self.ends.iter().copied().collect();
-                if let Some(ends) = ends {
-                    self.is_done = true;
-                    self.next.push("[DONE]".into());
-                    self.next.extend(self.answer.usage_chunk(&ends).map(|chunk| chunk.to_string()));
-                }
-                self.next.push(self.answer.next_chunk(index, &piece, Some(end)).to_string());
-            }
-            Some(Event::Failed(refusal)) => self.fail(&refusal),
-            None => self.fail(&Refusal::engine_gone()),
-        }
-    }
-
-    /// The status has been sent long ago, so the failure is the last chunk.
-    fn fail(&mut self, refusal: &Refusal) {
-        self.is_done = true;
-        self.next.push(refusal.object().to_string());
-        self.events.close();
-    }
-}
-
-impl Stream for AnswerStream {
-    type Item = Result<SentEvent, Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.next.is_empty() && !self.is_done {
-            let event = ready!(self.events.poll_recv(context));
-            self.take(event);
-        }
-        Poll::Ready(self.next.pop().map(|data| Ok(SentEvent::default().data(data))))
-    }
-}
-
-fn json_response(value: &Value) -> Response<Body> {
-    ([(CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+fn json_response(json: String) -> Response<Body> {
+    ([(CONTENT_TYPE, "application/json")], json).into_response()
 }

@@ -15,6 +15,7 @@ use super::refusal::Refusal;
 use super::views::Look;
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::decode::scoring::Likely;
+use page_by_page::serving::StopRules;
 use page_by_page::serving::schedule::SequenceId;
 
 /// A message to the engine.
@@ -61,9 +62,11 @@ pub struct NewSequence {
     pub sampling: Sampling,
     /// Strings that end it.
     pub stops: Vec<String>,
+    /// Tokens that end it, and how early.
+    pub stop_rules: StopRules,
     /// Report the log probability of each token, and of this many of the likeliest.
     pub logprobs: Option<usize>,
-    /// Report them for the tokens of the prompt, too.
+    /// Also report them for the tokens of the prompt.
     pub is_scored: bool,
 }
 

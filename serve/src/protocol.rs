@@ -1,7 +1,7 @@
 //! What a request asks for, in OpenAI's protocol: `/v1/completions` and `/v1/chat/completions`.
 //!
 //! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that asks for
-//! what this server does not do: a text that looks right and is not would be worse.
+//! what this server does not do: an output that looks right and is not would be worse.
 
 use serde_json::{Map, Value};
 
@@ -9,6 +9,7 @@ use super::fields::{Fields, wrong};
 use super::refusal::Refusal;
 use page_by_page::decode::sampler::{Sampling, SamplingError};
 use page_by_page::model::SamplingDefaults;
+use page_by_page::serving::StopRules;
 
 /// Sequences of one prompt, at most.
 pub const MOST_CHOICES: u64 = 128;
@@ -17,8 +18,8 @@ pub const MOST_LOGPROBS: u64 = 20;
 /// Stop strings of a request, at most, and bytes of each.
 const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 256;
-/// Tokens generated for a completion without max_tokens.
-const COMPLETION_TOKENS: usize = 16;
+/// Token ids that end a sequence, at most.
+const MOST_STOP_IDS: usize = 256;
 
 /// The fields that both kinds of request have.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,14 +28,14 @@ pub struct GenerationOptions {
     pub model: Option<String>,
     /// Sequences of each prompt.
     pub n: usize,
-    /// Tokens to generate at most; `None`: as many as fit.
+    /// Tokens to generate at most, if the client gave a limit.
     pub max_tokens: Option<usize>,
-    /// Whether the client gave that limit, so that it must not be cut to what fits.
-    pub is_max_explicit: bool,
     /// How to sample. The first sequence of a prompt has this seed, the next one the next number.
     pub sampling: Sampling,
     /// Strings that end a sequence.
     pub stops: Vec<String>,
+    /// Tokens that end a sequence, and how early.
+    pub stop_rules: StopRules,
     /// Whether output is sent as it is generated.
     pub stream: bool,
     /// Whether a stream ends with the usage.
@@ -89,13 +90,7 @@ impl Completion {
         fields.refuse("suffix", |value| value == "")?;
         fields.refuse("best_of", |value| value.as_u64() == Some(1) || Some(value) == fields.get("n"))?;
         let max_tokens = fields.whole("max_tokens", 0, u64::MAX)?;
-        let is_max_explicit = max_tokens.is_some();
-        let max_tokens = Some(max_tokens.unwrap_or(COMPLETION_TOKENS));
-        Ok(Completion {
-            prompts,
-            echo,
-            options: GenerationOptions { max_tokens, is_max_explicit, ..options(&fields, defaults, logprobs)? },
-        })
+        Ok(Completion { prompts, echo, options: options(&fields, defaults, max_tokens, logprobs)? })
     }
 }
 
@@ -118,35 +113,47 @@ impl Chat {
         // The newer name counts.
         let newer = fields.whole("max_completion_tokens", 1, u64::MAX)?;
         let max_tokens = newer.or(fields.whole("max_tokens", 1, u64::MAX)?);
-        let is_max_explicit = max_tokens.is_some();
-        let options = options(&fields, defaults, logprobs.then(|| top.unwrap_or(0)))?;
-        let for_template = for_template.unwrap_or_default();
-        Ok(Chat { messages, for_template, options: GenerationOptions { max_tokens, is_max_explicit, ..options } })
+        let options = options(&fields, defaults, max_tokens, logprobs.then(|| top.unwrap_or(0)))?;
+        Ok(Chat { messages, for_template: for_template.unwrap_or_default(), options })
     }
 }
 
-fn options(fields: &Fields, defaults: SamplingDefaults, logprobs: Option<usize>) -> Result<GenerationOptions, Refusal> {
-    for name in ["presence_penalty", "frequency_penalty", "min_p"] {
-        fields.refuse(name, |value| value.as_f64() == Some(0.0))?;
-    }
-    fields.refuse("repetition_penalty", |value| value.as_f64() == Some(1.0))?;
-    // vLLM's fields that change what is generated, each with the value that changes nothing.
-    for name in ["ignore_eos", "use_beam_search", "continue_final_message"] {
-        fields.refuse(name, |value| value == false)?;
-    }
-    for name in ["add_special_tokens", "add_generation_prompt", "skip_special_tokens"] {
-        fields.refuse(name, |value| value == true)?;
-    }
-    fields.refuse("min_tokens", |value| value.as_u64() == Some(0))?;
-    for name in ["stop_token_ids", "tools", "functions"] {
-        fields.refuse(name, |value| value.as_array().is_some_and(Vec::is_empty))?;
-    }
-    for name in ["prompt_logprobs", "chat_template"] {
-        fields.refuse(name, |_| false)?;
-    }
-    fields.refuse("tool_choice", |value| value == "none" || value == "auto")?;
-    fields.refuse("logit_bias", |value| value.as_object().is_some_and(Map::is_empty))?;
-    fields.refuse("response_format", |value| value["type"] == "text")?;
+/// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that change
+/// nothing.
+const UNSUPPORTED: [(&str, fn(&Value) -> bool); 16] = [
+    ("presence_penalty", is_zero),
+    ("frequency_penalty", is_zero),
+    ("min_p", is_zero),
+    ("repetition_penalty", |value| value.as_f64() == Some(1.0)),
+    ("use_beam_search", |value| value == false),
+    ("continue_final_message", |value| value == false),
+    ("add_special_tokens", |value| value == true),
+    ("add_generation_prompt", |value| value == true),
+    ("skip_special_tokens", |value| value == true),
+    ("tools", is_empty_list),
+    ("functions", is_empty_list),
+    ("prompt_logprobs", |_| false),
+    ("chat_template", |_| false),
+    ("tool_choice", |value| value == "none" || value == "auto"),
+    ("logit_bias", |value| value.as_object().is_some_and(Map::is_empty)),
+    ("response_format", |value| value["type"] == "text"),
+];
+
+fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn is_empty_list(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+fn options(
+    fields: &Fields,
+    defaults: SamplingDefaults,
+    max_tokens: Option<usize>,
+    logprobs: Option<usize>,
+) -> Result<GenerationOptions, Refusal> {
+    UNSUPPORTED.into_iter().try_for_each(|(name, is_harmless)| fields.refuse(name, is_harmless))?;
     let stream = fields.flag("stream")?;
     let options = fields.take("stream_options", "an object", |value| value.as_object().cloned())?;
     if options.is_some() && !stream {
@@ -161,10 +168,10 @@ fn options(fields: &Fields, defaults: SamplingDefaults, logprobs: Option<usize>)
     Ok(GenerationOptions {
         model: fields.take("model", "the name of a model", |value| value.as_str().map(String::from))?,
         n: fields.whole("n", 1, MOST_CHOICES)?.unwrap_or(1),
-        max_tokens: None,
-        is_max_explicit: false,
+        max_tokens,
         sampling: sampling(fields, defaults)?,
         stops: stops(fields)?,
+        stop_rules: stop_rules(fields)?,
         stream,
         include_usage,
         logprobs,
@@ -212,20 +219,32 @@ fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
     Ok(stops.unwrap_or_default())
 }
 
+fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
+    let expected = format!("a list of at most {MOST_STOP_IDS} token ids");
+    let stop_token_ids = fields.take("stop_token_ids", &expected, |value| {
+        token_ids(value.as_array()?).filter(|ids| ids.len() <= MOST_STOP_IDS)
+    })?;
+    Ok(StopRules {
+        stop_token_ids: stop_token_ids.unwrap_or_default(),
+        ignore_eos: fields.flag("ignore_eos")?,
+        min_tokens: fields.whole("min_tokens", 0, u64::MAX)?.unwrap_or(0),
+    })
+}
+
+fn token_ids(list: &[Value]) -> Option<Vec<u32>> {
+    list.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+}
+
 fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
-    let tokens = |tokens: &[Value]| -> Option<Prompt> {
-        let ids = tokens.iter().map(|id| u32::try_from(id.as_u64()?).ok());
-        Some(Prompt::Tokens(ids.collect::<Option<_>>()?))
-    };
     let one = |value: &Value| match value {
         Value::String(text) => Some(Prompt::Text(text.clone())),
-        Value::Array(ids) => tokens(ids),
+        Value::Array(ids) => Some(Prompt::Tokens(token_ids(ids)?)),
         _ => None,
     };
     let expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
     let prompts = fields.take("prompt", expected, |value| match value {
         Value::Array(list) if list.is_empty() => Some(Vec::new()),
-        Value::Array(list) if list[0].is_number() => Some(vec![tokens(list)?]),
+        Value::Array(list) if list[0].is_number() => Some(vec![Prompt::Tokens(token_ids(list)?)]),
         Value::Array(list) => list.iter().map(one).collect(),
         one_text => Some(vec![one(one_text)?]),
     })?;
@@ -330,7 +349,7 @@ mod tests {
     #[test]
     fn what_is_left_out_is_as_the_model_and_the_protocol_say() {
         let options = completion(with(json!({ "seed": 7 }))).unwrap().options;
-        assert_eq!((options.n, options.max_tokens, options.is_max_explicit), (1, Some(16), false));
+        assert_eq!((options.n, options.max_tokens, &options.stop_rules), (1, None, &StopRules::default()));
         assert_eq!(options.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
         assert_eq!((options.stream, options.logprobs, options.stops.len()), (false, None, 0));
         let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
@@ -349,16 +368,16 @@ mod tests {
         let all = json!({
             "model": "m", "n": 3, "max_tokens": 0, "temperature": 0, "top_p": 0.5, "top_k": 4, "seed": -1,
             "stop": ["x", "yz"], "stream": true, "stream_options": { "include_usage": true }, "logprobs": 5,
-            "return_token_ids": true, "best_of": 3,
+            "return_token_ids": true, "best_of": 3, "stop_token_ids": [7, 9], "ignore_eos": true, "min_tokens": 0,
         });
         let options = completion(with(all)).unwrap().options;
         let expected = GenerationOptions {
             model: Some("m".into()),
             n: 3,
             max_tokens: Some(0),
-            is_max_explicit: true,
             sampling: Sampling { temperature: 0.0, top_k: 4, top_p: 0.5, seed: u64::MAX },
             stops: vec!["x".into(), "yz".into()],
+            stop_rules: StopRules { stop_token_ids: vec![7, 9], ignore_eos: true, min_tokens: 0 },
             stream: true,
             include_usage: true,
             logprobs: Some(5),
@@ -412,6 +431,11 @@ mod tests {
             (json!({ "stop": vec!["x"; 17] }), "stop is [\"x\""),
             (json!({ "stop": ["x", 1] }), "stop is [\"x\",1], expected"),
             (json!({ "stop": "x".repeat(257) }), "stop is \"xxx"),
+            (json!({ "stop_token_ids": 7 }), "stop_token_ids is 7, expected a list of at most 256 token ids"),
+            (json!({ "stop_token_ids": [-1] }), "stop_token_ids is [-1], expected"),
+            (json!({ "stop_token_ids": vec![7; 257] }), "stop_token_ids is [7,7,"),
+            (json!({ "ignore_eos": "yes" }), "ignore_eos is \"yes\", expected true or false"),
+            (json!({ "min_tokens": -1 }), "min_tokens is -1, expected a whole number"),
             (json!({ "stream": 1 }), "stream is 1, expected true or false"),
             (json!({ "stream_options": {} }), "stream_options is for a request with stream: true"),
             (json!({ "stream": true, "stream_options": [] }), "stream_options is [], expected an object"),

@@ -11,18 +11,15 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::sse::Event as SentEvent;
-use futures_core::Stream;
+use futures_util::stream::{self, Stream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Sleep, sleep};
+use tokio::time::sleep;
 
 use super::messages::Command;
 use super::refusal::Refusal;
@@ -80,7 +77,7 @@ impl Watchers {
     }
 }
 
-/// A options to see what is there, when it is newer than what was seen.
+/// A request for the view of the pages, once there is a newer one than was seen.
 pub struct Look {
     /// The version last seen, 0 for none.
     pub seen: u64,
@@ -147,52 +144,20 @@ impl Stage {
     }
 }
 
-/// A watcher's stream of views, until the engine ends or the watcher goes.
-pub struct ViewStream {
+/// A watcher's stream of views, from the current one until the engine ends or the watcher goes. `place`: the watcher's.
+pub fn stream(
     engine: Sender<Command>,
-    seen: u64,
-    look: Option<oneshot::Receiver<Arc<View>>>,
-    pause: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl ViewStream {
-    /// Begins with the current view.
-    pub fn new(engine: Sender<Command>, place: OwnedSemaphorePermit) -> Self {
-        ViewStream { engine, seen: 0, look: None, pause: None, _place: place }
-    }
-}
-
-impl Stream for ViewStream {
-    type Item = Result<SentEvent, Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(pause) = &mut self.pause {
-            ready!(pause.as_mut().poll(context));
-            self.pause = None;
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<SentEvent, Infallible>> {
+    stream::unfold((engine, place, 0), |(engine, place, seen)| async move {
+        if seen > 0 {
+            sleep(BETWEEN_VIEWS).await;
         }
-        let mut look = match self.look.take() {
-            Some(look) => look,
-            None => {
-                let (view, look) = oneshot::channel();
-                if self.engine.send(Command::Look(Look { seen: self.seen, view })).is_err() {
-                    return Poll::Ready(None);
-                }
-                look
-            }
-        };
-        let view = match Pin::new(&mut look).poll(context) {
-            Poll::Ready(Ok(view)) => view,
-            // The engine has ended.
-            Poll::Ready(Err(_)) => return Poll::Ready(None),
-            Poll::Pending => {
-                self.look = Some(look);
-                return Poll::Pending;
-            }
-        };
-        let shown = view.since(self.seen);
-        self.seen = view.version;
-        self.pause = Some(Box::pin(sleep(BETWEEN_VIEWS)));
-        Poll::Ready(serde_json::to_string(&shown).ok().map(|json| Ok(SentEvent::default().data(json))))
-    }
+        let (view, look) = oneshot::channel();
+        // Either fails once the engine has ended.
+        engine.send(Command::Look(Look { seen, view })).ok()?;
+        let view = look.await.ok()?;
+        let json = serde_json::to_string(&view.since(seen)).ok()?;
+        Some((Ok(SentEvent::default().data(json)), (engine, place, view.version)))
+    })
 }

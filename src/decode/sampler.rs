@@ -92,6 +92,18 @@ impl Sampler {
         drawn(&candidates, self.uniform())
     }
 
+    /// Chooses as [`pick`](Self::pick) does, but none of the tokens in `without`: they have probability 0.
+    pub fn pick_without<'t>(&mut self, logits: &[f32], without: impl IntoIterator<Item = &'t u32>) -> u32 {
+        let mut logits = logits.to_vec();
+        for token in without {
+            // There may be no such token.
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit = f32::MIN;
+            }
+        }
+        self.pick(&logits)
+    }
+
     /// A random number from 0 to 1, 1 excluded.
     pub fn uniform(&mut self) -> f64 {
         // 53 random bits.
@@ -272,6 +284,21 @@ mod tests {
         assert_ne!(draws(7), draws(8));
         let share = draws(7).iter().filter(|token| **token == 2).count() as f64 / 4000.0;
         assert!((share - 0.1486).abs() < 0.02, "token 2 has probability 0.149, drawn {share}");
+    }
+
+    #[test]
+    fn a_token_that_is_left_out_is_never_drawn() {
+        for temperature in [0.0, 1e-6, 0.5, 1.0, 1000.0] {
+            let mut sampler = Sampler::new(Sampling { temperature, top_k: 0, top_p: 1.0, seed: 5 });
+            for _ in 0..500 {
+                assert!([0, 2, 4].contains(&sampler.pick_without(&LOGITS, &[1, 3, 99])), "temperature {temperature}");
+            }
+        }
+        let sampler = || Sampler::new(Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed: 5 });
+        let draws = |mut pick: Box<dyn FnMut() -> u32>| (0..100).map(|_| pick()).collect::<Vec<_>>();
+        let (mut plain, mut without) = (sampler(), sampler());
+        let plain = draws(Box::new(move || plain.pick(&LOGITS)));
+        assert_eq!(draws(Box::new(move || without.pick_without(&LOGITS, &[]))), plain, "without none, the same draws");
     }
 
     #[test]

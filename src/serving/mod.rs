@@ -30,6 +30,7 @@ mod samples;
 pub mod schedule;
 pub mod side_by_side;
 mod steps;
+mod stop_rules;
 pub mod view;
 
 use std::cell::RefCell;
@@ -51,8 +52,9 @@ pub(crate) use steps::Steps;
 
 pub use error::ServingError;
 pub use steps::Held;
+pub use stop_rules::StopRules;
 
-/// Chosen to end a sequence that the model has no next token for. No vocabulary is that large.
+/// Handed to the scheduler to end a sequence, whatever ends it. No vocabulary is that large.
 const STOP: u32 = u32::MAX;
 /// Rows of logits that a step with prompts to score has at the same time, at most, where fewer sequences than that can run.
 pub const SCORED_AT_ONCE: usize = 16;
@@ -77,6 +79,9 @@ pub struct Serving<'m> {
 /// What the loop knows of a sequence, beside its tokens and pages: it keeps this while the sequence waits.
 struct Companion {
     sampler: Sampler,
+    stop_rules: StopRules,
+    /// Tokens that were drawn: those that it has generated.
+    drawn: usize,
     /// Whether each step hands out the logits of its token.
     keeps_logits: bool,
     /// Whether it ends when its prompt is scored.
@@ -91,7 +96,17 @@ struct Companion {
 
 impl Companion {
     fn new(sampler: Sampler) -> Self {
-        Companion { sampler, keeps_logits: false, only_scored: false, samples: Vec::new(), n_prompt: None, end: None }
+        let (stop_rules, samples) = (StopRules::default(), Vec::new());
+        Companion {
+            sampler,
+            stop_rules,
+            drawn: 0,
+            keeps_logits: false,
+            only_scored: false,
+            samples,
+            n_prompt: None,
+            end: None,
+        }
     }
 }
 
@@ -113,7 +128,7 @@ pub struct Step {
     /// The new tokens, in the order of the plan, and of samples that begin. Each token of a sequence is reported once, and no
     /// end of text.
     pub new_tokens: Vec<NextToken>,
-    /// The ends of text that were chosen: these are not part of their sequences.
+    /// The tokens that ended their sequences: these are not part of them.
     pub ends: Vec<NextToken>,
     /// The samples that begin, after the sequence whose prompt they share, in the order of their samplers.
     pub forked: Vec<(SequenceId, SequenceId)>,
@@ -163,11 +178,11 @@ impl<'m> Serving<'m> {
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
-        let end_of_text = [end_of_text, &[STOP]].concat();
         let (scorings, forks) = (Scorings::default(), Rc::new(RefCell::new(Forks::default())));
         let lookups = Lookups { inner: prefixes, scorings: scorings.clone(), forks: forks.clone() };
-        let steps = Steps::new(slab, Box::new(lookups), limits, &end_of_text)?;
+        let steps = Steps::new(slab, Box::new(lookups), limits, &[STOP])?;
         let (companions, forked, generated) = (HashMap::new(), Vec::new(), Vec::new());
+        let end_of_text = end_of_text.to_vec();
         Ok(Serving {
             model,
             slab: slab.clone(),
@@ -281,6 +296,13 @@ impl<'m> Serving<'m> {
         }
     }
 
+    /// From now on this sequence ends by these rules.
+    pub fn set_stop_rules(&mut self, id: SequenceId, stop_rules: StopRules) {
+        if let Some(companion) = self.companions.get_mut(&id) {
+            companion.stop_rules = stop_rules;
+        }
+    }
+
     /// Ends a sequence that waits or runs. The next [`step`](Self::step) reports it.
     ///
     /// # Errors
@@ -344,7 +366,7 @@ impl<'m> Serving<'m> {
         let (mut tokens, mut samples) = (Vec::new(), Vec::new());
         for (sequence, answer) in answers {
             samples.extend(self.draw_samples(sequence, &answer)?);
-            let token = self.draw(sequence, answer, &mut step.logits)?;
+            let token = self.draw(sequence, answer, &mut step)?;
             tokens.push(NextToken { sequence, token });
         }
         self.steps.settle(&tokens)?;
@@ -355,10 +377,8 @@ impl<'m> Serving<'m> {
         self.collect();
         self.steps.check_progress()?;
         for sample in samples {
-            tokens.extend(self.begin_samples(sample)?);
+            self.begin_samples(sample, &mut step)?;
         }
-        (step.ends, step.new_tokens) = tokens.into_iter().partition(|next| self.end_of_text.contains(&next.token));
-        step.ends.retain(|next| next.token != STOP);
         self.steps.totals.new_tokens += step.new_tokens.len() as u64;
         Ok(self.report(step))
     }
@@ -379,28 +399,31 @@ impl<'m> Serving<'m> {
         self.companions.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))
     }
 
-    /// Draws a sequence's next token; one that ends it if there is none.
+    /// Draws a sequence's next token, and notes it in the step. Returns it, or [`STOP`] in place of one that ends the sequence.
     fn draw(
         &mut self,
         sequence: SequenceId,
         answer: Result<Vec<f32>, StepError>,
-        logits: &mut HashMap<SequenceId, Vec<f32>>,
+        step: &mut Step,
     ) -> Result<u32, ServingError> {
-        let companion = self.companion(sequence)?;
-        match answer {
-            Ok(_) if companion.only_scored => Ok(STOP),
-            Ok(row) => {
-                let token = companion.sampler.pick(&row);
-                if companion.keeps_logits {
-                    logits.insert(sequence, row);
-                }
-                Ok(token)
-            }
+        let companion = self.companions.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))?;
+        let row = match answer {
+            Ok(_) if companion.only_scored => return Ok(STOP),
+            Ok(row) => row,
             Err(error) => {
                 companion.end = Some(Err(error));
-                Ok(STOP)
+                return Ok(STOP);
             }
+        };
+        let Companion { sampler, stop_rules, drawn, .. } = companion;
+        let (token, ends) = stop_rules.draw(sampler, &row, *drawn, &self.end_of_text);
+        *drawn += 1;
+        if companion.keeps_logits {
+            step.logits.insert(sequence, row);
         }
+        let drawn = if ends { &mut step.ends } else { &mut step.new_tokens };
+        drawn.push(NextToken { sequence, token });
+        Ok(if ends { STOP } else { token })
     }
 
     fn report(&mut self, step: Step) -> Step {

@@ -1,6 +1,6 @@
 //! Samples of one prompt, from the logits after it to sequences of their own.
 
-use super::{Companion, Serving, ServingError};
+use super::{Companion, Serving, ServingError, Step};
 use crate::decode::sampler::Sampler;
 use crate::model::StepError;
 use crate::serving::schedule::{FinishReason, NextToken, SequenceId};
@@ -41,25 +41,29 @@ impl Serving<'_> {
         Ok(Some(Samples { first, prompt, max_new_tokens, drawn }))
     }
 
-    /// Hands the samples to the scheduler, with their first tokens; returns these.
-    pub(super) fn begin_samples(&mut self, samples: Samples) -> Result<Vec<NextToken>, ServingError> {
+    /// Hands the samples to the scheduler, with their first tokens, and notes these in the step.
+    pub(super) fn begin_samples(&mut self, samples: Samples, step: &mut Step) -> Result<(), ServingError> {
         let Samples { first, prompt, max_new_tokens, drawn } = samples;
-        let mut picks = Vec::new();
         for (sampler, token) in drawn {
             let (mut tokens, n_prompt, mut left) = (prompt.clone(), Some(prompt.len()), 0);
+            let ends = token.as_ref().is_ok_and(|token| self.end_of_text.contains(token));
             let end = match &token {
                 Err(error) => Some(Err(error.clone())),
-                Ok(token) if self.end_of_text.contains(token) => Some(Ok(FinishReason::EndOfText)),
+                Ok(_) if ends => Some(Ok(FinishReason::EndOfText)),
                 Ok(token) => {
                     tokens.push(*token);
                     left = max_new_tokens - 1;
                     None
                 }
             };
-            let sample = self.take_in(tokens, left, Companion { n_prompt, end, ..Companion::new(sampler) })?;
+            let sample =
+                self.take_in(tokens, left, Companion { n_prompt, end, drawn: 1, ..Companion::new(sampler) })?;
             self.forked.push((first, sample));
-            picks.extend(token.ok().map(|token| NextToken { sequence: sample, token }));
+            if let Ok(token) = token {
+                let drawn = if ends { &mut step.ends } else { &mut step.new_tokens };
+                drawn.push(NextToken { sequence: sample, token });
+            }
         }
-        Ok(picks)
+        Ok(())
     }
 }

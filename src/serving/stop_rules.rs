@@ -1,0 +1,41 @@
+//! When a sequence ends before it has all the tokens that were asked for.
+//!
+//! ```text
+//!   generated      0   1   2   3   4   5        min_tokens 3: no token that can end the sequence is drawn as one of the first
+//!   can end here               ✗   ✓   ✓        three; the fourth can be one, and is then not part of the output
+//! ```
+//!
+//! The fields mean what they mean in vLLM's
+//! [`SamplingParams`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/sampling_params.py). The scheduler knows none of
+//! this: the loop hands it the same token in place of each that ends a sequence.
+
+use crate::decode::sampler::Sampler;
+
+/// When a sequence ends before its limit. By default, the model's end-of-text tokens end it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopRules {
+    /// Tokens that end it beside the model's own.
+    pub stop_token_ids: Vec<u32>,
+    /// Whether the model's end-of-text tokens are tokens like all others.
+    pub ignore_eos: bool,
+    /// Tokens generated at least. Until then, all that can end a sequence has probability 0, even an end of text that is ignored.
+    pub min_tokens: usize,
+}
+
+impl StopRules {
+    /// Draws the token after `generated` others, from `logits`: `[vocab_size]`. Returns it, and whether it ends the sequence.
+    pub(super) fn draw(
+        &self,
+        sampler: &mut Sampler,
+        logits: &[f32],
+        generated: usize,
+        end_of_text: &[u32],
+    ) -> (u32, bool) {
+        if generated < self.min_tokens {
+            return (sampler.pick_without(logits, end_of_text.iter().chain(&self.stop_token_ids)), false);
+        }
+        let token = sampler.pick(logits);
+        let is_eos = !self.ignore_eos && end_of_text.contains(&token);
+        (token, is_eos || self.stop_token_ids.contains(&token))
+    }
+}
