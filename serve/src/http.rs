@@ -84,11 +84,11 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(shared.clone(), check));
-    let page = Router::new()
-        .route("/", get(page::html))
-        .route("/page.css", get(page::css))
-        .route("/page.js", get(page::js))
-        .route("/icon.svg", get(page::icon))
+    let page = page::FILES
+        .into_iter()
+        .fold(Router::new(), |page, (path, kind, content)| {
+            page.route(path, get(move || async move { (page::headers(kind), content) }))
+        })
         .layer(middleware::from_fn_with_state(shared.clone(), check_page));
     Router::new().route("/health", get(health)).merge(page).merge(guarded).with_state(shared)
 }

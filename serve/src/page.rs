@@ -10,35 +10,22 @@ use axum::http::header::{
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
-type File = ([(HeaderName, &'static str); 5], &'static str);
+/// The files of the page: address, type and content.
+pub const FILES: [(&str, &str, &str); 5] = [
+    ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/draw.js", "text/javascript; charset=utf-8", include_str!("page/draw.js")),
+    ("/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+];
 
-fn file(kind: &'static str, text: &'static str) -> File {
-    let headers = [
+/// The headers of a file of this type.
+pub fn headers(kind: &'static str) -> [(HeaderName, &'static str); 5] {
+    [
         (CONTENT_TYPE, kind),
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
         (CACHE_CONTROL, "no-cache"),
-    ];
-    (headers, text)
-}
-
-/// `/`
-pub async fn html() -> File {
-    file("text/html; charset=utf-8", include_str!("page/page.html"))
-}
-
-/// `/page.css`
-pub async fn css() -> File {
-    file("text/css; charset=utf-8", include_str!("page/page.css"))
-}
-
-/// `/page.js`
-pub async fn js() -> File {
-    file("text/javascript; charset=utf-8", include_str!("page/page.js"))
-}
-
-/// `/icon.svg`
-pub async fn icon() -> File {
-    file("image/svg+xml", include_str!("page/icon.svg"))
+    ]
 }

@@ -34,11 +34,11 @@ pub struct View {
     /// The reference count of each page: its owners are sequences and the prefix cache. A page with 0 is free.
     pub owners: Vec<u32>,
     /// The running sequences, oldest first; then the waiting ones, in the order in which they will run.
-    pub texts: Vec<SequenceView>,
+    pub sequences: Vec<SequenceView>,
     /// Sequences that have finished a short time ago, oldest first.
     pub ended: Vec<EndedView>,
     /// Tokens computed in the last step.
-    pub read: usize,
+    pub scheduled_tokens: usize,
     /// The most tokens computed in a step: the token budget.
     pub budget: usize,
     /// Sequences that can run at the same time.
@@ -59,7 +59,7 @@ pub struct SequenceView {
     /// Its output; if it is long, the newest part, with `…` before it.
     pub text: String,
     /// Tokens of the prompt.
-    pub n_prompt: usize,
+    pub prompt_tokens: usize,
     /// Tokens generated.
     pub new_tokens: usize,
     /// The most tokens to generate.
@@ -67,11 +67,11 @@ pub struct SequenceView {
     /// Tokens that its cache holds.
     pub rows: usize,
     /// Tokens computed in the last step.
-    pub read: usize,
+    pub scheduled_tokens: usize,
     /// Its pages, in the order of its table.
     pub pages: Vec<u32>,
     /// Tokens of the prompt that the prefix cache held when it first ran.
-    pub found: usize,
+    pub cached_tokens: usize,
     /// How often it was preempted.
     pub preemptions: u64,
 }
@@ -106,19 +106,19 @@ pub struct EndedView {
     pub reason: &'static str,
 }
 
-/// What was counted since the first text came.
+/// What was counted since the first sequence came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Tokens of the prompts of all sequences that have run.
-    pub looked_for: u64,
+    pub prompt_tokens: u64,
     /// Of these, tokens that the prefix cache held. This part of them is the hit rate.
-    pub found: u64,
+    pub cached_tokens: u64,
     /// Tokens generated.
     pub new_tokens: u64,
     /// Preemptions.
     pub preemptions: u64,
     /// Tokens that were recomputed after a preemption.
-    pub computed_again: u64,
+    pub recomputed_tokens: u64,
 }
 
 /// A sequence in characters, as far as it is shown.
@@ -146,11 +146,11 @@ impl View {
         let (scheduler, totals, limits) = (serving.scheduler(), serving.totals(), serving.limits());
         let owners = (0..pool.n_pages()).map(|page| pool.owners(PageId(page as u32)).unwrap_or(0)).collect();
         let mut counts = Counts {
-            looked_for: totals.prompt_tokens,
-            found: totals.cached,
+            prompt_tokens: totals.prompt_tokens,
+            cached_tokens: totals.cached,
             new_tokens: totals.new_tokens,
             preemptions: totals.preemptions,
-            computed_again: totals.recomputed,
+            recomputed_tokens: totals.recomputed,
         };
         let running =
             scheduler.running().map(|(sequence, table)| (sequence, State::Running, table.pages(), table.len()));
@@ -158,33 +158,36 @@ impl View {
             let state = if sequence.counters.preemptions > 0 { State::Preempted } else { State::Waiting };
             (sequence, state, &[][..], 0)
         });
-        let texts = running.chain(waiting).map(|(sequence, state, pages, rows)| {
+        let sequences = running.chain(waiting).map(|(sequence, state, pages, rows)| {
             counts.add(sequence);
-            let Words { prompt, text: written } = words(sequence);
+            let Words { prompt, text } = words(sequence);
             SequenceView {
                 id: sequence.id.0,
                 state,
                 prompt,
-                text: written,
-                n_prompt: sequence.n_prompt,
+                text,
+                prompt_tokens: sequence.n_prompt,
                 new_tokens: sequence.new_tokens().len(),
                 max_new_tokens: sequence.max_new_tokens,
                 rows,
-                read: step.iter().find(|chunk| chunk.sequence == sequence.id).map_or(0, |chunk| chunk.tokens),
+                scheduled_tokens: step
+                    .iter()
+                    .find(|chunk| chunk.sequence == sequence.id)
+                    .map_or(0, |chunk| chunk.tokens),
                 pages: pages.iter().map(|page| page.0).collect(),
-                found: sequence.counters.cached,
+                cached_tokens: sequence.counters.cached,
                 preemptions: sequence.counters.preemptions,
             }
         });
-        let texts = texts.collect();
+        let sequences = sequences.collect();
         View {
             version: 0,
             steps: totals.steps,
             page_size,
             owners,
-            texts,
+            sequences,
             ended: Vec::new(),
-            read: step.iter().map(|chunk| chunk.tokens).sum(),
+            scheduled_tokens: step.iter().map(|chunk| chunk.tokens).sum(),
             budget: limits.tokens,
             most_running: limits.sequences,
             counts,
@@ -205,8 +208,8 @@ impl Counts {
         let SequenceCounters { cached, computed, preemptions, .. } = sequence.counters;
         self.preemptions += preemptions;
         if computed > 0 {
-            self.looked_for += sequence.n_prompt as u64;
-            self.found += cached as u64;
+            self.prompt_tokens += sequence.n_prompt as u64;
+            self.cached_tokens += cached as u64;
         }
     }
 }

@@ -18,6 +18,7 @@ mod serving;
 
 mod server;
 mod server_load;
+mod stop_rules;
 
 /// These tests run on the reference: they stand on no chapter of a reader's.
 mod whose_code {

@@ -1,4 +1,4 @@
-// The page that the server shows at `/`: the pages of its pool while texts are told. Each check has a server of its own.
+// The page that the server shows at `/`: the pages of its pool while sequences run. Each check has a server of its own.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -7,10 +7,10 @@ import { createInterface } from "node:readline";
 import { NARROW, WIDE, inWindow } from "./browser.js";
 import { AXE, inaccessible, tooWide } from "./checks.js";
 
-/** Long enough that it is still told when somebody looks, and not the same each time. */
+/** Long enough that the sequences still run when a check looks at them. */
 const MOST = 900;
 
-/** Slow, so that eight texts are still told when somebody looks, however busy the machine is. */
+/** Slow, so that eight sequences still run when a check looks at them, however busy the machine is. */
 const SLOW = ["--attention", "plain", "--kv-dtype", "int8"];
 
 /** All checks: `[name, run]`. `program` serves. */
@@ -30,15 +30,15 @@ export function liveChecks({ browser, program, shot }) {
       });
     }
   }
-  check("a text is the one that the server tells", [], {}, theText);
-  check("texts and pages mark each other", SLOW, {}, marks);
+  check("an output is the one that the server sends", [], {}, theOutput);
+  check("sequences and pages mark each other", SLOW, {}, marks);
   check("cancel brings pages back", SLOW, {}, cancel);
   check("with the keyboard alone", SLOW, {}, keyboard);
   check("what a prompt says stays text", [], {}, hostile);
-  check("a refusal is told in its words", ["--running", "4", "--queue", "0"], {}, refused);
-  check("a lost connection is told, and comes back", [], {}, lost);
+  check("a refusal is shown in its words", ["--running", "4", "--queue", "0"], {}, refused);
+  check("a lost connection is shown, and comes back", [], {}, lost);
   check("a key is asked for, and kept nowhere", ["--api-key", "sesame"], {}, withKey);
-  check("as many as may watch", ["--watchers", "1"], {}, full);
+  check("as many watchers as places", ["--watchers", "1"], {}, full);
   check("thousands of pages", ["--pages", "4096", "--page-size", "4"], {}, thousands);
   return list;
 }
@@ -46,7 +46,7 @@ export function liveChecks({ browser, program, shot }) {
 /** A server, on a port of its own or on this one. */
 async function serve(program, more, port = 0) {
   const child = spawn(program, ["serve", "--port", String(port), ...more], { stdio: ["ignore", "pipe", "ignore"] });
-  // Also where a check has taken too long, and nobody waits for its end.
+  // Also where a check has taken too long, and its end is not awaited.
   const kill = () => child.kill("SIGKILL");
   process.once("exit", kill);
   const line = await new Promise((done, failed) => {
@@ -82,25 +82,25 @@ async function checked(browser, program, more, options, use) {
 }
 
 const here = (tab) => tab.locator("#connection.here").waitFor();
-const cards = (tab) => tab.locator("#texts > li:not(.over)");
+const cards = (tab) => tab.locator("#sequences > li:not(.over)");
 const running = (tab) => cards(tab).filter({ hasText: /page/ });
-const cancels = (tab) => tab.locator("#texts button:visible");
+const cancels = (tab) => tab.locator("#sequences button:visible");
 const says = (tab, what) => tab.locator("#says").filter({ hasText: what }).waitFor();
 const count = (tab, pattern) =>
   tab.locator("#pages-say").textContent().then((text) => Number(text.match(pattern)[1].replaceAll(",", "")));
-const used = (tab) => count(tab, /([\d,]+) with texts/);
+const used = (tab) => count(tab, /([\d,]+) with sequences/);
 
-async function told(tab, button, n, most = MOST) {
+async function ask(tab, button, n, most = MOST) {
   await here(tab);
   await tab.locator("#most").fill(String(most));
   await tab.locator(button).click();
-  await tab.waitForFunction((texts) => document.querySelectorAll("#texts > li").length >= texts, n);
+  await tab.waitForFunction((least) => document.querySelectorAll("#sequences > li").length >= least, n);
 }
 
 async function eight(tab) {
-  await told(tab, "#eight", 8);
+  await ask(tab, "#eight", 8);
   await tab.waitForFunction(() => document.querySelectorAll(".page.shared").length > 1);
-  assert.equal(await tab.locator("#texts .badge").count(), 8);
+  assert.equal(await tab.locator("#sequences .badge").count(), 8);
 }
 
 async function cancelAll(tab) {
@@ -108,27 +108,26 @@ async function cancelAll(tab) {
     // It may have ended meanwhile.
     await cancels(tab).first().click({ timeout: 2_000 }).catch(() => {});
   }
-  await tab.locator("#pages-say").filter({ hasText: /^0 with texts/ }).waitFor();
+  await tab.locator("#pages-say").filter({ hasText: /^0 with sequences/ }).waitFor();
 }
 
-async function theText(tab, { server, faults }) {
+async function theOutput(tab, { server, faults }) {
   await here(tab);
-  // The same words again, by a client of the server, as a text has them.
   const prompt = "Once upon a time";
   await tab.locator("#prompt").fill(prompt);
   await tab.locator("#most").fill("40");
   const [answer] = await Promise.all([
     tab.waitForResponse((response) => response.url().endsWith("/v1/completions")),
-    tab.locator("#tell").click(),
+    tab.locator("#generate").click(),
   ]);
   const { choices } = await answer.json();
-  await tab.locator("#texts .over").waitFor();
+  await tab.locator("#sequences .over").waitFor();
   assert.equal(await tab.locator(".story").textContent(), prompt + choices[0].text);
-  assert.equal(await count(tab, /, ([\d,]+) free/) + (await count(tab, /, ([\d,]+) kept/)), 256);
+  assert.equal(await count(tab, /, ([\d,]+) free/) + (await count(tab, /, ([\d,]+) with the prefix cache/)), 256);
   const metrics = await (await fetch(`${server.address}metrics`)).text();
   const free = Number(metrics.match(/state="free"} (\d+)/)[1]);
   assert.equal(await count(tab, /, ([\d,]+) free/), free);
-  assert.equal(await tab.locator("#grid .kept").count(), 256 - free);
+  assert.equal(await tab.locator("#grid .cached").count(), 256 - free);
   assert.deepEqual(faults, []);
 }
 
@@ -144,10 +143,10 @@ async function marks(tab) {
   assert.ok(words.every((said) => new RegExp(`\\b${name}\\b`).test(said)), `${name}: ${words}`);
   await tab.locator("h1").hover();
   await tab.locator("#grid:not(.marking)").waitFor();
-  // A shared page tells all of its texts, and lights them.
+  // A shared page names all of its sequences, and lights them.
   await tab.locator(".page.shared").nth(1).hover();
-  await tab.locator("#page-says").filter({ hasText: /shared by \d texts/ }).waitFor();
-  assert.ok((await tab.locator("#texts > li.marked").count()) > 1);
+  await tab.locator("#page-says").filter({ hasText: /shared by \d sequences/ }).waitFor();
+  assert.ok((await tab.locator("#sequences > li.marked").count()) > 1);
   // And with the keyboard.
   await running(tab).first().locator(".story").focus();
   await tab.locator("#grid.marking").waitFor();
@@ -158,9 +157,9 @@ async function cancel(tab) {
   const before = await cancels(tab).count();
   const card = running(tab).nth(2);
   const name = await card.locator(".badge").textContent();
-  await card.getByRole("button", { name: `Cancel text ${name}` }).click();
-  await says(tab, `Text ${name} is cancelled. Of its pages`);
-  await tab.locator("#texts .over", { hasText: "was cancelled" }).waitFor();
+  await card.getByRole("button", { name: `Cancel sequence ${name}` }).click();
+  await says(tab, `Sequence ${name} is cancelled. Of its pages`);
+  await tab.locator("#sequences .over", { hasText: "was cancelled" }).waitFor();
   assert.ok((await cancels(tab).count()) < before);
   const own = await tab.locator("#grid .own").evaluateAll((pages) => pages.map((page) => page.textContent));
   assert.ok(!own.includes(name), `pages of ${name} are left`);
@@ -192,11 +191,11 @@ async function keyboard(tab) {
   assert.deepEqual([home, right, left, up, end], [0, 1, down - 1, 0, 255]);
   assert.ok(down > 5);
   await tab.locator("#page-says").filter({ hasText: "Page 255: " }).waitFor();
-  // A text is cancelled, and the focus is not lost with its button.
+  // A sequence is cancelled, and the focus is not lost with its button.
   await cancels(tab).first().focus();
   await tab.keyboard.press("Enter");
   await says(tab, "is cancelled");
-  await tab.waitForFunction(() => document.activeElement.closest("#texts"));
+  await tab.waitForFunction(() => document.activeElement.closest("#sequences"));
   await cancelAll(tab);
 }
 
@@ -206,10 +205,10 @@ async function hostile(tab) {
   await tab.locator("#prompt").fill(prompt);
   await tab.locator("#most").fill("60");
   await tab.locator("#eight").click();
-  await tab.locator("#texts .prompt").first().waitFor();
-  assert.equal(await tab.locator("#texts .prompt").first().textContent(), prompt);
-  await tab.locator("#texts .over").nth(7).waitFor();
-  assert.equal(await tab.locator("#texts :is(img, script) , #texts .prompt *, #texts .story > span *").count(), 0);
+  await tab.locator("#sequences .prompt").first().waitFor();
+  assert.equal(await tab.locator("#sequences .prompt").first().textContent(), prompt);
+  await tab.locator("#sequences .over").nth(7).waitFor();
+  assert.equal(await tab.locator("#sequences :is(img, script) , #sequences .prompt *, #sequences .story > span *").count(), 0);
   assert.equal(await tab.evaluate(() => window.hit), undefined);
 }
 
@@ -218,19 +217,19 @@ async function refused(tab) {
   await tab.locator("#eight").click();
   await says(tab, "8 sequences are more than the 4 places of this server");
   await tab.locator("#prompt").fill("");
-  await tab.locator("#tell").click();
+  await tab.locator("#generate").click();
   await tab.locator("#says.bad").waitFor();
 }
 
 async function lost(tab, { program, more, server, restarted }) {
-  await told(tab, "#eight", 8);
+  await ask(tab, "#eight", 8);
   await server.stop();
   await tab.locator("#connection.lost", { hasText: "Connection lost" }).waitFor();
   restarted(await serve(program, more, server.port));
   await here(tab);
-  // Another server, which has told nothing.
-  await tab.waitForFunction(() => document.querySelectorAll("#texts > li").length === 0);
-  await told(tab, "#tell", 1, 5);
+  // A new server, without sequences.
+  await tab.waitForFunction(() => document.querySelectorAll("#sequences > li").length === 0);
+  await ask(tab, "#generate", 1, 5);
 }
 
 async function withKey(tab, { server }) {
@@ -242,7 +241,7 @@ async function withKey(tab, { server }) {
     await tab.locator("#connection", { hasText: then }).waitFor();
   }
   assert.ok(!(await form.isVisible()));
-  await told(tab, "#eight", 8);
+  await ask(tab, "#eight", 8);
   await cancelAll(tab);
   const kept = await tab.evaluate(() => [JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie, location.href]);
   assert.ok(!kept.join().includes("sesame"), kept.join());
@@ -262,7 +261,7 @@ async function full(tab, { server }) {
 
 /** Only what changes is drawn: counted, not timed. */
 async function thousands(tab) {
-  await told(tab, "#tell", 1, 300);
+  await ask(tab, "#generate", 1, 300);
   const grid = await tab.locator("#grid").boundingBox();
   assert.ok(grid.height < 700, `${grid.height} high`);
   assert.equal(await tab.locator("#grid .page").count(), 4096);
@@ -271,11 +270,11 @@ async function thousands(tab) {
     const observer = new MutationObserver((changes) => changes.forEach(({ target }) => window.touched.add(target)));
     observer.observe(document.querySelector("#grid"), { subtree: true, childList: true, attributes: true });
   });
-  await tab.locator("#texts .over").waitFor();
-  await told(tab, "#tell", 2, 40);
-  await tab.locator("#texts .over").nth(1).waitFor();
+  await tab.locator("#sequences .over").waitFor();
+  await ask(tab, "#generate", 2, 40);
+  await tab.locator("#sequences .over").nth(1).waitFor();
   const touched = await tab.evaluate(() => window.touched.size);
-  assert.ok(touched > 1 && touched < 400, `${touched} elements of 4,096 pages have changed for a text of some 90 pages`);
+  assert.ok(touched > 1 && touched < 400, `${touched} elements of 4,096 pages have changed for a sequence of some 90 pages`);
   await tab.locator("#grid").focus();
   await tab.keyboard.press("End");
   await tab.locator("#page-says").filter({ hasText: "Page 4095: free" }).waitFor();

@@ -88,7 +88,10 @@ pub fn record() -> Result<Trace> {
     }
     for (name, is_shown) in [
         ("a shared page", frames.iter().any(|frame| (0..PAGES).any(|page| frame.texts_of(page).len() > 1))),
-        ("a text that found its beginning", frames.iter().any(|frame| frame.texts.iter().any(|text| text.found > 0))),
+        (
+            "a text that found its beginning",
+            frames.iter().any(|frame| frame.sequences.iter().any(|text| text.cached_tokens > 0)),
+        ),
         ("a cancelled text", frames.iter().any(|frame| frame.ended.iter().any(|ended| ended.reason == "abort"))),
         ("a text that ended", frames.iter().any(|frame| frame.ended.iter().any(|ended| ended.reason == "length"))),
         ("pages that only the prefix cache has", frames.iter().any(|frame| frame.is_kept_somewhere())),
@@ -115,7 +118,7 @@ enum What {
 
 impl Seen for View {
     fn texts_of(&self, page: usize) -> Vec<&SequenceView> {
-        self.texts.iter().filter(|text| text.pages.contains(&(page as u32))).collect()
+        self.sequences.iter().filter(|text| text.pages.contains(&(page as u32))).collect()
     }
 
     fn what(&self, page: usize) -> What {
@@ -163,8 +166,8 @@ pub fn draw(trace: &Trace) -> Drawing {
              the engine’s own pool, page tables and scheduler.",
             TEXTS.len(),
             CANCELLED.0,
-            last.counts.found,
-            last.counts.looked_for
+            last.counts.cached_tokens,
+            last.counts.prompt_tokens
         ),
         steps: (0..frames.len()).map(|step| step_text(frames, step)).collect(),
     }
@@ -218,26 +221,34 @@ fn step_text(frames: &[View], step: usize) -> String {
         let word = if pages.len() == 1 { "page" } else { "pages" };
         parts.push(format!("{} share {word} {}", listed(&names), listed(&pages)));
     }
-    for text in &view.texts {
+    for text in &view.sequences {
         parts.push(text_says(text));
     }
-    if view.texts.is_empty() && view.steps == 0 {
+    if view.sequences.is_empty() && view.steps == 0 {
         parts.push("No text has come, and all pages are free".into());
     }
-    let read = if view.read > 0 { format!(", {} of {BUDGET} tokens read", view.read) } else { String::new() };
+    let read = if view.scheduled_tokens > 0 {
+        format!(", {} of {BUDGET} tokens read", view.scheduled_tokens)
+    } else {
+        String::new()
+    };
     format!("Step {}{read}. {}.", view.steps, parts.join("; "))
 }
 
 fn text_says(text: &SequenceView) -> String {
     let name = letter(text.id);
     match text.state {
-        State::Running if text.rows < text.n_prompt => {
-            format!("{name} has read {} of {} tokens of its prompt", text.rows, text.n_prompt)
+        State::Running if text.rows < text.prompt_tokens => {
+            format!("{name} has read {} of {} tokens of its prompt", text.rows, text.prompt_tokens)
         }
         State::Running => {
             let tail: Vec<&str> = text.text.split_whitespace().rev().take(3).collect();
             let tail: Vec<&str> = tail.into_iter().rev().collect();
-            let found = if text.found > 0 { format!(", {} of its prompt found", text.found) } else { String::new() };
+            let found = if text.cached_tokens > 0 {
+                format!(", {} of its prompt found", text.cached_tokens)
+            } else {
+                String::new()
+            };
             let word = if text.new_tokens == 1 { "token" } else { "tokens" };
             format!("{name} has {} new {word}{found}: “… {}”", text.new_tokens, escaped(&tail.join(" ")))
         }
@@ -255,7 +266,7 @@ mod tests {
         let (one, two) = (record()?, record()?);
         ensure!(one.frames == two.frames, "two runs differ");
         for view in &one.frames {
-            let tables = view.texts.iter().flat_map(|text| &text.pages);
+            let tables = view.sequences.iter().flat_map(|text| &text.pages);
             let mut owners = [0; PAGES];
             tables.for_each(|page| owners[*page as usize] += 1);
             for (page, texts) in owners.iter().enumerate() {

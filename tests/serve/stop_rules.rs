@@ -1,0 +1,187 @@
+//! What ends a sequence: token ids, stop strings, and the model's end of text, each after a least number of tokens. What a
+//! request asks for is compared with a model that generates alone, and whose logits are changed here.
+
+use page_by_page::chapters::ch01_recompute::generate;
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::{Cached, Limits};
+use serde_json::{Value, json};
+
+use crate::checkpoints::Folder;
+use crate::serving::{Alone, Options, Server, bundled};
+
+const PROMPT: &str = "Once upon a time";
+const EOS: u32 = 0;
+
+fn storyteller() -> Alone {
+    let alone = Alone::open(&bundled("storyteller"));
+    assert_eq!(alone.model.config().eos_token_ids, [EOS]);
+    alone
+}
+
+/// The tokens that follow the prompt, up to one of `ends`. The first `min_tokens` of them are none of `never_early`.
+fn tokens_alone(
+    alone: &Alone,
+    sampling: Sampling,
+    max_tokens: usize,
+    ends: &[u32],
+    (min_tokens, never_early): (usize, &[u32]),
+) -> Vec<u32> {
+    let prompt = alone.tokenizer.encode(PROMPT).unwrap();
+    let mut cache = ContiguousCache::new(alone.model.kv_layout(), prompt.len() + max_tokens);
+    let (mut sampler, mut generated) = (Sampler::new(sampling), 0);
+    let mut pick = |logits: &[f32]| {
+        let mut logits = logits.to_vec();
+        if generated < min_tokens {
+            never_early.iter().for_each(|id| logits[*id as usize] = f32::MIN);
+        }
+        generated += 1;
+        sampler.pick(&logits)
+    };
+    let limits = Limits { max_new_tokens: max_tokens, end_of_text: ends };
+    generate(&mut Cached::new(&alone.model, &mut cache), &prompt, limits, &mut pick, &mut |_| {}).unwrap()
+}
+
+/// Asks for the prompt's continuation, with these fields beside it.
+fn ask(server: &Server, sampling: Sampling, max_tokens: usize, more: &Value) -> Value {
+    let Sampling { temperature, top_p, seed, .. } = sampling;
+    let mut body = json!({
+        "prompt": PROMPT, "temperature": temperature, "top_p": top_p, "seed": seed, "max_tokens": max_tokens,
+        "return_token_ids": true,
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    server.complete(&body)
+}
+
+/// Checks the one choice of an answer: its tokens, their text, why it ended, and the usage.
+#[track_caller]
+fn is_answer(alone: &Alone, answer: &Value, tokens: &[u32], reason: &str) {
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["token_ids"], &choice["finish_reason"]), (&json!(tokens), &json!(reason)));
+    assert_eq!(choice["text"], alone.tokenizer.decode(tokens).unwrap());
+    assert_eq!(answer["usage"]["completion_tokens"], tokens.len());
+}
+
+/// Greedy, and two that draw.
+fn samplings() -> [Sampling; 3] {
+    let drawn = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
+    [Sampling::GREEDY, drawn(1), drawn(2)]
+}
+
+#[test]
+fn a_stop_token_ends_a_sequence_and_is_no_part_of_it() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    for sampling in samplings() {
+        let plain = tokens_alone(&alone, sampling, 40, &[EOS], (0, &[]));
+        // A request that spells out the defaults is the plain one.
+        let defaults = json!({ "stop_token_ids": [], "min_tokens": 0, "ignore_eos": false });
+        is_answer(&alone, &ask(&server, sampling, 40, &defaults), &plain, "length");
+        for stops in [&[plain[25]][..], &[plain[30], 4095, plain[12]], &[plain[0]], &[u32::MAX, plain[39]]] {
+            let expected = tokens_alone(&alone, sampling, 40, &[&[EOS], stops].concat(), (0, &[]));
+            assert!(expected.len() < 40 && plain.starts_with(&expected));
+            let answer = ask(&server, sampling, 40, &json!({ "stop_token_ids": stops }));
+            is_answer(&alone, &answer, &expected, "stop");
+        }
+    }
+}
+
+#[test]
+fn an_end_of_text_that_is_ignored_is_a_token_like_all_others() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
+    let ended = |seed: &u64| !tokens_alone(&alone, sampling(*seed), 400, &[], (0, &[])).iter().all(|id| *id != EOS);
+    let sampling = sampling((0..100).find(ended).expect("one draws an end of text"));
+    let expected = tokens_alone(&alone, sampling, 400, &[], (0, &[]));
+    is_answer(&alone, &ask(&server, sampling, 400, &json!({ "ignore_eos": true })), &expected, "length");
+    // As a stop token it ends the sequence all the same.
+    let place = expected.iter().position(|id| *id == EOS).unwrap();
+    let both = json!({ "ignore_eos": true, "stop_token_ids": [EOS] });
+    is_answer(&alone, &ask(&server, sampling, 400, &both), &expected[..place], "stop");
+}
+
+#[test]
+fn before_min_tokens_nothing_ends_a_sequence() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    for sampling in samplings() {
+        let stop = tokens_alone(&alone, sampling, 40, &[EOS], (0, &[]))[5];
+        for min_tokens in [5, 6, 20, 40] {
+            let expected = tokens_alone(&alone, sampling, 40, &[EOS, stop], (min_tokens, &[EOS, stop]));
+            assert!(expected.len() >= min_tokens);
+            let answer = ask(&server, sampling, 40, &json!({ "stop_token_ids": [stop], "min_tokens": min_tokens }));
+            is_answer(&alone, &answer, &expected, if expected.len() == 40 { "length" } else { "stop" });
+        }
+    }
+    // A stop string counts where it ends after those tokens.
+    let plain = tokens_alone(&alone, Sampling::GREEDY, 60, &[EOS], (0, &[]));
+    let whole = alone.tokenizer.decode(&plain).unwrap();
+    let early = alone.tokenizer.decode(&plain[..20]).unwrap();
+    let end = early.len() + whole[early.len()..].find("he").expect("a frequent one");
+    assert!(early.contains("he"));
+    let answer = ask(&server, Sampling::GREEDY, 60, &json!({ "stop": "he", "min_tokens": 20 }));
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(whole[..end]), &json!("stop")));
+
+    let refused = server.post("/v1/completions", &json!({ "prompt": PROMPT, "min_tokens": 17 }));
+    let error = refused.json()["error"].clone();
+    let message = "min_tokens is 17, and at most 16 tokens are generated; lower it or raise max_tokens";
+    assert_eq!((refused.status, &error["param"], &error["message"]), (400, &json!("min_tokens"), &json!(message)));
+}
+
+#[test]
+fn a_stop_string_takes_its_tokens_along() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let plain = tokens_alone(&alone, Sampling::GREEDY, 60, &[EOS], (0, &[]));
+    let whole = alone.tokenizer.decode(&plain).unwrap();
+    for (from, len) in [(5, 1), (21, 9), (40, 15), (60, 3)] {
+        let stop = &whole[from..from + len];
+        let choice = ask(&server, Sampling::GREEDY, 60, &json!({ "stop": stop }))["choices"][0].clone();
+        let (text, ids) = (choice["text"].as_str().unwrap(), choice["token_ids"].as_array().unwrap());
+        assert_eq!(text, &whole[..whole.find(stop).unwrap()]);
+        let n_ids = ids.len();
+        assert_eq!(json!(ids), json!(plain[..n_ids]));
+        assert!(alone.tokenizer.decode(&plain[..n_ids]).unwrap().starts_with(text), "{stop:?}: all that is sent");
+        assert!(alone.tokenizer.decode(&plain[..n_ids - 1]).unwrap().len() < text.len(), "{stop:?}: and no token more");
+    }
+}
+
+#[test]
+fn a_chat_ends_by_the_same_rules_and_names_each_token() {
+    let folder = Folder::copy_of("storyteller");
+    folder.write("chat_template.jinja", "{{ bos_token }}{{ messages[0].content }}");
+    let (server, alone) =
+        (Server::start(Options { folder: folder.path().into(), ..Options::default() }), storyteller());
+    let plain = tokens_alone(&alone, Sampling::GREEDY, 40, &[EOS], (0, &[]));
+    let body = json!({
+        "messages": [{ "role": "user", "content": PROMPT }], "temperature": 0, "max_tokens": 40, "logprobs": true,
+        "top_logprobs": 2, "stop_token_ids": [plain[25]], "min_tokens": 3, "ignore_eos": true,
+    });
+    let expected = tokens_alone(&alone, Sampling::GREEDY, 40, &[plain[25]], (3, &[EOS, plain[25]]));
+    let choice = server.post("/v1/chat/completions", &body).json()["choices"][0].clone();
+    let text = alone.tokenizer.decode(&expected).unwrap();
+    assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(text), &json!("stop")));
+    let tokens = choice["logprobs"]["content"].as_array().unwrap();
+    for (told, id) in tokens.iter().zip(&expected) {
+        let token = alone.tokenizer.token(*id).unwrap();
+        assert_eq!((&told["token"], &told["bytes"]), (&json!(token), &json!(token.as_bytes())));
+        // Greedy: it is the likeliest.
+        assert_eq!(
+            (&told["top_logprobs"][0]["token"], &told["top_logprobs"][0]["logprob"]),
+            (&told["token"], &told["logprob"])
+        );
+        assert_eq!(told["top_logprobs"].as_array().unwrap().len(), 2);
+    }
+    assert_eq!(tokens.len(), expected.len());
+}
+
+#[test]
+fn cached_tokens_are_counted_once_for_each_prompt() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let prompts =
+        ["Once upon a time there was a king who had three sons", "The old fox said to the wolf that he was hungry"];
+    let body = json!({ "prompt": prompts, "n": 3, "max_tokens": 2 });
+    server.complete(&body);
+    let full = |prompt: &str| (alone.tokenizer.encode(prompt).unwrap().len() - 1) / 8 * 8;
+    let usage = server.complete(&body)["usage"].clone();
+    assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], prompts.map(full).iter().sum::<usize>());
+    assert_eq!(usage["total_tokens"].as_u64().unwrap() - usage["prompt_tokens"].as_u64().unwrap(), 12);
+}
