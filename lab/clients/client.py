@@ -1,4 +1,4 @@
-"""The server, asked by OpenAI's own Python client: each text is the one that `generate` tells."""
+"""The server, asked by OpenAI's own Python client: each output is the one that `generate` writes."""
 
 import json
 import math
@@ -84,6 +84,14 @@ for story in stories:
         assert all(abs(found - right) < 1e-4 for found, right in zip(told[1:], expected)), (told, expected)
         same("no likeliest before the first", [i for i, top in enumerate(scored.logprobs.top_logprobs) if top is None], [0])
 
+# vLLM's fields go through the client's extra_body.
+asked = dict(model="storyteller", prompt=BEGINNINGS[0], temperature=0, max_tokens=20)
+new = stories[0]["tokens"]["generated"]
+ends = client.completions.create(**asked, extra_body={"stop_token_ids": [new[9]], "return_token_ids": True})
+same("a stop token", (ends.choices[0].token_ids, ends.choices[0].finish_reason), (new[: new.index(new[9])], "stop"))
+least = client.completions.create(**asked, extra_body={"stop_token_ids": [new[9]], "min_tokens": 15, "ignore_eos": True})
+assert least.usage.completion_tokens >= 15, least.usage
+
 samples = generate(BEGINNINGS[1], "--samples", "3", "--seed", "41", "--max-new-tokens", "30")
 several = client.completions.create(model="storyteller", prompt=BEGINNINGS[1], n=3, seed=41, max_tokens=30)
 same("samples", [choice.text for choice in several.choices], [text["text"] for text in samples["outputs"]])
@@ -121,6 +129,6 @@ with client.completions.create(**asked, max_tokens=900, stream=True, seed=1, n=8
 for _ in range(1000):
     if metric("vllm:num_requests_running") == [0.0]:
         break
-same("texts that run when their client has gone", metric("vllm:num_requests_running"), [0.0])
+same("sequences that run when their client has gone", metric("vllm:num_requests_running"), [0.0])
 
 print(f"openai {openai.__version__} for Python: {checks} answers as expected")

@@ -40,8 +40,8 @@ pub struct Engine<'m> {
     most_sequences: usize,
     /// The page file under the prefix cache.
     tier: Option<Tier>,
-    /// Requests whose pages are being read, in order of arrival.
-    held: VecDeque<Held>,
+    /// Requests whose pages are being read, in order of arrival, each with the ticket of the last pages asked for.
+    held: VecDeque<(u64, NewRequest)>,
     open: HashMap<SequenceId, Open<'m>>,
     /// Set once no more requests are accepted.
     stop: Option<Instant>,
@@ -49,13 +49,6 @@ pub struct Engine<'m> {
     chunks: Vec<ScheduledChunk>,
     /// What the page view shows.
     stage: Stage,
-}
-
-/// A request whose pages are being read.
-struct Held {
-    /// The ticket of the last pages asked for.
-    ticket: u64,
-    request: NewRequest,
 }
 
 /// A sequence with a client.
@@ -159,7 +152,7 @@ impl<'m> Engine<'m> {
                 if let Some(refusal) = self.refusal(request.sequences.len()) {
                     let _ = request.accepted.send(Err(refusal));
                 } else if let Some(ticket) = self.ask_for_pages(&request.sequences)? {
-                    self.held.push_back(Held { ticket, request });
+                    self.held.push_back((ticket, request));
                 } else {
                     self.begin(request)?;
                 }
@@ -183,10 +176,8 @@ impl<'m> Engine<'m> {
     fn begin_arrived(&mut self) -> Result<(), EngineError> {
         let Some(tier) = &mut self.tier else { return Ok(()) };
         for ticket in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {
-            if self.held.front().is_some_and(|held| held.ticket == ticket)
-                && let Some(held) = self.held.pop_front()
-            {
-                self.begin(held.request)?;
+            if let Some((_, request)) = self.held.pop_front_if(|held| held.0 == ticket) {
+                self.begin(request)?;
             }
         }
         Ok(())
@@ -244,7 +235,7 @@ impl<'m> Engine<'m> {
 
     /// Sequences of the requests whose pages are being read.
     fn n_held(&self) -> usize {
-        self.held.iter().map(|held| held.request.sequences.len()).sum()
+        self.held.iter().map(|(_, request)| request.sequences.len()).sum()
     }
 
     /// Why this many sequences cannot be accepted, if they cannot.

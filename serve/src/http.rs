@@ -18,7 +18,8 @@ use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::access::{self, Access};
+use super::Settings;
+use super::access;
 use super::answer::{Answer, Kind, blocking};
 use super::connections::ClientLimits;
 use super::messages::{Command, Event, NewRequest, NewSequence};
@@ -29,6 +30,7 @@ use super::refusal::Refusal;
 use super::template::{ChatTemplate, TemplateError};
 use super::views::{self, Watchers};
 use page_by_page::decode::sampler::Sampling;
+use page_by_page::escape;
 use page_by_page::model::SamplingDefaults;
 use page_by_page::model::tokenizer::{Tokenizer, TokenizerError};
 use page_by_page::serving::schedule::SequenceId;
@@ -41,22 +43,16 @@ const MOST_PROBABILITIES: usize = 1 << 19;
 
 /// What every answer needs.
 pub struct Shared {
-    /// The model's name.
-    pub model: String,
-    /// How it is sampled where a request leaves it open.
+    /// The server's settings.
+    pub settings: Settings,
+    /// How the model is sampled where a request leaves it open.
     pub sampling: SamplingDefaults,
     /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
     pub most_tokens: usize,
-    /// Sequences that can wait or run at the same time.
-    pub most_sequences: usize,
     /// Text to tokens and back.
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or why it cannot be used; `None` where the model has none.
     pub template: Option<Result<ChatTemplate, TemplateError>>,
-    /// Which requests are answered.
-    pub access: Access,
-    /// Limits and time-outs.
-    pub client_limits: ClientLimits,
     /// The counters.
     pub metrics: Arc<Metrics>,
     /// The engine's commands.
@@ -94,7 +90,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn check(State(shared): Shares, request: Request<Body>, next: Next) -> Response<Body> {
-    match shared.access.check(request.uri(), request.headers()) {
+    match shared.settings.access.check(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
@@ -102,7 +98,7 @@ async fn check(State(shared): Shares, request: Request<Body>, next: Next) -> Res
 
 /// The page itself shows nothing without the key, and asks for it.
 async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -> Response<Body> {
-    let checked = shared.access.check_name(request.uri(), request.headers());
+    let checked = shared.settings.access.check_name(request.uri(), request.headers());
     match checked.and_then(|()| shared.watchers.check()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -110,7 +106,7 @@ async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -
 }
 
 async fn nothing_here(uri: Uri) -> Refusal {
-    let path = page_by_page::escape::field(uri.path());
+    let path = escape::field(uri.path());
     Refusal::new(StatusCode::NOT_FOUND, None, format!("there is nothing at {path}; the API is under /v1"))
 }
 
@@ -142,8 +138,7 @@ async fn cancel_sequence(
     shared.watchers.check()?;
     let Ok(Path(text)) = text else { return Err(nothing_here(uri).await) };
     let unknown = || {
-        let message =
-            format!("no sequence {} runs or waits; it may have finished", page_by_page::escape::quoted(&text));
+        let message = format!("no sequence {} runs or waits; it may have finished", escape::quoted(&text));
         Refusal::new(StatusCode::NOT_FOUND, Some("unknown_sequence"), message)
     };
     let id = text.parse().map(SequenceId).map_err(|_| unknown())?;
@@ -178,7 +173,8 @@ struct Asked {
 /// Reads a request, submits its sequences, and answers with their output.
 async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     let arrived = Instant::now();
-    let body = access::body(request, shared.client_limits.body_bytes, shared.client_limits.body).await?;
+    let ClientLimits { body_bytes, body, .. } = shared.settings.client_limits;
+    let body = access::body(request, body_bytes, body).await?;
     let this = shared.clone();
     // A long prompt takes time.
     let Asked { options, prompts, echo } = blocking(move || this.read(kind, &body)).await?;
@@ -192,7 +188,7 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
         kind,
         id: format!("{name}-{:x}-{number}", since_1970.as_micros()),
         created: since_1970.as_secs(),
-        model: shared.model.clone(),
+        model: shared.settings.model.clone(),
         tokenizer: shared.tokenizer.clone(),
         n: options.n,
         echo,
@@ -215,29 +211,22 @@ fn untokenizable(kind: Kind, error: &TokenizerError) -> Refusal {
 impl Shared {
     fn model_object(&self) -> Value {
         json!({
-            "id": self.model, "object": "model", "created": 0, "owned_by": "page-by-page",
+            "id": self.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
             "max_model_len": self.most_tokens,
         })
     }
 
     fn check_model(&self, name: Option<&str>) -> Result<(), Refusal> {
-        match name {
-            Some(name) if name != self.model => {
-                let message = format!(
-                    "there is no model {}; this server runs {}",
-                    page_by_page::escape::quoted(name),
-                    self.model
-                );
-                let refusal = Refusal::new(StatusCode::NOT_FOUND, Some("model_not_found"), message);
-                Err(Refusal { param: Some("model"), ..refusal })
-            }
-            _ => Ok(()),
-        }
+        let model = &self.settings.model;
+        let Some(unknown) = name.filter(|name| name != model) else { return Ok(()) };
+        let message = format!("there is no model {}; this server runs {model}", escape::quoted(unknown));
+        let refusal = Refusal::new(StatusCode::NOT_FOUND, Some("model_not_found"), message);
+        Err(Refusal { param: Some("model"), ..refusal })
     }
 
     /// Refuses more sequences than there are places for, before any work: a small body can ask for millions.
     fn check_places(&self, prompts: usize, n: usize) -> Result<(), Refusal> {
-        let (n_sequences, most) = (prompts.saturating_mul(n), self.most_sequences);
+        let (n_sequences, most) = (prompts.saturating_mul(n), self.settings.most_sequences());
         if n_sequences <= most {
             return Ok(());
         }
@@ -315,7 +304,7 @@ impl Shared {
             }
             Some(Err(problem)) => return Err(refused(problem.to_string())),
             None => {
-                let name = &self.model;
+                let name = &self.settings.model;
                 let message =
                     format!("{name} has no chat template: it continues a text; send a prompt to /v1/completions");
                 return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
@@ -381,7 +370,7 @@ impl Shared {
     ) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
         let (events, received) = mpsc::unbounded_channel();
         let (accepted, answer) = oneshot::channel();
-        let until = arrived + self.client_limits.request;
+        let until = arrived + self.settings.client_limits.request;
         let request = NewRequest { sequences, events, accepted, arrived, until };
         self.engine.send(Command::Submit(request)).map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())??;

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! The engine's thread alone touches the memory, so nothing in it is locked and nothing can be seen half changed. Clients are
-//! many and slow; they live on two threads of [tokio](https://tokio.rs) and reach the engine through channels ([`messages`]). A client that
-//! goes away drops its end of a channel, and the engine ends its texts before the next step.
+//! many and slow; they live on two threads of [tokio](https://tokio.rs) and reach the engine through channels ([`messages`]). A
+//! client that goes away drops its end of a channel, and the engine cancels its sequences before the next step.
 //!
-//! Who opens `/` in a browser sees the pages while all this goes on: [`page`], [`views`].
+//! In a browser, `/` shows the pages while all this goes on: [`page`], [`views`].
 //!
 //! `cargo run --release --features solution,serve -- serve` runs it. It is compiled with the feature `serve` only.
 
@@ -85,6 +85,13 @@ pub struct Settings {
     pub watchers: usize,
 }
 
+impl Settings {
+    /// Sequences that can wait or run at the same time.
+    fn most_sequences(&self) -> usize {
+        self.limits.sequences.saturating_add(self.queue)
+    }
+}
+
 /// The memory of a server: the pages, and the caches that outlive a sequence.
 pub struct Memory {
     /// The pages.
@@ -150,17 +157,14 @@ pub fn serve(
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model, tier.is_some())));
     // The last token is never computed, so it needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
-    let most_sequences = settings.limits.sequences.saturating_add(settings.queue);
-    let watchers = Watchers::new(settings.watchers);
+    let (watchers, grace, most_sequences) =
+        (Watchers::new(settings.watchers), settings.grace, settings.most_sequences());
     let shared = Shared {
-        model: settings.model,
+        settings,
         sampling: model.config().sampling,
         most_tokens,
-        most_sequences,
         tokenizer: tokenizer.clone(),
         template,
-        access: settings.access,
-        client_limits: settings.client_limits,
         metrics: metrics.clone(),
         engine,
         stop: stop.0.subscribe(),
@@ -173,7 +177,7 @@ pub fn serve(
         .thread_name("clients")
         .enable_all()
         .build()?;
-    let (shared, stopped, grace) = (Arc::new(shared), stop.0.subscribe(), settings.grace);
+    let (shared, stopped) = (Arc::new(shared), stop.0.subscribe());
     let clients = thread::Builder::new()
         .name("server".into())
         .spawn(move || serve_clients(runtime, listener, shared, stopped, grace))?;
@@ -205,7 +209,7 @@ fn serve_clients(
     stopped: watch::Receiver<bool>,
     grace: Duration,
 ) -> io::Result<()> {
-    let (engine, client_limits, mut stop) = (shared.engine.clone(), shared.client_limits, stopped.clone());
+    let (engine, client_limits, mut stop) = (shared.engine.clone(), shared.settings.client_limits, stopped.clone());
     runtime.spawn(async move {
         drop(stop.wait_for(|stop| *stop).await);
         // The engine may have ended already.

@@ -106,6 +106,9 @@ impl Metrics {
     pub fn new(model: &str, has_page_file: bool) -> Self {
         let labels = [("engine".into(), "0".into()), ("model_name".into(), model.to_string().into())];
         let mut all = Registry::with_labels(labels.into_iter());
+        let first = "Seconds from the request to the first token of a sequence";
+        let inter = "Seconds from one token to the next of its sequence";
+        let request = "Seconds from the request to the end of a sequence";
         let metrics = Metrics {
             running: add(&mut all, "vllm:num_requests_running", "Sequences that run"),
             waiting: add(&mut all, "vllm:num_requests_waiting", "Sequences that wait"),
@@ -116,40 +119,29 @@ impl Metrics {
             prompt_tokens: add(&mut all, "vllm:prompt_tokens", "Prompt tokens computed or taken from the prefix cache"),
             generation_tokens: add(&mut all, "vllm:generation_tokens", "Tokens generated"),
             finished: add(&mut all, "vllm:request_success", "Sequences that ended, by reason"),
-            first_token: Histogram::new(FIRST_TOKEN),
-            inter_token: Histogram::new(INTER_TOKEN),
-            request: Histogram::new(REQUEST),
             pages: add(&mut all, "page_by_page:pages", "Pages: free, owned by the prefix cache alone, or by sequences"),
             steps: add(&mut all, "page_by_page:steps", "Passes of the model"),
             rows_projected: add(&mut all, "page_by_page:rows_projected", "Tokens that went through the model"),
             recomputed: add(&mut all, "page_by_page:recomputed", "Of these, tokens whose rows a preemption had lost"),
             refused: add(&mut all, "page_by_page:requests_refused", "Requests refused because the queue was full"),
+            first_token: add_times(&mut all, "vllm:time_to_first_token_seconds", first, &FIRST_TOKEN),
+            inter_token: add_times(&mut all, "vllm:inter_token_latency_seconds", inter, &INTER_TOKEN),
+            request: add_times(&mut all, "vllm:e2e_request_latency_seconds", request, &REQUEST),
             page_file: Family::default(),
             page_file_failed: Gauge::default(),
-            registry: all,
+            registry: Registry::default(),
         };
-        metrics.with_histograms(has_page_file)
-    }
-
-    /// Registers the histograms, the page file if there is one, and a zero for each reason to end.
-    fn with_histograms(mut self, has_page_file: bool) -> Self {
-        let all = &mut self.registry;
-        let first = "Seconds from the request to the first token of a sequence";
-        all.register("vllm:time_to_first_token_seconds", first, self.first_token.clone());
-        let next = "Seconds from one token to the next of its sequence";
-        all.register("vllm:inter_token_latency_seconds", next, self.inter_token.clone());
-        let whole = "Seconds from the request to the end of a sequence";
-        all.register("vllm:e2e_request_latency_seconds", whole, self.request.clone());
         if has_page_file {
             let pages = "Pages written to the page file, read from it, and of these restored to the prefix cache";
-            all.register("page_by_page:page_file_pages", pages, self.page_file.clone());
+            all.register("page_by_page:page_file_pages", pages, metrics.page_file.clone());
             let failed = "1 once the page file could not be written; nothing is written from then on";
-            all.register("page_by_page:page_file_failed", failed, self.page_file_failed.clone());
+            all.register("page_by_page:page_file_failed", failed, metrics.page_file_failed.clone());
         }
+        // A reason that has not occurred is shown as 0.
         for finished_reason in REASONS {
-            drop(self.finished.get_or_create(&Reason { finished_reason }));
+            drop(metrics.finished.get_or_create(&Reason { finished_reason }));
         }
-        self
+        Metrics { registry: all, ..metrics }
     }
 
     /// A sequence has ended, with `stop`, `length`, `abort` or `error`, so long after its request arrived.
@@ -195,6 +187,13 @@ impl Metrics {
 /// A new metric of this name.
 fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// A new histogram of this name, of seconds.
+fn add_times(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+    let metric = Histogram::new(buckets.iter().copied());
     registry.register(name, help, metric.clone());
     metric
 }

@@ -233,22 +233,6 @@ fn said(error: &Error) -> String {
 mod tests {
     use super::*;
 
-    /// Messages in the way that ChatML marks them, with the turns of a system message as an exception.
-    const CHATML: &str = "\
-{%- for message in messages %}
-    {%- if message.role == 'system' and not loop.first %}
-        {{- raise_exception('the system message comes first') }}
-    {%- endif %}
-    {{- '<|im_start|>' + message['role'] + '\\n' + message.content.strip() + '<|im_end|>' + '\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}
-";
-
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         files.iter().for_each(|(name, content)| fs::write(dir.path().join(name), content).unwrap());
@@ -270,22 +254,6 @@ mod tests {
         assert_eq!(date(0, all), "1970-01-01 00:00:00 70 January Jan  1 Thursday Thu 12 AM %");
         assert_eq!(date(1_709_210_096, all), "2024-02-29 12:34:56 24 February Feb 29 Thursday Thu 12 PM %");
         assert_eq!(date(4_102_444_799, "%A %d %B %Y %I%p"), "Thursday 31 December 2099 11PM");
-    }
-
-    #[test]
-    fn messages_become_what_the_template_says() {
-        let template = open(&[("chat_template.jinja", CHATML)]).unwrap().unwrap();
-        let messages = [message("system", "Be brief."), message("user", " Who are you?\n")];
-        let text = template.render(&messages, &Map::new()).unwrap();
-        let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho are you?<|im_end|>\n\
-                        <|im_start|>assistant\n";
-        assert_eq!(text, expected);
-        let more = json!({ "enable_thinking": false });
-        let text = template.render(&messages, more.as_object().unwrap()).unwrap();
-        assert_eq!(text, format!("{expected}<think>\n\n</think>\n\n"));
-        let wrong = [message("user", "a"), message("system", "b")];
-        let error = template.render(&wrong, &Map::new()).unwrap_err().to_string();
-        assert!(error.contains("the system message comes first (line 3 of the template)"), "{error}");
     }
 
     /// What published templates are made of, in the words of none of them.
@@ -331,7 +299,7 @@ mod tests {
                         data: {\"a\": [1, \"<é>\"], \"b\": {}, \"stop\": true}\nTrue";
         assert_eq!(text, expected);
         let error = template.render(&[message("user", "a"), message("user", "b")], &Map::new()).unwrap_err();
-        assert!(error.to_string().contains("twice"), "{error}");
+        assert!(error.to_string().ends_with("twice (line 25 of the template)"), "{error}");
         let pretty =
             open(&[("chat_template.jinja", "{{ x | tojson(indent=2) }}{%- generation -%} .{% endgeneration %}")]);
         let more = json!({ "x": { "a": [1], "b": {} } });

@@ -2,8 +2,6 @@
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
-import { join } from "node:path";
-import { pathToFileURL } from "node:url";
 
 import { NARROW, WIDE, inWindow } from "./browser.js";
 
@@ -11,7 +9,7 @@ export const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js")
 const CONTRAST = ["color-contrast"];
 
 /** All checks: `[name, run]`. `pages` as in the sidebar; `shot` keeps a picture of a page where that is asked for. */
-export function checks({ browser, address, folder, pages, figures, shot }) {
+export function checks({ browser, address, pages, figures, shot }) {
   const list = [];
   const check = (name, run) => list.push([name, run]);
   const open = (options, use) => inWindow(browser, options, use);
@@ -54,26 +52,9 @@ export function checks({ browser, address, folder, pages, figures, shot }) {
     );
   }
   check("words and cells light each other", () => open({}, (tab) => lights(tab, address, withFigures)));
-  check("arrow keys turn the page elsewhere", () => open({}, (tab) => turns(tab, address, withFigures[0])));
   check("search", () => open({}, (tab) => search(tab, address)));
   check("pages read are remembered", () => open({}, (tab) => progress(tab, address, pages)));
   check("a browser that keeps nothing", () => forgetful(browser, address, withFigures[0]));
-  check("a page from a file", async () => {
-    const faults = [];
-    await open({ faults }, async (tab) => {
-      const page = withFigures.at(-1);
-      await steps(tab, pathToFileURL(join(folder, "/")).href, page);
-    });
-    return faults;
-  });
-  check("a page opened in the dark", async () => {
-    const faults = [];
-    await open({ theme: "navy", faults }, async (tab) => {
-      await tab.goto(address + withFigures[0]);
-      assert.ok(await tab.locator("html.navy").count());
-    });
-    return faults;
-  });
   check("code too wide for a phone, and the sidebar, with the keyboard", () =>
     open({ width: NARROW }, (tab) => keyboard(tab, address, withFigures[0])),
   );
@@ -272,12 +253,6 @@ async function lights(tab, address, pages) {
   assert.ok(words > 0, "no word of any page names a cell");
 }
 
-async function turns(tab, address, page) {
-  await tab.goto(address + page);
-  await tab.locator("h1").first().click();
-  await Promise.all([tab.waitForURL((url) => url.href !== address + page), tab.keyboard.press("ArrowRight")]);
-}
-
 async function keyboard(tab, address, page) {
   await tab.goto(address + page);
   const code = tab.locator("main pre > code");
@@ -315,11 +290,6 @@ async function search(tab, address) {
       missing.push(`not found: ${term}`);
     }
   }
-  await field.fill("page table");
-  await field.press("Shift");
-  const first = tab.locator("#mdbook-searchresults a", { hasText: "The page table" }).first();
-  await first.click();
-  await tab.waitForURL(/ch05_page_table/);
   return missing;
 }
 

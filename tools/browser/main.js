@@ -1,5 +1,5 @@
 // Reads the rendered book in a browser, page by page, as readers do: on a wide and a narrow window, in light and dark, with
-// mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it tells texts. Says what
+// mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it generates. Says what
 // is wrong, then `N passed, N failed`.
 //
 //   tools/browser/run [--only TEXT] [--shots FOLDER] [--book FOLDER] [--published FOLDER] [--program FILE]
@@ -55,7 +55,7 @@ if (options.shots) {
 }
 const site = await serve(folder);
 const browser = await start();
-const all = checks({ browser, address: site.address, folder, pages, figures, shot });
+const all = checks({ browser, address: site.address, pages, figures, shot });
 if (options.published) {
   all.push(...publishedChecks({ browser, folder: resolve(options.published), pages, figures }));
 }
