@@ -224,9 +224,9 @@ mod tests {
     use super::*;
 
     /// The example at the head of this file.
-    fn example() -> &'static str {
-        r#"{"version":1,"at":"ch02_flat","chapters":{"ch02_flat":{"fingerprint":"85944171f73967e8","ran":1795335000,
-           "tasks":{"1":{"green":9,"of":9},"2":{"green":2,"of":3}},"whole":{"green":0,"of":3},"hints":{"1":2}}}}"#
+    fn example() -> String {
+        let docs = include_str!("record.rs").lines().skip_while(|line| *line != "//! ```json").skip(1);
+        docs.take_while(|line| *line != "//! ```").map(|line| line.trim_start_matches("//!")).collect()
     }
 
     /// A repository with this text as its record.
@@ -237,97 +237,19 @@ mod tests {
         root
     }
 
+    /// The names of the files beside the record, itself included.
+    fn names(root: &Path) -> Vec<String> {
+        let files = fs::read_dir(root.join(".page-by-page")).unwrap();
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
     #[test]
     fn the_example_is_read_as_it_is_documented() {
-        let root = root_with(example().as_bytes());
-        let (record, note) = Record::read(root.path());
+        let (mut record, note) = Record::read(root_with(example().as_bytes()).path());
         assert_eq!((record.at.as_deref(), note), (Some("ch02_flat"), None));
         let ran = &record.chapters["ch02_flat"];
-        assert_eq!((ran.ran, ran.hints[&1]), (1_795_335_000, 2));
-        assert_eq!(ran.tasks[&2], Tally { green: 2, of: 3 });
-        assert_eq!(ran.tasks_green(), Tally { green: 1, of: 2 });
-        assert_eq!(ran.checks(), Tally { green: 11, of: 15 });
-        // The same object as in the head of this file.
-        let docs: String = include_str!("record.rs")
-            .lines()
-            .skip_while(|line| *line != "//! ```json")
-            .skip(1)
-            .take_while(|line| *line != "//! ```")
-            .map(|line| line.trim_start_matches("//!"))
-            .collect();
-        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
-        assert_eq!(value(&docs), value(example()));
-    }
-
-    #[test]
-    fn a_written_record_is_read_back() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(Record::read(root.path()), (Record::default(), None));
-        let mut record = Record::default();
-        record.write(root.path()).unwrap();
-        assert_eq!(Record::read(root.path()), (record.clone(), None));
-        record.at = Some("ch03_contiguous".into());
-        record.chapter_mut("ch03_contiguous").hints.insert(4, 1);
-        let ran = record.chapter_mut("ch02_flat");
-        (ran.fingerprint, ran.ran) = ("85944171f73967e8".into(), 1_795_335_000);
-        ran.tasks.insert(10, Tally { green: 70_000, of: 70_000 });
-        record.write(root.path()).unwrap();
-        assert_eq!(Record::read(root.path()), (record, None));
-        let names: Vec<_> =
-            fs::read_dir(root.path().join(".page-by-page")).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(names, ["record.json"], "nothing is left beside it");
-    }
-
-    #[test]
-    fn an_unusable_record_is_ignored_with_a_note() {
-        let half = &example()[..example().len() / 2];
-        for (text, says) in [
-            ("", "record.json is damaged (EOF"),
-            (half, "record.json is damaged (EOF"),
-            ("[]", "record.json is damaged ("),
-            ("{}", "record.json is damaged (missing field `version`"),
-            (r#"{"version":2,"chapters":7}"#, "record.json is of version 2, and this is 1"),
-            (r#"{"version":18446744073709551615}"#, "record.json is of version 18446744073709551615, and this is 1"),
-            (r#"{"version":1,"chapters":{"a":{"ran":-1}}}"#, "record.json is damaged (invalid value"),
-            (r#"{"version":1,"chapters":{"a":{"tasks":{"one":{"green":1,"of":1}}}}}"#, "record.json is damaged ("),
-            (
-                r#"{"version":1,"chapters":{"ch01_x":{"whole":{"green":4,"of":3}}}}"#,
-                "record.json is damaged (ch01_x has 4 of 3 checks green)",
-            ),
-        ] {
-            let root = root_with(text.as_bytes());
-            let (record, note) = Record::read(root.path());
-            let note = note.unwrap_or_default();
-            assert_eq!(record, Record::default(), "{text}");
-            assert!(note.contains(says) && note.contains("so it is ignored"), "{text}: {note}");
-            // The next run replaces it.
-            record.write(root.path()).unwrap();
-            assert_eq!(Record::read(root.path()), (record, None));
-        }
-        let endless = root_with(&vec![b' '; MAX_BYTES as usize + 1]);
-        assert!(Record::read(endless.path()).1.unwrap().contains("has more than 1048576 bytes"));
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join(FILE)).unwrap();
-        assert!(Record::read(folder.path()).1.unwrap().contains("cannot be read ("));
-    }
-
-    #[test]
-    fn a_failed_write_leaves_the_old_record() {
-        let root = root_with(example().as_bytes());
-        // A folder cannot be replaced by a file.
-        fs::remove_file(root.path().join(FILE)).unwrap();
-        fs::create_dir_all(root.path().join(FILE).join("kept")).unwrap();
-        assert!(Record::default().write(root.path()).is_err());
-        let names: Vec<_> =
-            fs::read_dir(root.path().join(".page-by-page")).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(names, ["record.json"], "nothing is left beside it");
-        assert!(root.path().join(FILE).join("kept").is_dir());
-    }
-
-    #[test]
-    fn a_different_text_has_changed_since_the_run() {
-        let root = root_with(example().as_bytes());
-        let (mut record, _) = Record::read(root.path());
+        assert_eq!((ran.ran, ran.hints[&1], ran.tasks[&2]), (1_795_335_000, 2, Tally { green: 2, of: 3 }));
+        assert_eq!((ran.tasks_green(), ran.checks()), (Tally { green: 1, of: 2 }, Tally { green: 11, of: 15 }));
         assert_eq!(record.standing("ch02_flat", "85944171f73967e8"), Standing::Current);
         assert_eq!(record.standing("ch02_flat", "85944171f73967e9"), Standing::Changed);
         assert_eq!(record.standing("ch03_contiguous", "85944171f73967e8"), Standing::NoRun);
@@ -340,12 +262,54 @@ mod tests {
     fn no_checks_are_not_all_green() {
         let mut ran = LastRun::default();
         assert!(!ran.checks().all_green());
-        ran.tasks.insert(1, Tally { green: 0, of: 0 });
-        assert_eq!(ran.tasks_green(), Tally::default());
-        ran.tasks.insert(2, Tally { green: 3, of: 3 });
+        ran.tasks.extend([(1, Tally { green: 0, of: 0 }), (2, Tally { green: 3, of: 3 })]);
         assert_eq!(ran.tasks_green(), Tally { green: 1, of: 1 });
         assert!(ran.checks().all_green());
         ran.whole = Tally { green: 1, of: 2 };
         assert!(!ran.checks().all_green());
+    }
+
+    #[test]
+    fn a_record_is_written_whole_or_not_at_all() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(Record::read(root.path()), (Record::default(), None));
+        let mut record = Record { at: Some("ch03_contiguous".into()), ..Record::default() };
+        record.chapter_mut("ch03_contiguous").hints.insert(4, 1);
+        record.chapter_mut("ch02_flat").tasks.insert(10, Tally { green: 70_000, of: 70_000 });
+        record.write(root.path()).unwrap();
+        assert_eq!(Record::read(root.path()), (record, None));
+        assert_eq!(names(root.path()), ["record.json"]);
+        // A folder cannot be replaced by a file.
+        fs::remove_file(root.path().join(FILE)).unwrap();
+        fs::create_dir_all(root.path().join(FILE).join("kept")).unwrap();
+        assert!(Record::default().write(root.path()).is_err());
+        assert_eq!(names(root.path()), ["record.json"]);
+        assert!(Record::read(root.path()).1.unwrap().contains("cannot be read ("));
+    }
+
+    #[test]
+    fn an_unusable_record_is_ignored_with_a_note_and_replaced() {
+        let (half, endless) = (&example()[..100], " ".repeat(MAX_BYTES as usize + 1));
+        for (text, says) in [
+            ("", "is damaged (EOF"),
+            (half, "is damaged (EOF"),
+            ("{}", "is damaged (missing field `version`"),
+            (&endless, "has more than 1048576 bytes"),
+            (r#"{"version":2,"chapters":7}"#, "is of version 2, and this is 1"),
+            (r#"{"version":1,"chapters":{"a":{"ran":-1}}}"#, "is damaged (invalid value"),
+            (r#"{"version":1,"chapters":{"a":{"tasks":{"one":{"green":1,"of":1}}}}}"#, "is damaged ("),
+            (
+                r#"{"version":1,"chapters":{"ch01_x":{"whole":{"green":4,"of":3}}}}"#,
+                "is damaged (ch01_x has 4 of 3 checks green)",
+            ),
+        ] {
+            let root = root_with(text.as_bytes());
+            let (record, note) = Record::read(root.path());
+            let note = note.unwrap_or_default();
+            assert_eq!(record, Record::default(), "{text:.80}");
+            assert!(note.contains(&format!("record.json {says}")) && note.contains("so it is ignored"), "{note}");
+            record.write(root.path()).unwrap();
+            assert_eq!(Record::read(root.path()), (record, None));
+        }
     }
 }
