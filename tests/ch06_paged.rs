@@ -22,10 +22,10 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::Slot;
     use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
-    use crate::paged::{self, Content, LAYOUT, ONE_NUMBER, cache, check_pages, n_free, pages, slab, slab_of};
+    use crate::paged::{self, Content, LAYOUT, ONE_NUMBER, Verbs, cache, check_pages, n_free, pages, slab, slab_of};
     use crate::support::asking::{asking, made, quietly};
     use crate::support::limits::{allocated, often, same_each};
-    use crate::support::oracle::{self, Dice, Oracle, STEPS, fresh, seeds};
+    use crate::support::oracle::{self, Oracle, fresh};
     use crate::support::rows::{self, KINDS, Kind};
     use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
@@ -611,48 +611,7 @@ mod checks {
 
     #[test]
     fn whole_oracle() {
-        for seed in seeds(40) {
-            let mut dice = Dice::new(seed);
-            let (layout, page_size, n_pages) = (oracle::any_layout(&mut dice), dice.roll(1, 6), dice.roll(3, 16));
-            let run = format!("seed {seed}, page size {page_size}");
-            let slab = slab_of(layout, page_size, n_pages);
-            let mut sequences = vec![(cache(&slab), Oracle::of(run.clone()))];
-            let mut next = 0;
-            for step in 0..STEPS {
-                let at = format!("{run}, step {step}");
-                let (index, n_sequences) = (dice.roll(0, sequences.len() - 1), sequences.len());
-                let (cache, oracle) = &mut sequences[index];
-                match dice.roll(0, 9) {
-                    0 if n_sequences < 4 => sequences.push((paged::cache(&slab), Oracle::of(run.clone()))),
-                    1 => sequences[index] = (paged::cache(&slab), Oracle::of(run.clone())),
-                    2 => {
-                        let _question = asking(at.as_str());
-                        release(cache);
-                        oracle.note("release".into());
-                        oracle.tokens.clear();
-                    }
-                    _ => {
-                        let n = dice.roll(0, 2 * page_size + 1);
-                        let needed = (cache.len() + n).div_ceil(page_size) - cache.table().pages().len();
-                        let (len, free) = (cache.len(), n_free(&slab));
-                        if needed > free {
-                            let expected = Err(CacheError::OutOfPages { needed, free });
-                            same!(cache.extend(n), expected, "{at}: extend({n}) on {len} tokens, {free} pages free");
-                            oracle.note(format!("extend({n}) refused"));
-                        } else {
-                            oracle.append(cache, &fresh(&mut next, n));
-                        }
-                    }
-                }
-                let held: usize = sequences.iter().map(|(cache, _)| cache.table().pages().len()).sum();
-                same!(n_free(&slab), n_pages - held, "{at}: free pages of {n_pages} when caches hold {held}");
-                for (cache, oracle) in &sequences {
-                    check(oracle, cache);
-                }
-            }
-            drop(sequences);
-            same!(n_free(&slab), n_pages, "{run}: free pages of {n_pages} when all caches are dropped");
-        }
+        paged::oracle(40, Verbs::Extend);
     }
 
     #[test]

@@ -32,10 +32,12 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::decode::{Cached, LanguageModel};
 
-    use crate::paged::{Content, LAYOUT, ONE_NUMBER, cache, check_pages, extend, n_free, pages, slab, slab_of};
+    use crate::paged::{
+        self, Content, LAYOUT, ONE_NUMBER, Verbs, cache, check_pages, extend, n_free, pages, slab, slab_of,
+    };
     use crate::support::asking::{asking, made, one_of, quietly};
     use crate::support::limits::{allocated, often, once, same_each};
-    use crate::support::oracle::{self, Dice, Oracle, STEPS, fresh, seeds};
+    use crate::support::oracle::{self, Oracle, fresh};
     use crate::support::story::{Storyteller, Watched};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
 
@@ -578,76 +580,9 @@ mod checks {
         assert_transcript("ch07_rewind", &transcript);
     }
 
-    /// A sequence in a cache of this kind, and what it must hold.
-    struct Sequence {
-        kind: &'static str,
-        cache: Box<dyn Rewind>,
-        oracle: Oracle,
-    }
-
     #[test]
     fn whole_oracle() {
-        for seed in seeds(80) {
-            let mut dice = Dice::new(seed);
-            let (layout, page_size, n_pages) = (oracle::any_layout(&mut dice), dice.roll(1, 6), dice.roll(4, 16));
-            let slab = slab_of(layout, page_size, n_pages);
-            let mut sequences: Vec<Sequence> = Vec::new();
-            let mut next = 0;
-            for _ in 0..STEPS {
-                let verb = dice.roll(0, 9);
-                if sequences.is_empty() || (verb == 0 && sequences.len() < 5) {
-                    let (kind, cache): (_, Box<dyn Rewind>) = match dice.roll(0, 4) {
-                        0 => ("flat", Box::new(FlatCache::new(layout))),
-                        1 => ("contiguous", Box::new(ContiguousCache::new(layout, 4 * n_pages))),
-                        _ => ("paged", Box::new(cache(&slab))),
-                    };
-                    let run = format!("seed {seed}, a {kind} cache, {layout:?}, page size {page_size}");
-                    sequences.push(Sequence { kind, cache, oracle: Oracle::of(run) });
-                    continue;
-                }
-                let index = dice.roll(0, sequences.len() - 1);
-                if verb == 1 {
-                    sequences.remove(index);
-                    continue;
-                }
-                let Sequence { kind, cache, oracle } = &mut sequences[index];
-                let (len, free) = (cache.len(), n_free(&slab));
-                let (verb, most) = if verb < 6 { ("extend", 2 * page_size + 1) } else { ("rewind", len + 1) };
-                let n = dice.roll(0, most);
-                let at = format!("seed {seed}: {verb}({n}) on {len} tokens in a {kind} cache, page size {page_size}");
-                let needed = (len + n).div_ceil(page_size) - len.div_ceil(page_size);
-                let refusal = match (verb, *kind) {
-                    ("rewind", _) if n > len => Some(CacheError::PastTheStart { n, len }),
-                    ("extend", "paged") if needed > free => Some(CacheError::OutOfPages { needed, free }),
-                    ("extend", "contiguous") if len + n > 4 * n_pages => {
-                        let capacity = 4 * n_pages;
-                        Some(CacheError::OutOfSlots { needed: n, free: capacity - len, capacity })
-                    }
-                    _ => None,
-                };
-                match refusal {
-                    Some(refusal) => {
-                        let outcome = if verb == "extend" { cache.extend(n) } else { cache.rewind(n) };
-                        same!(outcome, Err(refusal), "{at}, {free} pages free");
-                        oracle.note(format!("{verb}({n}) refused"));
-                    }
-                    None if verb == "extend" => oracle.append(&mut **cache, &fresh(&mut next, n)),
-                    None => rewind(oracle, &mut **cache, n),
-                }
-                let mut held = 0;
-                for Sequence { kind, cache, oracle } in &sequences {
-                    if *kind == "paged" {
-                        let (len, pages) = (cache.len(), cache.usage().slots / page_size);
-                        same!(pages, len.div_ceil(page_size), "pages that hold {len} tokens, after {at}");
-                        held += pages;
-                    }
-                    oracle.check(&**cache);
-                }
-                same!(n_free(&slab), n_pages - held, "free pages when {held} of {n_pages} are held, after {at}");
-            }
-            drop(sequences);
-            same!(n_free(&slab), n_pages, "seed {seed}: free pages when all is dropped");
-        }
+        paged::oracle(80, Verbs::ExtendAndRewind);
     }
 
     #[test]

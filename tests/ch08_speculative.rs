@@ -31,15 +31,15 @@ mod checks {
     use page_by_page::chapters::ch01_recompute::Recompute;
     use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, remember, verify};
     use page_by_page::decode::sampler::{Sampler, Sampling};
-    use page_by_page::decode::{Accept, Cached, Draft, Drafter, LanguageModel, Limits, RewindableModel};
+    use page_by_page::decode::{Accept, Draft, Drafter, LanguageModel, Limits, RewindableModel};
     use page_by_page::model::{Model, StepError};
 
-    use crate::paged::{CACHES, one_of_caches};
+    use crate::paged::{CACHES, assert_stories};
     use crate::support::asking::{asking, granted};
     use crate::support::drafts::{self, draft, drafted};
     use crate::support::oracle::{Dice, seeds};
     use crate::support::script::{LARGE, LARGE_VOCAB, Log, Script, next_of, one_hot, refusals};
-    use crate::support::story::{SAMPLING, Storyteller, Watched, assets};
+    use crate::support::story::{SAMPLING, Storyteller, assets};
     use crate::support::transcript::{Transcript, assert_transcript};
     use crate::support::words::count;
 
@@ -836,8 +836,7 @@ mod checks {
     fn whole_story() {
         let storyteller = Storyteller::open();
         let draft_model = Model::open(&assets().join("storyteller-draft")).expect("the bundled draft model opens");
-        let n = 16;
-        let limits = Limits { max_new_tokens: n, end_of_text: &[] };
+        let limits = Limits { max_new_tokens: 16, end_of_text: &[] };
         let prompt = storyteller.prompt();
         for sampling in [Sampling::GREEDY, SAMPLING] {
             let greedy = sampling == Sampling::GREEDY;
@@ -857,22 +856,10 @@ mod checks {
             let (mut target, mut small) = (Recompute::new(&storyteller.model), Recompute::new(&draft_model));
             let told = "a story of models that remember nothing, k = 3";
             storyteller.assert_same_story(&story(told, &mut target, &mut small, 3), &expected);
-            for (k, kind) in (0..=8).flat_map(|k| (0..CACHES.len()).map(move |kind| (k, kind))) {
-                // Half of them greedy, the other half sampled.
-                if greedy == ((k + kind) % 2 == 0) {
-                    continue;
-                }
-                let mut caches =
-                    [&storyteller.model, &draft_model].map(|model| one_of_caches(kind, model.config().kv_layout()));
-                let [mut target_cache, mut draft_cache] = caches.each_mut().map(|cache| Watched(&mut **cache));
-                let mut target = Cached::new(&storyteller.model, &mut target_cache);
-                let mut small = Cached::new(&draft_model, &mut draft_cache);
-                let told = format!("a story of {n} tokens, {}, k = {k}", CACHES[kind]);
-                storyteller.assert_same_story(&story(&told, &mut target, &mut small, k), &expected);
-                let lengths = (target.remembered(), small.remembered());
-                let all_but_one = prompt.len() + n - 1;
-                same!(lengths, (all_but_one, all_but_one), "tokens in the caches of target and draft model, {told}");
-            }
+            // Half of them greedy, the other half sampled.
+            let runs = (0..=8).flat_map(|k| (0..CACHES.len()).map(move |kind| (k, kind)));
+            let runs = runs.filter(|(k, kind)| greedy != ((k + kind) % 2 == 0));
+            assert_stories(&storyteller, (&prompt, &expected), runs, story);
         }
     }
 }

@@ -33,15 +33,15 @@ mod checks {
     use page_by_page::chapters::ch09_chance::{SamplingDraftModel, accept_sampled, residual, share_to_expect};
     use page_by_page::decode::sampler::{Sampler, Sampling, draw};
     use page_by_page::decode::{Cached, Draft, LanguageModel, Limits, RewindableModel};
-    use page_by_page::model::{Model, StepError};
+    use page_by_page::model::StepError;
 
-    use crate::paged::{CACHES, one_of_caches};
+    use crate::paged::{CACHES, assert_stories, one_of_caches};
     use crate::support::asking::{asking, granted};
     use crate::support::drafts::{self, draft, drafted};
     use crate::support::limits::allocated;
     use crate::support::oracle::{Dice, seeds};
     use crate::support::script::{Log, Script};
-    use crate::support::story::{SAMPLING, Storyteller, Watched, assets};
+    use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript};
 
     /// The table of the chapter.
@@ -729,25 +729,16 @@ mod checks {
     fn whole_story() {
         // Greedy leaves nothing to chance: the story is the one that is generated without guesses.
         let storyteller = Storyteller::open();
-        let draft_model = Model::open(&assets().join("storyteller-draft")).expect("the bundled draft model opens");
-        let n = 16;
         let prompt = storyteller.prompt();
         let mut tokens = prompt.clone();
-        for _ in 0..n {
+        for _ in 0..16 {
             let logits = storyteller.model.step(&tokens, None).expect("a short sequence fits");
             tokens.push((0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best }) as u32);
         }
-        for (k, kind) in (0..=5).flat_map(|k| (0..CACHES.len()).map(move |kind| (k, kind))) {
-            let mut caches =
-                [&storyteller.model, &draft_model].map(|model| one_of_caches(kind, model.config().kv_layout()));
-            let [mut target_cache, mut draft_cache] = caches.each_mut().map(|cache| Watched(&mut **cache));
-            let mut target = Cached::new(&storyteller.model, &mut target_cache);
-            let mut small = Cached::new(&draft_model, &mut draft_cache);
-            let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(Sampling::GREEDY));
-            let told = format!("a story of {n} tokens, {}, k = {k}", CACHES[kind]);
-            let models = (&mut target as &mut dyn RewindableModel, &mut drafter);
-            let story = story(&told, models, Sampling::GREEDY, (&prompt, n, k), &mut |_, _, _| {});
-            storyteller.assert_same_story(&story, &tokens[prompt.len()..]);
-        }
+        let runs = (0..=5).flat_map(|k| (0..CACHES.len()).map(move |kind| (k, kind)));
+        assert_stories(&storyteller, (&prompt, &tokens[prompt.len()..]), runs, |told, target, small, k| {
+            let mut drafter = SamplingDraftModel::new(small, Sampler::new(Sampling::GREEDY));
+            story(told, (target, &mut drafter), Sampling::GREEDY, (&prompt, 16, k), &mut |_, _, _| {})
+        });
     }
 }

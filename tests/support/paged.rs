@@ -2,13 +2,17 @@
 //! code, so only those graders include it.
 #![allow(dead_code)]
 
-use page_by_page::cache::{KvCache, KvLayout, Rewind};
+use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use page_by_page::decode::{Cached, RewindableModel};
+use page_by_page::model::Model;
 
 use crate::support::asking::made;
+use crate::support::oracle::{Dice, Oracle, STEPS, any_layout, fresh, seeds};
 use crate::support::rows::{self, KINDS};
+use crate::support::story::{Storyteller, Watched, assets};
 
 /// Three numbers that cannot be taken for one another.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
@@ -103,6 +107,96 @@ impl Content {
     }
 }
 
+/// What the oracle's caches do, besides being made and dropped.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Verbs {
+    /// Paged caches grow.
+    Extend,
+    /// Flat, contiguous and paged caches grow and rewind.
+    ExtendAndRewind,
+}
+
+/// A sequence in a cache of this kind, and what it must hold.
+struct Sequence {
+    kind: &'static str,
+    cache: Box<dyn Rewind>,
+    oracle: Oracle,
+}
+
+/// Several caches, the paged ones over one slab, do what dice say; after each step each holds its rows, and the pool all pages
+/// that no cache needs.
+#[track_caller]
+pub fn oracle(runs: u64, verbs: Verbs) {
+    for seed in seeds(runs) {
+        let mut dice = Dice::new(seed);
+        let (layout, page_size, n_pages) = (any_layout(&mut dice), dice.roll(1, 6), dice.roll(4, 16));
+        let capacity = 4 * n_pages;
+        let slab = slab_of(layout, page_size, n_pages);
+        let mut sequences: Vec<Sequence> = Vec::new();
+        let mut next = 0;
+        for _ in 0..STEPS {
+            let (verb, kind) = (dice.roll(0, 9), if verbs == Verbs::Extend { 2 } else { dice.roll(0, 4) });
+            if sequences.is_empty() || (verb == 0 && sequences.len() < 5) {
+                let (kind, cache): (_, Box<dyn Rewind>) = match kind {
+                    0 => ("flat", Box::new(FlatCache::new(layout))),
+                    1 => ("contiguous", Box::new(ContiguousCache::new(layout, capacity))),
+                    _ => ("paged", Box::new(cache(&slab))),
+                };
+                let run = format!("seed {seed}, a {kind} cache, {layout:?}, page size {page_size}");
+                sequences.push(Sequence { kind, cache, oracle: Oracle::of(run) });
+                continue;
+            }
+            let index = dice.roll(0, sequences.len() - 1);
+            if verb == 1 {
+                sequences.remove(index);
+                continue;
+            }
+            let Sequence { kind, cache, oracle } = &mut sequences[index];
+            let (len, free) = (cache.len(), n_free(&slab));
+            let grows = verb < 6 || verbs == Verbs::Extend;
+            let n = dice.roll(0, if grows { 2 * page_size + 1 } else { len + 1 });
+            let call = format!("{}({n})", if grows { "extend" } else { "rewind" });
+            let at = format!("seed {seed}: {call} on {len} tokens in a {kind} cache, page size {page_size}");
+            let needed = (len + n).div_ceil(page_size) - len.div_ceil(page_size);
+            let refusal = match *kind {
+                _ if !grows => (n > len).then_some(CacheError::PastTheStart { n, len }),
+                "paged" => (needed > free).then_some(CacheError::OutOfPages { needed, free }),
+                "contiguous" if len + n > capacity => {
+                    Some(CacheError::OutOfSlots { needed: n, free: capacity - len, capacity })
+                }
+                _ => None,
+            };
+            if let Some(refusal) = refusal {
+                let outcome = if grows { cache.extend(n) } else { cache.rewind(n) };
+                same!(outcome, Err(refusal), "{at}, {free} pages free");
+                oracle.note(format!("{call} refused"));
+            } else if grows {
+                oracle.append(&mut **cache, &fresh(&mut next, n));
+            } else {
+                oracle.rewind(&mut **cache, n);
+            }
+            check_all(&sequences, &slab, page_size, n_pages, &at);
+        }
+        drop(sequences);
+        same!(n_free(&slab), n_pages, "seed {seed}: free pages of {n_pages} when all caches are dropped");
+    }
+}
+
+/// Checks the rows of all caches, the pages of those that are paged, and how many pages are free.
+#[track_caller]
+fn check_all(sequences: &[Sequence], slab: &SharedSlab, page_size: usize, n_pages: usize, after: &str) {
+    let mut held = 0;
+    for Sequence { kind, cache, oracle } in sequences {
+        if *kind == "paged" {
+            let (len, pages) = (cache.len(), cache.usage().slots / page_size);
+            same!(pages, len.div_ceil(page_size), "pages that hold {len} tokens, after {after}");
+            held += pages;
+        }
+        oracle.check(&**cache);
+    }
+    same!(n_free(slab), n_pages - held, "free pages when {held} of {n_pages} are held, after {after}");
+}
+
 /// The caches that a story goes through.
 pub const CACHES: [&str; 4] =
     ["flat cache", "contiguous cache", "paged cache, page size 3", "paged cache, page size 16"];
@@ -113,5 +207,29 @@ pub fn one_of_caches(kind: usize, layout: KvLayout) -> Box<dyn Rewind> {
         0 => Box::new(FlatCache::new(layout)),
         1 => Box::new(ContiguousCache::new(layout, 64)),
         _ => Box::new(cache(&slab_of(layout, if kind == 2 { 3 } else { 16 }, 64))),
+    }
+}
+
+/// Has a target and a draft model generate a story of 16 tokens with each kind of cache: `generate(told, target, small, k)`.
+/// Each of them must be `expected`, and both caches must then hold all of it but the newest token.
+pub fn assert_stories(
+    storyteller: &Storyteller,
+    (prompt, expected): (&[u32], &[u32]),
+    runs: impl Iterator<Item = (usize, usize)>,
+    mut generate: impl FnMut(&str, &mut dyn RewindableModel, &mut dyn RewindableModel, usize) -> Vec<u32>,
+) {
+    let draft_model = Model::open(&assets().join("storyteller-draft")).expect("the bundled draft model opens");
+    for (k, kind) in runs {
+        let mut caches =
+            [&storyteller.model, &draft_model].map(|model| one_of_caches(kind, model.config().kv_layout()));
+        let [mut target_cache, mut draft_cache] = caches.each_mut().map(|cache| Watched(&mut **cache));
+        let mut target = Cached::new(&storyteller.model, &mut target_cache);
+        let mut small = Cached::new(&draft_model, &mut draft_cache);
+        let told = format!("a story of {} tokens, {}, k = {k}", expected.len(), CACHES[kind]);
+        let story = generate(&told, &mut target, &mut small, k);
+        storyteller.assert_same_story(&story, expected);
+        let all_but_one = prompt.len() + expected.len() - 1;
+        let lengths = (target.remembered(), small.remembered());
+        same!(lengths, (all_but_one, all_but_one), "tokens in the caches of target and draft model, {told}");
     }
 }
