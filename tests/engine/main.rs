@@ -15,6 +15,7 @@ mod batch_checks;
 mod batch_invariance;
 mod beams;
 mod damaged_models;
+mod damaged_snapshots;
 mod disk_tier;
 mod golden;
 mod graders;

@@ -116,3 +116,22 @@ pub fn hostile_tensors(file: &[u8], dice: &mut Dice) -> Vec<u8> {
     let header = hostile_json(&file[8..header_end], dice);
     [&(header.len() as u64).to_le_bytes(), &header[..], &file[header_end..]].concat()
 }
+
+/// A saved cache with its checksum made right, if it has one.
+pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let name = b"\"checksum\":\"";
+    let place = bytes.windows(name.len()).position(|part| part == name).map(|place| place + name.len());
+    if let Some(place) = place.filter(|place| place + 8 <= bytes.len()) {
+        bytes[place..place + 8].copy_from_slice(b"00000000");
+        let checksum = crc32fast::hash(&bytes);
+        bytes[place..place + 8].copy_from_slice(format!("{checksum:08x}").as_bytes());
+    }
+    bytes
+}
+
+/// The same bytes with one part replaced by another as long.
+pub fn replaced(bytes: &[u8], part: &str, other: &str) -> Vec<u8> {
+    assert_eq!(part.len(), other.len());
+    let place = bytes.windows(part.len()).position(|found| found == part.as_bytes()).expect(part);
+    [&bytes[..place], other.as_bytes(), &bytes[place + other.len()..]].concat()
+}
