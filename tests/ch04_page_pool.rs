@@ -358,20 +358,11 @@ mod checks {
     fn whole_transcript() {
         let mut transcript = Transcript::default();
         let mut pool = pool(4);
-        for (verb, number) in [
-            ("alloc", 0),
-            ("alloc", 0),
-            ("share", 0),
-            ("alloc_n", 3),
-            ("alloc_n", 2),
-            ("free", 1),
-            ("free", 0),
-            ("free", 1),
-            ("share", 1),
-            ("free", 0),
-            ("alloc_n", 2),
-            ("free", 4),
-        ] {
+        let calls =
+            "alloc, alloc, share 0, alloc_n 3, alloc_n 2, free 1, free 0, free 1, share 1, free 0, alloc_n 2, free 4";
+        for call in calls.split(", ") {
+            let (verb, number) = call.split_once(' ').unwrap_or((call, "0"));
+            let number: u32 = number.parse().expect("a number");
             let page = PageId(number);
             let (did, outcome) = match verb {
                 "alloc" => ("alloc".into(), pool.alloc().map(|page| format!("page {page}"))),

@@ -272,16 +272,6 @@ mod checks {
     // Task 2
 
     #[test]
-    fn task_2_positions_have_a_page_and_a_slot() {
-        let (table, _pool) = ten_tokens();
-        for (position, page, slot) in
-            [(0, 12, 0), (1, 12, 1), (3, 12, 3), (4, 5, 0), (6, 5, 2), (7, 5, 3), (8, 3, 0), (9, 3, 1)]
-        {
-            lies(&table, position, page, slot);
-        }
-    }
-
-    #[test]
     fn task_2_past_the_end_there_is_nothing() {
         let (ten, _pool) = ten_tokens();
         for position in [10, 11, 12, usize::MAX] {
@@ -292,7 +282,7 @@ mod checks {
 
     #[test]
     fn task_2_every_page_size_finds_every_token() {
-        for size in [2, 1, 3, 5, 7, 10] {
+        for size in [4, 1, 2, 3, 5, 7, 10] {
             let mut pool = pool_that_gives(&[12, 5, 3]);
             let mut table = table(size);
             grow(&mut table, 2 * size + 1, &mut pool);
