@@ -27,7 +27,7 @@ pub struct Mistake {
     /// What the reader writes instead.
     pub replace: String,
     /// What the first failure says.
-    pub expect: Option<String>,
+    pub expect: String,
     /// The chapter's transcript must be red: with this mistake it is tried whether a wrong transcript can be accepted.
     #[serde(default)]
     pub transcript: bool,
@@ -105,7 +105,7 @@ mod tests {
     fn a_mistake_finds_its_place_once() {
         let mistake = |find: &str, replace: &str| {
             let (name, find, replace) = ("x".into(), find.into(), replace.into());
-            Mistake { name, find, replace, expect: None, transcript: false }.apply("a b a")
+            Mistake { name, find, replace, expect: String::new(), transcript: false }.apply("a b a")
         };
         assert_eq!(mistake("b", "c"), Ok("a c a".into()));
         assert_eq!(mistake("b\n", "c\n"), Ok("a c a".into()));
