@@ -24,11 +24,10 @@ use crate::run::News;
 use crate::story::Story;
 use crate::terminal::Screen;
 use crate::view;
-use crate::watch::{self, Files};
+use crate::watch::Files;
 
-/// How often the screen is drawn while something runs, and how often the files are looked at.
+/// How often the screen is drawn, and how often the files are looked at.
 const BLINK: Duration = Duration::from_millis(100);
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What fills the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,8 +95,6 @@ pub struct App {
 pub enum Event {
     Key(KeyEvent),
     Resized,
-    /// Something happened in `exercises/`.
-    Touched,
     Run(usize, News),
     Story(usize, Option<Line>),
     Port(Option<u16>),
@@ -154,8 +151,6 @@ impl App {
         let mut screen =
             Screen::take().context("the terminal cannot be drawn on; `cargo learn --once` prints plain lines")?;
         listen(sender.clone());
-        let touched = sender.clone();
-        let _watcher = watch::watch(&self.current.root, move || drop(touched.send(Event::Touched)));
         let files = Files::new(&self.current.root, self.chapters.iter().map(Chapter::exercise));
         let root = self.current.root.clone();
         thread::spawn(move || sender.send(Event::Port(book::served(&root))));
@@ -185,21 +180,12 @@ impl App {
         let mut looked = Instant::now();
         while !self.is_over && signal.load(Ordering::Relaxed) == 0 {
             screen.draw(|frame| view::draw(self, frame)).context("the terminal cannot be drawn on")?;
-            let is_busy = self.checking.stage.is_some() || self.story.as_ref().is_some_and(|story| !story.has_ended);
-            match events.recv_timeout(if is_busy { BLINK } else { BLINK * 2 }) {
-                Ok(Event::Touched) => {
-                    let others = quiet(events);
-                    self.saved(&files.changed());
-                    for other in others {
-                        self.happened(other, screen)?;
-                    }
-                    looked = Instant::now();
-                }
+            match events.recv_timeout(BLINK) {
                 Ok(event) => self.happened(event, screen)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if looked.elapsed() >= LOOK {
+            if looked.elapsed() >= BLINK {
                 self.saved(&files.changed());
                 looked = Instant::now();
             }
@@ -212,7 +198,7 @@ impl App {
             Event::Key(key) => self.key(key, screen)?,
             Event::Resized => screen.redraw()?,
             Event::Run(number, news) if number == self.checking.number => self.heard(news),
-            Event::Touched | Event::Run(..) => {}
+            Event::Run(..) => {}
             Event::Story(number, line) => self.heard_story(number, line),
             Event::Port(port) => self.book.port = self.book.port.or(port),
             Event::Book(news) => self.of_the_book(news),
@@ -374,19 +360,6 @@ impl App {
         self.n_stories += 1;
         self.story = None;
     }
-}
-
-/// Waits until no more events come from one save. Returns the other events that came in the meantime.
-fn quiet(events: &Receiver<Event>) -> Vec<Event> {
-    let (mut others, mut last) = (Vec::new(), Instant::now());
-    while let Some(left) = watch::QUIET.checked_sub(last.elapsed()).filter(|left| !left.is_zero()) {
-        match events.recv_timeout(left) {
-            Ok(Event::Touched) => last = Instant::now(),
-            Ok(other) => others.push(other),
-            Err(_) => break,
-        }
-    }
-    others
 }
 
 /// Reads the keyboard in a thread of its own.

@@ -1,61 +1,50 @@
 //! Notices which of the reader's files have a different text than before.
 //!
-//! The system reports changes at once where it can. A look each second finds the others, such as those on a network drive.
-//! Only the text counts: a file that was touched hasn't changed.
+//! It looks at the texts themselves, a dozen short files that the system keeps in memory: that works on every drive, and a
+//! file that was only touched hasn't changed. An editor that saves may leave a file empty for a moment, so a change counts
+//! when two looks find the same.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use page_by_page_course::stub;
-
-/// An editor that saves makes several events; a change is complete when none has come for this long.
-pub const QUIET: Duration = Duration::from_millis(50);
-
-/// Calls `on_event` for each event in `exercises/` while it lives; `None` where watching is impossible.
-pub fn watch(root: &Path, on_event: impl Fn() + Send + 'static) -> Option<RecommendedWatcher> {
-    let handler = move |event: notify::Result<Event>| {
-        if event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_))) {
-            on_event();
-        }
-    };
-    let mut watcher = notify::recommended_watcher(handler).ok()?;
-    watcher.watch(&root.join("exercises"), RecursiveMode::NonRecursive).ok()?;
-    Some(watcher)
-}
-
-/// The texts of some files, as fingerprints. A file that can't be read has none.
+/// Some files as they were seen last.
 pub struct Files {
     root: PathBuf,
-    seen: BTreeMap<String, Option<String>>,
+    files: Vec<File>,
+}
+
+struct File {
+    /// From the root of the repository.
+    name: String,
+    /// What is in it, as far as is known to the caller; None if it can't be read.
+    known: Option<Vec<u8>>,
+    /// What the last look found.
+    last: Option<Vec<u8>>,
 }
 
 impl Files {
     /// Files named from the root of the repository.
-    pub fn new(root: &Path, files: impl IntoIterator<Item = String>) -> Self {
-        let seen = files.into_iter().map(|file| (file.clone(), look(root, &file))).collect();
-        Files { root: root.to_path_buf(), seen }
+    pub fn new(root: &Path, names: impl IntoIterator<Item = String>) -> Self {
+        let file = |name: String| {
+            let known = fs::read(root.join(&name)).ok();
+            File { name, last: known.clone(), known }
+        };
+        Files { root: root.to_path_buf(), files: names.into_iter().map(file).collect() }
     }
 
-    /// The files that have changed since the last call.
+    /// Looks at the files. Returns the names of those that have changed, and have stayed the same since the last look.
     pub fn changed(&mut self) -> Vec<String> {
         let mut changed = Vec::new();
-        for (file, seen) in &mut self.seen {
-            let now = look(&self.root, file);
-            if now != *seen {
-                changed.push(file.clone());
-                *seen = now;
+        for File { name, known, last } in &mut self.files {
+            let now = fs::read(self.root.join(&*name)).ok();
+            if now == *last && now != *known {
+                known.clone_from(&now);
+                changed.push(name.clone());
             }
+            *last = now;
         }
         changed
     }
-}
-
-fn look(root: &Path, file: &str) -> Option<String> {
-    let bytes = fs::read(root.join(file)).ok()?;
-    Some(stub::fingerprint(&String::from_utf8_lossy(&bytes)))
 }
 
 #[cfg(test)]
@@ -68,15 +57,15 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::write(at("a.rs"), "one").unwrap();
         let mut files = Files::new(folder.path(), ["a.rs".to_string(), "b.rs".to_string()]);
-        assert!(files.changed().is_empty());
+        let mut two_looks = || [files.changed(), files.changed()];
         fs::write(at("a.rs"), "one").unwrap();
-        assert!(files.changed().is_empty(), "saved, but the same");
+        assert_eq!(two_looks(), [[""; 0]; 2], "saved, but the same");
         fs::write(at("new"), "two").unwrap();
         fs::rename(at("new"), at("a.rs")).unwrap();
-        assert_eq!(files.changed(), ["a.rs"], "replaced, as many editors do");
-        assert!(files.changed().is_empty());
+        assert_eq!(two_looks(), [vec![], vec!["a.rs"]], "replaced, as many editors do");
+        assert_eq!(two_looks(), [[""; 0]; 2]);
         fs::write(at("b.rs"), "").unwrap();
         fs::remove_file(at("a.rs")).unwrap();
-        assert_eq!(files.changed(), ["a.rs", "b.rs"]);
+        assert_eq!(two_looks(), [vec![], vec!["a.rs", "b.rs"]]);
     }
 }
