@@ -17,7 +17,7 @@ use page_by_page::files;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, SamplingDefaults};
 use page_by_page::serving::schedule::SequenceId;
-use page_by_page::serving::{Generated, Serving, Totals};
+use page_by_page::serving::{Generated, Serving};
 
 use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, Lines, Next};
@@ -134,7 +134,7 @@ impl Batch {
         let results = match &self.out {
             Some(out) => Results::to_file(out, &self.file)?,
             None if self.json => Results::kept(),
-            None => Results::to_stdout(),
+            None => Results::default(),
         };
         let interrupt = Interrupt::watch().context("Ctrl-C cannot be watched for")?;
         let mut run = Run {
@@ -180,12 +180,12 @@ impl Batch {
             );
         }
         let ends = std::mem::take(&mut run.results.ends);
-        let (report, lines) = self.costs(&run, &ends)?;
-        let outputs = run.results.finish()?;
+        let n_pages = self.scheduling.pool.n_pages()?;
+        let outputs = std::mem::take(&mut run.results).finish()?;
         if self.json {
-            print_json(&Object::default().with("outputs", outputs).and(report))?;
+            print_json(&self.costs(&run, outputs, n_pages))?;
         } else {
-            say_report(None, &lines);
+            say_report(None, &self.lines_of_costs(&run, &ends, n_pages));
         }
         let incomplete: usize =
             ends.iter().filter(|(end, _)| !matches!(**end, "stop" | "length")).map(|(_, n)| n).sum();
@@ -202,71 +202,79 @@ impl Batch {
         Ok(())
     }
 
-    /// What the requests cost together, for `--json` and for people. `ends`: how many have ended in each way.
-    fn costs(&self, run: &Run<'_>, ends: &BTreeMap<&'static str, usize>) -> Result<(Object, output::Lines)> {
-        let (totals, elapsed, pool) = (run.serving.totals(), run.progress.elapsed(), &self.scheduling.pool);
-        let Totals { steps, rows_projected, recomputed, new_tokens, prompt_tokens, cached, .. } = totals;
-        let (n_pages, kept) = (pool.n_pages()?, run.serving.scheduler().prefixes().n_pages());
-        let speed = per_second(new_tokens as usize, elapsed);
-        let page_file = self.page_file.report(run.tier.as_ref());
+    /// What the requests cost together, for `--json`.
+    fn costs(&self, run: &Run<'_>, outputs: Vec<Object>, n_pages: usize) -> Object {
+        let (totals, elapsed) = (run.serving.totals(), run.progress.elapsed());
         let counters = Object::default()
-            .with("steps", steps)
+            .with("steps", totals.steps)
             .with("max_sequences_in_a_step", totals.most_sequences)
-            .with("rows_projected", rows_projected)
-            .with("recomputed", recomputed)
-            .with("generated_tokens", new_tokens)
-            .with("prompt_tokens", prompt_tokens)
-            .with("cached", cached)
+            .with("rows_projected", totals.rows_projected)
+            .with("recomputed", totals.recomputed)
+            .with("generated_tokens", totals.new_tokens)
+            .with("prompt_tokens", totals.prompt_tokens)
+            .with("cached", totals.cached)
             .with("cached_again", totals.cached_again)
             .with("preemptions", totals.preemptions);
         let pages = Object::default()
-            .with("page_size", pool.page_size)
+            .with("page_size", self.scheduling.pool.page_size)
             .with("pages", n_pages)
             .with("peak", totals.peak_pages)
-            .with("kept", kept);
+            .with("kept", run.kept_pages());
+        let speed = per_second(totals.new_tokens as usize, elapsed);
         let timings =
             Object::default().with("seconds", elapsed.as_secs_f64()).with("generated_tokens_per_second", speed);
-        let report = Object::default()
+        Object::default()
+            .with("outputs", outputs)
             .with("model", self.model.name())
             .with("counters", counters)
             .with("pages", pages)
-            .with_some("page_file", page_file.as_ref().map(|(report, _)| report))
-            .with("timings", timings);
+            .with_some("page_file", self.page_file.report(run.tier.as_ref()).map(|(report, _)| report))
+            .with("timings", timings)
+    }
 
+    /// The same for people. `ends`: how many requests have ended in each way.
+    fn lines_of_costs(&self, run: &Run<'_>, ends: &BTreeMap<&str, usize>, n_pages: usize) -> output::Lines {
+        let (totals, elapsed, pool) = (run.serving.totals(), run.progress.elapsed(), &self.scheduling.pool);
         let ends = ends.iter().map(|(end, n)| format!("{} {}", thousands(*n), results::describe(end)));
         let ends = ends.collect::<Vec<_>>().join(", ");
+        let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
+        let speed = rate(per_second(totals.new_tokens as usize, elapsed));
+        let (rows, again) = (count(totals.rows_projected, "row"), thousands(totals.recomputed));
         let prefixes = match pool.no_prefix_cache {
             true => "none kept".into(),
             false => format!(
                 "{} of {} cached, {:.1} %; {} more after a preemption",
-                thousands(cached),
-                count(prompt_tokens, "prompt token"),
-                100.0 * cached as f64 / prompt_tokens.max(1) as f64,
+                thousands(totals.cached),
+                count(totals.prompt_tokens, "prompt token"),
+                100.0 * totals.cached as f64 / totals.prompt_tokens.max(1) as f64,
                 thousands(totals.cached_again)
             ),
         };
-        let requests = format!("{}: {ends}; at most {} in a step", thousands(run.n_lines), totals.most_sequences);
-        let (steps, generated) = (count(steps, "step"), count(new_tokens, "token"));
-        let (rows, again) = (count(rows_projected, "row"), thousands(recomputed));
         let (peak, size) = (thousands(totals.peak_pages), count(pool.page_size, "slot"));
-        let (n_pages, kept) = (thousands(n_pages), thousands(kept));
+        let (n_pages, kept) = (thousands(n_pages), thousands(run.kept_pages()));
+        let (n_lines, most) = (thousands(run.n_lines), totals.most_sequences);
         let mut lines = vec![
             ("model", self.model.name()),
-            ("requests", requests),
-            ("steps", format!("{steps}, {generated} generated in {}, {} tokens/s", time(elapsed), rate(speed))),
+            ("requests", format!("{n_lines}: {ends}; at most {most} in a step")),
+            ("steps", format!("{steps}, {generated} generated in {}, {speed} tokens/s", time(elapsed))),
             ("computed", format!("{rows}, {again} of them recomputed after a preemption")),
             ("prefixes", prefixes),
             ("preempted", count(totals.preemptions, "time")),
             ("pages", format!("{peak} of {n_pages} in use at the peak, {size} each; {kept} kept at the end")),
         ];
-        lines.extend(page_file.map(|(_, line)| ("page file", line)));
+        lines.extend(self.page_file.report(run.tier.as_ref()).map(|(_, line)| ("page file", line)));
         let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         lines.push(("chapters", require::whose_chapters(&chapters)));
-        Ok((report, lines))
+        lines
     }
 }
 
 impl Run<'_> {
+    /// Pages that the prefix cache owns.
+    fn kept_pages(&self) -> usize {
+        self.serving.scheduler().prefixes().n_pages()
+    }
+
     /// Serves all requests, or those that are complete when Ctrl-C is pressed. `ahead`: requests that can wait.
     fn serve_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         loop {

@@ -1,8 +1,7 @@
 //! `chat`: messages and answers, in the words of the model's own template.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page_serve::template::ChatTemplate;
 use serde_json::{Map, Value, json};
 
@@ -41,13 +40,6 @@ pub struct Chat {
     conversation: ConversationOptions,
 }
 
-/// The turns of a chat are messages of a user and of an assistant.
-struct Messages {
-    template: ChatTemplate,
-    system: Option<String>,
-    for_template: Map<String, Value>,
-}
-
 impl Chat {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
@@ -60,38 +52,27 @@ impl Chat {
                 .context("--chat-template-kwargs: expected a JSON object, such as {\"enable_thinking\": false}")?,
             None => Map::new(),
         };
-        let script = Messages { template, system: self.system, for_template };
+        let system = self.system;
+        let text = move |turns: &[Turn]| Ok(template.render(&messages(system.as_deref(), turns)?, &for_template)?);
+        let script = Script {
+            what: "chat",
+            hint: "Type a message.",
+            shows_typed: false,
+            text: Box::new(text),
+            tokens: |text, tokenizer| Ok(tokenizer.encode_as_it_is(text)?),
+        };
         self.conversation.run(&script, self.max_new_tokens, self.message)
     }
 }
 
-impl Script for Messages {
-    fn what(&self) -> &'static str {
-        "chat"
+/// The turns of a chat are messages of a user and of an assistant.
+fn messages(system: Option<&str>, turns: &[Turn]) -> Result<Vec<Value>> {
+    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+    let mut messages: Vec<Value> = system.iter().map(|system| message("system", system)).collect();
+    for Turn { typed, answer, .. } in turns {
+        ensure!(!typed.is_empty(), "the message is empty; type one");
+        messages.push(message("user", typed));
+        messages.extend(answer.iter().map(|answer| message("assistant", answer)));
     }
-
-    fn hint(&self) -> &'static str {
-        "Type a message."
-    }
-
-    fn shows_typed(&self) -> bool {
-        false
-    }
-
-    fn text(&self, turns: &[Turn]) -> Result<String> {
-        let message = |role: &str, content: &str| json!({ "role": role, "content": content });
-        let mut messages: Vec<Value> = self.system.iter().map(|system| message("system", system)).collect();
-        for Turn { typed, answer, .. } in turns {
-            if typed.is_empty() {
-                bail!("the message is empty; type one");
-            }
-            messages.push(message("user", typed));
-            messages.extend(answer.iter().map(|answer| message("assistant", answer)));
-        }
-        Ok(self.template.render(&messages, &self.for_template)?)
-    }
-
-    fn tokens(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-        Ok(tokenizer.encode_as_it_is(text)?)
-    }
+    Ok(messages)
 }

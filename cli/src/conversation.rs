@@ -59,32 +59,22 @@ pub struct Turn {
 }
 
 /// How turns become one text.
-pub trait Script {
+pub struct Script {
     /// What grows: a story, a chat.
-    fn what(&self) -> &'static str;
-
+    pub what: &'static str,
     /// What to type, in a few words.
-    fn hint(&self) -> &'static str;
-
+    pub hint: &'static str,
     /// Whether standard output gets what was typed, where it doesn't show on a terminal already.
-    fn shows_typed(&self) -> bool;
-
+    pub shows_typed: bool,
     /// All turns as the model reads them. The last one has no answer yet, or they all have one.
-    ///
-    /// # Errors
-    /// If there is no such text.
-    fn text(&self, turns: &[Turn]) -> Result<String>;
-
+    pub text: Box<dyn Fn(&[Turn]) -> Result<String>>,
     /// The tokens of such a text.
-    ///
-    /// # Errors
-    /// If the tokenizer refuses it.
-    fn tokens(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>>;
+    pub tokens: fn(&str, &Tokenizer) -> Result<Vec<u32>>,
 }
 
 /// A conversation under way.
 struct Conversation<'m> {
-    script: &'m dyn Script,
+    script: &'m Script,
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     serving: Serving<'m>,
@@ -112,7 +102,7 @@ fn refused(error: impl Into<anyhow::Error>) -> anyhow::Error {
 
 impl ConversationOptions {
     /// Takes turns until the input ends. `first`: the first line, if the command line has it already.
-    pub fn run(&self, script: &dyn Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
+    pub fn run(&self, script: &Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
         require::chapters(&CHAPTERS)?;
         let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1, "lower the tokens of a step with --budget")?;
@@ -134,7 +124,7 @@ impl ConversationOptions {
         };
         if is_typed {
             let fit = count(conversation.max_tokens(), "token");
-            say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint()));
+            say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint));
         }
         let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged)].concat();
         say(&format!("chapters  {}", require::whose_chapters(&chapters)));
@@ -189,7 +179,7 @@ impl Conversation<'_> {
 
     /// Does what a line says; whether the conversation goes on.
     fn obey(&mut self, line: &str) -> Result<bool> {
-        let what = self.script.what();
+        let what = self.script.what;
         match Command::of(line, self.is_typed).map_err(refused)? {
             None => self.take(Turn { typed: line.trim_end().into(), answer: None, rejected: 0 })?,
             Some(Command::Again) => self.answer_again()?,
@@ -205,8 +195,8 @@ impl Conversation<'_> {
             Some(Command::Show) if self.turns.is_empty() => {
                 return Err(refused(anyhow!("the {what} has not begun")));
             }
-            Some(Command::Show) => print(&(self.script.text(&self.turns).map_err(refused)? + "\n"))?,
-            Some(Command::Help) => Command::ALL.iter().for_each(|command| say(&command.help(what))),
+            Some(Command::Show) => print(&((self.script.text)(&self.turns).map_err(refused)? + "\n"))?,
+            Some(Command::Help) => Command::help(what).for_each(|line| say(&line)),
             Some(Command::Quit) => return Ok(false),
         }
         Ok(true)
@@ -263,7 +253,7 @@ impl Conversation<'_> {
             thousands(n_generated),
         ));
         if n_prompt + n_generated >= self.max_tokens() {
-            let (what, most) = (self.script.what(), count(self.max_tokens(), "token"));
+            let (what, most) = (self.script.what, count(self.max_tokens(), "token"));
             say(&format!(
                 "note: the {what} is full, {most}: /undo takes the last turn back, /new begins another {what}"
             ));
@@ -278,9 +268,9 @@ impl Conversation<'_> {
 
     /// Hands the turns to the scheduler; the id of the request, and the tokens of its prompt.
     fn submit(&mut self) -> Result<(SequenceId, usize)> {
-        let text = self.script.text(&self.turns)?;
-        let prompt = self.script.tokens(&text, self.tokenizer)?;
-        let (n_prompt, most, what) = (prompt.len(), self.max_tokens(), self.script.what());
+        let text = (self.script.text)(&self.turns)?;
+        let prompt = (self.script.tokens)(&text, self.tokenizer)?;
+        let (n_prompt, most, what) = (prompt.len(), self.max_tokens(), self.script.what);
         let room = most.saturating_sub(n_prompt);
         if room == 0 && self.max_new_tokens != Some(0) {
             let why = match most == self.model.config().max_positions {
@@ -302,11 +292,11 @@ impl Conversation<'_> {
 
     /// Writes what was typed where the answers go, if it is to be there and is not.
     fn show_typed(&self) -> Result<()> {
-        if self.is_seen || !self.script.shows_typed() {
+        if self.is_seen || !self.script.shows_typed {
             return Ok(());
         }
         let Some((last, before)) = self.turns.split_last() else { return Ok(()) };
-        let (before, all) = (self.script.text(before)?, self.script.text(&self.turns)?);
+        let (before, all) = ((self.script.text)(before)?, (self.script.text)(&self.turns)?);
         let typed = if last.rejected == 0 { all.strip_prefix(before.as_str()).unwrap_or_default() } else { "" };
         print(typed.trim_start())
     }

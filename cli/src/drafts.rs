@@ -9,9 +9,8 @@ use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
-use serde::Serialize;
 
-use crate::output::{count, thousands};
+use crate::output::{Object, count, thousands};
 use crate::{model_dir, require};
 
 /// Speculative decoding: what drafts, and how.
@@ -29,35 +28,36 @@ pub struct DraftOptions {
     pub accept: AcceptRule,
 }
 
-/// Drafts of one run, for a report.
-#[derive(Serialize)]
-pub struct DraftReport {
-    /// What drafted.
-    model: String,
-    draft_len: usize,
-    accept: AcceptRule,
-    #[serde(flatten)]
-    counters: DraftCounters,
-    acceptance_rate: f64,
-    target_passes_per_token: f64,
-}
-
 impl DraftOptions {
     /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
         if self.drafter.is_some() { self.accept.chapters() } else { &[] }
     }
 
-    /// For a report.
-    pub fn report(&self, counters: DraftCounters) -> DraftReport {
-        DraftReport {
-            model: self.drafter.as_ref().map(|name| name.display().to_string()).unwrap_or_default(),
-            draft_len: self.draft_len,
-            accept: self.accept,
-            counters,
-            acceptance_rate: counters.acceptance_rate(),
-            target_passes_per_token: counters.target_passes_per_token(),
-        }
+    /// What was drafted, for `--json` and in a line; `None` without a drafter.
+    pub fn report(&self, counters: DraftCounters) -> Option<(Object, String)> {
+        let model = self.drafter.as_ref()?.display().to_string();
+        let DraftCounters { target_passes, drafted, accepted, generated } = counters;
+        let (rate, each) = (counters.acceptance_rate(), counters.target_passes_per_token());
+        let report = Object::default()
+            .with("model", model)
+            .with("draft_len", self.draft_len)
+            .with("accept", self.accept)
+            .with("target_passes", target_passes)
+            .with("drafted", drafted)
+            .with("accepted", accepted)
+            .with("generated", generated)
+            .with("acceptance_rate", rate)
+            .with("target_passes_per_token", each);
+        let passes = if target_passes == 1 { "1 pass".into() } else { format!("{} passes", thousands(target_passes)) };
+        let line = format!(
+            "{} of {} accepted, {:.1} %; {passes} of the target for {}, {each:.2} each",
+            thousands(accepted),
+            count(drafted, "draft token"),
+            100.0 * rate,
+            count(generated, "token"),
+        );
+        Some((report, line))
     }
 
     /// Opens the drafter, if there is one, with room for `tokens`; refuses one that cannot draft for this target.
@@ -89,8 +89,8 @@ impl DraftOptions {
                 "the draft model {} has a vocabulary of {} tokens, the model one of {}: both must have the same; draft \
                  with a smaller model of the same family",
                 name.display(),
-                thousands(config.vocab_size as u64),
-                thousands(vocab_size as u64)
+                thousands(config.vocab_size),
+                thousands(vocab_size)
             );
         }
         if let Some(token) = tokenizer.first_difference(&Tokenizer::open(&dir)?) {
@@ -104,28 +104,12 @@ impl DraftOptions {
             tokens <= config.max_positions,
             "prompt and output are {} tokens, more than the draft model's {} positions; ask for fewer tokens, or draft with \
              a different model",
-            thousands(tokens as u64),
-            thousands(config.max_positions as u64)
+            thousands(tokens),
+            thousands(config.max_positions)
         );
         let size = CacheSize::for_tokens(tokens, page_size)?;
         require::cache(kv, model.kv_layout(), size)?;
         Ok(Some(DraftSource::model(model, target, kv, size)?))
-    }
-}
-
-impl DraftReport {
-    /// In a line.
-    pub fn describe(&self) -> String {
-        let DraftCounters { target_passes, drafted, accepted, generated } = self.counters;
-        let passes = if target_passes == 1 { "1 pass".into() } else { format!("{} passes", thousands(target_passes)) };
-        format!(
-            "{} of {} accepted, {:.1} %; {passes} of the target for {}, {:.2} each",
-            thousands(accepted),
-            count(drafted, "draft token"),
-            100.0 * self.acceptance_rate,
-            count(generated, "token"),
-            self.target_passes_per_token
-        )
     }
 }
 

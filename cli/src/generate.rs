@@ -10,7 +10,7 @@ mod several;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use page_by_page::cache::Usage;
 use page_by_page::decode::sampler::Sampling;
@@ -102,10 +102,10 @@ struct SeveralOptions {
     #[arg(long)]
     prefix_cache: bool,
     /// Generate N outputs of one prompt, at most 256: the first with --seed, the second with the next number, and so on
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_TEXTS as i64))]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64))]
     samples: Option<u16>,
     /// Look for the likeliest output with K beams, at most 256: they grow side by side, and the best go on
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=MOST_TEXTS as i64))]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64))]
     beams: Option<u16>,
     /// While outputs grow side by side, generate at most N tokens a second for each; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 40)]
@@ -116,7 +116,7 @@ struct SeveralOptions {
 const PROMPT: &str = "Once upon a time";
 const EMPTY_PROMPT: &str = "the prompt is empty; give the text a beginning, such as \"Once upon a time\"";
 /// Sequences of a step, at most.
-pub const MOST_TEXTS: usize = 256;
+pub const MOST_SEQUENCES: usize = 256;
 /// Tokens of an output at most, unless a command or a request says otherwise.
 pub const MAX_NEW_TOKENS: usize = 200;
 
@@ -166,11 +166,7 @@ impl Generate {
 
     /// Refuses options that exclude each other.
     fn refuse_contradictions(&self) -> Result<()> {
-        let (mode, kv, sampling) = (self.mode(), self.kv(), &self.sampling);
-        let has_prefix_cache = self.several.prefix_cache;
-        let is_drawn = sampling.temperature.is_some_and(|temperature| temperature != 0.0)
-            || sampling.top_k.is_some()
-            || sampling.top_p.is_some();
+        let (mode, kv, has_prefix_cache) = (self.mode(), self.kv(), self.several.prefix_cache);
         // The option that takes one prompt, and why what is for one output doesn't go with the mode.
         let (option, but) = match mode {
             Mode::One => ("", ""),
@@ -178,56 +174,54 @@ impl Generate {
             Mode::Samples(_) => ("--samples", "--samples asks for several: use one or the other"),
             Mode::Beams(_) => ("--beams", "--beams follows several: use one or the other"),
         };
-        let takes_one_prompt = !option.is_empty();
-        let is_search = option == "--beams";
-        let refusals = [
-            (
-                is_search && self.several.samples.is_some(),
-                "--beams looks for the likeliest output, --samples draws several at random: use one or the other".into(),
-            ),
-            (
-                has_prefix_cache && takes_one_prompt,
-                format!("--prefix-cache is for several prompts, {option} for one: use one or the other"),
-            ),
-            (
-                has_prefix_cache && mode == Mode::One,
-                "--prefix-cache is for several prompts, and one was given; give more, or leave it out".into(),
-            ),
-            (
-                has_prefix_cache && kv != CacheKind::Paged,
-                format!("--prefix-cache keeps pages, and --kv {kv} has none; leave out --kv, or give --kv paged"),
-            ),
-            (
-                mode != Mode::One && self.draft.drafter.is_some(),
-                format!("--draft drafts for one output, and {but}"),
-            ),
-            (
-                mode != Mode::One && self.snapshot.is_asked(),
-                format!("--save-cache and --load-cache are for the cache of one output, and {but}"),
-            ),
-            (
-                is_search && is_drawn,
-                "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k \
-                 and --top-p"
-                    .into(),
-            ),
-            (
-                is_search && kv != CacheKind::Paged,
-                format!(
-                    "--beams follows sequences that share their pages, and --kv {kv} has none; leave out --kv, or give --kv \
-                     paged"
-                ),
-            ),
-            (
-                takes_one_prompt && (self.several.prompts.is_some() || self.prompt.len() > 1),
-                format!("{option} is for one prompt, and several were given; give one prompt, or leave out {option}"),
-            ),
-            (takes_one_prompt && self.prompt.first().is_some_and(String::is_empty), EMPTY_PROMPT.into()),
-        ];
-        match refusals.into_iter().find(|(is_wrong, _)| *is_wrong) {
-            Some((_, why)) => bail!(why),
-            None => Ok(()),
+        let (is_one, takes_one_prompt) = (mode == Mode::One, !option.is_empty());
+        let is_saved = self.snapshot.is_asked();
+        ensure!(
+            !(matches!(mode, Mode::Beams(_)) && self.several.samples.is_some()),
+            "--beams looks for the likeliest output, --samples draws several at random: use one or the other"
+        );
+        ensure!(
+            !(has_prefix_cache && takes_one_prompt),
+            "--prefix-cache is for several prompts, {option} for one: use one or the other"
+        );
+        ensure!(
+            !(has_prefix_cache && is_one),
+            "--prefix-cache is for several prompts, and one was given; give more, or leave it out"
+        );
+        ensure!(
+            !has_prefix_cache || kv == CacheKind::Paged,
+            "--prefix-cache keeps pages, and --kv {kv} has none; leave out --kv, or give --kv paged"
+        );
+        ensure!(is_one || self.draft.drafter.is_none(), "--draft drafts for one output, and {but}");
+        ensure!(is_one || !is_saved, "--save-cache and --load-cache are for the cache of one output, and {but}");
+        ensure!(
+            kv != CacheKind::Recompute || !is_saved,
+            "--kv recompute keeps nothing that could be saved or loaded; use flat, contiguous or paged"
+        );
+        if let Mode::Beams(_) = mode {
+            self.refuse_what_no_beam_needs()?;
         }
+        ensure!(
+            !takes_one_prompt || (self.several.prompts.is_none() && self.prompt.len() < 2),
+            "{option} is for one prompt, and several were given; give one prompt, or leave out {option}"
+        );
+        ensure!(!takes_one_prompt || self.prompt.first().is_none_or(|prompt| !prompt.is_empty()), EMPTY_PROMPT);
+        Ok(())
+    }
+
+    fn refuse_what_no_beam_needs(&self) -> Result<()> {
+        let SamplingOptions { temperature, top_k, top_p, .. } = self.sampling;
+        ensure!(
+            temperature.is_none_or(|temperature| temperature == 0.0) && top_k.is_none() && top_p.is_none(),
+            "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k \
+             and --top-p"
+        );
+        ensure!(
+            self.kv() == CacheKind::Paged,
+            "--beams follows sequences that share their pages, and --kv {} has none; leave out --kv, or give --kv paged",
+            self.kv()
+        );
+        Ok(())
     }
 
     /// The tokens of a prompt, and what the model's positions leave of `--max-new-tokens`. `which`: begins a message about

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
-use clap::{Args, ValueEnum};
+use anyhow::{Context, Result};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use page_by_page::cache::Rewind;
 use page_by_page::cache::in_place::Attention;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
@@ -20,7 +21,7 @@ use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::StepLimits;
 use serde::Serialize;
 
-use crate::output::{count, thousands};
+use crate::output::{Object, count, thousands};
 use crate::{model_dir, require};
 
 /// The seed, unless the command or the request names one.
@@ -97,52 +98,34 @@ pub fn narrow(wide: f64) -> Result<f32, String> {
 pub struct RowOptions {
     /// How attention reads keys and values: gather (copied together first), paged (where they lie) or plain (where they
     /// lie, with the loops of chapter 13) [default: paged, once chapter 13 is written]
-    #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
-    attention: Option<AttentionName>,
+    #[arg(long, value_name = "HOW", value_parser = named(&ATTENTIONS), hide_possible_values = true)]
+    attention: Option<Attention>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
-    #[arg(long, value_name = "TYPE", value_enum, hide_possible_values = true, default_value_t = KvDtype::F32)]
-    kv_dtype: KvDtype,
+    #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
+    kv_dtype: RowFormat,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum AttentionName {
-    Gather,
-    Paged,
-    Plain,
-}
-
+/// The ways to read rows by name.
+const ATTENTIONS: [(&str, Attention); 3] =
+    [("gather", Attention::Gather), ("paged", Attention::Paged), ("plain", Attention::Plain)];
 /// The row formats by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KvDtype {
-    /// 32-bit floats.
-    F32,
-    /// 16-bit IEEE floats.
-    F16,
-    /// The upper half of a 32-bit float.
-    Bf16,
-    /// Bytes, and a scale for each head of a row.
-    Int8,
-}
+const FORMATS: [(&str, RowFormat); 4] =
+    [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
 
-impl KvDtype {
-    /// What the engine calls it.
-    pub fn format(self) -> RowFormat {
-        match self {
-            KvDtype::F32 => RowFormat::F32,
-            KvDtype::F16 => RowFormat::F16,
-            KvDtype::Bf16 => RowFormat::Bf16,
-            KvDtype::Int8 => RowFormat::Int8,
-        }
-    }
+/// Values that are given by name.
+pub fn named<T: Copy + Send + Sync>(values: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
+    let names = values.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    PossibleValuesParser::new(names).map(|given| {
+        let found = values.iter().find(|(name, _)| *name == given);
+        found.expect("no other names are possible").1
+    })
 }
 
 impl RowOptions {
     /// How attention reads a cache: in place by default, if chapter 13 is written.
     fn attention(self) -> Attention {
         match self.attention {
-            Some(AttentionName::Gather) => Attention::Gather,
-            Some(AttentionName::Paged) => Attention::Paged,
-            Some(AttentionName::Plain) => Attention::Plain,
+            Some(attention) => attention,
             None if is_written(chapter(13)) => Attention::Paged,
             None => Attention::Gather,
         }
@@ -155,7 +138,7 @@ impl RowOptions {
         if is_in_place || self.attention() == Attention::Plain {
             chapters.push(13);
         }
-        if self.kv_dtype != KvDtype::F32 {
+        if self.kv_dtype != RowFormat::F32 {
             chapters.push(14);
         }
         chapters
@@ -168,7 +151,7 @@ impl RowOptions {
     pub fn apply(self, model: &mut Model, kv: CacheKind) -> Result<()> {
         require::chapters(&self.chapters(kv))?;
         model.set_attention(self.attention());
-        model.set_row_format(self.kv_dtype.format());
+        model.set_row_format(self.kv_dtype);
         Ok(())
     }
 }
@@ -282,26 +265,10 @@ pub struct Restored {
     pub kept: usize,
 }
 
-/// What went to a file.
-#[derive(Serialize)]
-pub struct Saved {
-    /// The file.
-    pub file: PathBuf,
-    /// Tokens in it.
-    pub tokens: usize,
-}
-
 impl Restored {
     /// In a line.
     pub fn describe(&self) -> String {
         format!("{} of {}", thousands(self.kept), count(self.saved, "saved token"))
-    }
-}
-
-impl Saved {
-    /// In a line.
-    pub fn describe(&self) -> String {
-        format!("{} to {}", count(self.tokens, "token"), self.file.display())
     }
 }
 
@@ -317,11 +284,7 @@ impl SnapshotOptions {
     }
 
     /// Refuses what could only fail after the output is complete.
-    pub fn check(&self, kv: CacheKind) -> Result<()> {
-        ensure!(
-            kv != CacheKind::Recompute || !self.is_asked(),
-            "--kv recompute keeps nothing that could be saved or loaded; use flat, contiguous or paged"
-        );
+    pub fn check(&self) -> Result<()> {
         if let Some(file) = &self.save_cache {
             Snapshot::check_writable(file)?;
         }
@@ -333,14 +296,16 @@ impl SnapshotOptions {
         Ok(self.load_cache.as_ref().map(|file| Snapshot::load(file, model)).transpose()?)
     }
 
-    /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
-    pub fn save(&self, cache: Option<&dyn Rewind>, tokens: &[u32], model: &Model) -> Result<Option<Saved>> {
+    /// Writes the file of `--save-cache`, if there is one, and reports what went to it. `tokens`: begin with those that the
+    /// cache holds.
+    pub fn save(&self, cache: Option<&dyn Rewind>, tokens: &[u32], model: &Model) -> Result<Option<(Object, String)>> {
         let (Some(file), Some(cache)) = (&self.save_cache, cache) else {
             return Ok(None);
         };
-        let snapshot = Snapshot::freeze(cache, &tokens[..cache.len()]);
-        snapshot.save(file, model)?;
-        Ok(Some(Saved { file: file.clone(), tokens: cache.len() }))
+        let n_tokens = cache.len();
+        Snapshot::freeze(cache, &tokens[..n_tokens]).save(file, model)?;
+        let line = format!("{} to {}", count(n_tokens, "token"), file.display());
+        Ok(Some((Object::default().with("file", file).with("tokens", n_tokens), line)))
     }
 }
 

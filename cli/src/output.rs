@@ -75,12 +75,6 @@ impl Object {
             None => self,
         }
     }
-
-    /// The object, with the keys of another.
-    pub fn and(mut self, more: Object) -> Self {
-        self.0.extend(more.0);
-        self
-    }
 }
 
 impl Serialize for Object {

@@ -89,7 +89,7 @@ impl Serve {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         require::chapters(&[&CHAPTERS[..], self.page_file.chapters()].concat())?;
-        let limits = self.scheduling.limits();
+        let (limits, pool) = (self.scheduling.limits(), &self.scheduling.pool);
         if limits.tokens == 0 || limits.sequences == 0 {
             return Err(ScheduleError::NoStep(limits).into());
         }
@@ -101,10 +101,27 @@ impl Serve {
         }
         let slab = self.scheduling.slab(&model)?;
         self.require_memory_to_score(&model)?;
-        let (prefixes, tier) =
-            self.page_file.open(self.scheduling.pool.prefixes()?, &model, self.scheduling.pool.page_size, &slab)?;
-        let slots = self.scheduling.pool.n_slots()?;
-        let bytes = require::slot_bytes(model.kv_layout(), slots)?;
+        let (prefixes, tier) = self.page_file.open(pool.prefixes()?, &model, pool.page_size, &slab)?;
+        let memory = Memory { slab, prefixes, tier, slots: pool.n_slots()? };
+        let (settings, listener) = self.listen(self.model_name(&dir))?;
+        let stop = Stop::default();
+        self.watch_for_the_end(&stop)?;
+        let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
+        let bytes = mib(require::slot_bytes(model.kv_layout(), memory.slots)?);
+        let slots = thousands(memory.slots);
+        say(&format!("{}: {chats}; {slots} slots of memory, {bytes}; Ctrl-C stops", settings.model));
+        let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+        say(&format!("chapters  {}", require::whose_chapters(&chapters)));
+        if settings.watchers > 0 {
+            say("the pages: open this address in a browser");
+        }
+        print(&format!("http://{}\n", listener.local_addr()?))?;
+        page_by_page_serve::serve(settings, &model, memory, tokenizer, template, listener, &stop)?;
+        Ok(())
+    }
+
+    /// Listens where the options say, if only those who may reach the server can.
+    fn listen(&self, model: String) -> Result<(Settings, TcpListener)> {
         let key = self.key()?;
         let (addresses, is_here) = self.addresses()?;
         ensure!(
@@ -112,10 +129,9 @@ impl Serve {
             "others could reach {}: give --api-key, or set {KEY_VARIABLE}, so that not everybody is served",
             self.host
         );
-        let name = self.model_name(&dir);
         let settings = Settings {
-            model: name.clone(),
-            limits,
+            model,
+            limits: self.scheduling.limits(),
             queue: self.queue,
             access: key.map_or(Access::Loopback, Access::Key),
             client_limits: ClientLimits {
@@ -129,26 +145,7 @@ impl Serve {
         let listener = TcpListener::bind(&addresses[..]).with_context(|| {
             format!("cannot listen at {} port {}; choose another with --port N, or 0 for any", self.host, self.port)
         })?;
-        let stop = Stop::default();
-        self.watch_for_the_end(&stop)?;
-        let chats = if matches!(template, Some(Ok(_))) { "completions and chats" } else { "completions" };
-        say(&format!("{name}: {chats}; {} slots of memory, {}; Ctrl-C stops", thousands(slots), mib(bytes)));
-        let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
-        say(&format!("chapters  {}", require::whose_chapters(&chapters)));
-        if settings.watchers > 0 {
-            say("the pages: open this address in a browser");
-        }
-        print(&format!("http://{}\n", listener.local_addr()?))?;
-        page_by_page_serve::serve(
-            settings,
-            &model,
-            Memory { slab, prefixes, tier, slots },
-            tokenizer,
-            template,
-            listener,
-            &stop,
-        )?;
-        Ok(())
+        Ok((settings, listener))
     }
 
     /// Refuses limits under which a step that scores prompts would take too much memory: every row has logits.

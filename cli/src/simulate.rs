@@ -5,12 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::builder::PossibleValuesParser;
-use clap::{Args, builder::TypedValueParser};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use page_by_page::chapters::{Source, chapter};
-use page_by_page::simulation::examples::{self, Outcome};
+use page_by_page::simulation::examples;
 use page_by_page::simulation::planted::{Bug, Planted};
-use page_by_page::simulation::{self, Event, Found, Make, Passed, Rule, chapter_12, is_inside, pulse, story};
+use page_by_page::simulation::{self, Event, Make, Passed, Rule, chapter_12, is_inside, pulse, story};
 use serde::Serialize;
 
 use crate::output::{Progress, Table, count, print, print_pretty_json, say, thousands};
@@ -49,8 +49,8 @@ pub struct Simulate {
     #[arg(long, value_name = "S", conflicts_with = "seeds")]
     seed: Option<u64>,
     /// Try a planted scheduler, or all of them
-    #[arg(long, value_name = "NAME", value_parser = which())]
-    planted: Option<Which>,
+    #[arg(long, value_name = "NAME", value_parser = planted())]
+    planted: Option<&'static [Bug]>,
     /// Check no rule: nine examples, then an ordinary day of M steps, and what comes out
     #[arg(long, conflicts_with_all = ["seeds", "seed"])]
     blind: bool,
@@ -62,24 +62,21 @@ pub struct Simulate {
     json: bool,
 }
 
-/// One planted scheduler, or all.
-#[derive(Clone, Copy, PartialEq)]
-enum Which {
-    One(Bug),
-    All,
-}
-
-fn which() -> impl TypedValueParser<Value = Which> {
+/// One planted scheduler by its name, or `all` of them.
+fn planted() -> impl TypedValueParser<Value = &'static [Bug]> {
     let names = Bug::ALL.iter().map(|bug| bug.name()).chain(["all"]);
     PossibleValuesParser::new(names.collect::<Vec<_>>()).map(|name| {
-        let bug = Bug::ALL.into_iter().find(|bug| bug.name() == name);
-        bug.map_or(Which::All, Which::One)
+        let one = Bug::ALL.iter().position(|bug| bug.name() == name);
+        one.map_or(&Bug::ALL[..], |place| &Bug::ALL[place..=place])
     })
 }
 
 /// The outcome for a scheduler.
 #[derive(Serialize)]
 struct Report {
+    /// `None`: that of chapter 12.
+    #[serde(skip)]
+    bug: Option<Bug>,
     scheduler: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     reported: Option<&'static str>,
@@ -133,15 +130,11 @@ impl Simulate {
         }
         be_quiet_inside();
         end_if_nothing_happens();
-        match (self.blind, self.planted) {
-            (true, Some(Which::All)) => {
-                bail!("--blind shows one scheduler: name one of those that `simulate --list` lists")
-            }
-            (true, Some(Which::One(bug))) => self.blind(&named(bug), &make(bug)),
-            (true, None) => self.blind(&whose(), &chapter_12),
-            (false, Some(Which::All)) => self.all(),
-            (false, Some(Which::One(bug))) => self.one(bug),
-            (false, None) => self.chapter_12(),
+        let bugs = self.planted.map_or(vec![None], |bugs| bugs.iter().copied().map(Some).collect());
+        match bugs[..] {
+            [bug] if self.blind => self.blind(bug),
+            _ if self.blind => bail!("--blind shows one scheduler: name one of those that `simulate --list` lists"),
+            _ => self.search(&bugs),
         }
     }
 
@@ -163,28 +156,36 @@ impl Simulate {
         print(&table.render())
     }
 
-    /// Tries seeds.
-    fn search(&self, make: &Make<'_>, progress: &Progress) -> Result<Passed, Box<Found>> {
-        let seeds = match self.seed {
-            Some(seed) => seed..=seed,
-            None => 0..=self.seeds - 1,
-        };
-        simulation::search(make, seeds, self.steps, || progress.advance(1))
+    /// Tries seeds with each of these schedulers. An error if a rule is broken by that of chapter 12, or not by a planted one.
+    fn search(&self, bugs: &[Option<Bug>]) -> Result<()> {
+        let progress = Progress::new("simulating", if self.seed.is_some() { 1 } else { self.seeds });
+        let reports: Vec<Report> = bugs.iter().map(|bug| self.report(*bug, &progress)).collect();
+        drop(progress);
+        match &reports[..] {
+            [report] if self.json => print_pretty_json(report)?,
+            [report] => self.show(report)?,
+            all if self.json => print_pretty_json(&all)?,
+            all => show_all(all)?,
+        }
+        let alive = reports.iter().filter(|report| report.found.is_none()).count();
+        match (&reports[..], alive) {
+            ([Report { bug: None, found: Some(broken), .. }], _) => {
+                bail!("a rule is broken ({}): the story above says how", broken.rule)
+            }
+            ([Report { bug: None, .. }], _) | (_, 0) => Ok(()),
+            ([Report { bug: Some(bug), .. }], _) => {
+                bail!("{} is wrong, and no rule is broken; try more seeds, or more steps", bug.name())
+            }
+            _ => bail!("no rule is broken by {alive} of {}; try more seeds, or more steps", Bug::ALL.len()),
+        }
     }
 
-    fn progress(&self) -> Progress {
-        Progress::new("simulating", if self.seed.is_some() { 1 } else { self.seeds })
-    }
-
-    fn report(
-        &self,
-        scheduler: String,
-        bug: Option<Bug>,
-        make: &Make<'_>,
-        outcome: &Result<Passed, Box<Found>>,
-    ) -> Report {
-        let passed = outcome.as_ref().map_or_else(|found| found.passed, |passed| *passed);
-        let found = outcome.as_ref().err().map(|found| Broken {
+    fn report(&self, bug: Option<Bug>, progress: &Progress) -> Report {
+        let make = make(bug);
+        let seeds = self.seed.map_or(0..=self.seeds - 1, |seed| seed..=seed);
+        let outcome = simulation::search(&*make, seeds, self.steps, || progress.advance(1));
+        let Passed { seeds, steps, .. } = outcome.as_ref().map_or_else(|found| found.passed, |passed| *passed);
+        let found = outcome.err().map(|found| Broken {
             seed: found.seed,
             rule: found.failure.violation.rule,
             seen: found.failure.violation.words.clone(),
@@ -192,86 +193,18 @@ impl Simulate {
             events: found.events,
             shrunk_to: found.case.events.len(),
             runs: found.runs,
-            shrunk: found.case.events.clone(),
-            story: story(make, &found.case, &found.shrunk),
+            story: story(&*make, &found.case, &found.shrunk),
+            shrunk: found.case.events,
         });
-        let reported = bug.map(Bug::reported);
-        Report { scheduler, reported, seeds: passed.seeds, steps: passed.steps, found }
-    }
-
-    fn chapter_12(&self) -> Result<()> {
-        let outcome = self.search(&chapter_12, &self.progress());
-        let report = self.report(whose(), None, &chapter_12, &outcome);
-        self.show(&report)?;
-        match &report.found {
-            Some(broken) => bail!("a rule is broken ({}): the story above says how", broken.rule),
-            None => Ok(()),
-        }
-    }
-
-    fn one(&self, bug: Bug) -> Result<()> {
-        let make = make(bug);
-        let outcome = self.search(&make, &self.progress());
-        let report = self.report(named(bug), Some(bug), &make, &outcome);
-        self.show(&report)?;
-        match &report.found {
-            Some(_) => Ok(()),
-            None => bail!("{} is wrong, and no rule is broken; try more seeds, or more steps", bug.name()),
-        }
-    }
-
-    fn all(&self) -> Result<()> {
-        let progress = self.progress();
-        let reports = Bug::ALL.map(|bug| {
-            let make = make(bug);
-            let outcome = self.search(&make, &progress);
-            self.report(named(bug), Some(bug), &make, &outcome)
-        });
-        drop(progress);
-        if self.json {
-            print_pretty_json(&reports)?;
-        } else {
-            let mut table = Table::new(
-                3,
-                &["planted", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"],
-            );
-            for (bug, report) in Bug::ALL.into_iter().zip(&reports) {
-                let (name, reported) = (bug.name().to_string(), bug.reported().to_string());
-                match &report.found {
-                    Some(broken) => table.line([
-                        name,
-                        reported,
-                        broken.rule.to_string(),
-                        thousands(broken.seed),
-                        thousands(broken.step),
-                        thousands(broken.events as u64),
-                        thousands(broken.shrunk_to as u64),
-                        thousands(broken.runs),
-                    ]),
-                    None => table.line([name, reported, "none".into()]),
-                }
-            }
-            print(&table.render())?;
-        }
-        let alive = reports.iter().filter(|report| report.found.is_none()).count();
-        if alive > 0 {
-            bail!("no rule is broken by {alive} of {}; try more seeds, or more steps", Bug::ALL.len());
-        }
-        Ok(())
+        Report { bug, scheduler: name(bug), reported: bug.map(Bug::reported), seeds, steps, found }
     }
 
     fn show(&self, report: &Report) -> Result<()> {
-        if self.json {
-            return print_pretty_json(report);
-        }
-        let (seeds, steps) = (count(report.seeds as usize, "seed"), count(report.steps as usize, "step"));
+        let (seeds, steps) = (count(report.seeds, "seed"), count(report.steps, "step"));
         let Some(broken) = &report.found else {
             return print(&format!("{}\n{seeds}, {steps}: no rule is broken\n", report.scheduler));
         };
-        let planted = self.planted.map_or(String::new(), |which| match which {
-            Which::One(bug) => format!(" --planted {}", bug.name()),
-            Which::All => String::new(),
-        });
+        let planted = report.bug.map_or(String::new(), |bug| format!(" --planted {}", bug.name()));
         print(&format!(
             "{}\nseed {}, step {}: {} (rule: {})\n{}, shrunk to {} in {}\n\n{}\nagain: cargo run --release --features solution -- simulate{planted} --seed {} --steps {}\n",
             report.scheduler,
@@ -280,41 +213,40 @@ impl Simulate {
             broken.seen,
             broken.rule,
             count(broken.events, "event"),
-            thousands(broken.shrunk_to as u64),
-            count(broken.runs as usize, "run"),
+            thousands(broken.shrunk_to),
+            count(broken.runs, "run"),
             broken.story,
             broken.seed,
             self.steps,
         ))
     }
 
-    /// What a user sees, and an operator.
-    fn blind(&self, scheduler: &str, make: &Make<'_>) -> Result<()> {
+    /// Shows what a client sees of a scheduler, and an operator.
+    fn blind(&self, bug: Option<Bug>) -> Result<()> {
+        let (make, scheduler) = (make(bug), name(bug));
         let examples = examples::all().len();
-        let (right, first_wrong) = match examples::pass(make) {
+        let (right, first_wrong) = match examples::pass(&*make) {
             Ok(right) => (right, None),
             Err(wrong) => (0, Some(wrong)),
         };
         let every = self.steps.div_ceil(6).max(1);
         let day = examples::day(self.steps);
-        let n_pages = day.setup.n_pages;
         let mut days = Vec::new();
-        let watched = examples::watch(make, &day, |outcome: &Outcome| {
+        let watched = examples::watch(&*make, &day, |outcome| {
             if outcome.steps.is_multiple_of(every) || outcome.steps == self.steps {
-                let Outcome { steps, ended, wrong, lost, .. } = *outcome;
+                let examples::Outcome { steps, ended, wrong, lost, .. } = *outcome;
                 days.push(Sight { steps, ended, wrong, pages_lost: lost });
             }
         });
         if self.json {
-            let scheduler = scheduler.to_string();
-            let day = Day { scheduler, examples, examples_right: right, days };
-            print_pretty_json(&day)?;
+            print_pretty_json(&Day { scheduler, examples, examples_right: right, days })?;
         } else {
             let about = match first_wrong {
                 None => format!("examples right: {right} of {examples}"),
                 Some(wrong) => format!("an example is wrong: {wrong}"),
             };
-            let mut table = Table::new(0, &["steps", "finished", "wrong", &format!("pages lost, of {n_pages}")]);
+            let lost = format!("pages lost, of {}", day.setup.n_pages);
+            let mut table = Table::new(0, &["steps", "finished", "wrong", &lost]);
             for Sight { steps, ended, wrong, pages_lost } in &days {
                 table.line([*steps, *ended, *wrong, *pages_lost as u64].map(thousands));
             }
@@ -324,19 +256,39 @@ impl Simulate {
     }
 }
 
-/// Makes a planted scheduler.
-fn make(bug: Bug) -> Box<Make<'static>> {
-    Box::new(move |slab, prefixes, limits| Planted::subject(Some(bug), slab, prefixes, limits))
+/// A line for each of the planted schedulers.
+fn show_all(reports: &[Report]) -> Result<()> {
+    let heading = ["planted", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"];
+    let mut table = Table::new(3, &heading);
+    for (bug, report) in Bug::ALL.into_iter().zip(reports) {
+        let mut line = vec![bug.name().to_string(), bug.reported().to_string()];
+        match &report.found {
+            Some(Broken { rule, seed, step, events, shrunk_to, runs, .. }) => {
+                line.push(rule.to_string());
+                line.extend([*seed, *step, *events as u64, *shrunk_to as u64, *runs].map(thousands));
+            }
+            None => line.push("none".into()),
+        }
+        table.line(line);
+    }
+    print(&table.render())
 }
 
-fn named(bug: Bug) -> String {
-    format!("{} ({}): {}", bug.name(), bug.reported(), bug.about())
+/// Makes a planted scheduler, or that of chapter 12.
+fn make(bug: Option<Bug>) -> Box<Make<'static>> {
+    match bug {
+        Some(_) => Box::new(move |slab, prefixes, limits| Planted::subject(bug, slab, prefixes, limits)),
+        None => Box::new(chapter_12),
+    }
 }
 
-/// Whose scheduler it is.
-fn whose() -> String {
-    let yours: Vec<String> =
-        CHAPTERS.iter().filter(|number| chapter(**number).source == Source::Yours).map(usize::to_string).collect();
+/// What it is and what it does, or whose it is.
+fn name(bug: Option<Bug>) -> String {
+    if let Some(bug) = bug {
+        return format!("{} ({}): {}", bug.name(), bug.reported(), bug.about());
+    }
+    let is_yours = |number: &&usize| chapter(**number).source == Source::Yours;
+    let yours: Vec<String> = CHAPTERS.iter().filter(is_yours).map(usize::to_string).collect();
     match yours.len() {
         0 => "the scheduler of chapter 12: the reference".into(),
         1 => format!("the scheduler of chapter 12; chapter {} is yours", yours[0]),
@@ -354,7 +306,7 @@ fn be_quiet_inside() {
     }));
 }
 
-/// Ends the program if a scheduler never comes back.
+/// Ends the program if a scheduler never returns.
 fn end_if_nothing_happens() {
     thread::spawn(|| {
         let (mut last, mut silent) = (pulse(), 0);

@@ -32,43 +32,34 @@ pub struct Story {
     conversation: ConversationOptions,
 }
 
-/// The turns of a story follow each other.
-struct Together;
-
 impl Story {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        self.conversation.run(&Together, Some(self.max_new_tokens), self.prompt)
+        let script = Script {
+            what: "story",
+            hint: "Type how the story goes on, or nothing.",
+            shows_typed: true,
+            text: Box::new(text),
+            tokens,
+        };
+        self.conversation.run(&script, Some(self.max_new_tokens), self.prompt)
     }
 }
 
-impl Script for Together {
-    fn what(&self) -> &'static str {
-        "story"
+/// The turns of a story follow each other.
+fn text(turns: &[Turn]) -> Result<String> {
+    let mut story = String::new();
+    for Turn { typed, answer, .. } in turns {
+        add(&mut story, typed);
+        story.push_str(answer.as_deref().unwrap_or_default());
     }
+    Ok(story)
+}
 
-    fn hint(&self) -> &'static str {
-        "Type how the story goes on, or nothing."
-    }
-
-    fn shows_typed(&self) -> bool {
-        true
-    }
-
-    fn text(&self, turns: &[Turn]) -> Result<String> {
-        let mut story = String::new();
-        for Turn { typed, answer, .. } in turns {
-            add(&mut story, typed);
-            story.push_str(answer.as_deref().unwrap_or_default());
-        }
-        Ok(story)
-    }
-
-    fn tokens(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-        // Some tokenizers turn an empty text into the token that begins every text.
-        ensure!(!text.is_empty(), "the story has no beginning yet; type one");
-        Ok(tokenizer.encode(text)?)
-    }
+fn tokens(text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    // Some tokenizers turn an empty text into the token that begins every text.
+    ensure!(!text.is_empty(), "the story has no beginning yet; type one");
+    Ok(tokenizer.encode(text)?)
 }
 
 /// Adds what is typed as a new word, unless it begins with a space or a sign that follows a word.

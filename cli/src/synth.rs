@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use half::{bf16, f16};
 use page_by_page::files;
 use rand_chacha::ChaCha8Rng;
@@ -16,6 +16,7 @@ use rayon::prelude::*;
 use safetensors::{Dtype, View};
 use serde_json::json;
 
+use crate::options::named;
 use crate::output::{Progress, count, mib, say};
 use crate::{model_dir, require};
 
@@ -32,8 +33,8 @@ Examples:
   page-by-page synth --shape tiny --out /tmp/tiny --dtype f32 --shards 3")]
 pub struct Synth {
     /// The model whose shape it takes
-    #[arg(long)]
-    shape: Shape,
+    #[arg(long, value_parser = named(&SHAPES))]
+    shape: Sizes,
     /// The folder to write, which must not exist yet or be empty
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -41,30 +42,15 @@ pub struct Synth {
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
     /// How the weights are stored
-    #[arg(long, default_value = "bf16")]
-    dtype: StoredAs,
+    #[arg(long, value_parser = named(&DTYPES), default_value = "bf16")]
+    dtype: Dtype,
     /// Files to divide the weights among
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     shards: u16,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Shape {
-    #[value(name = "tiny")]
-    Tiny,
-    #[value(name = "storyteller-draft")]
-    StorytellerDraft,
-    #[value(name = "storyteller")]
-    Storyteller,
-    #[value(name = "qwen3-0.6b")]
-    Qwen3Small,
-    #[value(name = "qwen3-1.7b")]
-    Qwen3Medium,
-    #[value(name = "qwen3-4b")]
-    Qwen3Large,
-}
-
-/// The numbers that tell one Qwen3 model from another. All of these tie the output to the embedding.
+/// The numbers that distinguish one Qwen3 model from another. All of these tie the output to the embedding.
+#[derive(Clone, Copy)]
 struct Sizes {
     vocab: usize,
     hidden: usize,
@@ -79,55 +65,45 @@ struct Sizes {
     end_of_text: u32,
 }
 
-impl Shape {
-    fn sizes(self) -> Sizes {
-        let qwen3 = Sizes {
-            vocab: 151_936,
-            hidden: 1024,
-            intermediate: 3072,
-            layers: 28,
-            heads: 16,
-            kv_heads: 8,
-            head_dim: 128,
-            positions: 40_960,
-            rope_theta: 1e6,
-            begin_of_text: 151_643,
-            end_of_text: 151_645,
-        };
-        let storyteller = Sizes {
-            vocab: 4096,
-            hidden: 192,
-            intermediate: 512,
-            layers: 6,
-            heads: 6,
-            kv_heads: 2,
-            head_dim: 32,
-            positions: 1024,
-            rope_theta: 1e4,
-            begin_of_text: 0,
-            end_of_text: 0,
-        };
-        match self {
-            Shape::Tiny => {
-                Sizes { vocab: 256, hidden: 64, intermediate: 128, layers: 2, heads: 4, head_dim: 16, ..storyteller }
-            }
-            Shape::StorytellerDraft => {
-                Sizes { hidden: 96, intermediate: 256, layers: 2, heads: 3, kv_heads: 1, ..storyteller }
-            }
-            Shape::Storyteller => storyteller,
-            Shape::Qwen3Small => qwen3,
-            Shape::Qwen3Medium => Sizes { hidden: 2048, intermediate: 6144, ..qwen3 },
-            Shape::Qwen3Large => Sizes { hidden: 2560, intermediate: 9728, layers: 36, heads: 32, ..qwen3 },
-        }
-    }
-}
+const QWEN3_SMALL: Sizes = Sizes {
+    vocab: 151_936,
+    hidden: 1024,
+    intermediate: 3072,
+    layers: 28,
+    heads: 16,
+    kv_heads: 8,
+    head_dim: 128,
+    positions: 40_960,
+    rope_theta: 1e6,
+    begin_of_text: 151_643,
+    end_of_text: 151_645,
+};
 
-#[derive(Clone, Copy, ValueEnum)]
-enum StoredAs {
-    Bf16,
-    F16,
-    F32,
-}
+const STORYTELLER: Sizes = Sizes {
+    vocab: 4096,
+    hidden: 192,
+    intermediate: 512,
+    layers: 6,
+    heads: 6,
+    kv_heads: 2,
+    head_dim: 32,
+    positions: 1024,
+    rope_theta: 1e4,
+    begin_of_text: 0,
+    end_of_text: 0,
+};
+
+const SHAPES: [(&str, Sizes); 6] = [
+    ("tiny", Sizes { vocab: 256, hidden: 64, intermediate: 128, layers: 2, heads: 4, head_dim: 16, ..STORYTELLER }),
+    ("storyteller-draft", Sizes { hidden: 96, intermediate: 256, layers: 2, heads: 3, kv_heads: 1, ..STORYTELLER }),
+    ("storyteller", STORYTELLER),
+    ("qwen3-0.6b", QWEN3_SMALL),
+    ("qwen3-1.7b", Sizes { hidden: 2048, intermediate: 6144, ..QWEN3_SMALL }),
+    ("qwen3-4b", Sizes { hidden: 2560, intermediate: 9728, layers: 36, heads: 32, ..QWEN3_SMALL }),
+];
+
+/// How the weights can be stored.
+const DTYPES: [(&str, Dtype); 3] = [("bf16", Dtype::BF16), ("f16", Dtype::F16), ("f32", Dtype::F32)];
 
 impl Synth {
     /// Runs the command.
@@ -142,17 +118,16 @@ impl Synth {
         if out.exists() && !out.is_dir() {
             bail!("{} is a file; choose a folder", out.display());
         }
-        let sizes = self.shape.sizes();
-        let tensors = sizes.tensors();
+        let tensors = self.shape.tensors();
         if usize::from(self.shards) > tensors.len() {
             bail!("{} cannot be divided among {} files", count(tensors.len(), "tensor"), self.shards);
         }
 
         // One tensor at a time is in memory.
-        let largest = tensors.iter().map(|tensor| tensor.len() * self.dtype.size()).max().unwrap_or(0);
+        let largest = tensors.iter().map(|tensor| tensor.len() * size_of_each(self.dtype)).max().unwrap_or(0);
         require::memory("the largest tensor", largest, "choose a smaller shape, or --dtype bf16")?;
 
-        let config = sizes.config(self.dtype);
+        let config = self.shape.config(self.dtype);
         let partial = Partial::beside(out, &format!("{config:#}\n"))?;
         let numbers: usize = tensors.iter().map(|tensor| tensor.len()).sum();
         let progress = Progress::new("writing", numbers as u64);
@@ -166,7 +141,7 @@ impl Synth {
             out.display(),
             count(numbers, "weight"),
             count(tensors.len(), "tensor"),
-            mib(numbers * self.dtype.size())
+            mib(numbers * size_of_each(self.dtype))
         ));
         Ok(())
     }
@@ -194,7 +169,7 @@ impl Partial {
         let file = made.with_context(|| format!("cannot make the folder {}", dir.display()))?;
         let partial = Partial { dir, config: Some(file) };
         let mut file = partial.config.as_ref().expect("just made");
-        // Where nothing can be locked, nothing is taken for left behind either.
+        // Where nothing can be locked, nothing counts as left over either.
         let _ = file.try_lock();
         file.write_all(config.as_bytes()).with_context(|| format!("cannot write to {}", partial.dir.display()))?;
         Ok(partial)
@@ -285,7 +260,7 @@ struct Tensor {
     shape: Vec<usize>,
     /// The mean of its numbers: 1 for a norm, which multiplies, 0 for the rest.
     mean: f32,
-    /// Its place among the tensors: what tells its random numbers from those of the others.
+    /// Its place among the tensors: which sets its random numbers apart from those of the others.
     index: usize,
 }
 
@@ -324,13 +299,18 @@ impl Sizes {
     }
 
     /// `config.json` as transformers 5 writes it, with the names that transformers 4 reads beside them.
-    fn config(&self, dtype: StoredAs) -> serde_json::Value {
+    fn config(&self, dtype: Dtype) -> serde_json::Value {
+        let dtype = match dtype {
+            Dtype::BF16 => "bfloat16",
+            Dtype::F16 => "float16",
+            _ => "float32",
+        };
         json!({
             "architectures": ["Qwen3ForCausalLM"],
             "attention_bias": false,
             "attention_dropout": 0.0,
             "bos_token_id": self.begin_of_text,
-            "dtype": dtype.name(),
+            "dtype": dtype,
             "eos_token_id": self.end_of_text,
             "head_dim": self.head_dim,
             "hidden_act": "silu",
@@ -350,7 +330,7 @@ impl Sizes {
             "rope_theta": self.rope_theta,
             "sliding_window": null,
             "tie_word_embeddings": true,
-            "torch_dtype": dtype.name(),
+            "torch_dtype": dtype,
             "use_cache": true,
             "use_sliding_window": false,
             "vocab_size": self.vocab,
@@ -358,21 +338,9 @@ impl Sizes {
     }
 }
 
-impl StoredAs {
-    fn name(self) -> &'static str {
-        match self {
-            StoredAs::Bf16 => "bfloat16",
-            StoredAs::F16 => "float16",
-            StoredAs::F32 => "float32",
-        }
-    }
-
-    fn size(self) -> usize {
-        match self {
-            StoredAs::Bf16 | StoredAs::F16 => 2,
-            StoredAs::F32 => 4,
-        }
-    }
+/// Bytes of a number.
+fn size_of_each(dtype: Dtype) -> usize {
+    dtype.bitsize() / 8
 }
 
 /// A tensor whose numbers are made when they are written, so that one tensor at a time is in memory.
@@ -385,11 +353,7 @@ struct Random<'a> {
 
 impl View for Random<'_> {
     fn dtype(&self) -> Dtype {
-        match self.command.dtype {
-            StoredAs::Bf16 => Dtype::BF16,
-            StoredAs::F16 => Dtype::F16,
-            StoredAs::F32 => Dtype::F32,
-        }
+        self.command.dtype
     }
 
     fn shape(&self) -> &[usize] {
@@ -399,7 +363,7 @@ impl View for Random<'_> {
     /// Uniform numbers with a standard deviation of 0.02, as models are initialised.
     fn data(&self) -> Cow<'_, [u8]> {
         const NUMBERS_PER_STREAM: usize = 1 << 16;
-        let size = self.command.dtype.size();
+        let size = size_of_each(self.command.dtype);
         let mut bytes = vec![0; self.data_len()];
         bytes.par_chunks_mut(NUMBERS_PER_STREAM * size).enumerate().for_each(|(stream, bytes)| {
             let mut rng = ChaCha8Rng::seed_from_u64(self.command.seed);
@@ -408,9 +372,9 @@ impl View for Random<'_> {
                 let uniform = rng.next_u32() as f32 / u32::MAX as f32 * 2.0 - 1.0;
                 let number = self.tensor.mean + uniform * 0.02 * 3f32.sqrt();
                 match self.command.dtype {
-                    StoredAs::Bf16 => bytes.copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
-                    StoredAs::F16 => bytes.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
-                    StoredAs::F32 => bytes.copy_from_slice(&number.to_le_bytes()),
+                    Dtype::BF16 => bytes.copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
+                    Dtype::F16 => bytes.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
+                    _ => bytes.copy_from_slice(&number.to_le_bytes()),
                 }
             }
             self.progress.advance((bytes.len() / size) as u64);
@@ -419,6 +383,6 @@ impl View for Random<'_> {
     }
 
     fn data_len(&self) -> usize {
-        self.tensor.len() * self.command.dtype.size()
+        self.tensor.len() * size_of_each(self.command.dtype)
     }
 }

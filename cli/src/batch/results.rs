@@ -10,7 +10,7 @@ use page_by_page::files::NewFile;
 use crate::output::{Object, print};
 
 /// How requests have ended, in a few words.
-pub fn describe(finish_reason: &'static str) -> &'static str {
+pub fn describe(finish_reason: &str) -> &str {
     match finish_reason {
         "stop" => "ended by themselves",
         "length" => "reached their limit",
@@ -18,7 +18,8 @@ pub fn describe(finish_reason: &'static str) -> &'static str {
     }
 }
 
-/// Where the results go.
+/// Where the results go: by default to standard output, a line each.
+#[derive(Default)]
 pub struct Results {
     out: Out,
     /// Those that are waiting for an earlier one, by their place among all.
@@ -29,7 +30,9 @@ pub struct Results {
     pub ends: BTreeMap<&'static str, usize>,
 }
 
+#[derive(Default)]
 enum Out {
+    #[default]
     Stdout,
     File(PathBuf, NewFile),
     /// Kept, to be part of one JSON object.
@@ -37,14 +40,9 @@ enum Out {
 }
 
 impl Results {
-    /// Results for standard output, a line each.
-    pub fn to_stdout() -> Self {
-        Results { out: Out::Stdout, ahead: BTreeMap::new(), next: 0, ends: BTreeMap::new() }
-    }
-
     /// Results that are kept, and not written.
     pub fn kept() -> Self {
-        Results { out: Out::Kept(Vec::new()), ..Self::to_stdout() }
+        Results { out: Out::Kept(Vec::new()), ..Self::default() }
     }
 
     /// Results for a file, a line each. It takes the place of the one that is there when all are written. Refuses the file that
@@ -58,7 +56,7 @@ impl Results {
         );
         let out = NewFile::begin(file)
             .with_context(|| format!("{name}: name a file in a folder that exists and may be written to"))?;
-        Ok(Results { out: Out::File(file.into(), out), ..Self::to_stdout() })
+        Ok(Results { out: Out::File(file.into(), out), ..Self::default() })
     }
 
     /// Takes the result of a place. Writes it and those that waited for it, if all before it are written.

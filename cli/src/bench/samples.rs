@@ -13,7 +13,7 @@ use page_by_page::model::ModelConfig;
 use serde::Serialize;
 
 use super::{Output, require_little_memory, rows};
-use crate::generate::MOST_TEXTS;
+use crate::generate::MOST_SEQUENCES;
 use crate::output::{Table, print, thousands};
 use crate::{model_dir, require};
 
@@ -29,7 +29,7 @@ Example:
   page-by-page bench samples --samples 32 --prompt-tokens 2000")]
 pub struct Samples {
     /// Texts, at most 256
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=MOST_TEXTS as i64))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64))]
     samples: u16,
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value_t = 900)]

@@ -18,7 +18,7 @@ use page_by_page::serving::side_by_side::SideBySide;
 use page_by_page::serving::{Generated, Serving, Step, Totals};
 
 use super::several::{MOST_TOKENS, Plan, Request};
-use super::{Generate, MOST_TEXTS};
+use super::{Generate, MOST_SEQUENCES};
 use page_by_page::cache::kind::CacheKind;
 
 /// An output on its way.
@@ -96,7 +96,7 @@ impl<'m> Growing<'m> {
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
         let end_of_text = &model.config().eos_token_ids;
-        let limits = StepLimits { tokens: MOST_TOKENS, sequences: MOST_TEXTS };
+        let limits = StepLimits { tokens: MOST_TOKENS, sequences: MOST_SEQUENCES };
         let sampler = |request: &Request<'_>| Sampler::new(Sampling { seed: request.seed, ..plan.sampling });
         let mut later = Vec::new();
         let steps = match &plan.pages {

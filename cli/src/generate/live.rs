@@ -54,7 +54,7 @@ pub struct Live {
     drawn: Option<Instant>,
 }
 
-/// The colours of the outputs; none where the terminal has none, or is told to show none.
+/// The colours of the outputs; none where the terminal has none, or should show none.
 #[derive(Clone, Copy)]
 struct Paint(bool);
 

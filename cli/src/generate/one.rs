@@ -16,8 +16,7 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 
 use super::{EMPTY_PROMPT, Generate, Timings, describe_cache, sampling_used, token_ids};
-use crate::drafts::DraftReport;
-use crate::options::{Restored, Saved, restore};
+use crate::options::{Restored, restore};
 use crate::output::{Lines, Object, Progress, Prose, count, describe, print_json, say_report};
 use crate::require;
 
@@ -45,14 +44,15 @@ struct Costs<'a> {
     setup: &'a Setup,
     generated: &'a Generated,
     clock: Clock,
-    draft: Option<DraftReport>,
-    saved: Option<Saved>,
+    /// For `--json`, and in a line.
+    draft: Option<(Object, String)>,
+    saved: Option<(Object, String)>,
 }
 
 impl Generate {
     /// Generates one output.
     pub(super) fn run_one(&self, prompt: &str) -> Result<()> {
-        self.snapshot.check(self.kv())?;
+        self.snapshot.check()?;
         require::chapters(&self.chapters())?;
         ensure!(!prompt.is_empty(), EMPTY_PROMPT);
         let mut setup = self.set_up(prompt)?;
@@ -64,7 +64,7 @@ impl Generate {
         let saved = self.snapshot.save(setup.cache.as_deref().map(|cache| cache as _), &tokens, &setup.model);
         let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = text?;
-        let draft = setup.draft.is_some().then(|| self.draft.report(drafts));
+        let draft = self.draft.report(drafts);
         let costs = Costs { options: self, setup: &setup, generated: &generated, clock, draft, saved };
         if self.json {
             print_json(&costs.report(prompt, &text))?;
@@ -189,8 +189,8 @@ impl Costs<'_> {
             .with("seed", self.setup.sampling.seed)
             .with("sampling", sampling_used(self.setup.sampling))
             .with_some("restored", self.setup.restored)
-            .with_some("draft", self.draft.as_ref())
-            .with_some("saved", self.saved.as_ref())
+            .with_some("draft", self.draft.as_ref().map(|(report, _)| report))
+            .with_some("saved", self.saved.as_ref().map(|(report, _)| report))
             .with("counters", counters)
             .with("timings", self.timings().report())
     }
@@ -203,10 +203,10 @@ impl Costs<'_> {
         let mut lines = vec![("model", options.describe_model(&setup.model)), ("sampling", describe(setup.sampling))];
         lines.extend(setup.restored.map(|restored| ("restored", restored.describe())));
         lines.extend(self.timings().lines(["", ""].map(String::from)));
-        lines.extend(self.draft.as_ref().map(|draft| ("draft", draft.describe())));
+        lines.extend(self.draft.iter().map(|(_, line)| ("draft", line.clone())));
         lines.push(("projected", count(generated.rows_projected, "row")));
         lines.push(("cache", describe_cache(options.kv(), &packed, generated.usage)));
-        lines.extend(self.saved.as_ref().map(|saved| ("saved", saved.describe())));
+        lines.extend(self.saved.iter().map(|(_, line)| ("saved", line.clone())));
         lines.push(("chapters", require::whose_chapters(&options.chapters())));
         lines
     }

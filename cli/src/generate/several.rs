@@ -14,7 +14,7 @@ use page_by_page::serving::schedule::ScheduleError;
 use super::costs::Costs;
 use super::growing::{Growing, Output};
 use super::live::Live;
-use super::{Generate, MOST_TEXTS};
+use super::{Generate, MOST_SEQUENCES};
 use crate::output::{Progress, count, print, print_json, say, say_report};
 use crate::require;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
@@ -202,7 +202,7 @@ impl Generate {
             _ => sum_of_largest(prompts()).min(longest.max(MOST_TOKENS)),
         };
         let what = format!("computing {} in a step", count(tokens, "token"));
-        let bytes = model.step_bytes(tokens, requests.len().min(MOST_TEXTS));
+        let bytes = model.step_bytes(tokens, requests.len().min(MOST_SEQUENCES));
         require::memory(&what, bytes, "ask for fewer outputs, or give shorter prompts")
     }
 }
@@ -211,7 +211,7 @@ impl Generate {
 fn sum_of_largest(sizes: impl Iterator<Item = usize>) -> usize {
     let mut sizes: Vec<usize> = sizes.collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
-    sizes.into_iter().take(MOST_TEXTS).fold(0, usize::saturating_add)
+    sizes.into_iter().take(MOST_SEQUENCES).fold(0, usize::saturating_add)
 }
 
 /// Writes outputs one after the other, each piece as soon as all before it is written.
