@@ -102,6 +102,12 @@ fn status_is_an_object_too() {
     // The record of the repository is found from any of its folders.
     let status = run_in(&root.path().join("deeper/still"), &["status", "--json"]);
     assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
+    // The help names every key.
+    let help = ok(&["status", "--help"]).stdout;
+    let documented = help.split_once("What the JSON object holds:").expect("a list of keys").1;
+    let is_named = |key| documented.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == key);
+    let keys = status.stdout.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once("\": "));
+    keys.for_each(|(key, _)| assert!(is_named(key), "{key} is not in the help:{documented}"));
     let status = status.json();
     assert_eq!((&status["at"], &status["note"]), (&json!("ch02_flat"), &json!(null)));
     assert!(status["next"]["text"].as_str().unwrap().starts_with("Next: "), "{status}");

@@ -34,8 +34,8 @@ impl BatchProgress {
         let elapsed = self.elapsed();
         if let Some(line) = &self.line {
             line.say(message(ended, open, new_tokens, elapsed));
-        } else if let Some(next) = next_line(elapsed, self.next_line) {
-            self.next_line = next;
+        } else if elapsed >= self.next_line {
+            self.next_line = elapsed + BETWEEN;
             say(&message(ended, open, new_tokens, elapsed));
         }
     }
@@ -54,33 +54,7 @@ impl BatchProgress {
     }
 }
 
-/// When the next line is due, if one is due now.
-fn next_line(elapsed: Duration, due: Duration) -> Option<Duration> {
-    (elapsed >= due).then(|| elapsed + BETWEEN)
-}
-
 fn message(ended: usize, open: usize, new_tokens: u64, elapsed: Duration) -> String {
     let (requests, speed) = (count(ended, "request"), rate(per_second(new_tokens as usize, elapsed)));
     format!("{requests} done, {} under way, {}, {speed} tokens/s", thousands(open), count(new_tokens, "token"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_now_and_then_and_none_in_a_short_run() {
-        let second = Duration::from_secs(1);
-        let mut due = BETWEEN;
-        let mut lines = Vec::new();
-        for elapsed in (0..35).map(|seconds| seconds * second) {
-            if let Some(next) = next_line(elapsed, due) {
-                due = next;
-                lines.push(elapsed.as_secs());
-            }
-        }
-        assert_eq!(lines, [10, 20, 30]);
-        let says = message(1, 2_000, 1_234, 2 * second);
-        assert_eq!(says, "1 request done, 2,000 under way, 1,234 tokens, 617 tokens/s");
-    }
 }

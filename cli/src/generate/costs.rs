@@ -29,16 +29,6 @@ pub struct Costs<'a> {
     pages_at_ends: usize,
 }
 
-/// How many sequences would find room in this memory.
-struct RoomFor {
-    /// Sequences like these, with as many pages as these had at their ends, on average.
-    in_pages: usize,
-    /// Sequences with a reservation each.
-    reserved: usize,
-    /// Slots of a reservation: what the longest sequence may need.
-    slots_reserved_for_each: usize,
-}
-
 impl<'a> Costs<'a> {
     pub fn of(options: &'a Generate, growing: &'a Growing<'a>, plan: &'a Plan) -> Self {
         let outputs = &growing.outputs[..];
@@ -78,18 +68,12 @@ impl<'a> Costs<'a> {
             .with("rows_copied", 0)
             .with("pages", self.pages_at_ends)
             .with("bytes", bytes);
-        let room_for = |room: RoomFor| {
-            Object::default()
-                .with("in_pages", room.in_pages)
-                .with("reserved", room.reserved)
-                .with("slots_reserved_for_each", room.slots_reserved_for_each)
-        };
         let pages = |pages: &Pages| {
             Object::default()
                 .with("page_size", pages.page_size)
                 .with("pages", pages.n_pages)
                 .with("peak", totals.peak_pages)
-                .with_some("room_for", self.room_for().map(room_for))
+                .with_some("room_for", self.room_for().map(|(report, _)| report))
         };
         Object::default()
             .with("outputs", self.outputs.iter().map(|output| self.output(output)).collect::<Vec<_>>())
@@ -156,7 +140,7 @@ impl<'a> Costs<'a> {
             let cached: usize = self.outputs.iter().map(Output::cached_tokens).sum();
             lines.push(("prefixes", format!("{} of {} cached", thousands(cached), count(prompts, "prompt token"))));
         }
-        lines.extend(self.describe_room().map(|room| ("room for", room)));
+        lines.extend(self.room_for().map(|(_, line)| ("room for", line)));
         lines.push(("chapters", require::whose_chapters(&plan.chapters)));
         lines
     }
@@ -211,27 +195,27 @@ impl<'a> Costs<'a> {
         require::slot_bytes(pages.layout, self.totals.peak_pages * pages.page_size).ok()
     }
 
-    /// `None` if no sequence has taken a page, or if they share pages.
-    fn room_for(&self) -> Option<RoomFor> {
-        let pages = self.plan.pages.as_ref().filter(|_| !self.plan.shares_pages())?;
+    /// How many sequences would find room in this memory, for `--json` and in a line: sequences like these, with as many pages
+    /// as these had at their ends on average, and sequences with a reservation each for the longest of them. `None` if no
+    /// sequence has taken a page, or if they share pages.
+    fn room_for(&self) -> Option<(Object, String)> {
+        let pages = self.plan.pages.as_ref().filter(|_| !self.plan.shares_pages() && self.pages_at_ends > 0)?;
         let n_sequences = self.outputs.iter().filter(|output| output.pages_at_end() > 0).count();
-        let slots_reserved_for_each = self.outputs.iter().map(|output| output.request.most()).max()?;
-        (self.pages_at_ends > 0).then(|| RoomFor {
-            in_pages: pages.n_pages.saturating_mul(n_sequences) / self.pages_at_ends,
-            reserved: pages.n_pages.saturating_mul(pages.page_size) / slots_reserved_for_each,
-            slots_reserved_for_each,
-        })
-    }
-
-    fn describe_room(&self) -> Option<String> {
-        let (pages, room) = (self.plan.pages.as_ref()?, self.room_for()?);
-        Some(format!(
+        let longest = self.outputs.iter().map(|output| output.request.most()).max()?;
+        let in_pages = pages.n_pages.saturating_mul(n_sequences) / self.pages_at_ends;
+        let reserved = pages.n_pages.saturating_mul(pages.page_size) / longest;
+        let report = Object::default()
+            .with("in_pages", in_pages)
+            .with("reserved", reserved)
+            .with("slots_reserved_for_each", longest);
+        let line = format!(
             "{} like these in {}; with {} reserved for each: {}",
-            count(room.in_pages, "sequence"),
+            count(in_pages, "sequence"),
             count(pages.n_pages, "page"),
-            count(room.slots_reserved_for_each, "slot"),
-            thousands(room.reserved)
-        ))
+            count(longest, "slot"),
+            thousands(reserved)
+        );
+        Some((report, line))
     }
 
     fn describe_memory(&self, kv: CacheKind) -> String {

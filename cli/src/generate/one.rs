@@ -44,6 +44,7 @@ struct Costs<'a> {
     setup: &'a Setup,
     generated: &'a Generated,
     clock: Clock,
+    elapsed: Duration,
     /// For `--json`, and in a line.
     draft: Option<(Object, String)>,
     saved: Option<(Object, String)>,
@@ -58,14 +59,14 @@ impl Generate {
         let mut setup = self.set_up(prompt)?;
         let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
         let (generated, text) = self.generate(&mut setup, prompt, &mut clock, &mut drafts)?;
-        clock.stop();
+        let elapsed = clock.start.elapsed();
         // The output is written even if its cache cannot be saved.
         let tokens = [&setup.prompt[..], &generated.tokens].concat();
         let saved = self.snapshot.save(setup.cache.as_deref().map(|cache| cache as _), &tokens, &setup.model);
         let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = text?;
         let draft = self.draft.report(drafts);
-        let costs = Costs { options: self, setup: &setup, generated: &generated, clock, draft, saved };
+        let costs = Costs { options: self, setup: &setup, generated: &generated, clock, elapsed, draft, saved };
         if self.json {
             print_json(&costs.report(prompt, &text))?;
         } else {
@@ -124,7 +125,8 @@ impl Generate {
         let Setup { model, tokenizer, prompt: tokens, max_new_tokens, sampling, cache, draft, .. } = setup;
         let is_closed = Cell::new(false);
         let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
-        let mut screen = Screen::new(tokenizer.stream(), progress, &is_closed);
+        let (stream, prose) = (tokenizer.stream(), Prose::to_stdout_after(0));
+        let mut screen = Screen { stream, prose, progress, failure: None, is_closed: &is_closed };
         screen.show(Ok(prompt.into()));
         let end_of_text = [&model.config().eos_token_ids[..], &[STOP]].concat();
         let limits = Limits { max_new_tokens: *max_new_tokens, end_of_text: &end_of_text };
@@ -164,10 +166,10 @@ impl Generate {
 impl Costs<'_> {
     /// Tokens of the prompt that the first step computed, and tokens generated after the first.
     fn timings(&self) -> Timings {
-        let Clock { steps, prefill, decode, .. } = self.clock;
+        let Clock { steps, prefill, .. } = self.clock;
         let kept = self.setup.restored.map_or(0, |restored| restored.kept);
         let prefilled = if self.generated.rows_projected == 0 { 0 } else { self.setup.prompt.len() - kept };
-        Timings { prefill: (prefilled, prefill), decode: (steps, decode) }
+        Timings { prefill: (prefilled, prefill), decode: (steps, self.elapsed - prefill) }
     }
 
     /// For `--json`.
@@ -223,11 +225,7 @@ struct Screen<'a> {
     is_closed: &'a Cell<bool>,
 }
 
-impl<'a> Screen<'a> {
-    fn new(stream: TextStream<'a>, progress: Option<Progress>, is_closed: &'a Cell<bool>) -> Self {
-        Screen { stream, prose: Prose::to_stdout_after(0), progress, failure: None, is_closed }
-    }
-
+impl Screen<'_> {
     /// Shows a piece; notes the failure if it is none, or if it cannot be shown.
     fn show(&mut self, piece: Result<String>) {
         if self.failure.is_some() {
@@ -261,12 +259,11 @@ struct Clock {
     /// Tokens generated after the first.
     steps: usize,
     prefill: Duration,
-    decode: Duration,
 }
 
 impl Clock {
     fn start() -> Self {
-        Clock { start: Instant::now(), steps: 0, prefill: Duration::ZERO, decode: Duration::ZERO }
+        Clock { start: Instant::now(), steps: 0, prefill: Duration::ZERO }
     }
 
     /// A step has generated some tokens.
@@ -276,9 +273,5 @@ impl Clock {
             self.prefill = self.start.elapsed();
             self.steps -= 1;
         }
-    }
-
-    fn stop(&mut self) {
-        self.decode = self.start.elapsed() - self.prefill;
     }
 }
