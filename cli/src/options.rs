@@ -305,7 +305,7 @@ impl SnapshotOptions {
         let n_tokens = cache.len();
         Snapshot::freeze(cache, &tokens[..n_tokens]).save(file, model)?;
         let line = format!("{} to {}", count(n_tokens, "token"), file.display());
-        Ok(Some((Object::default().with("file", file).with("tokens", n_tokens), line)))
+        Ok(Some((Object::default().with("file", file.display().to_string()).with("tokens", n_tokens), line)))
     }
 }
 

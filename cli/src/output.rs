@@ -64,7 +64,7 @@ pub struct Object(Vec<(&'static str, Box<RawValue>)>);
 impl Object {
     /// The object, with one more key.
     pub fn with(mut self, key: &'static str, value: impl Serialize) -> Self {
-        self.0.push((key, to_raw_value(&value).expect("its keys are text")));
+        self.0.push((key, to_raw_value(&value).expect("numbers, text, and lists and objects of these")));
         self
     }
 

@@ -56,7 +56,7 @@ impl PageFileOptions {
         let (pages, most_pages) = (tier.file().n_records(), tier.file().n_places());
         let error = tier.failed().map(ToString::to_string);
         let report = Object::default()
-            .with("file", file)
+            .with("file", file.display().to_string())
             .with("read", counters.read)
             // Of these, pages that the prefix cache got.
             .with("brought_back", counters.brought_back)

@@ -4,7 +4,7 @@
 //! # Lines like this one stay as they are.
 //! $ generate --prompts - --max-new-tokens 3
 //! 0> One day
-//! 1> text 1
+//! 1> sequence 1
 //! 1> One day a man was
 //! 2> error: …
 //! exit 1
