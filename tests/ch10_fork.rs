@@ -68,26 +68,27 @@ mod checks {
     #[track_caller]
     fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
         let (tokens, size) = (count(table.len(), "token"), table.page_size());
-        granted(format!("grow({n}) of chapter 5, on {tokens}, page size {size}, with pages enough"), || {
-            table.grow(n, pool)
-        });
+        let what = format!("grow({n}) of chapter 5, on {tokens}, page size {size}, with pages enough");
+        granted(what, || table.grow(n, pool));
     }
 
-    #[track_caller]
-    fn release(table: &mut PageTable, pool: &mut PagePool, when: &str) {
-        granted(format!("release of chapter 5, {when}"), || table.release(pool));
+    /// `fork of a table of 6 tokens in pages [0, 1], page size 4`
+    fn at(call: &str, table: &PageTable) -> String {
+        let (tokens, size) = (count(table.len(), "token"), table.page_size());
+        format!("{call} of a table of {tokens} in pages {:?}, page size {size}", numbers(table))
     }
 
     /// Forks a table, and first compares what the fork reports about itself.
     #[track_caller]
     fn fork_table(table: &PageTable, pool: &mut PagePool) -> PageTable {
-        let at = format!("fork of a table of {}, page size {}", count(table.len(), "token"), table.page_size());
-        let fork = granted(at.as_str(), || table.fork(pool));
-        same!(
-            (fork.len(), fork.page_size(), fork.pages().len()),
-            (table.len(), table.page_size(), table.pages().len()),
-            "(tokens, page size, pages) of the fork, {at}"
-        );
+        let fork = granted("PageTable::fork", || table.fork(pool));
+        let found = (fork.len(), fork.page_size(), fork.pages().len());
+        if found != (table.len(), table.page_size(), table.pages().len()) || fork.pages() != table.pages() {
+            let at = at("fork", table);
+            let expected = (table.len(), table.page_size(), table.pages().len());
+            same!(found, expected, "(tokens, page size, pages) of the fork, {at}");
+            same!(numbers(&fork), numbers(table), "pages of the fork, {at}");
+        }
         fork
     }
 
@@ -95,9 +96,108 @@ mod checks {
         table.pages().iter().map(|page| page.0).collect()
     }
 
-    /// Owners of the first pages of a pool; 99 where it has no such page.
-    fn owners(pool: &PagePool, pages: u32) -> Vec<u32> {
-        (0..pages).map(|page| pool.owners(PageId(page)).unwrap_or(99)).collect()
+    /// Owners of all pages of a pool.
+    fn owners(pool: &PagePool) -> Vec<u32> {
+        (0..pool.n_pages() as u32).map(|page| pool.owners(PageId(page)).unwrap_or(u32::MAX)).collect()
+    }
+
+    /// Whether a table has a tail, a last page that is partly filled; and the owners of its last page.
+    fn tail(table: &PageTable, pool: &PagePool) -> (bool, u32) {
+        let owners = table.pages().last().map_or(0, |page| pool.owners(*page).unwrap_or(0));
+        (!table.len().is_multiple_of(table.page_size()), owners)
+    }
+
+    /// A pool and tables over it. Each page has as many owners as there are tables with it.
+    struct Tables {
+        size: usize,
+        pool: PagePool,
+        tables: Vec<PageTable>,
+    }
+
+    impl Tables {
+        #[track_caller]
+        fn new(size: usize, n_pages: usize, tokens: usize) -> Self {
+            let mut tables = Tables { size, pool: pool(n_pages), tables: Vec::new() };
+            tables.begin(tokens);
+            tables
+        }
+
+        #[track_caller]
+        fn begin(&mut self, tokens: usize) {
+            self.tables.push(table(self.size, tokens, &mut self.pool));
+        }
+
+        #[track_caller]
+        fn grow(&mut self, index: usize, n: usize) {
+            grow(&mut self.tables[index], n, &mut self.pool);
+            self.check(&format!("grow({n}) of table {index}"));
+        }
+
+        #[track_caller]
+        fn fork(&mut self, index: usize) {
+            let at = at("fork", &self.tables[index]);
+            let fork = fork_table(&self.tables[index], &mut self.pool);
+            self.tables.push(fork);
+            self.check(&format!("a {at}: it takes none, and each has one more for each of its pages"));
+        }
+
+        #[track_caller]
+        fn release(&mut self, index: usize) {
+            let at = at("release", &self.tables[index]);
+            granted(format!("{at}, by chapter 5"), || self.tables[index].release(&mut self.pool));
+            self.check(&format!("a {at}, of table {index}"));
+        }
+
+        #[track_caller]
+        fn shares_tail(&self, index: usize) {
+            let table = &self.tables[index];
+            let (partly_filled, owners) = tail(table, &self.pool);
+            let why = match (partly_filled, owners) {
+                (false, _) => "no page is partly filled".into(),
+                (true, owners) => {
+                    format!("the last page is partly filled, and has {}", count(owners as usize, "owner"))
+                }
+            };
+            let expected = Ok(partly_filled && owners > 1);
+            same!(table.shares_tail(&self.pool), expected, "{}: {why}", at("shares_tail", table));
+        }
+
+        #[track_caller]
+        fn own_tail(&mut self, index: usize) {
+            self.shares_tail(index);
+            let (partly_filled, owners_of_last) = tail(&self.tables[index], &self.pool);
+            let (before, free, size) = (owners(&self.pool), self.pool.n_free(), self.size);
+            let table = &mut self.tables[index];
+            let (was, held) = (numbers(table), table.len());
+            let at = format!("{}, {} free", at("own_tail", table), count(free, "page"));
+            let question = asking(at.as_str());
+            let found = table.own_tail(&mut self.pool);
+            drop(question);
+            let mut expected = was.clone();
+            if !partly_filled || owners_of_last < 2 {
+                same!(found, Ok(None), "{at}: it has no tail, or alone owns it, so it needs none");
+            } else if free == 0 {
+                same!(found, Err(CacheError::OutOfPages { needed: 1, free: 0 }), "{at}");
+            } else {
+                let from = PageId(expected.pop().expect("a table with a tail has pages"));
+                let to = table.pages().last().copied().unwrap_or(from);
+                same!(found, Ok(Some(PageCopy { from, to, rows: held % size })), "{at}");
+                same!(before[to.index()], 0, "owners that page {to}, the new one, had before {at}");
+                expected.push(to.0);
+            }
+            same!((table.len(), numbers(table)), (held, expected), "(tokens, pages) after {at}");
+            self.check(&at);
+        }
+
+        #[track_caller]
+        fn check(&self, at: &str) {
+            let n_pages = self.pool.n_pages();
+            let mut expected = vec![0; n_pages];
+            self.tables.iter().flat_map(PageTable::pages).for_each(|page| expected[page.index()] += 1);
+            let free = expected.iter().filter(|owners| **owners == 0).count();
+            same!(self.pool.n_free(), free, "free pages of {n_pages} after {at}");
+            same!(owners(&self.pool), expected, "owners of pages 0 to {} after {at}", n_pages - 1);
+        }
     }
 
     #[track_caller]
@@ -108,121 +208,219 @@ mod checks {
     }
 
     #[track_caller]
-    fn slab(n_pages: usize) -> SharedSlab {
-        slab_of(LAYOUT, 4, n_pages)
-    }
-
-    #[track_caller]
     fn cache(slab: &SharedSlab) -> ForkCache {
         made("ForkCache::new", || ForkCache::new(slab))
     }
 
-    /// A cache, and what it must hold.
+    /// A cache, what it must hold, and how many rows it must have copied.
     struct Sequence {
+        name: String,
         cache: ForkCache,
         oracle: Oracle,
+        copied: u64,
     }
 
-    impl Sequence {
-        /// A sequence of the tokens 0, 1, 2, … with their rows written.
+    /// Sequences over one slab. Everything that a call must do is worked out from their tables.
+    struct Family {
+        slab: SharedSlab,
+        sequences: Vec<Sequence>,
+        /// In which run: a seed, say.
+        run: String,
+        next: usize,
+    }
+
+    impl Family {
         #[track_caller]
-        fn new(slab: &SharedSlab, name: &str, tokens: usize) -> Self {
-            let mut sequence = Sequence { cache: cache(slab), oracle: Oracle::of(format!("sequence {name}")) };
-            sequence.append(slab, 0, tokens);
-            sequence
+        fn new(layout: KvLayout, page_size: usize, n_pages: usize, run: &str) -> Self {
+            let slab = slab_of(layout, page_size, n_pages);
+            Family { slab, sequences: Vec::new(), run: run.into(), next: 0 }
         }
 
-        /// Extends it by `n` tokens, for which there is room, and writes their rows. `first`: the number of the first.
+        /// One sequence, named a, in pages of 4.
         #[track_caller]
-        fn append(&mut self, slab: &SharedSlab, first: usize, n: usize) {
-            let needed = pages_needed(&self.cache, slab, n);
-            let copy = if copies(&self.cache, slab, n) { ", one of them for a copy" } else { "" };
-            let [needs, free] = [needed, n_free(slab)].map(|n| count(n, "page"));
-            let room = format!("it needs {needs}{copy}, and the pool has {free} free");
-            let tokens: Vec<usize> = (first..first + n).collect();
-            self.oracle.append_with_room(&mut self.cache, &tokens, &room);
-        }
-
-        /// Forks it, and first compares what the fork reports about itself.
-        #[track_caller]
-        fn fork(&self, name: &str) -> Sequence {
-            let held = count(self.cache.len(), "token");
-            let fork = granted(format!("fork of a cache of {held}"), || self.cache.fork());
-            same!(fork.len(), self.cache.len(), "tokens in a fork of a cache of {held}");
-            let pages = numbers(self.cache.table());
-            same!(numbers(fork.table()), pages, "pages of a fork of a cache of {held}: the same");
-            let mut oracle = Oracle::of(format!("sequence {name}"));
-            oracle.tokens = self.oracle.tokens.clone();
-            oracle.note(format!("forked with {held}"));
-            Sequence { cache: fork, oracle }
+        fn of(n_pages: usize, tokens: usize) -> Self {
+            let mut family = Family::new(LAYOUT, 4, n_pages, "page size 4");
+            family.begin("a");
+            family.extend(0, tokens);
+            family
         }
 
         #[track_caller]
-        fn rewind(&mut self, n: usize) {
-            self.oracle.rewind(&mut self.cache, n);
+        fn begin(&mut self, name: &str) {
+            let oracle = Oracle::of(format!("sequence {name}, {}", self.run));
+            self.sequences.push(Sequence { name: name.into(), cache: cache(&self.slab), oracle, copied: 0 });
         }
 
-        #[track_caller]
-        fn check(&self) {
-            self.oracle.check(&self.cache);
+        fn n_free(&self) -> usize {
+            self.slab.borrow().pool().n_free()
         }
 
-        fn copied(&self) -> u64 {
-            self.cache.usage().rows_copied
+        /// All numbers of the slab, keys and values.
+        fn content(&self) -> [Vec<f32>; 2] {
+            let slab = self.slab.borrow();
+            [slab.keys().to_vec(), slab.values().to_vec()]
         }
-    }
 
-    /// Whether `n` more tokens need a copy of the tail.
-    fn copies(cache: &ForkCache, slab: &SharedSlab, n: usize) -> bool {
-        let tail =
-            cache.table().pages().last().filter(|_| n > 0 && !cache.len().is_multiple_of(cache.table().page_size()));
-        tail.is_some_and(|tail| slab.borrow().pool().owners(*tail).is_ok_and(|owners| owners > 1))
-    }
-
-    /// Pages that `n` more tokens need, including that of a copy.
-    fn pages_needed(cache: &ForkCache, slab: &SharedSlab, n: usize) -> usize {
-        let (len, size) = (cache.len(), cache.table().page_size());
-        (len + n).div_ceil(size) - len.div_ceil(size) + usize::from(copies(cache, slab, n))
-    }
-
-    fn n_free(slab: &SharedSlab) -> usize {
-        slab.borrow().pool().n_free()
-    }
-
-    fn owners_in(slab: &SharedSlab, pages: u32) -> Vec<u32> {
-        owners(slab.borrow().pool(), pages)
-    }
-
-    /// All numbers of a slab, keys and values.
-    fn content(slab: &SharedSlab) -> [Vec<f32>; 2] {
-        let slab = slab.borrow();
-        [slab.keys().to_vec(), slab.values().to_vec()]
-    }
-
-    /// Rows of a slab with pages of 4 slots that have changed: keys or values, page, layer, slot.
-    fn changed(before: &[Vec<f32>; 2], after: &[Vec<f32>; 2]) -> Vec<(Kind, usize, usize, usize)> {
-        let mut changed = Vec::new();
-        for (kind, (before, after)) in KINDS.into_iter().zip(before.iter().zip(after)) {
-            let rows = before.chunks(LAYOUT.kv_width()).zip(after.chunks(LAYOUT.kv_width()));
-            for (index, (before, after)) in rows.enumerate() {
-                if before.iter().zip(after).any(|(a, b)| a.to_bits() != b.to_bits()) {
-                    let (page_and_layer, slot) = (index / 4, index % 4);
-                    changed.push((kind, page_and_layer / LAYOUT.n_layers, page_and_layer % LAYOUT.n_layers, slot));
+        /// Rows of the slab that have changed: keys or values, page, layer, slot.
+        fn changed(&self, before: &[Vec<f32>; 2]) -> Vec<(Kind, usize, usize, usize)> {
+            let (layout, size) = (self.sequences[0].cache.layout(), self.sequences[0].cache.table().page_size());
+            let (width, after) = (layout.kv_width(), self.content());
+            let mut changed = Vec::new();
+            for (kind, (before, after)) in KINDS.into_iter().zip(before.iter().zip(&after)) {
+                for (index, (before, after)) in before.chunks(width).zip(after.chunks(width)).enumerate() {
+                    if before.iter().zip(after).any(|(a, b)| a.to_bits() != b.to_bits()) {
+                        let (page_and_layer, slot) = (index / size, index % size);
+                        changed.push((kind, page_and_layer / layout.n_layers, page_and_layer % layout.n_layers, slot));
+                    }
                 }
             }
+            changed
         }
-        changed
-    }
 
-    /// What a refused call must leave unchanged.
-    type State = (Vec<u32>, usize, usize, Vec<u32>, u64);
+        /// Forks a sequence: no row moves, no page is taken, and no counter is inherited.
+        #[track_caller]
+        fn fork(&mut self, index: usize, name: &str) {
+            let Sequence { name: from, cache, oracle, .. } = &self.sequences[index];
+            let at = format!("{name} = {from}.fork() with {}, {}", count(cache.len(), "token"), self.run);
+            let before = self.content();
+            let (fork, asked) = allocated(|| granted(at.as_str(), || cache.fork()));
+            let expected = (cache.len(), numbers(cache.table()));
+            same!((fork.len(), numbers(fork.table())), expected, "(tokens, pages) of a fork, the same: {at}");
+            same!(fork.usage().rows_copied, 0, "rows copied by {name}, which has copied none yet: {at}");
+            let mut its = Oracle::of(format!("sequence {name}, {}", self.run));
+            its.tokens = oracle.tokens.clone();
+            its.note(format!("forked from {from} with {}", count(fork.len(), "token")));
+            self.sequences.push(Sequence { name: name.into(), cache: fork, oracle: its, copied: 0 });
+            same!(self.changed(&before), [], "rows of the slab (page, layer, slot) that have changed: {at}");
+            assert!(asked.bytes < 2000, "{at} asks for {} bytes of memory: no row is to be copied", asked.bytes);
+            self.check(&at);
+        }
 
-    const STATE: &str = "(pages, tokens, free pages, owners of all pages, rows copied)";
+        /// Extends a sequence by `n` tokens and writes their rows, if there are pages enough; otherwise it must be refused.
+        #[track_caller]
+        fn extend(&mut self, index: usize, n: usize) {
+            let (before, free) = (self.content(), self.n_free());
+            let slab = self.slab.clone();
+            let Sequence { name, cache, oracle, .. } = &mut self.sequences[index];
+            let (len, size, pages) = (cache.len(), cache.table().page_size(), numbers(cache.table()));
+            let (partly_filled, owners) = tail(cache.table(), slab.borrow().pool());
+            let copies = n > 0 && partly_filled && owners > 1;
+            let needed = (len + n).div_ceil(size) - len.div_ceil(size) + usize::from(copies);
+            let has = match (n, copies) {
+                (0, _) => "no token will be written",
+                (_, true) => "its tail is shared",
+                (_, false) => "it shares no tail",
+            };
+            let (needs, room) = (count(needed, "page"), count(free, "page"));
+            let at = format!(
+                "extend({n}) of {name}, {} in pages {pages:?}; {has}, so it needs {needs}, and {room} free; {}",
+                count(len, "token"),
+                self.run
+            );
+            oracle.note(format!("extend({n})"));
+            let question = asking(at.as_str());
+            let found = cache.extend(n);
+            drop(question);
+            if needed > free {
+                let now = (numbers(cache.table()), cache.len(), slab.borrow().pool().n_free());
+                assert!(found.is_err(), "{at}\n  yours:    {found:?}");
+                same!(now, (pages, len, free), "(pages, tokens, free pages) after the refused {at}");
+                same!(found, Err(CacheError::OutOfPages { needed, free }), "{at}");
+                same!(self.changed(&before), [], "rows (page, layer, slot) that have changed after the refused {at}");
+                return self.check(&format!("the refused {at}"));
+            }
+            same!(found, Ok(()), "{at}");
+            let now = numbers(cache.table());
+            same!((cache.len(), now.len()), (len + n, (len + n).div_ceil(size)), "(tokens, pages) after {at}");
+            let copy = copies.then(|| (pages[pages.len() - 1], now[pages.len() - 1], len % size));
+            let copied = copy.map_or(0, |(_, _, rows)| rows as u64);
+            self.check_copy(&before, copy, &at);
+            let (tokens, sequence) = ((self.next..self.next + n).collect::<Vec<_>>(), &mut self.sequences[index]);
+            sequence.copied += copied;
+            same!(
+                sequence.cache.usage().rows_copied,
+                sequence.copied,
+                "rows copied by {} until now, the filled ones of a page, each once for all layers: {at}",
+                sequence.name
+            );
+            oracle::write(&mut sequence.cache, &tokens);
+            sequence.oracle.tokens.extend(tokens);
+            self.next += n;
+            self.check(&at);
+        }
 
-    fn state(cache: &ForkCache, slab: &SharedSlab) -> State {
-        let n_pages = slab.borrow().pool().n_pages() as u32;
-        let pages = numbers(cache.table());
-        (pages, cache.len(), n_free(slab), owners_in(slab, n_pages), cache.usage().rows_copied)
+        /// Looks whether just the rows of this copy have moved: from a page, to a page, so many rows.
+        #[track_caller]
+        fn check_copy(&self, before: &[Vec<f32>; 2], copy: Option<(u32, u32, usize)>, at: &str) {
+            let changed = self.changed(before);
+            let Some((from, to, rows)) = copy else {
+                return same!(
+                    changed,
+                    [],
+                    "rows (page, layer, slot) that have changed, where none is to be copied: {at}"
+                );
+            };
+            assert!(to != from, "page {from} is shared, and the new token needs a page of its own: {at}");
+            assert!(
+                changed.iter().all(|row| row.1 != from as usize),
+                "rows of page {from} have changed, which a different sequence still has: the copy goes from page {from} to \
+                 page {to}, the new one: {at}"
+            );
+            let beyond = changed.iter().any(|row| row.1 == to as usize && row.3 >= rows);
+            let filled = format!("slots 0..{rows} of page {from} are filled");
+            assert!(!beyond, "{filled}, and it also wrote slots of page {to} beyond: {at}");
+            let cache = &self.sequences[0].cache;
+            let (n_layers, page) = (cache.layout().n_layers, cache.table().page_size() * cache.layout().kv_width());
+            let after = self.content();
+            let mut missing = Vec::new();
+            for (kind, numbers) in KINDS.into_iter().zip(&after) {
+                for layer in 0..n_layers {
+                    let start = |page_id: u32| (page_id as usize * n_layers + layer) * page;
+                    let row = |page_id: u32, slot: usize| {
+                        let width = cache.layout().kv_width();
+                        let row = &numbers[start(page_id) + slot * width..][..width];
+                        row.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                    };
+                    let differ = (0..rows).filter(|slot| row(from, *slot) != row(to, *slot));
+                    missing.extend(differ.map(|slot| (kind, layer, slot)));
+                }
+            }
+            let what = if changed.is_empty() { "it has copied nothing" } else { "not all is copied" };
+            same!(missing, [], "rows (layer, slot) that differ where page {from} is copied to page {to}: {what}; {at}");
+        }
+
+        #[track_caller]
+        fn rewind(&mut self, index: usize, n: usize) {
+            let sequence = &mut self.sequences[index];
+            sequence.oracle.rewind(&mut sequence.cache, n);
+            self.check(&format!("rewind({n}), which copies nothing, {}", self.run));
+        }
+
+        #[track_caller]
+        fn drop(&mut self, index: usize) {
+            let gone = self.sequences.remove(index).name;
+            self.check(&format!("{gone} is dropped, {}", self.run));
+        }
+
+        /// Compares all rows, the copies, the usage, and the owners of every page.
+        #[track_caller]
+        fn check(&self, at: &str) {
+            let mut expected = vec![0; self.slab.borrow().pool().n_pages()];
+            for Sequence { name, cache, oracle, copied } in &self.sequences {
+                oracle.check(cache);
+                let (layout, usage, pages) = (cache.layout(), cache.usage(), cache.table().pages().len());
+                let slots = pages * cache.table().page_size();
+                same!(
+                    (usage.tokens, usage.slots, usage.bytes, usage.rows_copied),
+                    (cache.len(), slots, 2 * 4 * slots * layout.n_layers * layout.kv_width(), *copied),
+                    "(tokens, slots, bytes, rows copied) in the usage of {name}, after {at}"
+                );
+                cache.table().pages().iter().for_each(|page| expected[page.index()] += 1);
+            }
+            let free = expected.iter().filter(|owners| **owners == 0).count();
+            same!(self.n_free(), free, "free pages of {}, after {at}", expected.len());
+            same!(owners(self.slab.borrow().pool()), expected, "owners of all pages, after {at}");
+        }
     }
 
     // Task 1
@@ -231,85 +429,41 @@ mod checks {
     fn task_1_a_fork_has_the_same_pages_and_takes_none() {
         for size in 1..=LARGEST_PAGE {
             for held in 0..=2 * size + 1 {
-                let mut pool = pool(9);
+                let mut tables = Tables::new(size, 9, 1);
                 // The table's pages are neither the first of the pool nor in order.
-                let taken = granted("alloc_n(3) of chapter 4", || pool.alloc_n(3));
-                let mut a = table(size, held.min(1), &mut pool);
-                granted("free of chapter 4, of page 1", || pool.free(taken[1]));
-                grow(&mut a, held - held.min(1), &mut pool);
-                let free = pool.n_free();
-                let (tokens, pages) = (count(held, "token"), numbers(&a));
-                let at = format!("fork of a table of {tokens} in pages {pages:?}, page size {size}");
-                let before = owners(&pool, 9);
-                let b = fork_table(&a, &mut pool);
-                same!(numbers(&b), numbers(&a), "pages of the fork, {at}");
-                same!(pool.n_free(), free, "free pages of 9 after a {at}: it takes none");
-                let expected: Vec<u32> =
-                    (0..9).map(|page| before[page as usize] + u32::from(pages.contains(&page))).collect();
-                same!(
-                    owners(&pool, 9),
-                    expected,
-                    "owners of pages 0 to 8 after a {at}: one more for each of its pages"
-                );
+                tables.begin(3 * size);
+                tables.release(0);
+                tables.begin(held);
+                tables.fork(2);
+                // Forks of forks, that end in any order.
+                tables.fork(3);
+                tables.fork(2);
+                [3, 2, 5, 4].iter().for_each(|index| tables.release(*index));
             }
         }
-    }
-
-    #[test]
-    fn task_1_a_fork_of_a_fork_is_one_more_owner() {
-        let mut pool = pool(4);
-        let a = table(4, 6, &mut pool);
-        let b = fork_table(&a, &mut pool);
-        let _c = fork_table(&b, &mut pool);
-        let _d = fork_table(&a, &mut pool);
-        same!(owners(&pool, 4), [4, 4, 0, 0], "owners of pages 0 to 3: a, b = a.fork(), c = b.fork(), d = a.fork()");
     }
 
     #[test]
     fn task_1_forks_grow_apart_at_a_page_boundary() {
-        let mut pool = pool(6);
-        let mut a = table(4, 8, &mut pool);
-        let mut b = fork_table(&a, &mut pool);
-        grow(&mut b, 5, &mut pool);
-        same!((a.len(), numbers(&a)), (8, vec![0, 1]), "(tokens, pages) of a, whose fork has grown by 5");
-        same!((b.len(), numbers(&b)), (13, vec![0, 1, 2, 3]), "(tokens, pages) of the fork of 8 tokens, grown by 5");
-        grow(&mut a, 1, &mut pool);
-        same!((a.len(), numbers(&a)), (9, vec![0, 1, 4]), "(tokens, pages) of a, grown by 1 after its fork");
-        same!(owners(&pool, 6), [2, 2, 1, 1, 1, 0], "owners of pages 0 to 5: two are shared, three are not");
-    }
-
-    #[test]
-    fn task_1_forks_release_each_page_once_in_any_order() {
-        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            let mut pool = pool(4);
-            let a = table(4, 10, &mut pool);
-            let b = fork_table(&a, &mut pool);
-            let c = fork_table(&b, &mut pool);
-            let mut tables = [a, b, c];
-            for (released, index) in order.into_iter().enumerate() {
-                let when = format!("of table {index} of three forks, in the order {order:?}");
-                release(&mut tables[index], &mut pool, &when);
-                let left = 2 - released as u32;
-                same!(owners(&pool, 4), [left, left, left, 0], "owners of pages 0 to 3 after the release {when}");
-                same!(pool.n_free(), if left == 0 { 4 } else { 1 }, "free pages of 4 after the release {when}");
-            }
-        }
+        let mut tables = Tables::new(4, 6, 8);
+        tables.fork(0);
+        tables.grow(1, 5);
+        tables.grow(0, 1);
+        let found: Vec<_> = tables.tables.iter().map(|table| (table.len(), numbers(table))).collect();
+        let expected = [(9, vec![0, 1, 4]), (13, vec![0, 1, 2, 3])];
+        same!(found, expected, "(tokens, pages) of a table of 8 tokens, grown by 1, and of its fork, grown by 5");
     }
 
     /// Forks over a different pool, which must refuse and stay unchanged.
     #[track_caller]
     fn fork_refused_by(other: &mut PagePool, table: &PageTable, expected: &[CacheError], which: &str) {
         let at = format!("fork of a table of pages 0, 1, 2 over a different pool, {which}");
-        let before = (other.n_free(), owners(other, 5));
+        let before = (other.n_free(), owners(other));
         let question = asking(at.as_str());
         let outcome = table.fork(other).map(|fork| numbers(&fork));
         drop(question);
         assert!(outcome.is_err(), "{at}\n  expected: {}\n  yours:    {outcome:?}", one_of(expected));
-        same!(
-            (other.n_free(), owners(other, 5)),
-            before,
-            "(free pages, owners of pages 0 to 4) of the different pool after the refused {at}"
-        );
+        same!((other.n_free(), owners(other)), before, "(free pages, owners) of that pool after the refused {at}");
         let known = outcome.as_ref().is_err_and(|error| expected.contains(error));
         assert!(known, "{at}\n  expected: {}\n  yours:    {outcome:?}", one_of(expected));
     }
@@ -339,28 +493,24 @@ mod checks {
     #[test]
     fn task_1_wide_numbers() {
         let mut pool = pool(VERY_MANY);
-        let mut a = table(4, 6, &mut pool);
-        let mut forks: Vec<PageTable> = (0..MANY).map(|_| fork_table(&a, &mut pool)).collect();
-        same!(owners(&pool, 3), [MANY as u32 + 1, MANY as u32 + 1, 0], "owners of pages 0 to 2 after {MANY} forks");
-        forks.drain(1..).for_each(|mut fork| release(&mut fork, &mut pool, "of a fork"));
-        release(&mut a, &mut pool, "of the table that was forked");
-        same!(
-            (owners(&pool, 2), numbers(&forks[0])),
-            (vec![1, 1], vec![0, 1]),
-            "(owners, pages) of the fork that is left"
-        );
-        release(&mut forks[0], &mut pool, "of the last fork");
+        let a = table(4, 6, &mut pool);
+        let forks: Vec<PageTable> = (0..MANY).map(|_| fork_table(&a, &mut pool)).collect();
+        let most = MANY as u32 + 1;
+        same!(owners(&pool)[..3], [most, most, 0], "owners of pages 0 to 2 after {MANY} forks of 6 tokens");
+        for mut table in forks.into_iter().chain([a]) {
+            granted("release of a fork, by chapter 5", || table.release(&mut pool));
+        }
+        same!(pool.n_free(), VERY_MANY, "free pages when all forks are released");
 
         // Ever longer, so that a fork that goes through all pages for each page fails after seconds, not minutes.
         let (mut a, mut b) = (table(1, 0, &mut pool), table(1, 0, &mut pool));
         for part in [64, 32, 16, 8, 4, 2, 1] {
-            release(&mut b, &mut pool, "of a fork");
+            granted("release of a fork, by chapter 5", || b.release(&mut pool));
             let n_pages = VERY_MANY / part;
             let n = n_pages - a.len();
             grow(&mut a, n, &mut pool);
             b = once(&format!("fork of a table of {n_pages} pages"), || fork_table(&a, &mut pool));
         }
-        same!(b.pages() == a.pages(), true, "whether the fork of {VERY_MANY} pages has the same ones");
         let two = a.pages().iter().all(|page| pool.owners(*page) == Ok(2));
         same!(two, true, "whether each of {VERY_MANY} pages has two owners after a fork");
     }
@@ -371,125 +521,58 @@ mod checks {
     fn task_2_a_tail_is_shared_if_partly_filled_and_with_several_owners() {
         for size in 1..=LARGEST_PAGE {
             for held in 0..=3 * size {
-                let mut pool = pool(5);
-                let mut a = table(size, held, &mut pool);
-                let at = format!("{}, page size {size}", count(held, "token"));
-                same!(a.shares_tail(&pool), Ok(false), "shares_tail of a table without a fork, {at}");
-                let b = fork_table(&a, &mut pool);
-                let c = fork_table(&a, &mut pool);
-                let partly_filled = held % size > 0;
-                let why = if partly_filled { "the last page is partly filled" } else { "no page is partly filled" };
-                same!(a.shares_tail(&pool), Ok(partly_filled), "shares_tail of a table with two forks, {at}: {why}");
-                same!(b.shares_tail(&pool), Ok(partly_filled), "shares_tail of a fork, {at}: {why}");
-                release(&mut a, &mut pool, "of a table with two forks");
-                same!(
-                    b.shares_tail(&pool),
-                    Ok(partly_filled),
-                    "shares_tail of one of two forks that are left, {at}: {why}"
-                );
-                let mut c = c;
-                release(&mut c, &mut pool, "of one of two forks");
-                same!(b.shares_tail(&pool), Ok(false), "shares_tail of the only owner, {at}");
+                let mut tables = Tables::new(size, 5, held);
+                tables.shares_tail(0);
+                tables.fork(0);
+                tables.fork(0);
+                (0..3).for_each(|index| tables.shares_tail(index));
+                tables.release(0);
+                tables.shares_tail(1);
+                tables.release(2);
+                tables.shares_tail(1);
             }
         }
     }
 
     #[test]
     fn task_2_only_the_last_page_makes_a_shared_tail() {
-        let mut pool = pool(6);
-        let mut a = table(4, 8, &mut pool);
-        let mut b = fork_table(&a, &mut pool);
-        grow(&mut b, 1, &mut pool);
-        same!(b.shares_tail(&pool), Ok(false), "shares_tail: pages 0 and 1 are full and shared, page 2 has one owner");
-        grow(&mut b, 3, &mut pool);
-        granted("rewind(6) of chapter 7 on 12 tokens", || b.rewind(6, &mut pool));
-        same!(
-            b.shares_tail(&pool),
-            Ok(true),
-            "shares_tail after a rewind from 12 tokens to 6: page 1 is partly filled now, and shared"
-        );
-        same!(a.shares_tail(&pool), Ok(false), "shares_tail of the other table: its 8 tokens fill pages 0 and 1");
-        granted("rewind(5) of chapter 7 on 8 tokens", || a.rewind(5, &mut pool));
-        same!(a.shares_tail(&pool), Ok(true), "shares_tail of the other table, rewound from 8 tokens to 3");
-        same!(b.shares_tail(&pool), Ok(false), "shares_tail of 6 tokens in pages 0 and 1: page 1 has one owner now");
+        let mut tables = Tables::new(4, 6, 8);
+        tables.fork(0);
+        // Pages 0 and 1 are full and shared, page 2 has one owner.
+        tables.grow(1, 1);
+        tables.shares_tail(1);
+        tables.grow(1, 3);
+        for (index, n) in [(1, 6), (0, 5)] {
+            let (Tables { pool, tables: all, .. }, rewound) = (&mut tables, format!("rewind({n}) of chapter 7"));
+            granted(rewound, || all[index].rewind(n, pool));
+            (0..2).for_each(|index| tables.shares_tail(index));
+        }
     }
 
     #[test]
     fn task_2_own_tail_takes_a_page_and_returns_what_to_copy() {
         for size in 1..=LARGEST_PAGE {
             for held in 0..=3 * size {
-                let mut pool = pool(9);
-                let mut a = table(size, held, &mut pool);
-                let mut b = fork_table(&a, &mut pool);
-                let (pages, rows, free) = (a.pages().len(), held % size, pool.n_free());
-                let tokens = count(held, "token");
-                let at = format!("own_tail of a fork of {tokens} in pages {:?}, page size {size}", numbers(&a));
-                let found = granted(at.as_str(), || b.own_tail(&mut pool));
-                same!((a.len(), a.pages().len()), (held, pages), "(tokens, pages) of the other table after {at}");
-                if rows == 0 {
-                    same!(
-                        (found, numbers(&b), pool.n_free()),
-                        (None, numbers(&a), free),
-                        "(answer, pages, free pages) after {at}: no page is partly filled"
-                    );
-                    continue;
-                }
-                let (from, to) = (PageId(pages as u32 - 1), PageId(pages as u32));
-                same!(found, Some(PageCopy { from, to, rows }), "{at}");
-                let expected: Vec<u32> = (0..from.0).chain([to.0]).collect();
-                same!((b.len(), numbers(&b)), (held, expected), "(tokens, pages) after {at}");
-                let expected: Vec<u32> =
-                    (0..9).map(|page| if page < from.0 { 2 } else { u32::from(page <= to.0) }).collect();
-                same!(owners(&pool, 9), expected, "owners of pages 0 to 8 after {at}");
-                for (name, table) in [("fork", &mut b), ("other table", &mut a)] {
-                    let again = granted("own_tail, once more", || table.own_tail(&mut pool));
-                    same!(again, None, "own_tail of the {name} after {at}: the last page has one owner now");
-                }
+                let mut tables = Tables::new(size, 9, held);
+                tables.fork(0);
+                // Once more, and for the other, which owns its tail alone by then.
+                [1, 1, 0].iter().for_each(|index| tables.own_tail(*index));
+                tables.fork(0);
+                tables.fork(0);
+                [2, 0, 3].iter().for_each(|index| tables.own_tail(*index));
             }
         }
     }
 
     #[test]
-    fn task_2_own_tail_takes_none_for_the_last_owner() {
-        let mut pool = pool(5);
-        let mut a = table(4, 6, &mut pool);
-        let mut b = fork_table(&a, &mut pool);
-        let mut c = fork_table(&a, &mut pool);
-        let copy = |to| Some(PageCopy { from: PageId(1), to: PageId(to), rows: 2 });
-        for (name, table, expected, left) in [
-            ("a", &mut a, copy(2), [3, 2, 1, 0, 0]),
-            ("b", &mut b, copy(3), [3, 1, 1, 1, 0]),
-            ("c", &mut c, None, [3, 1, 1, 1, 0]),
-        ] {
-            let found = granted("own_tail of one of three forks", || table.own_tail(&mut pool));
-            let order = "a, b and c have pages 0 and 1 with 6 tokens and ask in this order";
-            same!(found, expected, "own_tail of {name}; {order}");
-            same!(owners(&pool, 5), left, "owners of pages 0 to 4 after own_tail of {name}; {order}");
-        }
-        let expected = (vec![0, 2], vec![0, 3], vec![0, 1]);
-        same!((numbers(&a), numbers(&b), numbers(&c)), expected, "pages of a, b and c when each tail has one owner");
-    }
-
-    #[test]
     fn task_2_own_tail_without_a_free_page_changes_nothing() {
-        let mut pool = pool(3);
-        let mut a = table(4, 6, &mut pool);
-        let mut b = fork_table(&a, &mut pool);
-        granted("alloc of chapter 4", || pool.alloc());
-        for (name, table) in [("a", &mut a), ("b", &mut b)] {
-            let question = asking(format!("own_tail of {name} when no page is free"));
-            let found = table.own_tail(&mut pool);
-            drop(question);
-            same!(found, Err(CacheError::OutOfPages { needed: 1, free: 0 }), "own_tail of {name} when no page is free");
-            same!(
-                (table.len(), numbers(table), owners(&pool, 3)),
-                (6, vec![0, 1], vec![2, 2, 1]),
-                "(tokens, pages, owners of pages 0 to 2) after own_tail of {name} was refused"
-            );
-        }
-        release(&mut a, &mut pool, "of a table with a fork");
-        same!(b.own_tail(&mut pool), Ok(None), "own_tail of the only owner when no page is free: it needs none");
-        same!((numbers(&b), owners(&pool, 3)), (vec![0, 1], vec![1, 1, 1]), "(pages, owners) of the only owner");
+        let mut tables = Tables::new(4, 3, 6);
+        tables.fork(0);
+        tables.begin(1);
+        tables.own_tail(0);
+        tables.own_tail(1);
+        tables.release(0);
+        tables.own_tail(1);
     }
 
     #[test]
@@ -500,15 +583,12 @@ mod checks {
         let foreign = CacheError::ForeignPage { page: PageId(2), n_pages: 2 };
         same!(a.shares_tail(&other), Err(foreign.clone()), "shares_tail over a pool of 2 pages; the last page is 2");
         same!(a.own_tail(&mut other), Err(foreign), "own_tail over a pool of 2 pages; the last page is 2");
-        same!((numbers(&a), owners(&other, 2)), (vec![0, 1, 2], vec![1, 1]), "(pages, owners) after that refusal");
+        same!((numbers(&a), owners(&other)), (vec![0, 1, 2], vec![1, 1]), "(pages, owners) after that refusal");
         // More than one owner is what counts.
         let mut other = pool(3);
-        same!(
-            a.shares_tail(&other),
-            Ok(false),
-            "shares_tail over a different pool, in which page 2, the last, is free"
-        );
-        same!(a.own_tail(&mut other), Ok(None), "own_tail over a different pool, in which page 2, the last, is free");
+        let which = "over a different pool, in which page 2, the last, is free";
+        same!(a.shares_tail(&other), Ok(false), "shares_tail {which}");
+        same!(a.own_tail(&mut other), Ok(None), "own_tail {which}");
     }
 
     #[test]
@@ -526,12 +606,10 @@ mod checks {
             }
             granted("free of chapter 4, of the page that was the last", || pool.free(tail));
         });
-        let mut pool = self::pool(3);
-        let mut a = table(4, 3, &mut pool);
-        let _forks: Vec<PageTable> = (0..255).map(|_| fork_table(&a, &mut pool)).collect();
-        same!(a.shares_tail(&pool), Ok(true), "shares_tail of one of 256 owners of page 0 with 3 tokens, page size 4");
-        let expected = Ok(Some(PageCopy { from: PageId(0), to: PageId(1), rows: 3 }));
-        same!(a.own_tail(&mut pool), expected, "own_tail of one of 256 owners of page 0 with 3 tokens, page size 4");
+        // More owners than 8 bits count.
+        let mut tables = Tables::new(4, 3, 3);
+        (0..255).for_each(|_| tables.fork(0));
+        tables.own_tail(0);
     }
 
     #[test]
@@ -539,12 +617,9 @@ mod checks {
     fn task_2_wide_pages() {
         let size = 1 << 60;
         for rows in [1, (1 << 32) + 1, (1 << 53) + 1, size - 1] {
-            let mut pool = pool(4);
-            let a = table(size, size + rows, &mut pool);
-            let mut b = fork_table(&a, &mut pool);
-            let found = granted("own_tail of a fork", || b.own_tail(&mut pool));
-            let expected = Some(PageCopy { from: PageId(1), to: PageId(2), rows });
-            same!(found, expected, "own_tail of a fork of {} tokens, page size {size}", size + rows);
+            let mut tables = Tables::new(size, 4, size + rows);
+            tables.fork(0);
+            tables.own_tail(1);
         }
     }
 
@@ -553,113 +628,35 @@ mod checks {
     #[test]
     fn task_3_a_fork_holds_the_same_rows_and_moves_none() {
         for held in [0, 1, 3, 4, 6, 8, 9] {
-            let slab = slab(6);
-            let a = Sequence::new(&slab, "a", held);
-            let (before, free) = (content(&slab), n_free(&slab));
-            let at = format!("fork of a cache of {}, page size 4", count(held, "token"));
-            let question = asking(at.as_str());
-            let (b, asked) = allocated(|| a.cache.fork());
-            drop(question);
-            drop(b);
-            assert!(asked.bytes < 1000, "{at} asks for {} bytes of memory: no row is to be copied", asked.bytes);
-            let b = a.fork("b");
-            same!(n_free(&slab), free, "free pages of 6 after a {at}");
-            same!(changed(&before, &content(&slab)), [], "rows of the slab (page, layer, slot) that a {at} changed");
-            same!(b.copied(), 0, "rows copied by a {at}");
-            a.check();
-            drop(a);
-            b.check();
-            drop(b);
-            same!(n_free(&slab), 6, "free pages of 6 when cache and fork are dropped");
+            let mut family = Family::of(6, held);
+            family.fork(0, "b");
+            family.drop(0);
+            family.drop(0);
         }
     }
 
     /// The page that is copied into holds old rows; those in its empty slots must stay as they are.
     #[test]
-    fn task_3_copies_exactly_the_filled_rows() {
+    fn task_3_b_copies_exactly_the_filled_rows() {
         for rows in 1..4 {
-            let slab = slab(5);
-            // Every row of every page holds something.
-            drop(Sequence { cache: cache(&slab), oracle: Oracle::default() }.filled(&slab));
-            let a = Sequence::new(&slab, "a", 4 + rows);
-            let mut b = a.fork("b");
-            let before = content(&slab);
-            let at = format!("extend(1) of a fork of {} tokens, page size 4", 4 + rows);
-            granted(at.as_str(), || b.cache.extend(1));
-            let pages = numbers(b.cache.table());
-            same!(pages.len(), 2, "pages after {at}");
-            let to = pages[1] as usize;
-            assert!(
-                to != 1,
-                "{at}: page 1 is shared, and the fork still has it: the new token needs a page of its own"
-            );
-            let found = changed(&before, &content(&slab));
-            assert!(
-                !found.iter().any(|row| row.1 == 1),
-                "{at} has changed rows of page 1, which the other sequence still has: \
-                 the copy goes from page 1 to page {to}, the new one"
-            );
-            assert!(
-                !found.is_empty(),
-                "{at} has copied nothing: page {to} is new and holds none of the rows of page 1"
-            );
-            let beyond = found.iter().filter(|row| row.1 == to && row.3 >= rows).count();
-            assert!(
-                beyond == 0,
-                "{at}: slots 0..{rows} of page 1 are filled, and it also wrote slots of page {to} beyond"
-            );
-            let expected: Vec<_> = KINDS
-                .into_iter()
-                .flat_map(|kind| (0..3).flat_map(move |layer| (0..rows).map(move |slot| (kind, to, layer, slot))))
-                .collect();
-            same!(found, expected, "rows (page, layer, slot) that {at} has changed: page 1 is copied to page {to}");
-            same!(b.copied(), rows as u64, "rows copied by {at}: the filled ones of page 1, each once for all layers");
-            oracle::write(&mut b.cache, &[300]);
-            b.oracle.tokens.push(300);
-            a.check();
-            b.check();
-        }
-    }
-
-    impl Sequence {
-        /// Fills all free pages.
-        fn filled(mut self, slab: &SharedSlab) -> Self {
-            self.append(slab, 500, 4 * n_free(slab));
-            self
+            let mut family = Family::of(5, 4 * 5);
+            family.drop(0);
+            family.begin("a");
+            family.extend(0, 4 + rows);
+            family.fork(0, "b");
+            family.extend(1, 1);
         }
     }
 
     /// Either of two sequences can be the first to grow; the other's rows must stay as they are.
     #[test]
-    fn task_3_copies_the_tail_for_whichever_grows_first() {
-        for (held, n) in (0..=9).flat_map(|held| [1, 2, 5].map(|n| (held, n))) {
-            for fork_first in [false, true] {
-                let slab = slab(9);
-                let a = Sequence::new(&slab, "a", held);
-                let b = a.fork("b");
-                let (first, second) = if fork_first { ("b", "a") } else { ("a", "b") };
-                let (mut x, mut y) = if fork_first { (b, a) } else { (a, b) };
-                let at = format!("b is a fork of a, {}, page size 4; {first} is extended by {n}", count(held, "token"));
-                x.append(&slab, 100, n);
-                same!(x.copied(), held as u64 % 4, "rows that {first} has copied: {at}");
-                x.check();
-                y.check();
-                y.append(&slab, 200, n);
-                same!(
-                    y.copied(),
-                    0,
-                    "rows that {second} has copied: {at}, then {second}, which has the old page alone"
-                );
-                x.check();
-                y.check();
-                let pages = (held + n).div_ceil(4);
-                same!(n_free(&slab), 9 - 2 * pages + held / 4, "free pages of 9: {at}, then {second} by {n}");
-                let usage = y.cache.usage();
-                same!(
-                    (usage.tokens, usage.slots, usage.bytes),
-                    (held + n, 4 * pages, 2 * 4 * pages * 3 * 10 * 4),
-                    "(tokens, slots, bytes) in the usage of {second}: {at}, then {second} by {n}"
-                );
+    fn task_3_copies_the_tail_for_the_one_that_grows_first() {
+        for (held, n) in (0..=9).flat_map(|held| [0, 1, 2, 5].map(|n| (held, n))) {
+            for first in [0, 1] {
+                let mut family = Family::of(9, held);
+                family.fork(0, "b");
+                family.extend(first, n);
+                family.extend(1 - first, n);
             }
         }
     }
@@ -667,8 +664,7 @@ mod checks {
     #[test]
     fn task_3_the_copy_keeps_every_bit() {
         let telling = [-0.0, 0.1, -2.5, f32::MIN_POSITIVE, 1e-40, 1e38, -1e30, 1.0 / 3.0, 16_777_213.0, 0.0];
-        let slab = slab(3);
-        let mut a = cache(&slab);
+        let mut a = cache(&slab_of(LAYOUT, 4, 3));
         granted("extend(2) on no tokens", || a.extend(2));
         let k: Vec<f32> = [telling, telling.map(|x| -x)].concat();
         let v: Vec<f32> = k.iter().rev().copied().collect();
@@ -683,114 +679,66 @@ mod checks {
         }
     }
 
-    #[test]
-    fn task_3_extend_by_0_does_nothing() {
-        for free in [0, 2] {
-            let slab = slab(2 + free);
-            let mut a = Sequence::new(&slab, "a", 6);
-            let mut b = a.fork("b");
-            let (before, states) = (content(&slab), [state(&a.cache, &slab), state(&b.cache, &slab)]);
-            for sequence in [&mut b, &mut a] {
-                let at = format!("extend(0) on a shared tail, {free} pages free: no token will be written");
-                same!(sequence.cache.extend(0), Ok(()), "{at}");
-            }
-            let after = [state(&a.cache, &slab), state(&b.cache, &slab)];
-            same!(after, states, "{STATE} of both after extend(0) on a shared tail");
-            same!(changed(&before, &content(&slab)), [], "rows (page, layer, slot) that extend(0) has changed");
-        }
-    }
-
     /// Tokens held, new ones, and the pages that the copy and the tokens need: the pool has one page too few.
     #[test]
     fn task_3_extend_without_enough_pages_changes_nothing() {
         for (held, n, needed) in
             [(6, 1, 1), (6, 2, 1), (6, 3, 2), (6, 7, 3), (3, 2, 2), (7, 9, 3), (8, 1, 1), (8, 5, 2)]
         {
-            let slab = slab(usize::div_ceil(held, 4) + needed);
-            let a = Sequence::new(&slab, "a", held);
-            let mut b = a.fork("b");
-            let last = Sequence::new(&slab, "c", 1);
-            let of = format!("extend({n}) of a fork of {}, page size 4", count(held, "token"));
-            let at = format!("{of}, {} free", count(needed - 1, "page"));
-            let (before, was) = (content(&slab), state(&b.cache, &slab));
-            let question = asking(at.as_str());
-            let outcome = b.cache.extend(n);
-            drop(question);
-            assert!(outcome.is_err(), "{at}: it needs {}, and yours returned {outcome:?}", count(needed, "page"));
-            same!(state(&b.cache, &slab), was, "{STATE} after the refused {at}");
-            same!(outcome, Err(CacheError::OutOfPages { needed, free: needed - 1 }), "{at}");
-            same!(changed(&before, &content(&slab)), [], "rows (page, layer, slot) changed by the refused {at}");
-            drop(last);
-            b.append(&slab, 100, n);
-            same!(n_free(&slab), 0, "free pages after {of}, {} free", count(needed, "page"));
-            a.check();
-            b.check();
+            let mut family = Family::of(usize::div_ceil(held, 4) + needed, held);
+            family.fork(0, "b");
+            family.begin("c");
+            family.extend(2, 1);
+            family.extend(1, n);
+            family.extend(1, 0);
+            family.drop(2);
+            family.extend(1, n);
         }
     }
 
     #[test]
     fn task_3_rewound_into_a_shared_page_it_copies_what_is_left() {
-        for (held, n, rows) in [(8, 1, 3), (8, 4, 0), (8, 5, 3), (8, 8, 0), (6, 1, 1), (6, 2, 0), (6, 3, 3), (6, 0, 2)]
-        {
-            for fork_first in [false, true] {
-                let slab = slab(7);
-                let a = Sequence::new(&slab, "a", held);
-                let b = a.fork("b");
-                let (mut x, y) = if fork_first { (b, a) } else { (a, b) };
-                let at = format!("one of two forks of {held} tokens, page size 4, is rewound by {n}");
-                x.rewind(n);
-                same!(x.copied(), 0, "rows copied: {at}; a rewind copies nothing");
-                x.append(&slab, 100, 3);
-                y.check();
-                x.check();
-                same!(x.copied(), rows, "rows copied: {at}, then extended by 3");
-                drop(y);
-                x.check();
+        for (held, n) in [(8, 1), (8, 4), (8, 5), (8, 8), (6, 1), (6, 2), (6, 3), (6, 0)] {
+            for first in [0, 1] {
+                let mut family = Family::of(7, held);
+                family.fork(0, "b");
+                family.rewind(first, n);
+                family.extend(first, 3);
+                family.drop(1 - first);
             }
         }
     }
 
     #[test]
     fn task_3_rows_copied_add_up_for_each_sequence() {
-        let slab = slab(12);
-        let mut a = Sequence::new(&slab, "a", 6);
-        let mut b = a.fork("b");
-        b.append(&slab, 100, 1);
-        same!(b.copied(), 2, "rows copied by b, a fork of 6 tokens, page size 4, extended by 1");
-        let mut c = b.fork("c");
-        same!(c.copied(), 0, "rows copied by c, a fork of b, which has copied 2: c has copied none yet");
-        b.append(&slab, 101, 1);
-        same!(b.copied(), 5, "rows copied by b: 2, and 3 when it is extended once more while c has its tail");
-        b.append(&slab, 102, 2);
-        same!(b.copied(), 5, "rows copied by b, extended once more: its tail is not shared");
-        c.append(&slab, 200, 1);
-        same!(c.copied(), 0, "rows copied by c, the only owner of the page that b gave up");
-        a.append(&slab, 300, 1);
-        same!(a.copied(), 0, "rows copied by a, the only owner of page 1");
-        b.rewind(2);
-        same!(b.copied(), 5, "rows copied by b, rewound by 2: the count stays");
+        let mut family = Family::of(12, 6);
+        let [a, b, c] = [0, 1, 2];
+        family.fork(a, "b");
+        family.extend(b, 1);
+        family.fork(b, "c");
+        // Once more, while c has its tail; then its tail is not shared, and c is the only owner of the page that b gave up.
+        [(b, 1), (b, 2), (c, 1), (a, 1)].iter().for_each(|(index, n)| family.extend(*index, *n));
+        family.rewind(b, 2);
+        same!(family.sequences[b].copied, 5, "rows that b has copied, 2 and then 3: the check itself");
     }
 
     /// A slab that is borrowed cannot be written to. That must not be ignored.
     #[test]
     fn task_3_slabs_that_are_borrowed_are_a_panic() {
-        let slab = slab(6);
-        let a = Sequence::new(&slab, "a", 6);
-        let mut b = a.fork("b");
+        let mut family = Family::of(6, 6);
+        family.fork(0, "b");
+        let slab = family.slab.clone();
         let lent = slab.borrow();
-        if let Some(outcome) = quietly(|| a.cache.fork()) {
-            let outcome = outcome.as_ref().map(|fork| fork.len());
-            panic!(
-                "fork while the slab is borrowed did not panic, but gave {outcome:?} tokens: no page gained an owner"
-            );
-        }
-        if let Some(outcome) = quietly(|| b.cache.extend(1)) {
-            panic!("extend(1) while the slab is borrowed did not panic, but gave {outcome:?}: no page was copied");
-        }
+        let forked = quietly(|| family.sequences[0].cache.fork().map(|fork| fork.len()));
+        same!(
+            forked,
+            None,
+            "tokens of a fork while the slab is borrowed: it panics, because no page can gain an owner"
+        );
+        let extended = quietly(|| family.sequences[1].cache.extend(1));
+        same!(extended, None, "extend(1) while the slab is borrowed: it panics, because no page can be copied");
         drop(lent);
-        same!(owners_in(&slab, 3), [2, 2, 0], "owners of pages 0 to 2 after the borrow: nothing has changed");
-        a.check();
-        b.check();
+        family.check("calls while the slab was borrowed");
     }
 
     /// The numbers of the chapter: a prompt of 900 tokens, 8 samples of 100 tokens. The last token is never computed.
@@ -806,7 +754,7 @@ mod checks {
         }
         let copied: u64 = samples.iter().map(|sample| sample.usage().rows_copied).sum();
         same!(
-            (600 - n_free(&slab), copied),
+            (600 - slab.borrow().pool().n_free(), copied),
             (112, 28),
             "(pages, rows copied) of 8 samples of 100 tokens after a prompt of 900, page size 16"
         );
@@ -814,36 +762,27 @@ mod checks {
 
     #[test]
     fn task_3_the_last_owner_writes_in_place() {
-        let slab = slab(2);
-        let a = Sequence::new(&slab, "a", 6);
-        let mut b = a.fork("b");
-        let expected = Err(CacheError::OutOfPages { needed: 1, free: 0 });
-        same!(
-            b.cache.extend(1),
-            expected,
-            "extend(1) of a fork of 6 tokens in the only 2 pages: the copy needs a page"
-        );
-        drop(a);
-        b.oracle.note("the sequence it was forked from is dropped".into());
-        b.append(&slab, 100, 2);
-        b.check();
-        let pages = (numbers(b.cache.table()), b.copied());
-        same!(pages, (vec![0, 1], 0), "(pages, rows copied) of the only owner, extended by 2");
+        let mut family = Family::of(2, 6);
+        family.fork(0, "b");
+        family.extend(1, 1);
+        family.drop(0);
+        family.extend(0, 2);
     }
 
     #[test]
     fn task_3_wide_numbers() {
         for (page_size, held) in [(4, 6), (4, 8), (1, 3), (2, 3)] {
             let slab = slab_of(LAYOUT, page_size, 6);
-            let a = Sequence::new(&slab, "a", held);
-            let mut b = a.fork("b");
+            let mut a = cache(&slab);
+            granted("extend", || a.extend(held));
+            let mut b = granted("fork", || a.fork());
             let tail = held % page_size;
             for n in [usize::MAX, usize::MAX - 1, 1 << 63, (1 << 32) + 1] {
                 let room = if tail == 0 { 0 } else { page_size - tail };
                 let needed = (n - room).div_ceil(page_size) + usize::from(tail > 0);
                 let at = format!("extend({n}) of a fork of {}, page size {page_size}", count(held, "token"));
-                let expected = Err(CacheError::OutOfPages { needed, free: n_free(&slab) });
-                same!(b.cache.extend(n), expected, "{at}");
+                let free = slab.borrow().pool().n_free();
+                same!(b.extend(n), Err(CacheError::OutOfPages { needed, free }), "{at}");
             }
         }
         // More rows than 16 bits can count, in pages beyond 16 bits.
@@ -857,12 +796,11 @@ mod checks {
             a.write(0, &row(1), &row(2));
             let mut b = granted("fork", || a.fork());
             granted("extend(1) of the fork", || b.extend(1));
-            same!(b.usage().rows_copied, rows as u64, "rows copied of a page with {}", count(rows, "token"));
             let (k, v) = b.gather(0);
             same!(
-                (k[..rows] == row(1), v[..rows] == row(2)),
-                (true, true),
-                "whether (keys, values) in page {} are those of page {}, {}",
+                (k[..rows] == row(1), v[..rows] == row(2), b.usage().rows_copied),
+                (true, true, rows as u64),
+                "(whether the keys, whether the values in page {} are those of page {}, rows copied), {}",
                 b.table().pages()[0],
                 a.table().pages()[0],
                 count(rows, "row")
@@ -884,13 +822,9 @@ mod checks {
         }
         let mut b = granted("fork", || a.fork());
         often(&format!("extend(1) and rewind(1) in turns on a fork of {VERY_MANY} pages"), VERY_MANY / 4, |number| {
-            let outcome = (b.extend(1), b.rewind(1));
-            if outcome != (Ok(()), Ok(())) || b.usage().rows_copied != 1 {
-                same!(
-                    (outcome, b.usage().rows_copied),
-                    ((Ok(()), Ok(())), 1),
-                    "extend(1), rewind(1), rows copied in all; turn {number}"
-                );
+            let found = (b.extend(1), b.rewind(1), b.usage().rows_copied);
+            if found != (Ok(()), Ok(()), 1) {
+                same!(found, (Ok(()), Ok(()), 1), "extend(1), rewind(1), rows copied in all; turn {number}");
             }
         });
     }
@@ -956,7 +890,7 @@ mod checks {
                 let (usage, pages) = (cache.usage(), told_pages(cache.table().pages()));
                 format!("{:>2} tokens in {pages:<12} {} copied", usage.tokens, usage.rows_copied)
             });
-            let owners: Vec<String> = owners_in(&slab, 5).iter().map(u32::to_string).collect();
+            let owners: Vec<String> = owners(slab.borrow().pool()).iter().map(u32::to_string).collect();
             transcript.line(format!("{line:<11} {:<28} {usage:<36} owners {}", outcome(&result), owners.join(" ")));
         }
         for name in ["b", "c"] {
@@ -973,77 +907,24 @@ mod checks {
             let layout =
                 KvLayout { n_layers: dice.roll(1, 3), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 3) };
             let (size, n_pages) = (dice.roll(1, 6), dice.roll(4, 16));
-            let slab = slab_of(layout, size, n_pages);
-            // Each with the rows that it must have copied.
-            let mut sequences: Vec<(Sequence, u64)> = Vec::new();
+            let mut family = Family::new(layout, size, n_pages, &format!("seed {seed}, page size {size}"));
             for step in 0..STEPS {
-                let name = format!("of step {step}, seed {seed}, page size {size}");
-                if sequences.is_empty() {
-                    sequences
-                        .push((Sequence { cache: cache(&slab), oracle: Oracle::of(format!("sequence {name}")) }, 0));
+                let n_sequences = family.sequences.len();
+                if n_sequences == 0 {
+                    family.begin(&format!("s{step}"));
+                    continue;
                 }
-                let index = dice.roll(0, sequences.len() - 1);
-                let free = n_free(&slab);
-                let at = format!("seed {seed}, step {step}, page size {size}, {} free", count(free, "page"));
+                let index = dice.roll(0, n_sequences - 1);
                 match dice.roll(0, 11) {
-                    0 => drop(sequences.swap_remove(index)),
-                    1..4 if sequences.len() < 6 => {
-                        let fork = sequences[index].0.fork(&name);
-                        sequences.push((fork, 0));
-                    }
-                    1..8 => {
-                        let n = dice.roll(0, 2 * size + 1);
-                        oracle_extend(&mut sequences[index], &slab, step, n, &at);
-                    }
-                    _ => {
-                        let (sequence, _) = &mut sequences[index];
-                        let len = sequence.cache.len();
-                        sequence.rewind(dice.roll(0, len));
-                    }
+                    0 => family.drop(index),
+                    1..4 if n_sequences < 6 => family.fork(index, &format!("s{step}")),
+                    1..8 => family.extend(index, dice.roll(0, 2 * size + 1)),
+                    _ => family.rewind(index, dice.roll(0, family.sequences[index].cache.len())),
                 }
-                check_owners(&sequences, &slab, &at);
             }
-            drop(sequences);
-            same!(n_free(&slab), n_pages, "seed {seed}: free pages when all is dropped");
+            family.sequences.clear();
+            same!(family.n_free(), n_pages, "seed {seed}: free pages when all is dropped");
         }
-    }
-
-    /// Extends one of the oracle's sequences; there can be too few pages.
-    fn oracle_extend((sequence, copied): &mut (Sequence, u64), slab: &SharedSlab, step: usize, n: usize, at: &str) {
-        let (len, free, size) = (sequence.cache.len(), n_free(slab), sequence.cache.table().page_size());
-        let needed = pages_needed(&sequence.cache, slab, n);
-        let copies = copies(&sequence.cache, slab, n);
-        if needed > free {
-            let expected = Err(CacheError::OutOfPages { needed, free });
-            same!(sequence.cache.extend(n), expected, "extend({n}) on {}; {at}", count(len, "token"));
-            sequence.oracle.note(format!("extend({n}) refused"));
-        } else {
-            sequence.append(slab, 20 * step, n);
-            *copied += if copies { (len % size) as u64 } else { 0 };
-            let new = sequence.cache.table().pages().iter().skip(if n > 0 { len / size } else { usize::MAX });
-            for page in new {
-                let owners = slab.borrow().pool().owners(*page);
-                same!(owners, Ok(1), "owners of page {page}, which has new tokens, after extend({n}); {at}");
-            }
-        }
-    }
-
-    /// Compares all rows, the copies, and the owners of every page.
-    #[track_caller]
-    fn check_owners(sequences: &[(Sequence, u64)], slab: &SharedSlab, at: &str) {
-        let mut held: HashMap<PageId, u32> = HashMap::new();
-        for (sequence, copied) in sequences {
-            sequence.check();
-            same!(sequence.copied(), *copied, "rows copied by one of the sequences; {at}");
-            sequence.cache.table().pages().iter().for_each(|page| *held.entry(*page).or_default() += 1);
-        }
-        let n_pages = slab.borrow().pool().n_pages();
-        for page in (0..n_pages as u32).map(PageId) {
-            let tables = held.get(&page).copied().unwrap_or(0);
-            let owners = slab.borrow().pool().owners(page);
-            same!(owners, Ok(tables), "owners of page {page}, which {tables} sequences have; after this: {at}");
-        }
-        same!(n_free(slab), n_pages - held.len(), "free pages beside {} held; {at}", count(held.len(), "page"));
     }
 
     #[test]
@@ -1073,8 +954,7 @@ mod checks {
         for (number, (_, _, found)) in (0..).zip(&samples) {
             let (mut sampler, mut tokens) = (sampler(number), prompt.clone());
             for _ in 0..n {
-                let logits = model.step(&tokens, None).expect("a short sequence fits");
-                tokens.push(sampler.pick(&logits));
+                tokens.push(sampler.pick(&model.step(&tokens, None).expect("a short sequence fits")));
             }
             storyteller.assert_same_story(found, &tokens[prompt.len()..]);
         }

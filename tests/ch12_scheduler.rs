@@ -20,7 +20,7 @@ whose_code! {
     ch12_scheduler = "ch12_scheduler",
 }
 
-/// The world of `src/simulation`, and what each step must do, worked out from outside.
+/// The world of `src/simulation`, where what each call must do is worked out from outside.
 #[cfg(not(unstarted = "ch12_scheduler"))]
 mod world {
     use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,9 @@ mod world {
     use page_by_page::serving::schedule::{
         FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
-    use page_by_page::simulation::{self, CacheCalls, Make, Planned, Seen, SeenSequence, Violation, alone_until};
+    use page_by_page::simulation::{
+        self, CacheCalls, Make, Planned, Seen, SeenSequence, Setup, Subject, Violation, alone_until,
+    };
 
     use crate::support::asking::{self, asking};
     use crate::support::limits;
@@ -47,25 +49,22 @@ mod world {
         Evict,
     }
 
-    /// A prefix cache that keeps nothing, and fails in one of its calls.
-    pub struct Fails {
-        pub page_size: usize,
-        pub call: Call,
-    }
+    /// A prefix cache for pages of 4 that keeps nothing, and fails in one of its calls.
+    pub struct Fails(pub Call);
 
     impl Fails {
-        /// What it says when it fails.
+        /// The error of the call that fails.
         pub const ERROR: CacheError = CacheError::ForeignPage { page: PageId(77), n_pages: 2 };
 
         fn check(&self, call: Call) -> Result<(), CacheError> {
-            if self.call == call { Err(Self::ERROR) } else { Ok(()) }
+            if self.0 == call { Err(Self::ERROR) } else { Ok(()) }
         }
     }
 
     impl Prefixes for Fails {
         fn lookup(&mut self, _: &[u32], _: &mut PagePool) -> Result<PageTable, CacheError> {
             self.check(Call::Lookup)?;
-            PageTable::new(self.page_size)
+            PageTable::new(4)
         }
 
         fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
@@ -73,8 +72,7 @@ mod world {
         }
 
         fn evict(&mut self, _: usize, _: &mut PagePool) -> Result<usize, CacheError> {
-            self.check(Call::Evict)?;
-            Ok(0)
+            self.check(Call::Evict).map(|()| 0)
         }
 
         fn n_pages(&self) -> usize {
@@ -87,13 +85,13 @@ mod world {
     }
 
     /// Pages of 4, and no prefix cache.
-    pub fn setup(n_pages: usize, budget: usize, sequences: usize) -> simulation::Setup {
+    pub fn setup(n_pages: usize, budget: usize, sequences: usize) -> Setup {
         let limits = StepLimits { tokens: budget, sequences };
-        simulation::Setup { page_size: 4, n_pages, limits, keeps_prefixes: false }
+        Setup { page_size: 4, n_pages, limits, keeps_prefixes: false }
     }
 
-    pub fn with_prefix_cache(setup: simulation::Setup) -> simulation::Setup {
-        simulation::Setup { keeps_prefixes: true, ..setup }
+    pub fn with_prefix_cache(setup: Setup) -> Setup {
+        Setup { keeps_prefixes: true, ..setup }
     }
 
     /// `sequence 0 computes 4 +, sequence 1 computes 2`: one with a + has caught up.
@@ -119,12 +117,16 @@ mod world {
         format!("{noun} {} {verb}", list(ids))
     }
 
-    fn ids(sequences: &[SeenSequence]) -> Vec<u64> {
+    pub fn ids(sequences: &[SeenSequence]) -> Vec<u64> {
         sequences.iter().map(|sequence| sequence.id.0).collect()
     }
 
     fn find(sequences: &[SeenSequence], id: SequenceId) -> Option<&SeenSequence> {
         sequences.iter().find(|sequence| sequence.id == id)
+    }
+
+    fn uncomputed(sequence: &SeenSequence) -> usize {
+        sequence.n_tokens.saturating_sub(sequence.held)
     }
 
     /// Pages that are free or that only the prefix cache owns: those in no table of a running sequence.
@@ -134,12 +136,12 @@ mod world {
     }
 
     /// What is expected of the running sequences in the next plan: (sequence, tokens), and the victims, newest first.
-    fn expected(seen: &Seen, setup: simulation::Setup) -> (Vec<(u64, usize)>, Vec<u64>) {
+    fn expected(seen: &Seen, setup: Setup) -> (Vec<(u64, usize)>, Vec<u64>) {
         let mut running = &seen.running[..];
         let (mut room, mut budget) = (available(seen), setup.limits.tokens);
         let (mut chunks, mut victims) = (Vec::new(), Vec::new());
         while let Some(sequence) = running.get(chunks.len()).filter(|_| budget > 0) {
-            let n = (sequence.n_tokens - sequence.held.min(sequence.n_tokens)).min(budget);
+            let n = uncomputed(sequence).min(budget);
             let needed = (sequence.held + n).div_ceil(setup.page_size) - sequence.pages.len();
             while needed > room && chunks.len() < running.len() {
                 let Some((newest, others)) = running.split_last() else { break };
@@ -157,15 +159,30 @@ mod world {
         (chunks, victims)
     }
 
-    /// A plan and what was before and after it, for its checks.
-    struct Step<'a> {
-        before: &'a Seen,
-        plan: &'a [ScheduledChunk],
-        after: &'a Seen,
-        calls: &'a CacheCalls,
-        victims: &'a [u64],
+    /// A plan, and what was before and after it.
+    struct Step {
+        before: Seen,
+        plan: Vec<ScheduledChunk>,
+        after: Seen,
+        calls: CacheCalls,
+        /// What those that ran before must compute, and which of them must be preempted, newest first.
+        chunks: Vec<(u64, usize)>,
+        victims: Vec<u64>,
         /// The plan and the world in words.
-        said: &'a str,
+        said: String,
+    }
+
+    impl Step {
+        /// The sequences that ran before and do not run any more, newest first.
+        fn gone(&self) -> Vec<u64> {
+            let runs = ids(&self.after.running);
+            ids(&self.before.running).into_iter().filter(|id| !runs.contains(id)).rev().collect()
+        }
+
+        /// The sequences that this plan has admitted.
+        fn admitted(&self) -> Vec<&SeenSequence> {
+            self.after.running.iter().filter(|seen| find(&self.before.running, seen.id).is_none()).collect()
+        }
     }
 
     pub struct World {
@@ -183,30 +200,36 @@ mod world {
 
     /// The value of a call that neither panics nor is refused.
     #[track_caller]
-    fn answer<T>(what: &str, call: impl FnOnce() -> Result<T, Violation>) -> T {
+    pub fn answer<T>(what: &str, call: impl FnOnce() -> Result<T, Violation>) -> T {
         let _asking = asking(what);
         call().unwrap_or_else(|violation| asking::fail_inside(what, violation.words))
     }
 
+    /// A world of `src/simulation`, around the scheduler of chapter 12.
+    #[track_caller]
+    pub fn unchecked(setup: Setup, end_of_text: &[u32]) -> simulation::World {
+        let make: Box<Make<'_>> =
+            Box::new(|slab, prefixes, limits| Ok(Box::new(Scheduler::new(slab, prefixes, limits, end_of_text)?)));
+        answer("Scheduler::new", || simulation::World::with_end_of_text(&make, setup, end_of_text))
+    }
+
     impl World {
         #[track_caller]
-        pub fn new(setup: simulation::Setup) -> Self {
+        pub fn new(setup: Setup) -> Self {
             Self::of(String::new(), setup, &[])
         }
 
         #[track_caller]
-        pub fn of(run: String, setup: simulation::Setup, end_of_text: &[u32]) -> Self {
-            let make: Box<Make<'_>> =
-                Box::new(|slab, prefixes, limits| Ok(Box::new(Scheduler::new(slab, prefixes, limits, end_of_text)?)));
-            let world = answer("Scheduler::new", || simulation::World::with_end_of_text(&make, setup, end_of_text));
-            let (counters, tokens) = Default::default();
-            World { world, end_of_text: end_of_text.to_vec(), counters, tokens, run, steps: 0, history: Vec::new() }
+        pub fn of(run: String, setup: Setup, end_of_text: &[u32]) -> Self {
+            let (world, end_of_text) = (unchecked(setup, end_of_text), end_of_text.to_vec());
+            let (counters, tokens, history) = Default::default();
+            World { world, end_of_text, counters, tokens, run, steps: 0, history }
         }
 
         /// Where we are, for a failure.
         pub fn at(&self) -> String {
-            let simulation::Setup { page_size, n_pages, limits, keeps_prefixes } = self.world.setup();
-            let StepLimits { tokens, sequences } = limits;
+            let Setup { page_size, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes } =
+                self.world.setup();
             let run = if self.run.is_empty() { String::new() } else { format!("{}, ", self.run) };
             let cached = if keeps_prefixes { "" } else { ", no prefix cache" };
             let history = self.history[self.history.len().saturating_sub(6)..].join("; ");
@@ -223,73 +246,6 @@ mod world {
             answer("running(), waiting() and prefixes()", || self.world.look())
         }
 
-        /// Submits a request that must be accepted.
-        #[track_caller]
-        pub fn submit(&mut self, prompt: &[u32], max_new_tokens: usize) -> u64 {
-            let before = self.seen();
-            let expected = self.world.arrived();
-            let tokens = count(prompt.len(), "token");
-            let what = format!("submit of {tokens}, {max_new_tokens} new, {}", self.at());
-            let answered = answer(&what, || self.world.submit(0, prompt.to_vec(), max_new_tokens));
-            let id = answered.unwrap_or_else(|error| panic!("{what}\n  expected: no refusal\n  yours:    {error:?}"));
-            same!(id, SequenceId(expected), "number of the sequence after {what}");
-            self.counters.insert(expected, SequenceCounters::default());
-            self.tokens.insert(expected, prompt.to_vec());
-            self.history.push(format!("sequence {expected} arrives with {tokens} and wants {max_new_tokens}"));
-            if max_new_tokens == 0 {
-                self.check_finished(&[(expected, FinishReason::Limit)], &what);
-            }
-            let waiting: Vec<u64> =
-                ids(&before.waiting).into_iter().chain((max_new_tokens > 0).then_some(expected)).collect();
-            self.check_lists(&ids(&before.running), &waiting, &what);
-            expected
-        }
-
-        /// Submits a request that must be refused.
-        #[track_caller]
-        pub fn submit_refused(&mut self, prompt: &[u32], max_new_tokens: usize, why: ScheduleError) {
-            let before = self.seen();
-            let what = format!("submit of {}, {max_new_tokens} new, {}", count(prompt.len(), "token"), self.at());
-            let found = answer(&what, || self.world.submit(0, prompt.to_vec(), max_new_tokens));
-            same!(found, Err(why), "{what}");
-            same!(self.seen(), before, "what is there after the refused {what}");
-        }
-
-        /// Submits a request that can never fit.
-        #[track_caller]
-        pub fn submit_too_long(&mut self, prompt: &[u32], max_new_tokens: usize, needed: usize) {
-            let n_pages = self.world.setup().n_pages;
-            let why = ScheduleError::NeverFits { prompt: prompt.len(), max_new_tokens, needed, n_pages };
-            self.submit_refused(prompt, max_new_tokens, why);
-        }
-
-        #[track_caller]
-        pub fn cancel(&mut self, id: u64) {
-            let before = self.seen();
-            let what = format!("cancel of sequence {id}, {}", self.at());
-            let found = answer(&what, || self.world.call("cancel", |subject| subject.cancel(SequenceId(id))));
-            same!(found, Ok(()), "{what}");
-            self.history.push(format!("sequence {id} is cancelled"));
-            let but = |list: &[SeenSequence]| ids(list).into_iter().filter(|other| *other != id).collect::<Vec<_>>();
-            self.check_finished(&[(id, FinishReason::Cancelled)], &what);
-            self.check_lists(&but(&before.running), &but(&before.waiting), &what);
-        }
-
-        /// A call that is refused, and changes nothing.
-        #[track_caller]
-        pub fn refused<T: std::fmt::Debug + PartialEq>(
-            &mut self,
-            what: &str,
-            why: ScheduleError,
-            call: impl FnOnce(&mut dyn simulation::Subject) -> Result<T, ScheduleError>,
-        ) {
-            let before = self.seen();
-            let found = answer(what, || self.world.call("it", call));
-            same!(found, Err(why), "{what}");
-            same!(self.seen(), before, "what is there after the refused {what}");
-            same!(answer(what, || self.world.collect()), [], "sequences that finish with the refused {what}");
-        }
-
         #[track_caller]
         pub fn running(&self) -> Vec<u64> {
             ids(&self.seen().running)
@@ -298,6 +254,16 @@ mod world {
         #[track_caller]
         pub fn waiting(&self) -> Vec<u64> {
             ids(&self.seen().waiting)
+        }
+
+        #[track_caller]
+        pub fn n_free(&self) -> usize {
+            self.seen().n_free
+        }
+
+        #[track_caller]
+        pub fn n_cached(&self) -> usize {
+            self.seen().cached.len()
         }
 
         /// Sequences that have not finished.
@@ -321,14 +287,69 @@ mod world {
             self.world.cache_calls()
         }
 
+        fn submit_in_words(&self, prompt: &[u32], max_new_tokens: usize) -> String {
+            format!("submit of {}, {max_new_tokens} new, {}", count(prompt.len(), "token"), self.at())
+        }
+
+        /// Submits a request that must be accepted.
         #[track_caller]
-        pub fn n_free(&self) -> usize {
-            self.seen().n_free
+        pub fn submit(&mut self, prompt: &[u32], max_new_tokens: usize) -> u64 {
+            let (before, id) = (self.seen(), self.world.arrived());
+            let what = self.submit_in_words(prompt, max_new_tokens);
+            let found = answer(&what, || self.world.submit(0, prompt.to_vec(), max_new_tokens));
+            same!(found, Ok(SequenceId(id)), "number of the sequence after {what}");
+            self.counters.insert(id, SequenceCounters::default());
+            self.tokens.insert(id, prompt.to_vec());
+            let tokens = count(prompt.len(), "token");
+            self.history.push(format!("sequence {id} arrives with {tokens} and wants {max_new_tokens}"));
+            let mut waiting = ids(&before.waiting);
+            if max_new_tokens == 0 {
+                self.check_finished(&[(id, FinishReason::Limit)], &what);
+            } else {
+                waiting.push(id);
+            }
+            self.check_lists(&ids(&before.running), &waiting, &what);
+            id
+        }
+
+        /// Submits a request that must be refused.
+        #[track_caller]
+        pub fn submit_refused(&mut self, prompt: &[u32], max_new_tokens: usize, why: ScheduleError) {
+            let what = self.submit_in_words(prompt, max_new_tokens);
+            self.refused(&what, why, |scheduler| scheduler.submit(prompt.to_vec(), max_new_tokens));
+        }
+
+        /// Submits a request that can never fit.
+        #[track_caller]
+        pub fn submit_too_long(&mut self, prompt: &[u32], max_new_tokens: usize, needed: usize) {
+            let n_pages = self.world.setup().n_pages;
+            let why = ScheduleError::NeverFits { prompt: prompt.len(), max_new_tokens, needed, n_pages };
+            self.submit_refused(prompt, max_new_tokens, why);
+        }
+
+        /// Makes a call that must be refused, and must change nothing.
+        #[track_caller]
+        pub fn refused<T: std::fmt::Debug + PartialEq>(
+            &mut self,
+            what: &str,
+            why: ScheduleError,
+            call: impl FnOnce(&mut dyn Subject) -> Result<T, ScheduleError>,
+        ) {
+            let before = self.seen();
+            let found = answer(what, || self.world.call("it", call));
+            same!(found, Err(why), "{what}");
+            same!(self.seen(), before, "what is there after the refused {what}");
+            same!(answer(what, || self.world.collect()), [], "sequences that finish with the refused {what}");
         }
 
         #[track_caller]
-        pub fn n_cached(&self) -> usize {
-            self.seen().cached.len()
+        pub fn cancel(&mut self, id: u64) {
+            let before = self.seen();
+            let what = format!("cancel of sequence {id}, {}", self.at());
+            let found = answer(&what, || self.world.call("cancel", |subject| subject.cancel(SequenceId(id))));
+            same!(found, Ok(()), "{what}");
+            self.history.push(format!("sequence {id} is cancelled"));
+            self.check_ended(&before, &[(id, FinishReason::Cancelled)], &what);
         }
 
         /// Plans a step and checks the plan from all sides.
@@ -336,24 +357,20 @@ mod world {
         pub fn plan(&mut self) -> Vec<ScheduledChunk> {
             limits::alive();
             self.steps += 1;
-            let at = self.at();
-            let before = self.seen();
-            let (expected, victims) = expected(&before, self.world.setup());
+            let (at, before) = (self.at(), self.seen());
+            let (chunks, victims) = expected(&before, self.world.setup());
             let Planned { chunks: plan, seen: after } = answer(&format!("plan, {at}"), || self.world.plan());
             let said = format!("the plan: {}\n  {at}", in_words(&plan));
-            let calls = self.world.cache_calls();
-            let step =
-                Step { before: &before, plan: &plan, after: &after, calls: &calls, victims: &victims, said: &said };
-            self.check_fairness(&step);
-            self.check_chunks(&step, expected);
+            let step = Step { before, plan, after, calls: self.world.cache_calls(), chunks, victims, said };
+            self.check_order(&step);
+            self.check_chunks(&step);
             self.check_admitted(&step);
             self.check_insertions(&step);
-            for chunk in &plan {
-                self.check_chunk(&step, chunk);
-            }
-            for id in &victims {
+            step.plan.iter().for_each(|chunk| self.check_chunk(&step, chunk));
+            for id in &step.victims {
                 self.counters.get_mut(id).expect("a known sequence").preemptions += 1;
             }
+            let Step { plan, after, victims, said, .. } = step;
             let preempted = if victims.is_empty() { String::new() } else { format!(", preempted {}", list(&victims)) };
             self.history.push(format!("step {}: {}{preempted}", self.steps, in_words(&plan)));
             self.check_seen(&after, said.trim_start_matches("the "));
@@ -362,8 +379,8 @@ mod world {
 
         /// The parts of the proof that no sequence waits forever, one after the other.
         #[track_caller]
-        fn check_fairness(&self, step: &Step<'_>) {
-            let Step { before, plan, after, said, .. } = step;
+        fn check_order(&self, step: &Step) {
+            let Step { plan, after, said, .. } = step;
             let (running, waiting) = (ids(&after.running), ids(&after.waiting));
             assert!(running.is_sorted(), "running sequences are not in order of arrival: {}; {said}", list(&running));
             self.check_spared(step);
@@ -371,32 +388,23 @@ mod world {
             if let (Some(runs), Some(waits)) = (running.last(), waiting.first()) {
                 assert!(runs < waits, "sequence {waits} waits, and sequence {runs}, which came later, runs; {said}");
             }
-            if let Some(oldest) = self.alive().first() {
-                let ran = before.running.first().is_some_and(|seen| seen.id.0 == *oldest);
+            for id in plan.iter().map(|chunk| chunk.sequence.0) {
                 assert!(
-                    running.first() == Some(oldest) || !ran,
-                    "sequence {oldest} is the oldest, and was preempted: the victim is the newest; {said}"
+                    running.contains(&id),
+                    "sequence {id} is in the plan, and does not run: is it a victim? {said}"
                 );
+            }
+            if let Some(oldest) = self.alive().first() {
                 let computes = plan.iter().any(|chunk| chunk.sequence.0 == *oldest && chunk.tokens > 0);
                 assert!(computes, "sequence {oldest} is the oldest, and computes nothing in this step; {said}");
             }
-            for ScheduledChunk { sequence: id, tokens, .. } in *plan {
-                assert!(
-                    running.contains(&id.0),
-                    "sequence {id} is in the plan, and does not run: is it a victim? {said}"
-                );
-                assert!(*tokens > 0, "sequence {id} is in the plan with no token; {said}");
-            }
-            let in_order = plan.is_sorted_by(|a, b| a.sequence < b.sequence);
-            assert!(in_order, "the chunks are not in order of arrival, one for each sequence; {said}");
         }
 
         /// No sequence is preempted, and no page evicted, without need.
         #[track_caller]
-        fn check_spared(&self, step: &Step<'_>) {
+        fn check_spared(&self, step: &Step) {
             let Step { before, after, calls, victims, said, .. } = step;
-            let (running, waiting) = (ids(&after.running), ids(&after.waiting));
-            let gone: Vec<u64> = ids(&before.running).into_iter().filter(|id| !running.contains(id)).rev().collect();
+            let gone = step.gone();
             let evicted: usize = calls.evictions.iter().map(|(_, evicted)| evicted).sum();
             assert!(
                 evicted == 0 || after.n_free == 0 || !gone.is_empty(),
@@ -404,92 +412,41 @@ mod world {
                 count(evicted, "page"),
                 count(after.n_free, "page")
             );
-            let again = self.again(after);
-            let went: Vec<u64> = gone.iter().chain(&again).copied().collect();
-            let too_many: Vec<u64> = went.iter().copied().filter(|id| !victims.contains(id)).collect();
-            let wait = gone.iter().all(|id| waiting.contains(id));
-            if !wait || too_many.is_empty() || !victims.iter().all(|id| went.contains(id)) {
-                return;
-            }
-            let came_back = if again.is_empty() { "" } else { " and admitted again in the same step" };
+            // Some run again already.
+            let was_preempted = |seen: &&SeenSequence| seen.counters.preemptions > self.counters(seen.id.0).preemptions;
+            let again: Vec<u64> = after.running.iter().filter(was_preempted).map(|seen| seen.id.0).collect();
+            let preempted = [&gone[..], &again].concat();
+            let too_many: Vec<u64> = preempted.iter().copied().filter(|id| !victims.contains(id)).collect();
             let with =
                 if victims.is_empty() { "".into() } else { format!(", with those of sequence {}", list(victims)) };
-            panic!(
-                "{} preempted{came_back}, though there are pages enough{with}: {} free, and {} could be evicted; {said}",
+            let free = before.n_free;
+            assert!(
+                too_many.is_empty() || !victims.iter().all(|id| preempted.contains(id)),
+                "{} preempted{}, though there are pages enough{with}: {} free, and {} could be evicted; {said}",
                 were(&too_many),
-                count(before.n_free, "page"),
-                available(before) - before.n_free
+                if again.is_empty() { "" } else { " and admitted again in the same step" },
+                count(free, "page"),
+                available(before) - free
             );
-        }
-
-        /// Sequences that run and have been preempted in this step.
-        fn again(&self, after: &Seen) -> Vec<u64> {
-            let preempted = |seen: &&SeenSequence| {
-                self.counters.get(&seen.id.0).is_some_and(|known| seen.counters.preemptions > known.preemptions)
-            };
-            after.running.iter().filter(preempted).map(|seen| seen.id.0).collect()
-        }
-
-        /// Who computes how much of those that ran before.
-        #[track_caller]
-        fn check_chunks(&self, step: &Step<'_>, expected: Vec<(u64, usize)>) {
-            let Step { before, plan, after, victims, said, .. } = step;
-            let (sum, budget) = (total(plan), self.world.setup().limits.tokens);
-            assert!(sum <= budget, "the plan computes {sum} tokens, and the budget is {budget}; {said}");
-            let again = self.again(after);
             assert!(again.is_empty(), "{} preempted and admitted again in the same step; {said}", were(&again));
-            let (ran, runs) = (ids(&before.running), ids(&after.running));
-            let gone: Vec<u64> = ran.iter().copied().filter(|id| !runs.contains(id)).rev().collect();
-            let chunks: Vec<(u64, usize)> =
-                plan.iter().map(|chunk| (chunk.sequence.0, chunk.tokens)).filter(|(id, _)| ran.contains(id)).collect();
-            let state = |seen: &SeenSequence| {
-                let left = count(seen.n_tokens - seen.held.min(seen.n_tokens), "token");
-                format!("sequence {} had {left} to compute and {}", seen.id, count(seen.pages.len(), "page"))
-            };
-            let states: Vec<String> = before.running.iter().map(state).collect();
-            let (free, evictable) = (before.n_free, available(before) - before.n_free);
-            let states = format!("{}; {free} pages were free and {evictable} evictable", states.join(", "));
-            same!(
-                (gone, chunks),
-                (victims.to_vec(), expected),
-                "(victims, newest first; (sequence, tokens it computes) of those that ran before)\n  {states}\n  {said}"
-            );
         }
 
-        /// Who was admitted, and who was not.
+        /// Who computes how much, and whom that preempts.
         #[track_caller]
-        fn check_admitted(&self, step: &Step<'_>) {
-            let Step { before, plan, after, calls, victims, said } = step;
-            let simulation::Setup { page_size, n_pages, limits, .. } = self.world.setup();
-            let (ran, running) = (ids(&before.running), after.running.len());
-            let came: Vec<&SeenSequence> = after.running.iter().filter(|seen| !ran.contains(&seen.id.0)).collect();
-            let names: Vec<u64> = came.iter().map(|seen| seen.id.0).collect();
-            let allowed = limits.sequences;
-            assert!(
-                running <= allowed,
-                "{} run, and at most {allowed} are allowed; {said}",
-                count(running, "sequence")
-            );
-            assert!(
-                came.is_empty() || victims.is_empty(),
-                "{} admitted, in a step in which {} preempted; {said}",
-                were(&names),
-                were(victims)
-            );
-            assert!(
-                calls.lookups.len() <= came.len() || running < allowed,
-                "plan asked the prefix cache about a sequence although {running} of at most {allowed} run: a lookup counts \
-                 as a use of the pages that it finds, so look at the limit first; {said}"
-            );
-            let tokens_of = |id| plan.iter().find(|chunk| chunk.sequence == id).map(|chunk| chunk.tokens);
-            let old = plan.iter().filter(|chunk| !names.contains(&chunk.sequence.0));
-            let mut left = limits.tokens - old.map(|chunk| chunk.tokens).sum::<usize>();
-            for seen in &came {
+        fn check_chunks(&self, step: &Step) {
+            let Step { before, plan, calls, victims, said, .. } = step;
+            let tokens_of = |id| plan.iter().find(|chunk| chunk.sequence == id).map_or(0, |chunk| chunk.tokens);
+            let state = |seen: &SeenSequence| {
+                let (left, pages) = (count(uncomputed(seen), "token"), count(seen.pages.len(), "page"));
+                format!("sequence {} had {left} to compute and {pages}", seen.id)
+            };
+            let mut states: Vec<String> = before.running.iter().map(state).collect();
+            let mut expected = step.chunks.clone();
+            let page_size = self.world.setup().page_size;
+            let mut left = self.world.setup().limits.tokens - expected.iter().map(|(_, tokens)| tokens).sum::<usize>();
+            for seen in step.admitted() {
                 let (id, all) = (seen.id, seen.n_tokens);
-                let tokens = tokens_of(id);
-                let tokens =
-                    tokens.unwrap_or_else(|| panic!("sequence {id} was admitted and computes nothing; {said}"));
-                let cached = seen.held.wrapping_sub(tokens);
+                let cached = seen.held.wrapping_sub(tokens_of(id));
                 assert!(
                     cached < all && cached.is_multiple_of(page_size) && calls.lookups.contains(&(all, cached)),
                     "sequence {id} begins with {} of its {all} in the cache; the lookups of this plan, as (tokens, cached), \
@@ -497,46 +454,71 @@ mod world {
                     count(cached, "token"),
                     calls.lookups
                 );
-                same!(
-                    tokens,
-                    left.min(all - cached),
-                    "tokens that sequence {id} computes: it was admitted with {}, {cached} of them cached, and {left} of \
-                     the budget left; {said}",
-                    count(all, "token")
-                );
+                states
+                    .push(format!("sequence {id} was admitted with {}, {cached} of them cached", count(all, "token")));
+                let tokens = left.min(all - cached);
+                expected.push((id.0, tokens));
                 left -= tokens;
             }
+            let chunks: Vec<(u64, usize)> = plan.iter().map(|chunk| (chunk.sequence.0, chunk.tokens)).collect();
+            let (free, evictable) = (before.n_free, available(before) - before.n_free);
+            let states = format!("{}; {free} pages were free and {evictable} evictable", states.join(", "));
+            same!(
+                (step.gone(), chunks),
+                (victims.to_vec(), expected),
+                "(victims, newest first; (sequence, tokens it computes))\n  {states}\n  {said}"
+            );
+        }
+
+        /// Who was admitted, and who was not.
+        #[track_caller]
+        fn check_admitted(&self, step: &Step) {
+            let Step { plan, after, calls, victims, said, .. } = step;
+            let Setup { page_size, n_pages, limits, .. } = self.world.setup();
+            let allowed = limits.sequences;
+            let (admitted, running) = (step.admitted(), after.running.len());
+            assert!(running <= allowed, "{running} sequences run, and at most {allowed} are allowed; {said}");
+            assert!(
+                calls.lookups.len() <= admitted.len() || running < allowed,
+                "plan asked the prefix cache about a sequence although {running} of at most {allowed} run: a lookup counts \
+                 as a use of the pages that it finds, so look at the limit first; {said}"
+            );
             let room = available(after);
-            let (free, evictable) = (after.n_free, room.saturating_sub(after.n_free));
+            let available = format!(
+                "{room} of {n_pages} are available ({} free, {} evictable)",
+                after.n_free,
+                room.saturating_sub(after.n_free)
+            );
             let needed: usize = after.running.iter().map(|seen| seen.pages_needed(page_size)).sum();
             assert!(
-                came.is_empty() || needed <= room,
-                "{} admitted, and then the running sequences need {} more for all of their tokens and the next one, and \
-                 {room} of {n_pages} are available ({free} free, {evictable} evictable); {said}",
-                were(&names),
+                admitted.is_empty() || needed <= room,
+                "sequence {} was admitted, and then the running sequences need {} more for all of their tokens and the \
+                 next one, and {available}; {said}",
+                list(&admitted.iter().map(|seen| seen.id.0).collect::<Vec<_>>()),
                 count(needed, "page")
             );
+            let left = limits.tokens - plan.iter().map(|chunk| chunk.tokens).sum::<usize>();
             let Some(head) = after.waiting.first() else { return };
             if left == 0 || running == allowed || !victims.is_empty() {
                 return;
             }
             let shared = self.shared_pages(head, step);
             let needed = needed + head.pages_needed(page_size).saturating_sub(shared);
+            let shared =
+                if shared > 0 { format!(", beside {shared} shared with one that runs") } else { String::new() };
             assert!(
                 needed > room,
                 "sequence {} is the first that waits and is not admitted, although {left} of the budget and places for \
-                 {} are left, and it fits: it and the running ones need {} more{}, and {room} are available ({free} free, \
-                 {evictable} evictable); {said}",
+                 {} are left, and it fits: it and the running ones need {} more{shared}, and {available}; {said}",
                 head.id,
                 count(allowed - running, "sequence"),
-                count(needed, "page"),
-                if shared > 0 { format!(", beside {shared} that it shares with one that runs") } else { String::new() }
+                count(needed, "page")
             );
         }
 
         /// Pages of a waiting sequence that the prefix cache holds and a running one has.
-        fn shared_pages(&self, waiting: &SeenSequence, step: &Step<'_>) -> usize {
-            let simulation::Setup { page_size, keeps_prefixes, .. } = self.world.setup();
+        fn shared_pages(&self, waiting: &SeenSequence, step: &Step) -> usize {
+            let Setup { page_size, keeps_prefixes, .. } = self.world.setup();
             let tokens = self.tokens(waiting.id.0);
             let alike = |seen: &SeenSequence| {
                 // What it held before this step is cached.
@@ -550,7 +532,7 @@ mod world {
 
         /// Pages are cached when their rows are computed, and not before.
         #[track_caller]
-        fn check_insertions(&self, step: &Step<'_>) {
+        fn check_insertions(&self, step: &Step) {
             let page_size = self.world.setup().page_size;
             for (tokens, len) in &step.calls.insertions {
                 let full = len / page_size * page_size;
@@ -566,18 +548,17 @@ mod world {
 
         /// A chunk, and what it costs.
         #[track_caller]
-        fn check_chunk(&mut self, step: &Step<'_>, chunk: &ScheduledChunk) {
+        fn check_chunk(&mut self, step: &Step, chunk: &ScheduledChunk) {
             let Step { before, after, said, .. } = step;
-            let id = chunk.sequence;
+            let (id, tokens) = (chunk.sequence, chunk.tokens);
             let Some(seen) = find(&after.running, id) else { return };
             let ran = find(&before.running, id);
-            let cached = if ran.is_none() { seen.held - chunk.tokens } else { 0 };
+            let cached = if ran.is_none() { seen.held - tokens } else { 0 };
             let held = ran.map_or(cached, |ran| ran.held);
             same!(
                 seen.held,
-                held + chunk.tokens,
-                "tokens that the cache of sequence {id} has room for: {held} before and {} in this step; {said}",
-                chunk.tokens
+                held + tokens,
+                "tokens that the cache of sequence {id} has room for: {held} before and {tokens} in this step; {said}"
             );
             same!(
                 chunk.caught_up,
@@ -589,7 +570,7 @@ mod world {
             let counters = self.counters.get_mut(&id.0).expect("a known sequence");
             let first = counters.computed == 0;
             *(if first { &mut counters.cached } else { &mut counters.cached_again }) += cached;
-            counters.computed += chunk.tokens as u64;
+            counters.computed += tokens as u64;
         }
 
         /// The model's part: computes what the plan says, and returns the tokens that come next.
@@ -597,19 +578,17 @@ mod world {
         pub fn compute(&mut self, plan: &[ScheduledChunk]) -> Vec<NextToken> {
             let at = self.at();
             let what = format!("inputs, {at}");
-            let chunks = answer(&what, || {
-                self.world
-                    .call("inputs", |subject| subject.inputs().iter().map(|input| input.chunk).collect::<Vec<_>>())
-            });
+            let inputs = |subject: &mut dyn Subject| -> Vec<ScheduledChunk> {
+                subject.inputs().iter().map(|input| input.chunk).collect()
+            };
+            let chunks = answer(&what, || self.world.call("inputs", inputs));
             same!(chunks, plan, "chunks of the inputs, {at}");
             let next = answer(&what, || self.world.compute());
             for NextToken { sequence: id, token } in &next {
-                let (prompt, _, received) = self.world.request(*id).expect("a known sequence");
-                let tokens = [prompt, received].concat();
-                let alone = alone_until(&tokens, 1, &[]).0[0];
+                let tokens = self.tokens(id.0);
                 same!(
                     *token,
-                    alone,
+                    alone_until(&tokens, 1, &[]).0[0],
                     "next token of sequence {id}, as it would be alone: its cache must hold the rows of its own {} tokens, \
                      {at}",
                     tokens.len()
@@ -638,10 +617,7 @@ mod world {
                 self.history.push(format!("sequence {id} finishes: {reason:?}"));
             }
             answer(&what, || self.world.settle(next));
-            self.check_finished(&finished, &what);
-            let ended = |id: &u64| finished.iter().any(|(other, _)| other == id);
-            let running: Vec<u64> = ids(&before.running).into_iter().filter(|id| !ended(id)).collect();
-            self.check_lists(&running, &ids(&before.waiting), &what);
+            self.check_ended(&before, &finished, &what);
         }
 
         /// A whole step.
@@ -653,20 +629,32 @@ mod world {
             plan
         }
 
-        /// Steps until all have finished; how many there were.
+        /// Steps until all have finished, and every page is free or the prefix cache's; how many steps there were.
         #[track_caller]
         pub fn run(&mut self, most_steps: usize) -> usize {
             let begin = self.steps;
             while !self.alive().is_empty() {
-                let (left, at) = (self.alive(), self.at());
                 assert!(
                     self.steps - begin < most_steps,
-                    "after {most_steps} steps these are left: {}; {at}",
-                    list(&left)
+                    "after {most_steps} steps these are left: {}; {}",
+                    list(&self.alive()),
+                    self.at()
                 );
                 self.step();
             }
+            let (seen, pages) = (self.seen(), self.world.setup().n_pages);
+            same!(seen.n_free + seen.cached.len(), pages, "pages that are free or cached in the end, {}", self.at());
             self.steps - begin
+        }
+
+        /// After a call with which these sequences have finished, of those that were there before.
+        #[track_caller]
+        fn check_ended(&mut self, before: &Seen, finished: &[(u64, FinishReason)], what: &str) {
+            self.check_finished(finished, what);
+            let left = |list: &[SeenSequence]| -> Vec<u64> {
+                ids(list).into_iter().filter(|id| finished.iter().all(|(other, _)| other != id)).collect()
+            };
+            self.check_lists(&left(&before.running), &left(&before.waiting), what);
         }
 
         /// The sequences that have finished with this call, and no others; each as it would be alone.
@@ -678,11 +666,10 @@ mod world {
             for ended in finished {
                 let tokens = [&ended.prompt[..], &ended.received].concat();
                 same!(ended.tokens, tokens, "tokens of sequence {}, after the {what}", ended.id);
-                let (alone, reason) = alone_until(&ended.prompt, ended.max_new_tokens, &self.end_of_text);
                 if ended.reason != FinishReason::Cancelled {
                     same!(
-                        (&ended.received, ended.reason),
-                        (&alone, reason),
+                        (ended.received, ended.reason),
+                        alone_until(&ended.prompt, ended.max_new_tokens, &self.end_of_text),
                         "(output, why it finished) of sequence {}, as it would be alone, after the {what}",
                         ended.id
                     );
@@ -693,7 +680,7 @@ mod world {
 
         /// These run and these wait.
         #[track_caller]
-        fn check_lists(&mut self, running: &[u64], waiting: &[u64], what: &str) {
+        fn check_lists(&self, running: &[u64], waiting: &[u64], what: &str) {
             let seen = self.seen();
             same!(ids(&seen.waiting), waiting, "waiting sequences, after the {what}");
             same!(ids(&seen.running), running, "running sequences, after the {what}");
@@ -702,8 +689,8 @@ mod world {
 
         /// What the sequences hold and have cost, and who owns which page.
         #[track_caller]
-        fn check_seen(&mut self, seen: &Seen, what: &str) {
-            let simulation::Setup { page_size, n_pages, .. } = self.world.setup();
+        fn check_seen(&self, seen: &Seen, what: &str) {
+            let Setup { page_size, n_pages, .. } = self.world.setup();
             for sequence in seen.running.iter().chain(&seen.waiting) {
                 let (id, known) = (sequence.id, self.world.request(sequence.id));
                 let (prompt, max_new_tokens, received) =
@@ -735,40 +722,29 @@ mod world {
                 );
             }
         }
-
-        /// When all have finished, every page is free or the prefix cache's.
-        #[track_caller]
-        pub fn check_end(&self) {
-            let seen = self.seen();
-            same!(self.alive(), [0; 0], "sequences that have not finished, {}", self.at());
-            let pages = self.world.setup().n_pages;
-            same!(seen.n_free + seen.cached.len(), pages, "pages that are free or cached in the end, {}", self.at());
-        }
-    }
-
-    fn total(plan: &[ScheduledChunk]) -> usize {
-        plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.tokens))
     }
 }
 
 #[cfg(not(unstarted = "ch12_scheduler"))]
 mod checks {
+    use std::collections::BTreeMap;
+
     use page_by_page::cache::KvCache;
-    use page_by_page::cache::in_place::CacheRef;
-    use page_by_page::chapters::ch06_paged::PageSlab;
+    use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch12_scheduler::Scheduler;
     use page_by_page::decode::sampler::Sampler;
-    use page_by_page::model::LogitRows;
+    use page_by_page::prefixes::Prefixes;
     use page_by_page::prefixes::none::NoPrefixes;
+    use page_by_page::serving::Serving;
     use page_by_page::serving::schedule::{
-        FinishReason, NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
+        NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
-    use page_by_page::simulation::{FIRST_NEW, LAYOUT, Setup, alone_until, watched};
+    use page_by_page::simulation::{Event, FIRST_NEW, LAYOUT, Setup, alone_until, watched};
     use page_by_page::workload::serving::TINY_LLM;
 
-    use super::world::{Call, Fails, World, in_words, setup, with_prefix_cache};
+    use super::world::{Call, Fails, World, answer, ids, in_words, setup, unchecked, with_prefix_cache};
     use crate::support::asking::{asking, granted, made};
     use crate::support::limits::{self, often};
     use crate::support::oracle::{Dice, seeds};
@@ -776,13 +752,25 @@ mod checks {
     use crate::support::transcript::{Transcript, assert_transcript};
     use crate::support::words::count;
 
-    /// So many tokens that no other sequence begins with.
+    /// A prompt of `n` tokens that no other name's begins with.
     fn prompt(name: u32, n: usize) -> Vec<u32> {
         (0..n as u32).map(|token| 1000 * (name + 1) + token).collect()
     }
 
-    /// A plan, short: (sequence, tokens, caught_up).
-    fn short(plan: &[ScheduledChunk]) -> Vec<(u64, usize, bool)> {
+    /// A world in which these requests have arrived, as (tokens, new tokens). No two begin alike.
+    #[track_caller]
+    fn arrived(setup: Setup, requests: &[(usize, usize)]) -> World {
+        let mut world = World::new(setup);
+        for (name, (tokens, most)) in (0..).zip(requests) {
+            world.submit(&prompt(name, *tokens), *most);
+        }
+        world
+    }
+
+    /// A chunk, short: (sequence, tokens, caught_up).
+    type Short = (u64, usize, bool);
+
+    fn short(plan: &[ScheduledChunk]) -> Vec<Short> {
         plan.iter().map(|chunk| (chunk.sequence.0, chunk.tokens, chunk.caught_up)).collect()
     }
 
@@ -794,24 +782,27 @@ mod checks {
         *token
     }
 
-    /// The token that follows these.
-    fn next_token(tokens: &[u32]) -> u32 {
-        alone_until(tokens, 1, &[]).0[0]
+    #[track_caller]
+    fn slab(n_pages: usize) -> SharedSlab {
+        made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, n_pages))
     }
 
-    /// A prefix cache that keeps nothing.
-    fn keeps_nothing(page_size: usize) -> Box<NoPrefixes> {
-        Box::new(NoPrefixes::new(page_size).expect("pages have slots"))
+    /// A scheduler for pages of 4 that no world watches.
+    #[track_caller]
+    fn scheduler(slab: &SharedSlab, prefixes: Box<dyn Prefixes>, tokens: usize) -> Scheduler {
+        let limits = StepLimits { tokens, sequences: 4 };
+        made("Scheduler::new", || Scheduler::new(slab, prefixes, limits, &[]))
+    }
+
+    fn keeps_nothing() -> Box<dyn Prefixes> {
+        Box::new(NoPrefixes::new(4).expect("pages have slots"))
     }
 
     // Task 1
 
     #[test]
     fn task_1_a_requests_wait_in_order_of_arrival() {
-        let mut world = World::new(setup(3, 8, 2));
-        for (name, tokens, most) in [(0, 5, 3), (1, 1, 1), (2, 9, 4)] {
-            world.submit(&prompt(name, tokens), most);
-        }
+        let world = arrived(setup(3, 8, 2), &[(5, 3), (1, 1), (9, 4)]);
         let waiting: Vec<(u64, usize, usize, usize)> = world
             .seen()
             .waiting
@@ -823,27 +814,23 @@ mod checks {
             [(0, 5, 5, 3), (1, 1, 1, 1), (2, 9, 9, 4)],
             "(sequence, tokens, n_prompt, max_new_tokens) of those that wait, after three calls of submit"
         );
-        same!(world.running(), [0; 0], "sequences that run before the first plan");
         same!(world.n_free(), 3, "free pages of 3 before the first plan");
     }
 
     #[test]
     fn task_1_b_a_prompt_without_tokens_is_refused() {
-        let mut world = World::new(setup(3, 8, 2));
-        world.submit(&prompt(0, 5), 3);
+        let mut world = arrived(setup(3, 8, 2), &[(5, 3)]);
         for most in [0, 1, usize::MAX] {
             world.submit_refused(&[], most, ScheduleError::NoPrompt);
         }
-        same!(world.submit(&prompt(1, 5), 3), 1, "number of the next sequence: those that were refused have none");
+        // Those that were refused have no number.
+        world.submit(&prompt(1, 5), 3);
     }
 
     #[test]
     fn task_1_c_what_can_never_fit_is_refused_at_once() {
-        let mut world = World::new(setup(3, 8, 2));
         // All tokens but the newest take a slot; there are 12.
-        for (tokens, most) in [(1, 12), (12, 1), (11, 2), (6, 7)] {
-            world.submit(&prompt(9, tokens), most);
-        }
+        let mut world = arrived(setup(3, 8, 2), &[(1, 12), (12, 1), (11, 2), (6, 7)]);
         for (tokens, most, needed) in [
             (1, 13, 4),
             (13, 1, 4),
@@ -859,31 +846,23 @@ mod checks {
         ] {
             world.submit_too_long(&prompt(0, tokens), most, needed);
         }
-        same!(world.submit(&prompt(1, 5), 3), 4, "number of the next sequence: those that were refused have none");
-    }
-
-    #[test]
-    fn task_1_d_pages_of_one_slot_are_counted_too() {
-        let mut world = World::new(Setup { page_size: 1, ..setup(7, 8, 2) });
-        world.submit(&prompt(0, 5), 3);
+        world.submit(&prompt(1, 5), 3);
+        let mut world = arrived(Setup { page_size: 1, ..setup(7, 8, 2) }, &[(5, 3)]);
         world.submit_too_long(&prompt(1, 5), 4, 8);
         world.submit_too_long(&prompt(1, 5), usize::MAX, usize::MAX);
     }
 
     #[test]
     fn task_1_e_no_new_tokens_finish_at_once() {
-        let mut world = World::new(setup(3, 8, 2));
-        world.submit(&prompt(0, 5), 0);
-        // It takes no page, so it fits whatever its length.
-        world.submit(&prompt(1, 500), 0);
-        world.submit(&prompt(2, 5), 1);
+        // They take no page, so they fit whatever their length.
+        let world = arrived(setup(3, 8, 2), &[(5, 0), (500, 0), (5, 1)]);
         same!(world.waiting(), [2], "sequences that wait: one that is to get no new token does not");
     }
 
     #[test]
     fn task_1_f_more_sequences_than_16_bits_count() {
         let n = if cfg!(miri) { 300 } else { 70_000 };
-        let mut scheduler = scheduler(setup(3, 8, 2));
+        let mut scheduler = scheduler(&slab(3), keeps_nothing(), 8);
         often("submit, with more and more sequences in the queue", n, |number| {
             let id = scheduler.submit(vec![1, 2, 3], 2);
             if id != Ok(SequenceId(number as u64)) {
@@ -893,20 +872,11 @@ mod checks {
         same!(scheduler.waiting().count(), n, "sequences that wait, after {n} calls of submit");
     }
 
-    /// A scheduler that is not watched.
-    #[track_caller]
-    fn scheduler(setup: Setup) -> Scheduler {
-        let Setup { page_size, n_pages, limits, .. } = setup;
-        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, page_size, n_pages));
-        made("Scheduler::new", || Scheduler::new(&slab, keeps_nothing(page_size), limits, &[]))
-    }
-
     #[test]
-    fn given_a_step_needs_tokens_and_texts() {
-        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 3));
+    fn given_a_step_needs_tokens_and_sequences() {
         for (tokens, sequences) in [(0, 1), (1, 0), (0, 0)] {
             let limits = StepLimits { tokens, sequences };
-            let found = Scheduler::new(&slab, keeps_nothing(4), limits, &[]).err();
+            let found = Scheduler::new(&slab(3), keeps_nothing(), limits, &[]).err();
             same!(found, Some(ScheduleError::NoStep(limits)), "Scheduler::new with {limits:?}");
         }
     }
@@ -925,145 +895,79 @@ mod checks {
     #[test]
     fn task_2_b_a_prompt_is_computed_as_far_as_the_budget_goes() {
         for (budget, n, caught_up) in [(1, 1, false), (4, 4, false), (9, 9, false), (10, 10, true), (11, 10, true)] {
-            let mut world = World::new(setup(4, budget, 2));
-            world.submit(&prompt(0, 10), 3);
-            same!(short(&world.plan()), [(0, n, caught_up)], "the plan for a prompt of 10 tokens, budget {budget}");
-            same!(
-                world.n_free(),
-                4 - n.div_ceil(4),
-                "free pages of 4 beside room for {}, page size 4",
-                count(n, "token")
-            );
-            let plan = [ScheduledChunk { sequence: SequenceId(0), tokens: n, caught_up }];
-            same!(world.compute(&plan).len(), usize::from(caught_up), "tokens that are asked for, {n} of 10 read");
+            let mut world = arrived(setup(4, budget, 2), &[(10, 3)]);
+            let plan = world.plan();
+            same!(short(&plan), [(0, n, caught_up)], "the plan for a prompt of 10 tokens, budget {budget}");
+            let room = count(n, "token");
+            same!(world.n_free(), 4 - n.div_ceil(4), "free pages of 4 beside room for {room}, page size 4");
+            same!(world.compute(&plan).len(), usize::from(caught_up), "tokens that are due, {n} of 10 computed");
         }
     }
 
     #[test]
     fn task_2_c_the_budget_is_shared_oldest_first() {
-        let mut world = World::new(setup(10, 12, 4));
-        for (name, tokens) in [(0, 4), (1, 5), (2, 6), (3, 1)] {
-            world.submit(&prompt(name, tokens), 2);
+        // One that computes nothing in this step has no use for a place yet.
+        let plan = [(0, 4, true), (1, 5, true), (2, 6, true), (3, 1, true)];
+        for (budget, last, n) in [(12, (2, 3, false), 3), (9, plan[1], 2), (15, plan[2], 3), (usize::MAX, plan[3], 4)] {
+            let mut world = arrived(setup(10, budget, usize::MAX), &[(4, 2), (5, 2), (6, 2), (1, 2)]);
+            let (what, expected) = ("prompts of 4, 5, 6 and 1 tokens", [&plan[..n - 1], &[last]].concat());
+            let plan = world.plan();
+            same!(short(&plan), expected, "the plan for {what}, budget {budget}");
+            same!(world.waiting(), (n as u64..4).collect::<Vec<_>>(), "sequences that wait: {what}, budget {budget}");
+            world.compute(&plan);
         }
-        let plan = world.plan();
-        same!(
-            short(&plan),
-            [(0, 4, true), (1, 5, true), (2, 3, false)],
-            "the plan for prompts of 4, 5, 6 and 1 tokens, budget 12"
-        );
-        same!(world.waiting(), [3], "sequences that wait when the budget is used up");
-        world.compute(&plan);
-    }
-
-    #[test]
-    fn task_2_d_a_budget_that_just_suffices() {
-        let mut world = World::new(setup(10, 9, 4));
-        for (name, tokens) in [(0, 4), (1, 5), (2, 6)] {
-            world.submit(&prompt(name, tokens), 2);
-        }
-        same!(short(&world.plan()), [(0, 4, true), (1, 5, true)], "the plan for prompts of 4, 5 and 6, budget 9");
-        same!(
-            world.waiting(),
-            [2],
-            "sequences that wait: one that computes nothing in this step has no use for a place yet"
-        );
     }
 
     #[test]
     fn task_2_e_no_more_run_than_allowed() {
         for most in [1, 2, 3] {
-            let mut world = World::new(setup(10, 100, most));
-            for name in 0..4 {
-                world.submit(&prompt(name, 3), 2);
-            }
-            same!(
-                world.plan().len(),
-                most,
-                "chunks of the plan when {} may run and four want to",
-                count(most, "sequence")
-            );
+            let mut world = arrived(setup(10, 100, most), &[(3, 2); 4]);
+            let allowed = count(most, "sequence");
+            same!(world.plan().len(), most, "chunks of the plan when {allowed} may run and four want to");
         }
-    }
-
-    #[test]
-    fn task_2_f_a_budget_without_end() {
-        let mut world = World::new(setup(10, usize::MAX, usize::MAX));
-        for name in 0..3 {
-            world.submit(&prompt(name, 5), 2);
-        }
-        same!(world.plan().len(), 3, "chunks of the plan, budget usize::MAX");
     }
 
     #[test]
     fn task_2_g_admitted_when_all_of_it_fits() {
-        // (pages, tokens and new tokens of sequence 0 and of sequence 1, whether both are admitted at once)
-        for (n_pages, first, second, both) in [
-            (5, (8, 5), (4, 5), true),  // 9 rows and 5: 3 pages and 2
-            (4, (8, 5), (4, 5), false), // one page less
-            (4, (8, 1), (8, 1), true),  // 8 rows and 8: no token of theirs is computed
-            (3, (8, 1), (8, 1), false),
-            (4, (8, 2), (8, 1), false), // 9 rows and 8
-            (4, (7, 5), (7, 5), true),  // 8 rows and 8: the next token still has a slot
-            (4, (7, 5), (8, 2), false),
-            (2, (3, 4), (3, 4), true),
-            (2, (1, 8), (4, 1), true),
-            (2, (1, 8), (4, 2), false),
+        // (pages, tokens and new tokens of the requests, how many are admitted at once)
+        for (n_pages, requests, admitted) in [
+            (5, &[(8, 5), (4, 5)][..], 2), // 9 rows and 5: 3 pages and 2
+            (4, &[(8, 5), (4, 5)], 1),     // one page less
+            (4, &[(8, 1), (8, 1)], 2),     // 8 rows and 8: no token of theirs is computed
+            (3, &[(8, 1), (8, 1)], 1),
+            (4, &[(8, 2), (8, 1)], 1), // 9 rows and 8
+            (4, &[(7, 5), (7, 5)], 2), // 8 rows and 8: the next token still has a slot
+            (4, &[(7, 5), (8, 2)], 1),
+            (2, &[(3, 4), (3, 4)], 2),
+            (2, &[(1, 8), (4, 1)], 2),
+            (2, &[(1, 8), (4, 2)], 1),
+            // One that does not fit is not overtaken by one that would, and came later.
+            (4, &[(8, 5), (8, 5), (2, 1)], 1),
+            // Those that just fit: a rule that asks for a slot for every token and one more never admits them.
+            (2, &[(8, 1)], 1),
+            (2, &[(7, 2)], 1),
+            (2, &[(1, 8)], 1),
+            (2, &[(5, 4)], 1),
         ] {
-            let mut world = World::new(setup(n_pages, 100, 4));
-            for (name, (tokens, most)) in [(0, first), (1, second)] {
-                world.submit(&prompt(name, tokens), most);
-            }
-            let plan = world.plan();
             same!(
-                plan.len(),
-                1 + usize::from(both),
-                "sequences that are admitted at once, of two with (tokens, new) {first:?} and {second:?}, {} of 4",
+                arrived(setup(n_pages, 100, 4), requests).plan().len(),
+                admitted,
+                "sequences that are admitted at once, of requests with (tokens, new) {requests:?}, {} of 4",
                 count(n_pages, "page")
             );
         }
     }
 
-    /// A rule that asks for a slot for every token and one more never admits a request that just fits.
-    #[test]
-    fn task_2_h_admitted_when_it_just_fits() {
-        for (tokens, most) in [(8, 1), (7, 2), (1, 8), (5, 4)] {
-            let mut world = World::new(setup(2, 100, 4));
-            world.submit(&prompt(0, tokens), most);
-            same!(
-                short(&world.plan()),
-                [(0, tokens, true)],
-                "the plan for {} and {most} new, which take all 8 slots of 2 pages",
-                count(tokens, "token")
-            );
-        }
-    }
-
-    #[test]
-    fn task_2_i_none_overtakes() {
-        let mut world = World::new(setup(4, 100, 4));
-        world.submit(&prompt(0, 8), 5);
-        world.submit(&prompt(1, 8), 5);
-        world.submit(&prompt(2, 2), 1);
-        same!(
-            short(&world.plan()),
-            [(0, 8, true)],
-            "the plan: sequence 1 does not fit, and sequence 2, which would, came later"
-        );
-        same!(world.waiting(), [1, 2], "sequences that wait");
-    }
-
     /// Two pages are free, and the prefix cache alone has two.
     #[test]
     fn task_2_j_pages_that_can_be_evicted_are_room() {
-        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 4));
+        let slab = slab(4);
         let mut prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(4));
-        let kept = prompt(9, 8);
         let mut cache = made("ForkCache::new of chapter 10", || ForkCache::new(&slab));
         granted("extend(8) of chapter 10, with 4 pages of 4", || cache.extend(8));
-        granted("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &kept));
+        granted("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
         drop(cache);
-        let limits = StepLimits { tokens: 8, sequences: 4 };
-        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, Box::new(prefixes), limits, &[]));
+        let mut scheduler = scheduler(&slab, Box::new(prefixes), 8);
         granted("submit of 12 tokens, 1 new", || scheduler.submit(prompt(0, 12), 1));
         same!(
             short(&granted("plan, 2 pages free and 2 that can be evicted", || scheduler.plan())),
@@ -1072,57 +976,51 @@ mod checks {
         );
     }
 
-    /// Calls `plan` and `settle` until one refuses, with a prefix cache that fails in one of its calls; who refused, and why.
-    fn until_refused(call: Call) -> Option<(&'static str, ScheduleError)> {
+    /// The error of a prefix cache that fails in this call comes out of the first `plan` or `settle` that makes it.
+    #[track_caller]
+    fn check_that_it_is_refused(call: Call, by: &str) {
         // Each sequence takes one page of two, and wants a second for its fifth row.
-        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 2));
-        let (prefixes, log) = watched(Box::new(Fails { page_size: 4, call }));
-        let limits = StepLimits { tokens: 100, sequences: 4 };
-        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
+        let (prefixes, log) = watched(Box::new(Fails(call)));
+        let mut scheduler = scheduler(&slab(2), prefixes, 100);
         for name in [0, 1] {
             granted("submit of 3 tokens, 5 new", || scheduler.submit(prompt(name, 3), 5));
         }
+        let mut refused = None;
         for step in 1..5 {
             let _asking = asking(format!("step {step}, with a prefix cache that fails in {call:?}"));
             log.take();
-            let plan = match scheduler.plan() {
-                Ok(plan) => plan,
-                Err(error) => return Some(("plan", error)),
-            };
-            let last = plan.iter().filter(|chunk| chunk.caught_up);
-            let next: Vec<NextToken> = last.map(|chunk| NextToken { sequence: chunk.sequence, token: 5 }).collect();
-            if let Err(error) = scheduler.settle(&next) {
-                return Some(("settle", error));
+            let plan = scheduler.plan().map_err(|error| ("plan", error)).and_then(|plan| {
+                let last = plan.iter().filter(|chunk| chunk.caught_up);
+                let next: Vec<NextToken> = last.map(|chunk| NextToken { sequence: chunk.sequence, token: 5 }).collect();
+                scheduler.settle(&next).map_err(|error| ("settle", error))
+            });
+            if let Err(refusal) = plan {
+                refused = Some(refusal);
+                break;
             }
         }
-        None
+        let what =
+            format!("what refuses, and why, when {call:?} of the prefix cache fails: its error comes out of {by}");
+        same!(refused, Some((by, ScheduleError::Cache(Fails::ERROR))), "{what}");
     }
 
     #[test]
     fn task_2_k_when_a_lookup_fails_plan_fails() {
-        same!(
-            until_refused(Call::Lookup),
-            Some(("plan", ScheduleError::Cache(Fails::ERROR))),
-            "what refuses, and why, when lookup of the prefix cache fails: its error comes out of plan"
-        );
+        check_that_it_is_refused(Call::Lookup, "plan");
     }
 
-    /// What cannot fit now may fit later; what is refused is what cannot fit alone.
+    /// A request that does not fit now may fit later; a request is refused when it does not fit alone.
     #[test]
     fn task_2_l_accepted_though_no_page_is_free() {
-        let mut world = World::new(setup(3, 100, 4));
-        world.submit(&prompt(0, 12), 1);
+        let mut world = arrived(setup(3, 100, 4), &[(12, 1)]);
         world.plan();
         same!(world.n_free(), 0, "free pages of 3 while a sequence of 12 tokens runs");
-        same!(world.submit(&prompt(1, 12), 1), 1, "number of a sequence that needs all pages");
-        same!(world.waiting(), [1], "sequences that wait");
+        world.submit(&prompt(1, 12), 1);
     }
 
     #[test]
     fn task_2_m_a_plan_is_settled_before_the_next() {
-        let mut world = World::new(setup(10, 12, 4));
-        world.submit(&prompt(0, 4), 2);
-        world.submit(&prompt(1, 5), 2);
+        let mut world = arrived(setup(10, 12, 4), &[(4, 2), (5, 2)]);
         let plan = world.plan();
         for _ in 0..2 {
             let why = ScheduleError::NotSettled { chunks: 2 };
@@ -1134,102 +1032,57 @@ mod checks {
     // Task 3
 
     #[test]
-    fn task_3_y_sequences_that_just_fit_finish() {
-        let mut world = World::new(setup(3, 8, 2));
-        for (tokens, most) in [(1, 12), (12, 1), (11, 2), (6, 7), (5, 0), (1, 1)] {
-            world.submit(&prompt(9, tokens), most);
-        }
-        world.run(200);
-        world.check_end();
-    }
-
-    #[test]
     fn task_3_a_each_sequence_gets_its_token() {
-        let mut world = World::new(setup(12, 100, 4));
-        for (name, tokens) in [(0, 4), (1, 5), (2, 6)] {
-            world.submit(&prompt(name, tokens), 3);
-        }
+        let mut world = arrived(setup(12, 100, 4), &[(4, 3), (5, 3), (6, 3)]);
         world.step();
-        for (name, tokens) in [(0, 4), (1, 5), (2, 6)] {
-            let asked = prompt(name as u32, tokens);
-            same!(world.tokens(name)[tokens..], [next_token(&asked)], "new tokens of sequence {name}");
+        for (id, tokens) in [(0, 4), (1, 5), (2, 6)] {
+            let expected = alone_until(&prompt(id as u32, tokens), 1, &[]).0;
+            same!(world.tokens(id)[tokens..], expected, "new tokens of sequence {id}");
         }
-        same!(
-            short(&world.step()),
-            [(0, 1, true), (1, 1, true), (2, 1, true)],
-            "the second plan: each computes the token that it got"
-        );
+        let plan = short(&world.step());
+        same!(plan, [(0, 1, true), (1, 1, true), (2, 1, true)], "the second plan: each computes the token that it got");
         same!(world.run(10), 1, "steps after the second, for 3 new tokens each");
-        world.check_end();
     }
 
     #[test]
     fn task_3_b_a_prompt_in_chunks_gets_its_token_after_the_last() {
-        let mut world = World::new(setup(12, 4, 4));
-        world.submit(&prompt(0, 10), 2);
+        let mut world = arrived(setup(12, 4, 4), &[(10, 2)]);
         let plans: Vec<_> = (0..4).map(|_| short(&world.step())).collect();
         let expected = [[(0, 4, false)], [(0, 4, false)], [(0, 2, true)], [(0, 1, true)]];
         same!(plans, expected, "four plans for a prompt of 10 tokens and 2 new ones, budget 4");
-        world.check_end();
-    }
-
-    #[test]
-    fn task_3_d_one_token_for_each_that_generates_the_rest_for_the_prompt() {
-        let mut world = World::new(setup(20, 8, 4));
-        world.submit(&prompt(0, 4), 6);
-        world.submit(&prompt(1, 4), 6);
-        world.step();
-        world.submit(&prompt(2, 13), 2);
-        let plans: Vec<_> = (0..3).map(|_| short(&world.step())).collect();
-        same!(
-            plans,
-            [
-                [(0, 1, true), (1, 1, true), (2, 6, false)],
-                [(0, 1, true), (1, 1, true), (2, 6, false)],
-                [(0, 1, true), (1, 1, true), (2, 1, true)]
-            ],
-            "three plans when two sequences generate and a prompt of 13 tokens arrives, budget 8"
-        );
-        world.run(20);
-        world.check_end();
+        same!(world.alive(), [0; 0], "sequences that have not finished after these");
     }
 
     #[test]
     fn task_3_c_as_many_tokens_as_requested() {
         for most in [1, 2, 3, 7] {
-            let mut world = World::new(setup(12, 100, 4));
-            world.submit(&prompt(0, 5), most);
+            let mut world = arrived(setup(12, 100, 4), &[(5, most)]);
             same!(world.run(20), most, "steps for {most} new tokens of a sequence of 5");
-            same!(world.tokens(0).len(), 5 + most, "tokens at the end, 5 of the prompt and {most} new");
-            world.check_end();
         }
+    }
+
+    #[test]
+    fn task_3_d_one_token_for_each_that_generates_the_rest_for_the_prompt() {
+        let mut world = arrived(setup(20, 8, 4), &[(4, 6), (4, 6)]);
+        world.step();
+        world.submit(&prompt(2, 13), 2);
+        let plans: Vec<_> = (0..3).map(|_| short(&world.step())).collect();
+        let expected = [6, 6, 1].map(|tokens| [(0, 1, true), (1, 1, true), (2, tokens, tokens == 1)]);
+        same!(plans, expected, "three plans when two sequences generate and a prompt of 13 tokens arrives, budget 8");
+        world.run(20);
     }
 
     #[test]
     fn task_3_f_an_end_of_text_is_not_part_of_the_output() {
         let asked = prompt(0, 5);
-        for (n, most, end) in [
-            (1, 5, FinishReason::EndOfText),
-            (2, 5, FinishReason::EndOfText),
-            (3, 3, FinishReason::EndOfText),
-            (3, 2, FinishReason::Limit),
-        ] {
+        for (n, most) in [(1, 5), (2, 5), (3, 3), (3, 2)] {
             let end_of_text = [7, nth_new(&asked, n), 9];
             let mut world = World::of(String::new(), setup(12, 100, 4), &end_of_text);
             world.submit(&asked, most);
-            world.run(20);
-            let (output, reason) = alone_until(&asked, most, &end_of_text);
-            same!(
-                (world.tokens(0)[5..].to_vec(), end),
-                (output, reason),
-                "the output when token number {n} is an end of text, {} requested",
-                count(most, "token")
-            );
-            world.check_end();
+            same!(world.run(20), n.min(most), "steps when token number {n} is an end of text, {most} requested");
         }
         // In a prompt it is a token like any other.
-        let end_of_text = [asked[4], asked[0]];
-        let mut world = World::of(String::new(), setup(12, 100, 4), &end_of_text);
+        let mut world = World::of(String::new(), setup(12, 100, 4), &[asked[4], asked[0]]);
         world.submit(&asked, 3);
         same!(world.run(20), 3, "steps for 3 new tokens after a prompt with an end of text in it");
     }
@@ -1237,26 +1090,20 @@ mod checks {
     #[test]
     fn task_3_g_several_finish_in_one_step() {
         for ending in [vec![0, 1], vec![1, 2], vec![0, 2], vec![0, 1, 2, 3], vec![3]] {
-            let mut world = World::new(setup(20, 100, 4));
-            for name in 0..4 {
-                world.submit(&prompt(name, 5), if ending.contains(&name) { 2 } else { 4 });
-            }
-            world.submit(&prompt(4, 5), 2);
-            world.run(20);
-            world.check_end();
+            let most = |name: usize| if ending.contains(&name) || name == 4 { 2 } else { 4 };
+            arrived(setup(20, 100, 4), &[0, 1, 2, 3, 4].map(|name| (5, most(name)))).run(20);
         }
     }
 
     #[test]
     fn task_3_h_pages_are_free_at_once() {
-        let mut world = World::new(setup(6, 100, 4));
-        world.submit(&prompt(0, 8), 1);
-        world.submit(&prompt(1, 8), 3);
-        let plan = world.plan();
-        same!(world.n_free(), 2, "free pages of 6 while two sequences with 8 tokens each run");
-        let next = world.compute(&plan);
-        world.settle(&next);
-        same!(world.n_free(), 4, "free pages of 6 after the settle with which sequence 0 ends");
+        let mut world = arrived(setup(6, 100, 4), &[(8, 1), (8, 3)]);
+        world.step();
+        same!(
+            world.n_free(),
+            4,
+            "free pages of 6 after the settle with which sequence 0 ends; sequence 1 has 8 tokens"
+        );
         world.submit(&prompt(2, 8), 1);
         same!(short(&world.plan()), [(1, 1, true), (2, 8, true)], "the next plan: sequence 2 has its place");
     }
@@ -1271,18 +1118,11 @@ mod checks {
             kept.push(world.n_cached());
         }
         // Rows after each step: 6 to 13. The sequence ends with 14 tokens, the newest without a row.
-        same!(
-            kept,
-            [1, 1, 2, 2, 2, 2, 3, 3],
-            "pages of the prefix cache after each of 8 steps, 6 to 13 rows, page size 4"
-        );
-        let whole = world.tokens(0).to_vec();
-        world.submit(&[&whole[..], &[1]].concat(), 1);
-        same!(
-            short(&world.plan()),
-            [(1, 3, true)],
-            "the plan for the sequence that goes on from it: 12 of 15 tokens are cached"
-        );
+        let what = "pages of the prefix cache after each of 8 steps, 6 to 13 rows, page size 4";
+        same!(kept, [1, 1, 2, 2, 2, 2, 3, 3], "{what}");
+        world.submit(&[&world.tokens(0)[..], &[1]].concat(), 1);
+        let plan = short(&world.plan());
+        same!(plan, [(1, 3, true)], "the plan for the sequence that goes on from it: 12 of 15 tokens are cached");
     }
 
     #[test]
@@ -1291,14 +1131,10 @@ mod checks {
         world.submit(&prompt(0, 8), 5);
         world.step();
         world.submit(&prompt(0, 9), 5);
-        same!(
-            short(&world.step()),
-            [(0, 1, true), (1, 1, true)],
-            "the plan: sequence 1 finds 8 of its 9 tokens, sequence 0 has them"
-        );
+        let plan = short(&world.step());
+        same!(plan, [(0, 1, true), (1, 1, true)], "the plan: sequence 1 finds 8 of its 9 tokens, sequence 0 has them");
         same!(world.n_free(), 12 - 2 - 2, "free pages of 12: the sequences share 2, and each has one of its own");
         world.run(20);
-        world.check_end();
     }
 
     #[test]
@@ -1309,14 +1145,10 @@ mod checks {
             world.submit(&prompt(0, 14), 1);
             world.step();
             world.submit(&prompt(0, tokens), 3);
-            same!(
-                short(&world.plan()),
-                [(1, tokens - found, true)],
-                "the plan for a sequence of {} that an earlier one had begun with, page size 4",
-                count(tokens, "token")
-            );
-            same!(world.counters(1).cached, found, "tokens cached, of {tokens}");
-            let plan = [ScheduledChunk { sequence: SequenceId(1), tokens: tokens - found, caught_up: true }];
+            let plan = world.plan();
+            let what = format!("a sequence of {tokens} tokens that an earlier one had begun with, page size 4");
+            same!(short(&plan), [(1, tokens - found, true)], "the plan for {what}");
+            same!(world.counters(1).cached, found, "tokens cached, for {what}");
             world.compute(&plan);
         }
     }
@@ -1326,18 +1158,18 @@ mod checks {
         let mut world = World::new(with_prefix_cache(setup(5, 100, 4)));
         world.submit(&prompt(0, 9), 1);
         world.step();
-        // Text 1 takes one page of the three that are free; two are the prefix cache's.
+        // Sequence 1 takes one page of the three that are free; two are the prefix cache's.
         world.submit(&prompt(1, 2), 5);
-        // Text 2 needs 5 pages; it finds 2.
+        // Sequence 2 needs 5 pages; it finds 2.
         world.submit(&prompt(0, 16), 2);
         same!(
             short(&world.plan()),
             [(1, 2, true)],
             "the plan: sequence 2 needs 3 pages beside the 2 that it finds, and 2 are free; those that it finds are not free"
         );
-        let owned = world.seen().owners.iter().sum::<u32>();
+        let owners = world.seen().owners.iter().sum::<u32>();
         same!(
-            owned,
+            owners,
             3,
             "owners of all pages together: a sequence that is not admitted keeps nothing of what was cached"
         );
@@ -1346,9 +1178,7 @@ mod checks {
     /// A lookup is a use: pages that are looked up all the time would never be evicted.
     #[test]
     fn task_3_m_nothing_is_looked_up_when_no_more_can_run() {
-        let mut world = World::new(with_prefix_cache(setup(8, 100, 1)));
-        world.submit(&prompt(0, 5), 3);
-        world.submit(&prompt(1, 5), 3);
+        let mut world = arrived(with_prefix_cache(setup(8, 100, 1)), &[(5, 3), (5, 3)]);
         world.step();
         world.plan();
         same!(world.cache_calls().lookups, [], "lookups of a plan, (tokens, cached): 1 of at most 1 runs already");
@@ -1370,36 +1200,25 @@ mod checks {
 
     #[test]
     fn task_3_o_when_an_insertion_fails_settle_fails() {
-        same!(
-            until_refused(Call::Insert),
-            Some(("settle", ScheduleError::Cache(Fails::ERROR))),
-            "what refuses, and why, when insert of the prefix cache fails: its error comes out of settle"
-        );
+        check_that_it_is_refused(Call::Insert, "settle");
     }
 
     #[test]
     fn task_3_p_pages_are_cached_after_every_chunk() {
-        let mut world = World::new(with_prefix_cache(setup(12, 5, 4)));
-        world.submit(&prompt(0, 11), 2);
-        let kept: Vec<usize> = (0..3)
-            .map(|_| {
-                world.step();
-                world.n_cached()
-            })
-            .collect();
+        let mut world = arrived(with_prefix_cache(setup(12, 5, 4)), &[(11, 2)]);
+        let mut kept = Vec::new();
+        for _ in 0..3 {
+            world.step();
+            kept.push(world.n_cached());
+        }
         same!(kept, [1, 2, 2], "pages of the prefix cache after chunks of 5, 5 and 1 tokens, page size 4");
     }
 
     #[test]
     fn task_3_q_wrong_tokens_are_refused_and_change_nothing() {
-        let mut world = World::new(with_prefix_cache(setup(20, 20, 4)));
-        for (name, tokens) in [(0, 4), (1, 5), (2, 6), (3, 10)] {
-            world.submit(&prompt(name, tokens), 2);
-        }
+        let mut world = arrived(with_prefix_cache(setup(20, 20, 4)), &[(4, 2), (5, 2), (6, 2), (10, 2)]);
         let plan = world.plan();
         let next = world.compute(&plan);
-        let pick = |sequence: u64| NextToken { sequence: SequenceId(sequence), token: 100 };
-        let wanted: Vec<SequenceId> = [0, 1, 2].map(SequenceId).to_vec();
         for given in [
             &[][..],
             &[0],
@@ -1413,16 +1232,15 @@ mod checks {
             &[0, 1, 2, 3],
             &[0, 1, 9],
         ] {
-            let what = format!("settle with tokens for the sequences {given:?}, where 0, 1 and 2 have read all");
-            let tokens: Vec<NextToken> = given.iter().copied().map(pick).collect();
-            let given = given.iter().copied().map(SequenceId).collect();
-            let why = ScheduleError::WrongTokens { wanted: wanted.clone(), given };
+            let what = format!("settle with tokens for the sequences {given:?}, where 0, 1 and 2 have caught up");
+            let given: Vec<SequenceId> = given.iter().copied().map(SequenceId).collect();
+            let tokens: Vec<NextToken> = given.iter().map(|id| NextToken { sequence: *id, token: 100 }).collect();
+            let why = ScheduleError::WrongTokens { wanted: [0, 1, 2].map(SequenceId).to_vec(), given };
             world.refused(&what, why, |scheduler| scheduler.settle(&tokens));
             same!(world.compute(&plan), next, "the tokens that are due, after the refused {what}");
         }
         world.settle(&next);
         world.run(20);
-        world.check_end();
     }
 
     #[test]
@@ -1439,14 +1257,12 @@ mod checks {
         let what = "settle a second time, with the token of sequence 0";
         world.refused(what, why, |scheduler| scheduler.settle(&tokens));
         world.run(10);
-        world.check_end();
     }
 
     #[test]
     fn task_3_s_requests_come_and_go_at_any_step() {
         let mut world = World::new(setup(30, 9, 3));
-        for (tokens, most) in [(12, 5), (3, 9), (7, 1), (1, 4), (20, 2)] {
-            let name = world.steps as u32;
+        for (name, (tokens, most)) in (0..).zip([(12, 5), (3, 9), (7, 1), (1, 4), (20, 2)]) {
             world.submit(&prompt(name, tokens), most);
             world.step();
             // One that arrives in the middle of a step begins in a later one.
@@ -1456,46 +1272,21 @@ mod checks {
             world.settle(&next);
         }
         world.run(100);
-        world.check_end();
     }
 
     #[test]
-    fn task_3_t_a_waiting_sequence_is_cancelled() {
-        for cancelled in [1, 2, 3] {
-            let mut world = World::new(setup(12, 100, 1));
-            for name in 0..4 {
-                world.submit(&prompt(name, 5), 2);
-            }
+    fn task_3_t_a_waiting_or_running_sequence_is_cancelled() {
+        for (sequences, cancelled) in [(1, 1), (1, 2), (1, 3), (3, 0), (3, 1), (3, 2)] {
+            let mut world = arrived(setup(16, 12, sequences), &[(5, 4); 4]);
             world.step();
             world.cancel(cancelled);
             world.run(20);
-            world.check_end();
-        }
-    }
-
-    #[test]
-    fn task_3_u_a_running_sequence_is_cancelled() {
-        for cancelled in [0, 1, 2] {
-            let mut world = World::new(setup(16, 12, 3));
-            for name in 0..4 {
-                world.submit(&prompt(name, 5), 4);
-            }
-            world.step();
-            let free = world.n_free();
-            world.cancel(cancelled);
-            let pages = if cancelled == 2 { 1 } else { 2 };
-            same!(world.n_free(), free + pages, "free pages when sequence {cancelled} is cancelled; it had {pages}");
-            world.run(20);
-            world.check_end();
         }
     }
 
     #[test]
     fn task_3_v_an_unknown_sequence_cannot_be_cancelled() {
-        let mut world = World::new(setup(16, 20, 3));
-        world.submit(&prompt(0, 5), 1);
-        world.submit(&prompt(1, 5), 4);
-        world.submit(&prompt(2, 5), 4);
+        let mut world = arrived(setup(16, 20, 3), &[(5, 1), (5, 4), (5, 4)]);
         world.step();
         world.cancel(2);
         for id in [0, 2, 3, u64::MAX, 1 << 32 | 1] {
@@ -1504,15 +1295,11 @@ mod checks {
             world.refused(&what, why, |scheduler| scheduler.cancel(SequenceId(id)));
         }
         world.run(10);
-        world.check_end();
     }
 
     #[test]
     fn task_3_w_none_is_cancelled_in_the_middle_of_a_step() {
-        let mut world = World::new(setup(16, 12, 2));
-        for name in 0..3 {
-            world.submit(&prompt(name, 5), 4);
-        }
+        let mut world = arrived(setup(16, 12, 2), &[(5, 4); 3]);
         let plan = world.plan();
         for id in [0, 1, 2, 7] {
             let what = format!("cancel of sequence {id} between plan and settle");
@@ -1523,102 +1310,43 @@ mod checks {
         world.settle(&next);
         world.cancel(1);
         world.run(20);
-        world.check_end();
-    }
-
-    #[test]
-    fn task_3_x_a_finished_sequence_is_reported_once() {
-        let mut scheduler = scheduler(setup(12, 100, 4));
-        let ids: Vec<SequenceId> =
-            (0..3).map(|name| granted("submit of 5 tokens, 2 new", || scheduler.submit(prompt(name, 5), 2))).collect();
-        granted("cancel of sequence 1, which waits", || scheduler.cancel(ids[1]));
-        let reported = |scheduler: &mut Scheduler| {
-            let finished = scheduler.take_finished();
-            finished.iter().map(|finished| (finished.sequence.id.0, finished.reason)).collect::<Vec<_>>()
-        };
-        same!(
-            reported(&mut scheduler),
-            [(1, FinishReason::Cancelled)],
-            "sequences that have ended, after sequence 1 was cancelled"
-        );
-        same!(reported(&mut scheduler), [], "sequences that have ended, asked again");
     }
 
     // Task 4
 
     #[test]
     fn task_4_a_the_newest_is_preempted() {
-        let mut world = World::new(setup(6, 100, 4));
-        for name in 0..3 {
-            world.submit(&prompt(name, 7), 9);
-        }
-        same!(world.step().len(), 3, "sequences that begin: each takes 2 of 6 pages");
-        // Each has 8 tokens, and room for as many.
-        same!(short(&world.step()), [(0, 1, true), (1, 1, true), (2, 1, true)], "the second plan: 8 rows each");
-        same!(
-            short(&world.step()),
-            [(0, 1, true), (1, 1, true)],
-            "the third plan: 9 rows each would take 9 pages of 6, so sequence 2, the newest, gives its 2 back"
-        );
+        let mut world = arrived(setup(6, 100, 4), &[(7, 9); 3]);
+        let plans: Vec<_> = (0..3).map(|_| short(&world.step())).collect();
+        let expected = [
+            vec![(0, 7, true), (1, 7, true), (2, 7, true)],
+            vec![(0, 1, true), (1, 1, true), (2, 1, true)],
+            vec![(0, 1, true), (1, 1, true)],
+        ];
+        // 8 rows each after the second step; 9 rows each would take 9 pages of 6.
+        same!(plans, expected, "three plans: in the third sequence 2, the newest, gives its 2 pages back");
         same!((world.running(), world.waiting()), (vec![0, 1], vec![2]), "(sequences that run, sequences that wait)");
         same!(world.counters(2).preemptions, 1, "preemptions of sequence 2");
         world.run(100);
-        world.check_end();
     }
 
     #[test]
     fn task_4_b_the_newest_itself_waits() {
-        let mut world = World::new(setup(5, 100, 4));
-        world.submit(&prompt(0, 8), 9);
-        world.submit(&prompt(1, 4), 9);
-        same!(world.step().len(), 2, "sequences that begin: 3 and 2 of 5 pages, with the next token");
-        let plans: Vec<_> = (0..5).map(|_| short(&world.step())).collect();
-        // Text 0 has 9 to 13 rows; sequence 1 has 5 to 8, and then wants a third page.
+        let mut world = arrived(setup(5, 100, 4), &[(9, 4), (7, 9)]);
+        let plans: Vec<_> = (0..3).map(|_| short(&world.step())).collect();
+        let expected = [vec![(0, 9, true), (1, 7, true)], vec![(0, 1, true), (1, 1, true)], vec![(0, 1, true)]];
         same!(
-            plans[4],
-            [(0, 1, true)],
-            "the sixth plan: sequence 0 wants a fourth page, and sequence 1, the newest, is preempted; the plans before: {:?}",
-            &plans[..4]
-        );
-        world.run(100);
-        world.check_end();
-
-        let mut world = World::new(setup(5, 100, 4));
-        world.submit(&prompt(0, 9), 4);
-        world.submit(&prompt(1, 7), 9);
-        world.step();
-        same!(short(&world.step()), [(0, 1, true), (1, 1, true)], "the second plan, no page is free");
-        same!(
-            short(&world.step()),
-            [(0, 1, true)],
-            "the third plan: sequence 1 is the newest, and finds no page: it waits, and sequence 0 keeps its own"
+            plans,
+            expected,
+            "three plans: in the third sequence 1 is the newest and finds no page, so it waits, and sequence 0 keeps its own"
         );
         same!(world.waiting(), [1], "sequences that wait");
         world.run(100);
-        world.check_end();
-    }
-
-    #[test]
-    fn task_4_m_several_victims_at_once() {
-        let mut world = World::new(Setup { page_size: 1, ..setup(24, 8, 5) });
-        // A long prompt is computed in chunks, while those that came with it take pages.
-        world.submit(&prompt(0, 4), 20);
-        for name in 1..5 {
-            world.submit(&prompt(name, 1), 20);
-        }
-        world.run(200);
-        world.check_end();
-        let preempted: Vec<u64> = (0..5).map(|id| world.counters(id).preemptions).collect();
-        same!(preempted[0], 0, "preemptions of the oldest");
-        assert!(preempted.iter().sum::<u64>() > 0, "none was preempted, in 24 slots for 5 sequences of up to 23 rows");
     }
 
     #[test]
     fn task_4_d_victims_resume_first() {
-        let mut world = World::new(setup(6, 100, 3));
-        for name in 0..5 {
-            world.submit(&prompt(name, 7), 9);
-        }
+        let mut world = arrived(setup(6, 100, 3), &[(7, 9); 5]);
         for _ in 0..3 {
             world.step();
         }
@@ -1628,52 +1356,31 @@ mod checks {
             "sequences that wait, after sequence 2 was preempted: it stands before those that came later"
         );
         world.run(200);
-        world.check_end();
     }
 
     #[test]
     fn task_4_e_evict_before_you_preempt() {
-        let mut world = World::new(with_prefix_cache(setup(6, 100, 3)));
-        world.submit(&prompt(0, 16), 1);
+        let mut world = arrived(with_prefix_cache(setup(6, 100, 3)), &[(16, 1)]);
         world.step();
         same!(world.n_cached(), 4, "pages of the prefix cache, when a sequence of 16 tokens has ended");
         world.submit(&prompt(1, 9), 2);
-        same!(short(&world.plan()), [(1, 9, true)], "the plan: 2 pages are free, 4 can be evicted, 3 are needed");
+        let plan = world.plan();
+        same!(short(&plan), [(1, 9, true)], "the plan: 2 pages are free, 4 can be evicted, 3 are needed");
         let evicted: usize = world.cache_calls().evictions.iter().map(|(_, got)| got).sum();
         same!(evicted, 1, "pages that were evicted: 2 were free, and 3 were needed");
-        let next = world.compute(&[ScheduledChunk { sequence: SequenceId(1), tokens: 9, caught_up: true }]);
+        let next = world.compute(&plan);
         world.settle(&next);
         world.run(10);
         same!(world.counters(1).preemptions, 0, "preemptions, with pages that only the prefix cache owns");
-        world.check_end();
-    }
-
-    #[test]
-    fn task_4_f_none_is_preempted_for_evictable_pages() {
-        let mut world = World::new(with_prefix_cache(setup(7, 100, 3)));
-        world.submit(&prompt(0, 13), 1);
-        world.step();
-        world.submit(&prompt(1, 7), 6);
-        world.submit(&prompt(2, 7), 6);
-        world.run(20);
-        same!(
-            [1, 2].map(|id| world.counters(id).preemptions),
-            [0, 0],
-            "preemptions of two sequences that take 3 pages each, in 7: what an earlier sequence left in the prefix cache can be evicted"
-        );
-        world.check_end();
     }
 
     #[test]
     fn task_4_g_a_resumed_sequence_finds_its_pages() {
-        let mut world = World::new(with_prefix_cache(setup(7, 100, 3)));
-        world.submit(&prompt(0, 8), 12);
-        world.submit(&prompt(1, 5), 9);
-        let mut most = 0;
-        while world.counters(1).preemptions == 0 {
-            most += 1;
-            assert!(most < 30, "sequence 1 was never preempted in 30 steps; {}", world.at());
-            world.step();
+        let mut world = arrived(with_prefix_cache(setup(7, 100, 3)), &[(8, 12), (5, 9)]);
+        for _ in 0..30 {
+            if world.counters(1).preemptions == 0 {
+                world.step();
+            }
         }
         let had = world.tokens(1).len();
         assert!(had > 6, "the example is badly chosen: sequence 1 has {had} tokens");
@@ -1682,147 +1389,104 @@ mod checks {
         assert!(counters.cached_again > 0, "sequence 1 finds nothing of what it had computed; {}", world.at());
         same!(
             counters.computed + counters.cached_again as u64,
-            // All but the newest, and once more those that it had read when it was preempted.
+            // All but the newest, and once more those that it had computed when it was preempted.
             (5 + 9 - 1) + had as u64 - 1,
             "tokens that sequence 1 has computed and found again in the prefix cache: it had {had} when it was preempted, the newest without a row"
         );
-        world.check_end();
-    }
-
-    #[test]
-    fn task_4_h_victims_use_up_no_budget() {
-        let mut world = World::new(setup(6, 3, 3));
-        world.submit(&prompt(0, 8), 8);
-        world.submit(&prompt(1, 7), 8);
-        for _ in 0..40 {
-            if world.alive().is_empty() {
-                break;
-            }
-            world.step();
-        }
-        same!(world.alive(), [0; 0], "sequences that have not ended after 40 steps");
-        world.check_end();
     }
 
     #[test]
     fn task_4_i_when_an_eviction_fails_plan_fails() {
-        same!(
-            until_refused(Call::Evict),
-            Some(("plan", ScheduleError::Cache(Fails::ERROR))),
-            "what refuses, and why, when evict of the prefix cache fails: its error comes out of plan"
-        );
+        check_that_it_is_refused(Call::Evict, "plan");
     }
 
+    /// Pools that are too small for all that run: every sequence ends, and the oldest is never preempted.
     #[test]
-    fn task_4_j_two_that_each_fill_the_pool() {
-        for keeps_prefixes in [false, true] {
-            let mut world = World::new(Setup { keeps_prefixes, ..setup(4, 5, 4) });
-            world.submit(&prompt(0, 6), 11);
-            world.submit(&prompt(1, 6), 11);
-            world.submit(&prompt(2, 16), 1);
-            world.submit(&prompt(3, 1), 16);
-            world.run(200);
-            world.check_end();
+    fn task_4_j_every_sequence_ends_in_too_few_pages() {
+        let slots = Setup { page_size: 1, ..setup(24, 8, 5) };
+        for (setup, requests) in [
+            // Each fills the pool.
+            (setup(4, 5, 4), &[(6, 11), (6, 11), (16, 1), (1, 16)][..]),
+            // A long prompt is computed in chunks, while those that came with it take pages.
+            (slots, &[(4, 20), (1, 20), (1, 20), (1, 20), (1, 20)]),
+            // A victim uses up no budget.
+            (setup(6, 3, 3), &[(8, 8), (7, 8)]),
+            (setup(5, 100, 4), &[(8, 9), (4, 9)]),
+        ] {
+            for setup in [setup, with_prefix_cache(setup)] {
+                let mut world = arrived(setup, requests);
+                world.run(200);
+                same!(world.counters(0).preemptions, 0, "preemptions of the oldest; {}", world.at());
+            }
         }
     }
 
     #[test]
     fn task_4_k_a_victim_can_be_cancelled() {
-        let mut world = World::new(with_prefix_cache(setup(6, 100, 4)));
-        for name in 0..4 {
-            world.submit(&prompt(name, 7), 9);
-        }
+        let mut world = arrived(with_prefix_cache(setup(6, 100, 4)), &[(7, 9); 4]);
         for _ in 0..3 {
             world.step();
         }
         same!(world.waiting(), [2, 3], "sequences that wait: sequence 2 was preempted");
         world.cancel(2);
         world.run(100);
-        world.check_end();
     }
 
     #[test]
     fn task_4_l_a_victim_in_the_middle_of_its_prompt() {
-        // It is preempted before the end of its prompt.
-        let mut world = World::new(with_prefix_cache(Setup { page_size: 2, ..setup(12, 4, 2) }));
-        world.submit(&prompt(0, 3), 18);
+        let mut world = arrived(with_prefix_cache(Setup { page_size: 2, ..setup(12, 4, 2) }), &[(3, 18)]);
         world.step();
         world.submit(&prompt(1, 17), 3);
         world.run(100);
-        world.check_end();
     }
 
     // All tasks
 
-    fn computed(world: &World) -> u64 {
-        (0..).map_while(|id| (id < TINY_LLM.len() as u64).then(|| world.counters(id).computed)).sum()
-    }
-
+    /// A scheduler that admits by the next chunk alone computes 34,136 tokens in the small pool.
     #[test]
-    fn whole_sixteen_requests_take_264_steps() {
-        let useful: usize = TINY_LLM.iter().map(|(tokens, most)| tokens + most - 1).sum();
-        same!(useful, 10_661, "tokens to compute, all but the newest of each sequence");
-        let setup = Setup { page_size: 16, ..setup(1000, 128, 8) };
-        let mut world = World::new(setup);
-        for (name, (tokens, most)) in (0..).zip(TINY_LLM) {
-            world.submit(&prompt(name, tokens), most);
+    fn whole_sixteen_requests_compute_nothing_twice() {
+        for (n_pages, most_steps) in [(1000, 264), (150, 5000)] {
+            let mut world = arrived(Setup { page_size: 16, ..setup(n_pages, 128, 8) }, &TINY_LLM);
+            let steps = world.run(most_steps);
+            assert!(n_pages < 1000 || steps == 264, "{steps} steps for 16 requests, and 264 suffice; {}", world.at());
+            let all: Vec<SequenceCounters> = (0..16).map(|id| world.counters(id)).collect();
+            same!(
+                (all.iter().map(|all| all.computed).sum(), all.iter().map(|all| all.preemptions).sum()),
+                (10_661_u64, 0_u64),
+                "(tokens computed, preemptions) for 16 requests in {n_pages} pages of 16: all tokens but the newest of each"
+            );
         }
-        same!(world.run(2000), 264, "steps for 16 requests, budget 128, 8 running, pages enough");
-        same!(computed(&world), 10_661, "tokens computed, with pages enough");
-    }
-
-    /// A scheduler that admits by the next chunk alone computes 34,136 tokens here.
-    #[test]
-    fn whole_sixteen_requests_in_a_small_pool_compute_nothing_twice() {
-        let setup = Setup { page_size: 16, ..setup(150, 128, 8) };
-        let mut world = World::new(setup);
-        for (name, (tokens, most)) in (0..).zip(TINY_LLM) {
-            world.submit(&prompt(name, tokens), most);
-        }
-        world.run(5000);
-        same!(
-            (computed(&world), (0..16).map(|id| world.counters(id).preemptions).sum::<u64>()),
-            (10_661, 0),
-            "(tokens computed, preemptions) for 16 requests in 150 pages of 16: a sequence is admitted when all of it fits"
-        );
     }
 
     #[test]
     fn whole_many_sequences_run_at_once() {
-        let mut world = World::new(Setup { page_size: 2, ..setup(1000, 400, 300) });
-        for name in 0..310 {
-            world.submit(&prompt(name, 1), 3);
-        }
+        let mut world = arrived(Setup { page_size: 2, ..setup(1000, 400, 300) }, &[(1, 3); 310]);
         same!(world.step().len(), 300, "chunks of the first plan, when 300 sequences may run");
         world.run(10);
-        world.check_end();
     }
 
     #[test]
     fn whole_a_long_prompt_in_one_step() {
         let n = if cfg!(miri) { 300 } else { 70_000 };
-        let mut world = World::new(Setup { page_size: 16, ..setup(5000, 100_000, 2) });
-        world.submit(&(0..n as u32).collect::<Vec<_>>(), 2);
+        let mut world = arrived(Setup { page_size: 16, ..setup(5000, 100_000, 2) }, &[(n, 2)]);
         same!(short(&world.step()), [(0, n, true)], "the plan for a prompt of {n} tokens, budget 100,000");
         world.run(3);
-        world.check_end();
     }
 
     /// Tokens of every size.
     #[test]
     fn whole_tokens_are_not_cut() {
         let mut world = World::new(with_prefix_cache(setup(8, 3, 2)));
-        world.submit(&[u32::MAX, 0, 1 << 16, (1 << 16) - 1, 255, 256, 1 << 31], 3);
-        world.submit(&[u32::MAX, 0, 1 << 16, (1 << 16) - 1, 255, 256, 0], 3);
+        for last in [1 << 31, 0] {
+            world.submit(&[u32::MAX, 0, 1 << 16, (1 << 16) - 1, 255, 256, last], 3);
+        }
         world.run(20);
-        world.check_end();
     }
 
     #[test]
     fn whole_a_scheduler_that_is_dropped_lets_go() {
-        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 12));
-        let limits = StepLimits { tokens: 100, sequences: 4 };
-        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, keeps_nothing(4), limits, &[]));
+        let slab = slab(12);
+        let mut scheduler = scheduler(&slab, keeps_nothing(), 100);
         for name in 0..3 {
             granted("submit of 7 tokens, 4 new", || scheduler.submit(prompt(name, 7), 4));
         }
@@ -1836,10 +1500,7 @@ mod checks {
     fn whole_transcript() {
         let mut transcript = Transcript::default();
         transcript.line("page size 4, 8 pages, budget 8, at most 3 sequences run; + caught up");
-        let slab = made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, 8));
-        let (prefixes, log) = watched(Box::new(made("PrefixCache::new of chapter 11", || PrefixCache::new(4))));
-        let limits = StepLimits { tokens: 8, sequences: 3 };
-        let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
+        let mut world = unchecked(with_prefix_cache(setup(8, 8, 3)), &[]);
         let beginning = prompt(0, 8);
         let sequences = [
             (1, beginning.clone(), 12),
@@ -1848,53 +1509,38 @@ mod checks {
             (4, [&beginning[..], &[7, 8]].concat(), 3),
             (4, prompt(4, 5), 4),
         ];
-        let mut finished = Vec::new();
+        let mut counters = BTreeMap::new();
         for step in 1..60 {
-            let _asking = asking(format!("step {step} of the transcript"));
-            log.take();
-            for (_, tokens, most) in sequences.iter().filter(|(comes, ..)| *comes == step) {
-                let id = granted("submit, in the transcript", || scheduler.submit(tokens.clone(), *most));
+            for (id, (_, tokens, most)) in (0..).zip(&sequences).filter(|(_, (comes, ..))| *comes == step) {
+                let submitted = answer("submit, in the transcript", || world.submit(id, tokens.clone(), *most));
+                let id = granted("submit, in the transcript", || submitted);
                 transcript.line(format!("sequence {id} arrives: {} tokens, wants {most}", tokens.len()));
             }
-            if step == 12 && scheduler.cancel(SequenceId(4)).is_ok() {
+            if step == 12 {
+                answer("cancel, in the transcript", || world.apply(Event::Cancel { name: 4 }));
                 transcript.line("sequence 4 is cancelled");
-                finished.extend(scheduler.take_finished());
             }
-            let running =
-                |scheduler: &Scheduler| scheduler.running().map(|(sequence, _)| sequence.id).collect::<Vec<_>>();
-            let ran = running(&scheduler);
-            let plan = granted("plan, in the transcript", || scheduler.plan());
-            if plan.is_empty() {
+            let scene = answer(&format!("step {step} of the transcript"), || world.apply(Event::Step));
+            let plan = scene.planned.expect("a step has a plan");
+            if plan.chunks.is_empty() {
                 break;
             }
-            let mut line = format!("{step:>2}: {}", in_words(&plan).replace("sequence ", ""));
-            let run_now = running(&scheduler);
-            for id in ran.iter().filter(|id| !run_now.contains(id)) {
+            let sequences = plan.seen.running.iter().chain(&plan.seen.waiting);
+            counters.extend(sequences.map(|sequence| (sequence.id, sequence.counters)));
+            let mut line = format!("{step:>2}: {}", in_words(&plan.chunks).replace("sequence ", ""));
+            let run_now = ids(&plan.seen.running);
+            for id in ids(&scene.before.running).iter().filter(|id| !run_now.contains(id)) {
                 line += &format!("; {id} is preempted");
             }
-            let last = plan.iter().filter(|chunk| chunk.caught_up);
-            let tokens = |id: SequenceId| {
-                let sequence = scheduler.running().find(|(sequence, _)| sequence.id == id);
-                sequence.map_or(Vec::new(), |(sequence, _)| sequence.tokens.clone())
-            };
-            let next: Vec<NextToken> = last
-                .map(|chunk| NextToken { sequence: chunk.sequence, token: next_token(&tokens(chunk.sequence)) })
-                .collect();
-            granted("settle, in the transcript", || scheduler.settle(&next));
-            let ended = scheduler.take_finished();
-            for ended in &ended {
-                line += &format!("; {} finishes", ended.sequence.id);
+            for ended in &scene.ended {
+                line += &format!("; {} finishes", ended.id);
             }
-            finished.extend(ended);
-            let kept = scheduler.prefixes().n_pages();
-            transcript.line(format!("{line:<60}{} free, {kept} cached", slab.borrow().pool().n_free()));
+            let (free, cached) = (scene.after.n_free, scene.after.cached.len());
+            transcript.line(format!("{line:<60}{free} free, {cached} cached"));
         }
-        finished.sort_by_key(|finished| finished.sequence.id);
-        for ended in finished {
-            let SequenceCounters { cached: found, cached_again, computed, preemptions } = ended.sequence.counters;
+        for (id, SequenceCounters { cached, cached_again, computed, preemptions }) in counters {
             transcript.line(format!(
-                "sequence {}: {computed} computed, {found} cached, {cached_again} cached again, preemptions: {preemptions}",
-                ended.sequence.id
+                "sequence {id}: {computed} computed, {cached} cached, {cached_again} cached again, preemptions: {preemptions}"
             ));
         }
         assert_transcript("ch12_schedule", &transcript);
@@ -1917,10 +1563,9 @@ mod checks {
                     to_come -= 1;
                     let tokens = dice.roll(1, slots.min(12));
                     // Many begin alike; a part of them goes on alike.
-                    let fork = dice.roll(0, tokens);
-                    let name = dice.roll(0, 30) as u32;
+                    let (fork, name) = (dice.roll(0, tokens), dice.roll(0, 30));
                     let prompt: Vec<u32> =
-                        (0..tokens).map(|at| if at < fork { at as u32 } else { name + at as u32 }).collect();
+                        (0..tokens).map(|at| (if at < fork { at } else { name + at }) as u32).collect();
                     let most = dice.roll(0, (slots + 3 - tokens).min(14));
                     let needed = (tokens + most).saturating_sub(1).div_ceil(setup.page_size);
                     if most > 0 && needed > setup.n_pages {
@@ -1935,16 +1580,12 @@ mod checks {
                     world.cancel(alive[dice.roll(0, alive.len() - 1)]);
                 }
                 // The oldest computes a token a step, whatever the others do: none waits for longer than all of them take.
-                let most_steps = 60 + left;
-                assert!(
-                    world.steps < most_steps,
-                    "after {most_steps} steps these sequences have not ended: {:?}; {}",
-                    world.alive(),
-                    world.at()
-                );
+                let (most_steps, alive, at) = (60 + left, world.alive(), world.at());
+                let steps = world.steps;
+                assert!(steps < most_steps, "after {most_steps} steps these sequences have not ended: {alive:?}; {at}");
                 world.step();
             }
-            world.check_end();
+            world.run(0);
             limits::alive();
         }
     }
@@ -1962,81 +1603,43 @@ mod checks {
             (vec![first[0], 435, 591, 12, 77, 8, 8, 301], 7),
             ([&first[..], &[12, 77, 44]].concat(), 8),
         ];
-        let sampler = |sequence: usize| {
-            Sampler::new(page_by_page::decode::sampler::Sampling { seed: sequence as u64, ..SAMPLING })
-        };
-        // Alone, without any cache: the logits after each token.
-        let alone: Vec<(Vec<u32>, Vec<Vec<f32>>)> = asked
-            .iter()
-            .enumerate()
-            .map(|(sequence, (prompt, most))| {
-                let (mut tokens, mut said, mut sampler) = (prompt.clone(), Vec::new(), sampler(sequence));
-                for _ in 0..*most {
-                    let logits = storyteller.model.step(&tokens, None).expect("a short sequence fits");
-                    tokens.push(sampler.pick(&logits));
-                    said.push(logits);
-                }
-                (tokens, said)
-            })
-            .collect();
+        let alone: Vec<_> = asked.iter().map(|(prompt, most)| storyteller.alone(prompt, *most)).collect();
         let mut preemptions = 0;
-        for (page_size, n_pages, budget, sequences) in [(3, 8, 5, 3), (2, 11, 64, 4), (5, 5, 3, 4)] {
-            let run = format!("{n_pages} pages of {page_size}, budget {budget}, at most {sequences} running");
+        for (page_size, n_pages, tokens, sequences) in [(3, 8, 5, 3), (2, 11, 64, 4), (5, 5, 3, 4)] {
+            let run = format!("{n_pages} pages of {page_size}, budget {tokens}, at most {sequences} running");
             let slab = made("PageSlab::new of chapter 6", || PageSlab::new(layout, page_size, n_pages));
             let prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(page_size));
             let (prefixes, log) = watched(Box::new(prefixes));
-            let limits = StepLimits { tokens: budget, sequences };
-            let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab, prefixes, limits, &[]));
+            let limits = StepLimits { tokens, sequences };
+            let serving = made("Scheduler::new", || Serving::new(&storyteller.model, &slab, prefixes, limits, &[]));
+            let mut serving = serving;
             for (tokens, most) in &asked {
-                granted(format!("submit, {run}"), || scheduler.submit(tokens.clone(), *most));
+                let submitted = || serving.submit(tokens.clone(), *most, Sampler::new(SAMPLING));
+                let id = granted(format!("submit, {run}"), submitted);
+                serving.keep_logits(id);
             }
-            let mut samplers: Vec<Sampler> = (0..asked.len()).map(sampler).collect();
-            let mut finished = 0;
-            for step in 1.. {
-                assert!(
-                    step < 300,
-                    "after 300 steps {} of {} stories have not ended; {run}",
-                    asked.len() - finished,
-                    asked.len()
-                );
-                let _asking = asking(format!("step {step} of the stories, {run}"));
+            let mut stories = vec![Vec::new(); asked.len()];
+            for number in 1.. {
+                assert!(number < 300, "after 300 steps the stories have not ended: {stories:?}; {run}");
                 log.take();
-                let plan = granted(format!("plan, {run}"), || scheduler.plan());
-                let vocab = storyteller.model.config().vocab_size;
-                let mut batch = Vec::new();
-                for reading in scheduler.inputs() {
-                    let rows = LogitRows::Newest(usize::from(reading.chunk.caught_up));
-                    let chunk =
-                        storyteller.model.chunk_with_room(reading.tokens, CacheRef::Gather(reading.cache), rows);
-                    batch.push(granted(format!("the tokens of sequence {}, {run}", reading.chunk.sequence), || chunk));
-                }
-                let logits = granted(format!("a step of the model, {run}"), || storyteller.model.forward(batch));
-                let last = plan.iter().filter(|chunk| chunk.caught_up);
-                let mut next = Vec::new();
-                for (chunk, row) in last.zip(logits.chunks(vocab)) {
-                    let sequence = chunk.sequence.0 as usize;
-                    let (prompt, said) = (&asked[sequence].0, &alone[sequence].1);
-                    let place = scheduler
-                        .running()
-                        .find(|(running, _)| running.id == chunk.sequence)
-                        .map_or(0, |(running, _)| running.tokens.len() - prompt.len());
+                let step = granted(format!("step {number} of the stories, {run}"), || serving.step());
+                for NextToken { sequence, token } in step.new_tokens {
+                    let (story, alone) = (&mut stories[sequence.0 as usize], &alone[sequence.0 as usize]);
+                    let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     assert!(
-                        said.get(place)
-                            .is_some_and(|alone| alone.iter().zip(row).all(|(a, b)| a.to_bits() == b.to_bits())),
-                        "story {sequence}, new token {place}: the logits are not, bit for bit, those of the story alone; \
-                         step {step}, {run}"
+                        alone.get(story.len()).is_some_and(|(_, row)| bits(row) == bits(&step.logits[&sequence])),
+                        "story {sequence}, new token {}: the logits are not, bit for bit, those of the story alone; \
+                         step {number}, {run}",
+                        story.len()
                     );
-                    next.push(NextToken { sequence: chunk.sequence, token: samplers[sequence].pick(row) });
+                    story.push(token);
                 }
-                granted(format!("settle, {run}"), || scheduler.settle(&next));
-                for ended in scheduler.take_finished() {
-                    let sequence = ended.sequence.id.0 as usize;
+                for ended in step.generated {
+                    let alone: Vec<u32> = alone[ended.sequence.id.0 as usize].iter().map(|(token, _)| *token).collect();
+                    storyteller.assert_same_story(ended.sequence.new_tokens(), &alone);
                     preemptions += ended.sequence.counters.preemptions;
-                    let (n_prompt, whole) = (asked[sequence].0.len(), &alone[sequence].0);
-                    storyteller.assert_same_story(ended.sequence.new_tokens(), &whole[n_prompt..]);
-                    finished += 1;
                 }
-                if finished == asked.len() {
+                if serving.is_done() {
                     break;
                 }
             }

@@ -69,6 +69,17 @@ impl Storyteller {
         model.rows_projected()
     }
 
+    /// The next `n` tokens without any cache, each with the logits that it is sampled from.
+    pub fn alone(&self, prompt: &[u32], n: usize) -> Vec<(u32, Vec<f32>)> {
+        let (mut tokens, mut sampler) = (prompt.to_vec(), Sampler::new(SAMPLING));
+        let next = |_| {
+            let logits = self.model.step(&tokens, None).expect("a short sequence fits");
+            tokens.push(sampler.pick(&logits));
+            (tokens[tokens.len() - 1], logits)
+        };
+        (0..n).map(next).collect()
+    }
+
     /// Compares two stories; says where they part.
     #[track_caller]
     pub fn assert_same_story(&self, found: &[u32], expected: &[u32]) {
