@@ -826,7 +826,7 @@ mod checks {
     use Turn::{Evict, Keep, Look};
 
     #[test]
-    fn task_3_b_the_least_recently_used_leaf_goes_first() {
+    fn task_3_a_the_least_recently_used_leaf_goes_first() {
         for (turns, why) in [
             (
                 &[Keep(&[1]), Keep(&[2]), Keep(&[3]), Keep(&[4]), Look(&[1, 9]), Keep(&[2])][..],

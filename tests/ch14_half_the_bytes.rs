@@ -38,7 +38,7 @@ mod checks {
     use page_by_page::chapters::ch14_half_the_bytes::{
         PackedHeads, decode, encode, encode_rows, packed, token_bytes, words,
     };
-    use page_by_page::decode::sampler::{Sampler, Sampling};
+    use page_by_page::decode::sampler::Sampler;
     use page_by_page::kernels::{Heads, RowFormat, SequenceRows, attend};
     use page_by_page::model::{LogitRows, Model};
     use page_by_page::serving::Serving;
@@ -154,11 +154,18 @@ mod checks {
 
     const HALVES: [RowFormat; 2] = [RowFormat::F16, RowFormat::Bf16];
 
+    /// A head whose numbers these words are, without loss.
+    #[track_caller]
+    fn check_head(format: RowFormat, head: &[f32], words: &[f32]) {
+        same_words(&encoded(format, head), words, &format!("encode({format:?}) of {}", shown(head)));
+        let what = format!("decode({format:?}) of {}, encoded as {}", shown(head), hex(&words[..words.len().min(8)]));
+        same_words(&decoded(format, words, head.len()), head, &what);
+    }
+
     #[test]
     fn task_2_a_head_in_f32_is_as_it_was() {
         let head = [1.5, -0.0, f32::from_bits(0x7FC0_1234), 1e-40, f32::MAX];
-        same_words(&encoded(RowFormat::F32, &head), &head, &format!("encode(F32) of {}", shown(&head)));
-        same_words(&decoded(RowFormat::F32, &head, 5), &head, &format!("decode(F32) of {}", shown(&head)));
+        check_head(RowFormat::F32, &head, &head);
     }
 
     #[test]
@@ -166,10 +173,7 @@ mod checks {
         for (format, expected) in
             [(RowFormat::F16, [0xC000_3C00, 0x0000_3800]), (RowFormat::Bf16, [0xC000_3F80, 0x3F00])]
         {
-            let head = [1.0, -2.0, 0.5];
-            let expected = expected.map(f32::from_bits);
-            same_words(&encoded(format, &head), &expected, &format!("encode({format:?}) of {}", shown(&head)));
-            same!(decoded(format, &expected, 3), head, "decode({format:?}) of the words {}", hex(&expected));
+            check_head(format, &[1.0, -2.0, 0.5], &expected.map(f32::from_bits));
         }
     }
 
@@ -179,13 +183,7 @@ mod checks {
             for head_dim in (1..=40).chain([255, 256, 257, 65_537]) {
                 alive();
                 let head: Vec<f32> = (0..head_dim).map(|i| (i % 251) as f32 - 100.0).collect();
-                let expected = plain::encode(format, &head);
-                same_words(&encoded(format, &head), &expected, &format!("encode({format:?}) of {}", shown(&head)));
-                same!(
-                    decoded(format, &expected, head_dim) == head,
-                    true,
-                    "decode({format:?}) gives the {head_dim} whole numbers that were encoded"
-                );
+                check_head(format, &head, &plain::encode(format, &head));
             }
         }
     }
@@ -269,17 +267,8 @@ mod checks {
                     let mut head = [1.0, 2.0, 3.0];
                     head[place] = nan;
                     let found = decoded(format, &encoded(format, &head), 3);
-                    same!(
-                        found[place].is_nan(),
-                        true,
-                        "whether number {place}, NaN, is NaN still, encoded in {format:?} and decoded"
-                    );
-                    same!(
-                        found.iter().filter(|x| x.is_nan()).count(),
-                        1,
-                        "numbers that are NaN, of {} in {format:?}",
-                        shown(&head)
-                    );
+                    let is_nan: Vec<usize> = (0..3).filter(|at| found[*at].is_nan()).collect();
+                    same!(is_nan, [place], "numbers that are NaN, of {} in {format:?}", shown(&head));
                 }
             }
         }
@@ -293,9 +282,9 @@ mod checks {
         bytes.map(|byte| byte as i8).take(head_dim).collect()
     }
 
-    /// Encodes a head of finite numbers and looks at each byte.
+    /// Encodes a head of finite numbers, looks at each byte, and decodes it.
     #[track_caller]
-    fn check_bytes(head: &[f32]) -> Vec<f32> {
+    fn check_bytes(head: &[f32]) {
         let found = encoded(RowFormat::Int8, head);
         let (scale, what) = (plain::scale(head), format!("encode(Int8) of {}", shown(head)));
         same!(found[0], scale, "{what}: the scale, which is the largest number, whatever its sign, divided by 127");
@@ -314,7 +303,13 @@ mod checks {
         }
         let rest: Vec<u8> = found[1..].iter().flat_map(|word| word.to_bits().to_le_bytes()).skip(head.len()).collect();
         same!(rest, vec![0; rest.len()], "{what}: bytes after the last number");
-        found
+        // No scale is negative, so no zero has a sign.
+        let again = decoded(RowFormat::Int8, &found, head.len());
+        let expected: Vec<f32> = bytes(&found, head.len()).iter().map(|byte| f32::from(*byte) * found[0]).collect();
+        same_numbers(&again, &expected, &format!("decode(Int8) of {}, each its byte times the scale", shown(head)));
+        let kernel = kernel_reads(RowFormat::Int8, &found, head.len());
+        same_numbers(&again, &kernel, &format!("decode(Int8) of {}, against the engine's kernel", shown(head)));
+        same!(again.iter().all(|x| x.is_finite()), true, "whether the numbers of {} are finite again", shown(head));
     }
 
     #[test]
@@ -327,10 +322,34 @@ mod checks {
     }
 
     #[test]
-    fn task_3_the_scale_is_of_the_largest_number_whatever_its_sign() {
-        for head in [[3.0, 1.0, -1.0], [1.0, -3.0, 2.0], [-3.0, -1.0, -2.0], [0.001, 0.0005, -0.0007], [2.0, 2.0, 3e5]]
-        {
-            check_bytes(&head);
+    fn task_3_heads_of_all_sizes() {
+        for head in [
+            // The scale is of the largest number, whatever its sign.
+            &[3.0, 1.0, -1.0][..],
+            &[1.0, -3.0, 2.0],
+            &[-3.0, -1.0, -2.0],
+            &[0.001, 0.0005, -0.0007],
+            &[2.0, 2.0, 3e5],
+            // The largest numbers.
+            &[1e38, -2e38, 3e37, 0.0],
+            &[3e38, 1.0, -3e38, 2.0],
+            // Ties go to the even byte.
+            &[127.0, 0.5, 1.5, 2.5, 3.5, -0.5, -1.5, -2.5, -3.5, 125.5, -125.5, 126.5, -126.5],
+            &[-31.75, 0.125, 0.375, 0.625, -0.125, -0.375],
+            // One division for each number: a scale's reciprocal is rounded, and so is the product.
+            &[889.0, -885.5, 3.5, 10.5],
+        ] {
+            check_bytes(head);
+        }
+        let mut dice = Dice::new(31);
+        for _ in 0..if cfg!(miri) { 5 } else { 500 } {
+            // Halves of scales: each lies between two bytes.
+            let scale = dice.roll(1, 1 << 12) as f32;
+            let head: Vec<f32> = (0..8).map(|_| (dice.roll(0, 253) as f32 - 126.5) * scale).collect();
+            check_bytes(&[&[127.0 * scale], &head[..]].concat());
+        }
+        for head_dim in (1..=70).chain([128, 255, 256, 257, 65_537]).filter(|n| !cfg!(miri) || *n < 300) {
+            check_bytes(&numbers(head_dim, &mut dice));
         }
     }
 
@@ -339,77 +358,23 @@ mod checks {
         for head in [&[0.0; 5][..], &[0.0, -0.0], &[-0.0; 4], &[0.0; 32]] {
             let found = encoded(RowFormat::Int8, head);
             let zeros = vec![0.0; found.len()];
-            let what = format!("encode(Int8) of {}, a head of zeros", shown(head));
-            same_head(RowFormat::Int8, &found, &zeros, &what);
-            same!(
-                decoded(RowFormat::Int8, &zeros, head.len()),
-                vec![0.0; head.len()],
-                "decode(Int8) of a head of zeros"
-            );
+            same_head(RowFormat::Int8, &found, &zeros, &format!("encode(Int8) of {}, a head of zeros", shown(head)));
+            let again = decoded(RowFormat::Int8, &zeros, head.len());
+            same!(again, vec![0.0; head.len()], "decode(Int8) of a head of zeros");
         }
     }
 
     #[test]
     fn task_3_every_byte() {
         let head: Vec<f32> = (-127..=127).map(|byte| byte as f32).collect();
-        let found = check_bytes(&head);
-        same!(found[0], 1.0, "the scale of the numbers from -127 to 127");
-        let again = decoded(RowFormat::Int8, &found, 255);
-        same_numbers(&again, &head, "decode(Int8) of the numbers from -127 to 127, packed");
+        check_bytes(&head);
         for scale in [1.0, 0.37, 2.0 / 127.0, 1e-3, 3.1e30] {
             let mut words = plain::encode(RowFormat::Int8, &head);
             words[0] = scale;
-            let found = decoded(RowFormat::Int8, &words, 255);
-            for (byte, found) in (-127..=127).zip(&found) {
-                same!(*found, byte as f32 * scale, "decode(Int8) of the byte {byte}, scale {scale:?}");
-            }
-            let kernel = kernel_reads(RowFormat::Int8, &words, 255);
-            same_numbers(
-                &found,
-                &kernel,
-                &format!("decode(Int8), scale {scale:?}, against what the engine's kernel reads"),
-            );
-        }
-    }
-
-    /// One division for each number: a scale's reciprocal is rounded, and so is the product.
-    #[test]
-    fn task_3_bytes_are_rounded_once() {
-        check_bytes(&[889.0, -885.5, 3.5, 10.5]);
-        let mut dice = Dice::new(31);
-        for _ in 0..if cfg!(miri) { 5 } else { 500 } {
-            // Halves of scales: each lies between two bytes.
-            let scale = dice.roll(1, 1 << 12) as f32;
-            let head: Vec<f32> = (0..8).map(|_| (dice.roll(0, 253) as f32 - 126.5) * scale).collect();
-            check_bytes(&[&[127.0 * scale], &head[..]].concat());
-        }
-    }
-
-    #[test]
-    fn task_3_ties_go_to_the_even_byte() {
-        check_bytes(&[127.0, 0.5, 1.5, 2.5, 3.5, -0.5, -1.5, -2.5, -3.5, 125.5, -125.5, 126.5, -126.5]);
-        check_bytes(&[-31.75, 0.125, 0.375, 0.625, -0.125, -0.375]);
-    }
-
-    #[test]
-    fn task_3_heads_of_every_length() {
-        let mut dice = Dice::new(3);
-        for head_dim in (1..=70).chain([128, 255, 256, 257, 65_537]) {
-            if cfg!(miri) && head_dim > 300 {
-                continue;
-            }
-            let head = numbers(head_dim, &mut dice);
-            let words = check_bytes(&head);
-            let (found, kernel) =
-                (decoded(RowFormat::Int8, &words, head_dim), kernel_reads(RowFormat::Int8, &words, head_dim));
-            let expected: Vec<f32> = bytes(&words, head_dim).iter().map(|byte| f32::from(*byte) * words[0]).collect();
-            // No scale is negative, so no zero has a sign.
-            same_numbers(
-                &found,
-                &expected,
-                &format!("decode(Int8) of {head_dim} numbers, each its byte times the scale"),
-            );
-            same_numbers(&found, &kernel, &format!("decode(Int8) of {head_dim} numbers, against the engine's kernel"));
+            let (found, kernel) = (decoded(RowFormat::Int8, &words, 255), kernel_reads(RowFormat::Int8, &words, 255));
+            let expected: Vec<f32> = head.iter().map(|byte| byte * scale).collect();
+            same_numbers(&found, &expected, &format!("decode(Int8) of the bytes from -127 to 127, scale {scale:?}"));
+            same_numbers(&found, &kernel, &format!("decode(Int8), scale {scale:?}, against the engine's kernel"));
         }
     }
 
@@ -419,30 +384,9 @@ mod checks {
         let tiny = |n: u32| f32::from_bits(n);
         for largest in [1, 63, 64, 126, 127, 128, 180, 190, 191, 700, 50_000] {
             let head = [tiny(largest), -tiny(largest), tiny(largest / 2), -tiny(largest / 3), 0.0];
-            let found = check_bytes(&head);
-            let (first, second) = (bytes(&found, 5)[0], bytes(&found, 5)[1]);
-            same!(second, -first, "the byte of -x, when x = {:?} has {first}: bytes go from -127 to 127", head[0]);
-            let again = decoded(RowFormat::Int8, &found, 5);
-            same!(
-                again.iter().all(|x| x.is_finite()),
-                true,
-                "whether the numbers of {} are finite again",
-                shown(&head)
-            );
-        }
-    }
-
-    #[test]
-    fn task_3_the_largest_numbers() {
-        for head in [[1e38, -2e38, 3e37, 0.0], [3e38, 1.0, -3e38, 2.0]] {
-            let found = check_bytes(&head);
-            let again = decoded(RowFormat::Int8, &found, 4);
-            same!(
-                again.iter().all(|x| x.is_finite()),
-                true,
-                "whether the numbers of {} are finite again",
-                shown(&head)
-            );
+            check_bytes(&head);
+            let bytes = bytes(&encoded(RowFormat::Int8, &head), 5);
+            same!(bytes[1], -bytes[0], "the byte of -x, where x = {:?}: bytes go from -127 to 127", head[0]);
         }
     }
 
@@ -661,65 +605,47 @@ mod checks {
         for format in PACKED {
             let storyteller = storyteller(format, Attention::Paged);
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
-            let layout = model.kv_layout();
+            let (layout, vocab) = (model.kv_layout(), model.config().vocab_size);
             let expected = granted(format!("a step of the model without a cache, {format:?}"), || {
                 model.chunk(&sequence, None, LogitRows::All).and_then(|chunk| model.forward(vec![chunk]))
             });
-            let slab =
-                |page_size| made("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
-            let check = |found: &[f32], skip: usize, what: &str| {
-                let vocab = model.config().vocab_size;
-                let rows = found.chunks(vocab).zip(expected[skip * vocab..].chunks(vocab));
-                for (row, (found, expected)) in rows.enumerate() {
+            let paged = |page_size: usize| {
+                let slab = made("PageSlab::new", || PageSlab::new(layout, page_size, 200usize.div_ceil(page_size)));
+                made("ForkCache::new", || ForkCache::new(&slab))
+            };
+            let check = |cache: &mut dyn InPlace, chunk: usize, what: &str| {
+                let skip = cache.len();
+                let found = read(model, cache, &sequence[skip..], chunk, what);
+                for (row, (found, expected)) in found.chunks(vocab).zip(expected.chunks(vocab).skip(skip)).enumerate() {
                     assert!(
                         bits(found) == bits(expected),
                         "{what}: the logits after token {} are not, bit for bit, those that {format:?} gives without a cache",
                         skip + row
                     );
                 }
+                let bytes = cache.usage().slots * token_bytes(format, model.config().kv_layout());
+                same!(cache.usage().bytes, bytes, "bytes of {what}");
             };
             for chunk in [n, 37, 1] {
-                let mut caches: Vec<(String, Box<dyn InPlace>)> = vec![
-                    ("the flat cache".into(), Box::new(FlatCache::new(layout))),
-                    ("the contiguous cache".into(), Box::new(ContiguousCache::new(layout, n))),
+                let caches: [(&str, Box<dyn InPlace>); 4] = [
+                    ("the flat cache", Box::new(FlatCache::new(layout))),
+                    ("the contiguous cache", Box::new(ContiguousCache::new(layout, n))),
+                    ("the paged cache, page size 3", Box::new(paged(3))),
+                    ("the paged cache, page size 16", Box::new(paged(16))),
                 ];
-                for page_size in [3, 16] {
-                    let cache = made("PagedCache::new", || PagedCache::new(&slab(page_size)));
-                    caches.push((format!("the paged cache, page size {page_size}"), Box::new(cache)));
-                }
                 for (name, mut cache) in caches {
-                    let what = format!("{name}, {format:?}, {n} tokens in chunks of {chunk}");
-                    let found = read(model, cache.as_mut(), &sequence, chunk, &what);
-                    check(&found, 0, &what);
-                    let bytes = cache.usage().slots * token_bytes(format, model.config().kv_layout());
-                    same!(cache.usage().bytes, bytes, "bytes of {what}");
+                    check(cache.as_mut(), chunk, &format!("{name}, {format:?}, {n} tokens in chunks of {chunk}"));
                 }
             }
             // Both grow after a fork, in pages of their own: the scale is copied with its head.
             let what = format!("a fork at token 40, page size 16, {format:?}");
-            let fork_slab = slab(16);
-            let mut first = made("ForkCache::new", || ForkCache::new(&fork_slab));
+            let mut first = paged(16);
             read(model, &mut first, &sequence[..40], 40, &what);
             let mut second = granted(&what, || first.fork());
             read(model, &mut first, &sequence[50..60], 10, &what);
-            check(&read(model, &mut second, &sequence[40..], 7, &what), 40, &what);
-            granted("rewind(10)", || first.rewind(10));
-            check(
-                &read(model, &mut first, &sequence[40..], 1, &what),
-                40,
-                &format!("the sequence that was forked: {what}"),
-            );
-            // And after a prefix that the prefix cache kept.
-            let what = format!("64 cached tokens, page size 16, {format:?}");
-            let prefix_slab = slab(16);
-            let mut prefixes = made("PrefixCache::new", || PrefixCache::new(16));
-            let mut cache = made("ForkCache::new", || ForkCache::new(&prefix_slab));
-            read(model, &mut cache, &sequence, 37, &what);
-            granted(&what, || cache.insert_into(&mut prefixes, &sequence));
-            drop(cache);
-            let mut cache = granted(&what, || ForkCache::with_prefix(&prefix_slab, &mut prefixes, &sequence));
-            same!(cache.len(), 64, "cached tokens, {what}");
-            check(&read(model, &mut cache, &sequence[64..], 11, &what), 64, &what);
+            check(&mut second, 7, &what);
+            granted("rewind(20)", || first.rewind(20));
+            check(&mut first, 1, &format!("the sequence that was forked: {what}"));
         }
     }
 
@@ -758,34 +684,27 @@ mod checks {
                 (vec![begin[0], 435, 591, 12, 77, 8, 8, 301], 7),
                 ([&begin[..], &[12, 77, 44]].concat(), 8),
             ];
-            let sampler = |number: usize| Sampler::new(Sampling { seed: number as u64, ..SAMPLING });
             let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
             let prefixes = Box::new(made("PrefixCache::new", || PrefixCache::new(3)));
             let limits = StepLimits { tokens: 5, sequences: 3 };
             let mut serving = made("Serving::new", || Serving::new(&storyteller.model, &slab, prefixes, limits, &[]));
-            for (number, (prompt, most)) in asked.iter().enumerate() {
-                granted("submit", || serving.submit(prompt.clone(), *most, sampler(number)));
+            for (prompt, most) in &asked {
+                granted("submit", || serving.submit(prompt.clone(), *most, Sampler::new(SAMPLING)));
             }
-            let mut generated = Vec::new();
+            let mut n_generated = 0;
             for step in 0..300 {
-                let _question = asking(format!("step {step} of the scheduler, {format:?}"));
+                for ended in granted(format!("step {step} of the scheduler, {format:?}"), || serving.step()).generated {
+                    let (prompt, most) = &asked[ended.sequence.id.0 as usize];
+                    let alone: Vec<u32> = storyteller.alone(prompt, *most).iter().map(|(token, _)| *token).collect();
+                    storyteller.assert_same_story(ended.sequence.new_tokens(), &alone);
+                    n_generated += 1;
+                }
                 if serving.is_done() {
                     break;
                 }
-                generated.extend(granted("a step", || serving.step()).generated);
             }
-            same!(generated.len(), 4, "stories generated in {format:?} after 300 steps");
+            same!(n_generated, 4, "stories generated in {format:?} after 300 steps");
             assert!(serving.totals().preemptions > 0, "no request was preempted: the example is badly chosen");
-            for generated in generated {
-                let number = generated.sequence.id.0 as usize;
-                let (prompt, most) = &asked[number];
-                let (mut alone, mut sampler) = (prompt.clone(), sampler(number));
-                for _ in 0..*most {
-                    let logits = granted("a step without a cache", || storyteller.model.step(&alone, None));
-                    alone.push(sampler.pick(&logits));
-                }
-                storyteller.assert_same_story(generated.sequence.new_tokens(), &alone[prompt.len()..]);
-            }
         }
     }
 
