@@ -1,10 +1,10 @@
-//! Chapter 1: a loop that writes text, with a model that remembers nothing.
+//! Chapter 1: a loop that generates tokens, with a model that remembers nothing.
 //!
-//! A language model turns the text so far into one number for each token of its vocabulary,
+//! A language model turns the tokens so far into one number for each token of its vocabulary,
 //! the *logits*: the higher, the likelier the token comes next. Pick one, append it, ask
 //! again: that is the whole loop.
 //!
-//! [`Recompute`] answers every question from scratch. Its rows of work, for a text that grows
+//! [`Recompute`] answers every question from scratch. Its rows of work, for a sequence that grows
 //! from 3 tokens to 6:
 //!
 //! ```text
@@ -29,7 +29,7 @@ pub fn argmax(logits: &[f32]) -> u32 {
 
 /// Continues `prompt`, one token at a time; returns the new tokens.
 ///
-/// Each turn: ask `model` for the logits after the whole text so far, let `pick` choose a
+/// Each turn: ask `model` for the logits after the whole sequence so far, let `pick` choose a
 /// token from them, report it to `on_token`, append it. Stops after `limits.max_new_tokens` new
 /// tokens, or when `pick` chooses one of `limits.end_of_text`, which is neither reported nor
 /// returned. Never asks the model for logits that it will not use.
@@ -46,10 +46,10 @@ pub fn generate(
     pick: &mut dyn FnMut(&[f32]) -> u32,
     on_token: &mut dyn FnMut(u32),
 ) -> Result<Vec<u32>, StepError> {
-    todo!("ch01 task 2: ask, pick, append, until the end of the text or the budget")
+    todo!("ch01 task 2: ask, pick, append, until an end of text or the budget")
 }
 
-/// A model that forgets: every answer computes the whole text again.
+/// A model that forgets: every answer computes the whole sequence again.
 pub struct Recompute<'m> {
     pub(crate) model: &'m Model,
     pub(crate) rows_projected: u64,
@@ -74,6 +74,6 @@ impl LanguageModel for Recompute<'_> {
     ///
     /// `self.model.step(tokens, None)` computes; `None` says that there is no cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-        todo!("ch01 task 3: compute the whole text and count its rows")
+        todo!("ch01 task 3: compute the whole sequence and count its rows")
     }
 }

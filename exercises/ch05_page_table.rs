@@ -81,7 +81,7 @@ impl PageTable {
         todo!("ch05 task 1: what does not fit into the last page needs new ones")
     }
 
-    /// Makes room for `n` more tokens with exactly the pages that they need, behind those
+    /// Makes room for `n` more tokens with exactly the pages that they need, after those
     /// that the table has.
     ///
     /// # Errors
@@ -103,10 +103,10 @@ impl PageTable {
     /// Lets go of all pages, the newest first; the table is then empty and can be used again.
     ///
     /// # Errors
-    /// If one of the pages is not the table's to free, because this is another pool than it
-    /// came from: [`CacheError::ForeignPage`] if the pool has no such page,
+    /// If one of the pages is not the table's to free, because this is not the pool it came
+    /// from: [`CacheError::ForeignPage`] if the pool has no such page,
     /// [`CacheError::DoubleFree`] if it has no owner there. Table and pool are then as they
-    /// were. A pool in which all these pages have owners cannot tell.
+    /// were. A pool in which all these pages have owners cannot refuse.
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
         todo!("ch05 task 3: free every page once and forget the tokens, or change nothing")
     }

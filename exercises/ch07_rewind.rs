@@ -1,8 +1,8 @@
 //! Chapter 7: rewind. The newest tokens are forgotten, in all three caches.
 //!
 //! What was guessed may be wrong: a cache must be able to go back. Nothing is erased. The
-//! length shrinks, pages without a token go back to the pool, and the rows that stay behind
-//! in the slots are *stale*: nobody reads them, and the next tokens are written over them.
+//! length shrinks, pages without a token go back to the pool, and the rows that stay
+//! in the slots are *stale*: they are never read, and the next tokens are written over them.
 //!
 //! ```text
 //!   page size 4, nine tokens in pages 0, 1, 2        filled 4 4 1
@@ -28,7 +28,7 @@ use crate::chapters::ch06_paged::PagedCache;
 /// # Errors
 /// [`CacheError::PastTheStart`] if `n` is more than `len`; both may be any number.
 fn tokens_left(len: usize, n: usize) -> Result<usize, CacheError> {
-    todo!("ch07 task 1: how many are left, if there are so many?")
+    todo!("ch07 task 1: how many are left, if at least n are held?")
 }
 
 impl Rewind for FlatCache {
@@ -40,7 +40,7 @@ impl Rewind for FlatCache {
 }
 
 impl Rewind for ContiguousCache {
-    /// Moves the end of the text back; the slots behind it are free again. No row is touched.
+    /// Moves the end of the sequence back; the slots after it are free again. No row is touched.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch07 task 2: forget the newest tokens of the reservation")
     }
@@ -52,7 +52,7 @@ impl PageTable {
     ///
     /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages
     /// 12 and 5. The cost goes with the pages that are let go, not with the length of the
-    /// text.
+    /// sequence.
     ///
     /// # Errors
     /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held.

@@ -1,4 +1,4 @@
-//! Chapter 9: speculative sampling. A draft token is drawn, and judged such that every text stays as likely as the target
+//! Chapter 9: speculative sampling. A draft token is drawn, and judged such that every output stays as likely as the target
 //! makes it.
 //!
 //! The match rule keeps a guess if the target happens to draw the same token. The sample rule keeps more. The draft model
@@ -38,19 +38,19 @@ impl<'a> SamplingDraftModel<'a> {
 
 impl Drafter for SamplingDraftModel<'_> {
     /// Guesses `k` tokens, one after the other, as the draft model of chapter 8 does; but
-    /// each is drawn ([`draw`]) from the sampler's probabilities after the text and the
-    /// guesses before it, with the sampler's next random number. The draft keeps the
+    /// each is drawn ([`draw`]) from the sampler's probabilities after the given tokens and
+    /// the guesses before it, with the sampler's next random number. The draft keeps the
     /// probabilities that the token was drawn from ([`Draft::push`]). A guess that the model
     /// refuses takes no random number.
     ///
     /// # Errors
     /// [`StepError`] of the model, after some guesses too: there is no half draft.
-    fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
+    fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
         todo!("ch09 task 1: draw k tokens, one after the other, and keep what each was drawn from")
     }
 
-    fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
-        remember(self.model, text)
+    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        remember(self.model, tokens)
     }
 }
 
@@ -71,7 +71,7 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
 /// A drafted token that the draft gave the probability `q` and the target gives `p` is
 /// accepted with probability `min(1, p / q)`: if `uniform()` is below `p / q`. The first that
 /// is rejected is replaced by a token drawn from [`residual`], which ends the new tokens.
-/// Behind a draft that was accepted to its end comes a token drawn from the target's last
+/// After a draft that was accepted to its end comes a token drawn from the target's last
 /// row. So there is one random number for each guess that is looked at, also for one that is
 /// sure to be accepted, and then one for the last token. None of them is rounded: an `f64` is
 /// compared as an `f64`. (`q` is never 0 for a token that was drawn; whether `p / q` is

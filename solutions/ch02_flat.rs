@@ -1,7 +1,7 @@
 //! Chapter 2: a cache of one flat tensor a layer, grown by copying.
 //!
 //! Each layer keeps its keys and its values in two tensors that are exactly as long as the
-//! text. A tensor cannot grow in place, so making room means: take a new one, copy the old
+//! sequence. A tensor cannot grow in place, so making room means: take a new one, copy the old
 //! rows, let the old one go.
 //!
 //! ```text

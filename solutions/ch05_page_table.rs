@@ -84,7 +84,7 @@ impl PageTable {
     // ANCHOR_END: pages_needed
 
     // ANCHOR: grow
-    /// Makes room for `n` more tokens with exactly the pages that they need, behind those
+    /// Makes room for `n` more tokens with exactly the pages that they need, after those
     /// that the table has.
     ///
     /// # Errors
@@ -119,10 +119,10 @@ impl PageTable {
     /// Lets go of all pages, the newest first; the table is then empty and can be used again.
     ///
     /// # Errors
-    /// If one of the pages is not the table's to free, because this is another pool than it
-    /// came from: [`CacheError::ForeignPage`] if the pool has no such page,
+    /// If one of the pages is not the table's to free, because this is not the pool it came
+    /// from: [`CacheError::ForeignPage`] if the pool has no such page,
     /// [`CacheError::DoubleFree`] if it has no owner there. Table and pool are then as they
-    /// were. A pool in which all these pages have owners cannot tell.
+    /// were. A pool in which all these pages have owners cannot refuse.
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
         // ch05 task 3: free every page once and forget the tokens, or change nothing
         all_owned(&self.pages, pool)?;

@@ -5,14 +5,14 @@
 //! would have chosen itself, adds a token of its own, and both models rewind the rest.
 //!
 //! ```text
-//!   text      The king had a
+//!   tokens    The king had a
 //!   draft                     golden   bird   in          3 tokens, 3 passes of the small model
 //!   verify                 a →golden  →bird  →and  →the   1 pass of the target: what follows each of 4 tokens
 //!   accept                    golden   bird   and         2 guesses hold; the third token is the target's own
 //!   rewind                                    ×in         both models forget it
 //! ```
 //!
-//! Three new tokens for one pass of the target, and they are the tokens that it would have written alone.
+//! Three new tokens for one pass of the target, and they are the tokens that it would have generated alone.
 
 use crate::chapters::ch01_recompute::argmax;
 use crate::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
@@ -33,18 +33,18 @@ impl<'a> DraftModel<'a> {
 impl Drafter for DraftModel<'_> {
     // ANCHOR: draft
     /// Guesses `k` tokens, one after the other: each is the likeliest ([`argmax`]) after the
-    /// text and the guesses before it. The draft takes note of it with
-    /// [`Draft::push_certain`], as nothing was drawn.
+    /// given tokens and the guesses before it. The draft takes note of it with
+    /// [`Draft::push_certain`], because nothing was drawn.
     ///
-    /// With `k` 3 the model is asked three times: after the text, after the text and one
-    /// guess, and after the text and two guesses. It has then read the text and the first two
+    /// With `k` 3 the model is asked three times: after the given tokens, after these and
+    /// one guess, and after these and two guesses. It has then read the tokens and the first two
     /// guesses; what follows the third was never asked.
     ///
     /// # Errors
     /// [`StepError`] of the model, after some guesses too: there is no half draft.
-    fn draft(&mut self, text: &[u32], k: usize) -> Result<Draft, StepError> {
+    fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
         // ch08 task 1: guess k tokens, one after the other
-        let mut guess = text.to_vec();
+        let mut guess = tokens.to_vec();
         let mut draft = Draft::default();
         for _ in 0..k {
             let logits = self.model.next_logits(&guess)?;
@@ -56,20 +56,20 @@ impl Drafter for DraftModel<'_> {
     }
     // ANCHOR_END: draft
 
-    fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
-        remember(self.model, text)
+    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        remember(self.model, tokens)
     }
 }
 
 // ANCHOR: verify
-/// What follows the text, and what follows each of the `k` drafted tokens, by one pass of the
+/// What follows `tokens`, and what follows each of the `k` drafted tokens, by one pass of the
 /// target: `k + 1` rows of logits, `[vocab_size]` each.
 ///
 /// # Errors
 /// [`StepError`] of the target, which then remembers what it did before.
-pub fn verify(target: &mut dyn RewindableModel, text: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
-    // ch08 task 1: one pass of the target over the text and the draft
-    let guess = [text, drafted].concat();
+pub fn verify(target: &mut dyn RewindableModel, tokens: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
+    // ch08 task 1: one pass of the target over the tokens and the draft
+    let guess = [tokens, drafted].concat();
     target.last_logits(&guess, drafted.len() + 1)
 }
 // ANCHOR_END: verify
@@ -80,8 +80,8 @@ pub fn verify(target: &mut dyn RewindableModel, text: &[u32], drafted: &[u32]) -
 /// is the last.
 ///
 /// `rows`: one more than `drafted`, from [`verify`]. `pick` is asked once for each token that
-/// is returned, in the order of the text: with it, the target would have written the same
-/// tokens alone.
+/// is returned, in the order of the sequence: with it, the target would have generated the
+/// same tokens alone.
 ///
 /// Drafted `[5, 9, 2]`; `pick` would choose 5, 9, 4, 7 from the rows → `[5, 9, 4]`
 pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(&[f32]) -> u32) -> Vec<u32> {
@@ -99,22 +99,22 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 // ANCHOR_END: accept_matching
 
 // ANCHOR: remember
-/// Makes a model remember exactly `text`: rewinds what goes beyond it, all at once, or reads
-/// what is missing, in one pass that answers nothing. A model that remembers just this text
-/// is asked nothing.
+/// Makes a model remember exactly `tokens`: rewinds what goes beyond them, all at once, or reads
+/// what is missing, in one pass that answers nothing. A model that remembers just these
+/// tokens is asked nothing.
 ///
-/// What the model remembers agrees with `text` as far as both go.
+/// What the model remembers agrees with `tokens` as far as both go.
 ///
 /// # Errors
 /// [`StepError`] of the model, which then remembers what it did before.
-pub fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), StepError> {
+pub fn remember(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), StepError> {
     // ch08 task 3: rewind what is too much, or read what is missing
     let remembered = model.remembered();
-    if remembered > text.len() {
-        model.rewind(remembered - text.len())?;
+    if remembered > tokens.len() {
+        model.rewind(remembered - tokens.len())?;
     }
-    if remembered < text.len() {
-        model.last_logits(text, 0)?;
+    if remembered < tokens.len() {
+        model.last_logits(tokens, 0)?;
     }
     Ok(())
 }
@@ -122,7 +122,7 @@ pub fn remember(model: &mut dyn RewindableModel, text: &[u32]) -> Result<(), Ste
 
 /// A target, a drafter for it, and a rule that judges the drafts.
 pub struct Speculation<'a> {
-    /// The model whose text is wanted.
+    /// The model whose output is wanted.
     pub target: &'a mut dyn RewindableModel,
     /// Who guesses.
     pub drafter: &'a mut dyn Drafter,
@@ -148,65 +148,65 @@ impl Speculation<'_> {
         k: usize,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Vec<u32>, StepError> {
-        let mut text = prompt.to_vec();
+        let mut tokens = prompt.to_vec();
         let full = prompt.len() + limits.max_new_tokens;
-        while text.len() < full {
+        while tokens.len() < full {
             // A step adds one token more than it drafts.
-            let k = k.min(full - text.len() - 1);
-            let new_tokens = self.step(&text, k, limits.end_of_text)?;
+            let k = k.min(full - tokens.len() - 1);
+            let new_tokens = self.step(&tokens, k, limits.end_of_text)?;
             assert!(
                 !new_tokens.is_empty(),
-                "a step gave no new token: the text of {} tokens would never grow",
-                text.len()
+                "a step gave no new token: the sequence of {} tokens would never grow",
+                tokens.len()
             );
             for token in new_tokens {
                 if limits.end_of_text.contains(&token) {
-                    return Ok(text.split_off(prompt.len()));
+                    return Ok(tokens.split_off(prompt.len()));
                 }
                 on_token(token);
-                text.push(token);
+                tokens.push(token);
             }
         }
-        Ok(text.split_off(prompt.len()))
+        Ok(tokens.split_off(prompt.len()))
     }
 
     /// One step: drafts at most `k` tokens, verifies them, returns the new tokens, at least
     /// one. After the first that is in `end_of_text` there are none.
     ///
-    /// When it returns, target and drafter remember the same: the text and all new tokens but
+    /// When it returns, target and drafter remember the same: `tokens` and all new ones but
     /// the newest.
     ///
     /// # Errors
     /// [`StepError`] of a model. Target and drafter then remember no guess, and the same step
     /// may be tried again.
-    pub fn step(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
-        let new_tokens = self.advance(text, k, end_of_text);
+    pub fn step(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
+        let new_tokens = self.advance(tokens, k, end_of_text);
         if new_tokens.is_err() {
-            self.settle(&text[..text.len() - 1])?;
+            self.settle(&tokens[..tokens.len() - 1])?;
         }
         new_tokens
     }
 
     // ANCHOR: advance
     /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens
-    /// after the first that ends the text; settles what both remember. Each is asked once,
+    /// after the first that ends the sequence; settles what both remember. Each is asked once,
     /// also where `k` is 0, and what one of them refuses the step refuses.
-    fn advance(&mut self, text: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
+    fn advance(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         // ch08 task 4: a draft, the target's rows, the new tokens, and what both remember
-        let draft = self.drafter.draft(text, k)?;
-        let rows = verify(self.target, text, &draft.tokens)?;
+        let draft = self.drafter.draft(tokens, k)?;
+        let rows = verify(self.target, tokens, &draft.tokens)?;
         let mut new_tokens = (self.accept)(&draft, &rows);
         if let Some(end) = new_tokens.iter().position(|token| end_of_text.contains(token)) {
             new_tokens.truncate(end + 1);
         }
-        self.settle(&[text, &new_tokens[..new_tokens.len() - 1]].concat())?;
+        self.settle(&[tokens, &new_tokens[..new_tokens.len() - 1]].concat())?;
         Ok(new_tokens)
     }
     // ANCHOR_END: advance
 
-    /// Makes target and drafter, in this order, remember exactly `text`.
-    fn settle(&mut self, text: &[u32]) -> Result<(), StepError> {
-        remember(self.target, text)?;
-        self.drafter.settle(text)
+    /// Makes target and drafter, in this order, remember exactly `tokens`.
+    fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
+        remember(self.target, tokens)?;
+        self.drafter.settle(tokens)
     }
 }
