@@ -53,9 +53,6 @@ impl<'t> Detokenizer<'t> {
     }
 
     /// Takes one token. Returns what can be sent now, perhaps nothing, and whether a stop string follows it.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Refused`].
     pub fn push(&mut self, id: u32, likely: Option<Likely>) -> Result<(Piece, bool), TokenizerError> {
         self.n_tokens += 1;
         self.tokens.push_back(Token { id, offset: self.chars, likely });
@@ -66,9 +63,6 @@ impl<'t> Detokenizer<'t> {
     }
 
     /// Ends the sequence. Returns what was held back, up to a stop string if there is one after all, and whether there is.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Refused`].
     pub fn finish(&mut self) -> Result<(Piece, bool), TokenizerError> {
         self.stream.finish()?;
         if let Some(end) = self.find_stop() {

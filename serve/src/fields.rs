@@ -3,6 +3,7 @@
 //! As in the protocol, a field that is `null` counts as missing. Unknown fields are ignored: clients send many.
 
 use axum::http::StatusCode;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
@@ -16,7 +17,7 @@ impl Fields {
     ///
     /// # Errors
     /// [`Refusal`], if it is not a JSON object.
-    pub fn read(body: &[u8]) -> Result<Self, Refusal> {
+    pub fn new(body: &[u8]) -> Result<Self, Refusal> {
         let refused = |problem: String| Err(Refusal::new(StatusCode::BAD_REQUEST, Some("invalid_json"), problem));
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Fields(fields)),
@@ -44,18 +45,17 @@ impl Fields {
         read(value).map(Some).ok_or_else(|| wrong(name, value, expected))
     }
 
+    /// A field of this type.
+    pub fn read_as<T: DeserializeOwned>(&self, name: &'static str, expected: &str) -> Result<Option<T>, Refusal> {
+        self.take(name, expected, |value| T::deserialize(value).ok())
+    }
+
     /// True or false; missing is false.
-    ///
-    /// # Errors
-    /// As [`take`](Self::take).
     pub fn flag(&self, name: &'static str) -> Result<bool, Refusal> {
-        Ok(self.take(name, "true or false", Value::as_bool)?.unwrap_or(false))
+        Ok(self.read_as(name, "true or false")?.unwrap_or(false))
     }
 
     /// A whole number from `least` to `most`.
-    ///
-    /// # Errors
-    /// As [`take`](Self::take).
     pub fn whole(&self, name: &'static str, least: u64, most: u64) -> Result<Option<usize>, Refusal> {
         let expected = match most {
             u64::MAX => format!("a whole number, {least} or more"),
@@ -68,17 +68,11 @@ impl Fields {
     }
 
     /// Any number.
-    ///
-    /// # Errors
-    /// As [`take`](Self::take).
     pub fn number(&self, name: &'static str) -> Result<Option<f32>, Refusal> {
         self.take(name, "a number that 32 bits can hold", |value| single(value.as_f64()?))
     }
 
     /// Refuses a field that asks for something unsupported. `is_harmless`: values that ask for nothing.
-    ///
-    /// # Errors
-    /// [`Refusal`], with the field's name.
     pub fn refuse(&self, name: &'static str, is_harmless: impl FnOnce(&Value) -> bool) -> Result<(), Refusal> {
         match self.get(name) {
             Some(value) if !is_harmless(value) => {

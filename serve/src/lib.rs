@@ -7,28 +7,28 @@
 //! ```
 //!
 //! The engine's thread alone touches the memory, so nothing in it is locked and nothing can be seen half changed. Clients are
-//! many and slow; they live on two threads of [tokio](https://tokio.rs) and reach the engine through channels ([`messages`]). A
+//! many and slow; they live on two threads of [tokio](https://tokio.rs) and reach the engine through channels (`messages.rs`). A
 //! client that goes away drops its end of a channel, and the engine cancels its sequences before the next step.
 //!
-//! In a browser, `/` shows the pages while all this goes on: [`page`], [`views`].
+//! In a browser, `/` shows the pages while all this goes on (`page.rs`, `views.rs`).
 //!
 //! `cargo run --release --features solution,serve -- serve` runs it. It is compiled with the feature `serve` only.
 
 pub mod access;
-pub mod answer;
+mod answer;
 pub mod connections;
-pub mod detokenizer;
-pub mod engine;
-pub mod fields;
-pub mod http;
-pub mod messages;
-pub mod metrics;
-pub mod page;
-pub mod protocol;
-pub mod refusal;
-pub mod stops;
+mod detokenizer;
+mod engine;
+mod fields;
+mod http;
+mod messages;
+mod metrics;
+mod page;
+mod protocol;
+mod refusal;
+mod stops;
 pub mod template;
-pub mod views;
+mod views;
 
 use std::any::Any;
 use std::io;

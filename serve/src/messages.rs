@@ -24,7 +24,6 @@ pub enum Command {
     Submit(NewRequest),
     /// Cancel a sequence, whichever client asked for it.
     Cancel {
-        /// Its id.
         sequence: SequenceId,
         /// Receives whether there is such a sequence.
         is_known: oneshot::Sender<bool>,
@@ -74,21 +73,9 @@ pub struct NewSequence {
 #[derive(Debug)]
 pub enum Event {
     /// A sequence has new output.
-    Piece {
-        /// Which sequence.
-        index: usize,
-        /// Its new output.
-        piece: Piece,
-    },
-    /// A sequence is finished.
-    Finished {
-        /// Which sequence.
-        index: usize,
-        /// The last of its output.
-        piece: Piece,
-        /// Why it ended, and what it cost.
-        end: Finished,
-    },
+    Piece { index: usize, piece: Piece },
+    /// A sequence is finished: the last of its output, why it ended, and what it cost.
+    Finished { index: usize, piece: Piece, end: Finished },
     /// None of the sequences goes on.
     Failed(Refusal),
 }

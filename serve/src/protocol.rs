@@ -3,6 +3,7 @@
 //! Unknown fields are ignored. A known field with a value that makes no sense is refused by name, and so is one that asks for
 //! what this server does not do: an output that looks right and is not would be worse.
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::fields::{Fields, wrong};
@@ -47,7 +48,8 @@ pub struct GenerationOptions {
 }
 
 /// The prompt of a completion.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
 pub enum Prompt {
     /// Characters.
     Text(String),
@@ -79,11 +81,8 @@ pub struct Chat {
 
 impl Completion {
     /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
-        let fields = Fields::read(body)?;
+        let fields = Fields::new(body)?;
         let prompts = prompts(&fields)?;
         let logprobs = fields.whole("logprobs", 0, MOST_LOGPROBS)?;
         let echo = fields.flag("echo")?;
@@ -96,11 +95,8 @@ impl Completion {
 
 impl Chat {
     /// Reads the body of a request. `defaults`: the model's own sampling, where the request leaves it open.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub fn read(body: &[u8], defaults: SamplingDefaults) -> Result<Self, Refusal> {
-        let fields = Fields::read(body)?;
+        let fields = Fields::new(body)?;
         let messages = messages(&fields)?;
         let top = fields.whole("top_logprobs", 0, MOST_LOGPROBS)?;
         let logprobs = fields.flag("logprobs")?;
@@ -109,7 +105,7 @@ impl Chat {
         }
         fields.refuse("audio", |_| false)?;
         let expected = "an object with variables for the chat template";
-        let for_template = fields.take("chat_template_kwargs", expected, |value| value.as_object().cloned())?;
+        let for_template: Option<_> = fields.read_as("chat_template_kwargs", expected)?;
         // The newer name counts.
         let newer = fields.whole("max_completion_tokens", 1, u64::MAX)?;
         let max_tokens = newer.or(fields.whole("max_tokens", 1, u64::MAX)?);
@@ -155,7 +151,7 @@ fn options(
 ) -> Result<GenerationOptions, Refusal> {
     UNSUPPORTED.into_iter().try_for_each(|(name, is_harmless)| fields.refuse(name, is_harmless))?;
     let stream = fields.flag("stream")?;
-    let options = fields.take("stream_options", "an object", |value| value.as_object().cloned())?;
+    let options: Option<Map<_, _>> = fields.read_as("stream_options", "an object")?;
     if options.is_some() && !stream {
         let message = "stream_options is for a request with stream: true; leave it out, or add that";
         return Err(Refusal::of_field("stream_options", message));
@@ -166,7 +162,7 @@ fn options(
         Some(value) => return Err(wrong("stream_options", value, "true or false as its include_usage")),
     };
     Ok(GenerationOptions {
-        model: fields.take("model", "the name of a model", |value| value.as_str().map(String::from))?,
+        model: fields.read_as("model", "the name of a model")?,
         n: fields.whole("n", 1, MOST_CHOICES)?.unwrap_or(1),
         max_tokens,
         sampling: sampling(fields, defaults)?,
@@ -206,12 +202,17 @@ fn any_seed() -> u64 {
 }
 
 fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Stop {
+        One(String),
+        Several(Vec<String>),
+    }
     let expected = format!("a string, or at most {MOST_STOPS} of them, each of 1 to {MOST_STOP_BYTES} bytes");
     let stops = fields.take("stop", &expected, |value| {
-        let stops = match value {
-            Value::String(stop) => vec![stop.clone()],
-            Value::Array(stops) => stops.iter().map(|stop| stop.as_str().map(String::from)).collect::<Option<_>>()?,
-            _ => return None,
+        let stops = match Stop::deserialize(value).ok()? {
+            Stop::One(stop) => vec![stop],
+            Stop::Several(stops) => stops,
         };
         let fit = stops.len() <= MOST_STOPS && stops.iter().all(|stop| (1..=MOST_STOP_BYTES).contains(&stop.len()));
         fit.then_some(stops)
@@ -222,7 +223,7 @@ fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
 fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
     let expected = format!("a list of at most {MOST_STOP_IDS} token ids");
     let stop_token_ids = fields.take("stop_token_ids", &expected, |value| {
-        token_ids(value.as_array()?).filter(|ids| ids.len() <= MOST_STOP_IDS)
+        Vec::deserialize(value).ok().filter(|ids: &Vec<u32>| ids.len() <= MOST_STOP_IDS)
     })?;
     Ok(StopRules {
         stop_token_ids: stop_token_ids.unwrap_or_default(),
@@ -231,24 +232,20 @@ fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
     })
 }
 
-fn token_ids(list: &[Value]) -> Option<Vec<u32>> {
-    list.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
-}
-
 fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
-    let one = |value: &Value| match value {
-        Value::String(text) => Some(Prompt::Text(text.clone())),
-        Value::Array(ids) => Some(Prompt::Tokens(token_ids(ids)?)),
-        _ => None,
-    };
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Prompts {
+        // Before the lists, so that a list of numbers is one prompt.
+        One(Prompt),
+        Several(Vec<Prompt>),
+    }
     let expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
-    let prompts = fields.take("prompt", expected, |value| match value {
-        Value::Array(list) if list.is_empty() => Some(Vec::new()),
-        Value::Array(list) if list[0].is_number() => Some(vec![Prompt::Tokens(token_ids(list)?)]),
-        Value::Array(list) => list.iter().map(one).collect(),
-        one_text => Some(vec![one(one_text)?]),
-    })?;
-    let prompts = prompts.unwrap_or_default();
+    let prompts = match fields.read_as("prompt", expected)? {
+        Some(Prompts::One(prompt)) => vec![prompt],
+        Some(Prompts::Several(prompts)) => prompts,
+        None => Vec::new(),
+    };
     let is_empty = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => text.is_empty(),
         Prompt::Tokens(tokens) => tokens.is_empty(),
@@ -263,7 +260,7 @@ fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
 /// The messages as the template reads them, with all their other fields.
 fn messages(fields: &Fields) -> Result<Vec<Value>, Refusal> {
     let expected = "a list of messages, such as [{\"role\": \"user\", \"content\": \"…\"}]";
-    let messages = fields.take("messages", expected, |value| value.as_array().cloned())?.unwrap_or_default();
+    let messages: Vec<Value> = fields.read_as("messages", expected)?.unwrap_or_default();
     if messages.is_empty() {
         return Err(Refusal::of_field("messages", format!("messages is missing or empty, expected {expected}")));
     }
@@ -300,20 +297,26 @@ mod tests {
 
     const MODEL: SamplingDefaults = SamplingDefaults { temperature: Some(0.8), top_k: None, top_p: Some(0.95) };
 
-    fn completion(body: Value) -> Result<Completion, Refusal> {
-        Completion::read(body.to_string().as_bytes(), MODEL)
+    /// Reads a completion with these fields, and a prompt if they have none.
+    fn completion(mut fields: Value) -> Result<Completion, Refusal> {
+        fields.as_object_mut().unwrap().entry("prompt").or_insert("a".into());
+        Completion::read(fields.to_string().as_bytes(), MODEL)
     }
 
-    fn chat(mut body: Value) -> Result<Chat, Refusal> {
-        if body["messages"].is_null() {
-            body["messages"] = json!([{ "role": "user", "content": "hello" }]);
-        }
-        Chat::read(body.to_string().as_bytes(), MODEL)
+    /// Reads a chat with these fields, and a message if they have none.
+    fn chat(mut fields: Value) -> Result<Chat, Refusal> {
+        fields.as_object_mut().unwrap().entry("messages").or_insert(json!([{ "role": "user", "content": "hello" }]));
+        Chat::read(fields.to_string().as_bytes(), MODEL)
     }
 
-    fn with(mut field: Value) -> Value {
-        field["prompt"] = "a".into();
-        field
+    /// Checks that fields are refused with this message, by the name of the last of them.
+    #[track_caller]
+    fn is_refused<T>(read: fn(Value) -> Result<T, Refusal>, fields: &Value, says: &str) {
+        let refusal = read(fields.clone()).err().unwrap_or_else(|| panic!("{fields} is accepted"));
+        assert!(refusal.message.starts_with(says), "{fields}: {}", refusal.message);
+        assert!(refusal.message.len() < 600, "{}", refusal.message.len());
+        let name = fields.as_object().unwrap().keys().next_back().map(String::as_str);
+        assert_eq!((refusal.param, refusal.status.as_u16()), (name, 400), "{fields}");
     }
 
     #[test]
@@ -328,33 +331,25 @@ mod tests {
         ] {
             assert_eq!(completion(json!({ "prompt": prompt })).unwrap().prompts, expected, "{prompt}");
         }
-        for (prompt, says) in [
-            (json!(null), "the prompt is missing or empty"),
-            (json!(""), "the prompt is missing or empty"),
-            (json!([]), "the prompt is missing or empty"),
-            (json!(["a", ""]), "the prompt is missing or empty"),
-            (json!([[]]), "the prompt is missing or empty"),
-            (json!(3), "prompt is 3, expected a string"),
-            (json!([1, "a"]), "prompt is [1,\"a\"], expected"),
-            (json!([1, -1]), "prompt is [1,-1], expected"),
-            (json!([4294967296_u64]), "prompt is [4294967296], expected"),
-            (json!({ "a": 1 }), "prompt is {\"a\":1}, expected"),
-        ] {
-            let refusal = completion(json!({ "prompt": prompt })).unwrap_err();
-            assert!(refusal.message.starts_with(says), "{prompt}: {}", refusal.message);
-            assert_eq!((refusal.param, refusal.status.as_u16()), (Some("prompt"), 400));
-        }
+    }
+
+    #[test]
+    fn a_message_is_a_role_and_its_text() {
+        let content = |content: Value| chat(json!({ "messages": [{ "role": "assistant", "content": content }] }));
+        let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+        assert_eq!(content(parts).unwrap().messages[0]["content"], "ab");
+        assert_eq!(content(json!(null)).unwrap().messages[0]["content"], "");
     }
 
     #[test]
     fn what_is_left_out_is_as_the_model_and_the_protocol_say() {
-        let options = completion(with(json!({ "seed": 7 }))).unwrap().options;
+        let options = completion(json!({ "seed": 7 })).unwrap().options;
         assert_eq!((options.n, options.max_tokens, &options.stop_rules), (1, None, &StopRules::default()));
         assert_eq!(options.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
         assert_eq!((options.stream, options.logprobs, options.stops.len()), (false, None, 0));
         let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
         assert_eq!(
-            completion(with(nulls)).unwrap().options,
+            completion(nulls).unwrap().options,
             options,
             "null counts as missing, and unknown fields are ignored"
         );
@@ -370,7 +365,7 @@ mod tests {
             "stop": ["x", "yz"], "stream": true, "stream_options": { "include_usage": true }, "logprobs": 5,
             "return_token_ids": true, "best_of": 3, "stop_token_ids": [7, 9], "ignore_eos": true, "min_tokens": 0,
         });
-        let options = completion(with(all)).unwrap().options;
+        let options = completion(all).unwrap().options;
         let expected = GenerationOptions {
             model: Some("m".into()),
             n: 3,
@@ -384,7 +379,7 @@ mod tests {
             return_token_ids: true,
         };
         assert_eq!(options, expected);
-        assert_eq!(completion(with(json!({ "stop": "x", "top_k": -1 }))).unwrap().options.stops, ["x"]);
+        assert_eq!(completion(json!({ "stop": "x", "top_k": -1 })).unwrap().options.stops, ["x"]);
         let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2 });
         let options = chat(asked).unwrap().options;
         assert_eq!((options.max_tokens, options.logprobs), (Some(7), Some(2)));
@@ -392,29 +387,8 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_a_role_and_its_text() {
-        let content = |content: Value| chat(json!({ "messages": [{ "role": "assistant", "content": content }] }));
-        let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
-        assert_eq!(content(parts).unwrap().messages[0]["content"], "ab");
-        assert_eq!(content(json!(null)).unwrap().messages[0]["content"], "");
-        let image = json!([{ "type": "image_url", "image_url": { "url": "x" } }]);
-        for (messages, says) in [
-            (json!([{ "role": "user", "content": image }]), "messages[0]: only parts of type \"text\""),
-            (json!([{ "role": "user", "content": "a" }, { "content": "b" }]), "messages[1]: it has no role"),
-            (json!([{ "role": "user" }]), "messages[0]: its content is not a string"),
-            (json!([7]), "messages[0]: it has no role"),
-            (json!([]), "messages is missing or empty"),
-            (json!("hello"), "messages is \"hello\", expected a list"),
-        ] {
-            let refusal = chat(json!({ "messages": messages })).unwrap_err();
-            assert!(refusal.message.starts_with(says), "{messages}: {}", refusal.message);
-            assert_eq!(refusal.param, Some("messages"));
-        }
-    }
-
-    #[test]
     fn what_makes_no_sense_is_refused_by_name() {
-        for (field, says) in [
+        for (fields, says) in [
             (json!({ "n": 0 }), "n is 0, expected a whole number from 1 to 128"),
             (json!({ "n": 129 }), "n is 129, expected a whole number from 1 to 128"),
             (json!({ "n": "2" }), "n is \"2\", expected a whole number"),
@@ -448,35 +422,45 @@ mod tests {
             (json!({ "logit_bias": { "3": 1 } }), "logit_bias is {\"3\":1}, which"),
             (json!({ "response_format": { "type": "json_object" } }), "response_format is {\"type\""),
         ] {
-            let name: &str = field.as_object().unwrap().keys().next_back().unwrap();
-            let of_completion = completion(with(field.clone())).unwrap_err();
-            assert!(of_completion.message.starts_with(says), "{field}: {}", of_completion.message);
-            assert_eq!((of_completion.param, of_completion.status.as_u16()), (Some(name), 400));
-            assert!(of_completion.message.len() < 600, "{}", of_completion.message.len());
-            let of_chat = chat(field).unwrap_err();
-            assert_eq!((of_chat.param, of_chat.status), (of_completion.param, of_completion.status));
+            is_refused(completion, &fields, says);
+            is_refused(chat, &fields, says);
         }
-        let harmless = json!({
-            "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1, "min_p": 0, "logit_bias": {},
-            "response_format": { "type": "text" }, "best_of": 1, "suffix": "", "tools": [], "user": "me",
-        });
-        assert!(completion(with(harmless)).is_ok());
-        for (field, says) in [
+        for (fields, says) in [
+            (json!({ "prompt": null }), "the prompt is missing or empty"),
+            (json!({ "prompt": "" }), "the prompt is missing or empty"),
+            (json!({ "prompt": [] }), "the prompt is missing or empty"),
+            (json!({ "prompt": ["a", ""] }), "the prompt is missing or empty"),
+            (json!({ "prompt": [[]] }), "the prompt is missing or empty"),
+            (json!({ "prompt": 3 }), "prompt is 3, expected a string"),
+            (json!({ "prompt": [1, "a"] }), "prompt is [1,\"a\"], expected"),
+            (json!({ "prompt": [1, -1] }), "prompt is [1,-1], expected"),
+            (json!({ "prompt": [4294967296_u64] }), "prompt is [4294967296], expected"),
+            (json!({ "prompt": { "a": 1 } }), "prompt is {\"a\":1}, expected"),
             (json!({ "suffix": "b" }), "suffix is \"b\", which"),
             (json!({ "best_of": 2 }), "best_of is 2, which"),
             (json!({ "logprobs": 21 }), "logprobs is 21, expected a whole number from 0 to 20"),
             (json!({ "logprobs": true }), "logprobs is true, expected a whole number"),
         ] {
-            assert!(completion(with(field)).unwrap_err().message.starts_with(says));
+            is_refused(completion, &fields, says);
         }
-        for (field, says) in [
+        let image = json!({ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] });
+        for (fields, says) in [
+            (json!({ "messages": [image] }), "messages[0]: only parts of type \"text\""),
+            (
+                json!({ "messages": [{ "role": "user", "content": "a" }, { "content": "b" }] }),
+                "messages[1]: it has no role",
+            ),
+            (json!({ "messages": [{ "role": "user" }] }), "messages[0]: its content is not a string"),
+            (json!({ "messages": [7] }), "messages[0]: it has no role"),
+            (json!({ "messages": [] }), "messages is missing or empty"),
+            (json!({ "messages": "hello" }), "messages is \"hello\", expected a list"),
             (json!({ "tools": [{}] }), "tools is [{}], which"),
             (json!({ "logprobs": 1 }), "logprobs is 1, expected true or false"),
             (json!({ "top_logprobs": 1 }), "top_logprobs is for a request with logprobs: true"),
             (json!({ "max_tokens": 0 }), "max_tokens is 0, expected a whole number, 1 or more"),
             (json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs is 1, expected an object"),
         ] {
-            assert!(chat(field).unwrap_err().message.starts_with(says));
+            is_refused(chat, &fields, says);
         }
         for (body, says) in
             [("{\"prompt\": ", "the body is not JSON: EOF"), ("[1]", "the body is JSON, but not an object")]
@@ -486,5 +470,14 @@ mod tests {
         }
         let deep = "[".repeat(100_000);
         assert!(Completion::read(deep.as_bytes(), MODEL).is_err(), "and not by a stack that overflows");
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_accepted() {
+        let harmless = json!({
+            "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1, "min_p": 0, "logit_bias": {},
+            "response_format": { "type": "text" }, "best_of": 1, "suffix": "", "tools": [], "user": "me",
+        });
+        assert!(completion(harmless).is_ok());
     }
 }

@@ -94,36 +94,18 @@ impl ChatTemplate {
         context.extend(more.clone());
         context.insert("messages".into(), messages.into());
         context.insert("add_generation_prompt".into(), true.into());
+        // Its pages are zeroed when they are written to, so that a short text costs little.
+        let mut text = vec![0; MOST_TEXT];
+        let mut rest = &mut text[..];
         let template = self.environment.get_template(NAME);
-        let mut text = Bounded::default();
-        let rendered = template.and_then(|template| template.render_captured_to(Serde(context), &mut text).map(drop));
-        if text.is_full {
-            return Err(TemplateError::Refused(format!("it writes more than {MOST_TEXT} bytes")));
-        }
-        rendered.map_err(|error| TemplateError::Refused(said(&error)))?;
-        String::from_utf8(text.bytes).map_err(|error| TemplateError::Refused(error.to_string()))
-    }
-}
-
-/// What a template has written, up to [`MOST_TEXT`] bytes.
-#[derive(Default)]
-struct Bounded {
-    bytes: Vec<u8>,
-    is_full: bool,
-}
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.is_full |= self.bytes.len() + bytes.len() > MOST_TEXT;
-        if self.is_full {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        let rendered = template.and_then(|template| template.render_captured_to(Serde(context), &mut rest).map(drop));
+        let left = rest.len();
+        text.truncate(MOST_TEXT - left);
+        rendered.map_err(|error| match left {
+            0 => TemplateError::Refused(format!("it writes more than {MOST_TEXT} bytes")),
+            _ => TemplateError::Refused(said(&error)),
+        })?;
+        String::from_utf8(text).map_err(|error| TemplateError::Refused(error.to_string()))
     }
 }
 

@@ -47,9 +47,6 @@ impl Watchers {
     }
 
     /// Refuses a server's page and views where there are no places at all.
-    ///
-    /// # Errors
-    /// [`Refusal`]: 404.
     pub fn check(&self) -> Result<(), Refusal> {
         if self.all > 0 {
             return Ok(());
