@@ -176,7 +176,9 @@ impl<'m> Engine<'m> {
     fn begin_arrived(&mut self) -> Result<(), EngineError> {
         let Some(tier) = &mut self.tier else { return Ok(()) };
         for ticket in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {
-            if let Some((_, request)) = self.held.pop_front_if(|held| held.0 == ticket) {
+            if self.held.front().is_some_and(|held| held.0 == ticket)
+                && let Some((_, request)) = self.held.pop_front()
+            {
                 self.begin(request)?;
             }
         }

@@ -89,20 +89,16 @@ pub fn router(shared: Arc<Shared>) -> Router {
     Router::new().route("/health", get(health)).merge(page).merge(guarded).with_state(shared)
 }
 
-async fn check(State(shared): Shares, request: Request<Body>, next: Next) -> Response<Body> {
-    match shared.settings.access.check(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
-    }
+async fn check(State(shared): Shares, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+    shared.settings.access.check(request.uri(), request.headers())?;
+    Ok(next.run(request).await)
 }
 
 /// The page itself shows nothing without the key, and asks for it.
-async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -> Response<Body> {
-    let checked = shared.settings.access.check_name(request.uri(), request.headers());
-    match checked.and_then(|()| shared.watchers.check()) {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
-    }
+async fn check_page(State(shared): Shares, request: Request<Body>, next: Next) -> Result<Response<Body>, Refusal> {
+    shared.settings.access.check_name(request.uri(), request.headers())?;
+    shared.watchers.check()?;
+    Ok(next.run(request).await)
 }
 
 async fn nothing_here(uri: Uri) -> Refusal {

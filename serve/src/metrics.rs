@@ -9,7 +9,6 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -39,20 +38,8 @@ const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
 type Share = Gauge<f64, AtomicU64>;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
-    finished_reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct State {
-    state: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct What {
-    what: &'static str,
-}
+/// A name and a value.
+type Label = [(&'static str, &'static str); 1];
 
 /// The pages of the pool by what they are used for. Together they are the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +61,7 @@ pub struct Metrics {
     /// Sequences that wait.
     pub waiting: Gauge,
     usage: Share,
-    pages: Family<State, Gauge>,
+    pages: Family<Label, Gauge>,
     /// Prompt tokens that were looked up in the prefix cache.
     pub prefix_queries: Counter,
     /// Of these, tokens that the prefix cache held.
@@ -93,11 +80,11 @@ pub struct Metrics {
     pub rows_projected: Counter,
     /// Of these, tokens whose rows were lost to a preemption.
     pub recomputed: Counter,
-    finished: Family<Reason, Counter>,
+    finished: Family<Label, Counter>,
     first_token: Histogram,
     inter_token: Histogram,
     request: Histogram,
-    page_file: Family<What, Counter>,
+    page_file: Family<Label, Counter>,
     page_file_failed: Gauge,
 }
 
@@ -138,15 +125,15 @@ impl Metrics {
             all.register("page_by_page:page_file_failed", failed, metrics.page_file_failed.clone());
         }
         // A reason that has not occurred is shown as 0.
-        for finished_reason in REASONS {
-            drop(metrics.finished.get_or_create(&Reason { finished_reason }));
+        for reason in REASONS {
+            drop(metrics.finished.get_or_create(&[("finished_reason", reason)]));
         }
         Metrics { registry: all, ..metrics }
     }
 
     /// A sequence has ended, with `stop`, `length`, `abort` or `error`, so long after its request arrived.
-    pub fn end(&self, finished_reason: &'static str, after: Duration) {
-        self.finished.get_or_create(&Reason { finished_reason }).inc();
+    pub fn end(&self, reason: &'static str, after: Duration) {
+        self.finished.get_or_create(&[("finished_reason", reason)]).inc();
         self.request.observe(after.as_secs_f64());
     }
 
@@ -164,14 +151,14 @@ impl Metrics {
     pub fn set_pages(&self, PagesNow { free, cached, used }: PagesNow) {
         self.usage.set(used as f64 / (free + cached + used).max(1) as f64);
         for (state, pages) in [("free", free), ("cached", cached), ("used", used)] {
-            self.pages.get_or_create(&State { state }).set(pages as i64);
+            self.pages.get_or_create(&[("state", state)]).set(pages as i64);
         }
     }
 
     /// What went to the page file and came from it so far: pages written, read, and restored to the prefix cache.
     pub fn set_page_file(&self, pages: [(&'static str, u64); 3], has_failed: bool) {
         for (what, total) in pages {
-            raise(&self.page_file.get_or_create(&What { what }), total);
+            raise(&self.page_file.get_or_create(&[("what", what)]), total);
         }
         self.page_file_failed.set(i64::from(has_failed));
     }

@@ -116,12 +116,13 @@ impl Chat {
 
 /// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that change
 /// nothing.
-const UNSUPPORTED: [(&str, fn(&Value) -> bool); 16] = [
+const UNSUPPORTED: [(&str, fn(&Value) -> bool); 17] = [
     ("presence_penalty", is_zero),
     ("frequency_penalty", is_zero),
     ("min_p", is_zero),
     ("repetition_penalty", |value| value.as_f64() == Some(1.0)),
     ("use_beam_search", |value| value == false),
+    ("include_stop_str_in_output", |value| value == false),
     ("continue_final_message", |value| value == false),
     ("add_special_tokens", |value| value == true),
     ("add_generation_prompt", |value| value == true),
