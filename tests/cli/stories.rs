@@ -1,8 +1,8 @@
 //! Whatever the cache, the drafts, the pool and the company, the program generates the tokens that the model chooses.
 //!
-//! Here the model is asked for one token after the other: no cache, no draft, no chapter.
+//! Here the model is asked for one token after the other: no cache, no draft, no chapter. What beams find is compared with a search
+//! without a cache in `tests/engine/beams.rs`.
 
-use page_by_page::decode::beams::log_softmax;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -54,23 +54,6 @@ impl Alone {
         }
         tokens.split_off(n_prompt)
     }
-
-    /// The most likely output of a search with this many beams, all of the same length.
-    fn best(&self, prompt: &str, width: usize, most: usize) -> Vec<u32> {
-        let prompt = self.tokenizer.encode(prompt).unwrap();
-        let mut beams = vec![(prompt.clone(), 0.0)];
-        for _ in 0..most {
-            let mut candidates = Vec::new();
-            for (place, (tokens, score)) in beams.iter().enumerate() {
-                let row = log_softmax(&self.model.step(tokens, None).unwrap());
-                candidates.extend((0..).zip(row).map(|(token, log)| (score + f64::from(log), place, token)));
-            }
-            candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-            let kept = candidates.iter().take(width);
-            beams = kept.map(|(score, place, token)| ([&beams[*place].0[..], &[*token]].concat(), *score)).collect();
-        }
-        beams[0].0[prompt.len()..].to_vec()
-    }
 }
 
 /// Runs a command that prints JSON; its outputs must have these new tokens.
@@ -79,10 +62,7 @@ fn check(arguments: &[&str], input: &str, expected: &[Vec<u32>]) -> Value {
     let run = run_with(arguments, input.as_bytes());
     assert_eq!(run.code, Some(0), "{arguments:?}: {}", run.stderr);
     let json = run.json();
-    let outputs = match json["outputs"].as_array() {
-        Some(outputs) if json.get("tokens").is_none() => &outputs[..],
-        _ => std::slice::from_ref(&json),
-    };
+    let outputs = json["outputs"].as_array().map_or(std::slice::from_ref(&json), |outputs| outputs);
     let found = outputs.iter().map(|output| serde_json::from_value(output["tokens"]["generated"].clone()).unwrap());
     assert_eq!(found.collect::<Vec<Vec<u32>>>(), expected, "{arguments:?}");
     json
@@ -308,20 +288,5 @@ fn a_saved_cache_is_loaded_by_every_cache() {
             assert_eq!(loaded["restored"], json!({ "saved": 34, "kept": 4 }), "{from:?} to {to:?}");
             assert_eq!(loaded["counters"]["rows_projected"], 30, "{from:?} to {to:?}");
         }
-    }
-}
-
-#[test]
-fn beams_find_what_a_search_without_a_cache_finds() {
-    let alone = Alone::open();
-    // Nothing ends a sequence, so that scores are compared at one length.
-    let folder = Folder::copy_of("storyteller");
-    let never = alone.model.config().vocab_size - 1;
-    folder.set("generation_config.json", "eos_token_id", json!([never]));
-    for (width, page_size) in [("1", "1"), ("2", "3"), ("3", "16"), ("5", "256")] {
-        let expected = alone.best("The king and the queen", width.parse().unwrap(), 12);
-        assert!(!expected.contains(&(never as u32)));
-        let search = ["generate", "The king and the queen", "--json", "--max-new-tokens=12", "--beams", width];
-        check(&[&search[..], &["--page-size", page_size, "--model", folder.path()]].concat(), "", &[expected]);
     }
 }

@@ -19,7 +19,7 @@ use serde_json::Value;
 /// Files of each kind, unless `PAGE_BY_PAGE_SEEDS` says otherwise.
 const FEW: u64 = 400;
 
-/// Tells which file it was, should the test fail.
+/// Says which file it was if the test fails.
 struct Case<'a> {
     seed: u64,
     file: &'a Path,
@@ -48,7 +48,7 @@ fn endure<T, E: std::fmt::Display>(
     let seeds = seeds(FEW);
     for seed in seeds.clone() {
         let bytes = change(&mut Dice::new(seed));
-        // A new file, as another may be mapped still.
+        // A new file, because the last one can still be mapped.
         let _ = fs::remove_file(folder.file(file));
         folder.write(file, &bytes);
         let _case = Case { seed, file: &folder.file(file) };
@@ -77,11 +77,26 @@ fn answer(folder: &Folder) -> Result<(), String> {
     Ok(())
 }
 
+type Change = fn(&[u8], &mut Dice) -> Vec<u8>;
+
 #[test]
-fn any_config() {
-    let folder = Folder::copy_of("bf16-gqa3");
-    let config = folder.read("config.json");
-    endure(&folder, "config.json", 4 << 20, |dice| hostile_json(&config, dice), || answer(&folder));
+fn any_file_of_a_model() {
+    let files: [(&str, &str, Change); 5] = [
+        ("bf16-gqa3", "config.json", hostile_json),
+        ("long-eos-list", "generation_config.json", hostile_json),
+        ("sharded", "model.safetensors.index.json", hostile_json),
+        ("bf16-gqa3", "model.safetensors", hostile_tensors),
+        ("sharded", "model-00002-of-00003.safetensors", hostile_tensors),
+    ];
+    std::thread::scope(|scope| {
+        for (golden, file, change) in files {
+            scope.spawn(move || {
+                let folder = Folder::copy_of(golden);
+                let content = folder.read(file);
+                endure(&folder, file, 4 << 20, |dice| change(&content, dice), || answer(&folder));
+            });
+        }
+    });
 }
 
 /// The most memory for the fewest bytes: a value takes 32 bytes, and two in the file.
@@ -108,36 +123,6 @@ fn a_header_full_of_tensors_takes_some_memory() {
     let (opened, memory) = allocated(|| answer(&folder));
     assert!(opened.unwrap_err().contains("tensor model.embed_tokens.weight [97, 24] is missing"));
     assert!(memory.bytes < 192 << 20, "{} bytes were asked for", memory.bytes);
-}
-
-#[test]
-fn any_generation_config() {
-    let folder = Folder::copy_of("long-eos-list");
-    let config = folder.read("generation_config.json");
-    endure(&folder, "generation_config.json", 4 << 20, |dice| hostile_json(&config, dice), || answer(&folder));
-}
-
-#[test]
-fn any_index() {
-    let folder = Folder::copy_of("sharded");
-    let index = folder.read("model.safetensors.index.json");
-    let file = "model.safetensors.index.json";
-    endure(&folder, file, 4 << 20, |dice| hostile_json(&index, dice), || answer(&folder));
-}
-
-#[test]
-fn any_weights() {
-    let folder = Folder::copy_of("bf16-gqa3");
-    let weights = folder.read("model.safetensors");
-    endure(&folder, "model.safetensors", 4 << 20, |dice| hostile_tensors(&weights, dice), || answer(&folder));
-}
-
-#[test]
-fn any_shard() {
-    let folder = Folder::copy_of("sharded");
-    let file = "model-00002-of-00003.safetensors";
-    let weights = folder.read(file);
-    endure(&folder, file, 4 << 20, |dice| hostile_tensors(&weights, dice), || answer(&folder));
 }
 
 #[test]

@@ -60,12 +60,13 @@ const OURS: Rules = Rules {
     first: First::Oldest,
 };
 
-#[derive(Clone)]
 struct Sequence {
     n_prompt: usize,
     most: usize,
     tokens: usize,
     rows: usize,
+    /// Rows that are computed in this step.
+    planned: usize,
     /// Tokens computed by all sequences since it got its last one.
     waited: Option<usize>,
 }
@@ -79,21 +80,23 @@ impl Sequence {
         self.uncomputed() > 1 || self.tokens == self.n_prompt
     }
 
-    fn pages(&self) -> usize {
-        self.rows.div_ceil(PAGE_SIZE)
-    }
-
+    /// Pages that are missing for this many rows.
     fn pages_for(&self, rows: usize) -> usize {
-        rows.div_ceil(PAGE_SIZE) - self.pages()
+        rows.div_ceil(PAGE_SIZE) - self.rows.div_ceil(PAGE_SIZE)
     }
 
+    /// Pages that are missing for all of its tokens and the next.
     fn pages_needed(&self) -> usize {
         self.pages_for((self.tokens + 1).min(self.n_prompt + self.most - 1))
     }
 }
 
-#[derive(Default)]
-struct Outcome {
+struct Run {
+    rules: Rules,
+    waiting: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    /// Under [`Admission::Together`]: none is admitted until all have finished.
+    batch_is_full: bool,
     steps: usize,
     computed: usize,
     preemptions: usize,
@@ -101,100 +104,108 @@ struct Outcome {
     longest_wait: usize,
 }
 
-fn run(requests: &[(usize, usize)], rules: Rules) -> Outcome {
-    let new = |(n_prompt, most): &(usize, usize)| Sequence {
-        n_prompt: *n_prompt,
-        most: *most,
-        tokens: *n_prompt,
-        rows: 0,
-        waited: None,
-    };
-    let mut waiting: VecDeque<Sequence> = requests.iter().map(new).collect();
-    let mut running: Vec<Sequence> = Vec::new();
-    let mut outcome = Outcome::default();
-    let mut batch_is_full = false;
-    while !waiting.is_empty() || !running.is_empty() {
-        outcome.steps += 1;
-        assert!(outcome.steps < 200_000, "these rules never end");
-        batch_is_full &= !running.is_empty();
-        let mut budget = rules.budget;
-        let mut may_admit = true;
-        let mut place = 0;
-        // The place of each sequence in this step's plan, and its tokens.
-        let mut plan: Vec<(usize, usize)> = Vec::new();
-        let prompts = rules.first == First::Prompts
-            && (running.iter().any(Sequence::in_its_prompt)
-                || (!waiting.is_empty() && running.len() < rules.sequences));
+impl Run {
+    /// All requests to their end.
+    fn of(requests: &[(usize, usize)], rules: Rules) -> Self {
+        let new = |&(n_prompt, most): &(usize, usize)| Sequence {
+            n_prompt,
+            most,
+            tokens: n_prompt,
+            rows: 0,
+            planned: 0,
+            waited: None,
+        };
+        let (waiting, running) = (requests.iter().map(new).collect(), Vec::new());
+        let (steps, computed, preemptions, longest_wait) = (0, 0, 0, 0);
+        let mut run = Run { rules, waiting, running, batch_is_full: false, steps, computed, preemptions, longest_wait };
+        while !run.waiting.is_empty() || !run.running.is_empty() {
+            run.steps += 1;
+            assert!(run.steps < 200_000, "these rules never end");
+            run.plan();
+            run.compute();
+        }
+        run
+    }
+
+    fn free(&self) -> usize {
+        self.rules.n_pages - self.running.iter().map(|sequence| sequence.rows.div_ceil(PAGE_SIZE)).sum::<usize>()
+    }
+
+    /// Lets the first that waits run, if the rules allow it.
+    fn admit(&mut self, budget: usize) -> bool {
+        let Some(first) = self.waiting.front() else { return false };
+        let to_go: usize = self.running.iter().map(Sequence::pages_needed).sum();
+        let is_whole = to_go + first.pages_needed() <= self.free();
+        let fits = match self.rules.admission {
+            Admission::Whole => is_whole,
+            Admission::NextChunk => first.pages_for(first.uncomputed().min(budget)) <= self.free(),
+            Admission::Together => !self.batch_is_full && is_whole,
+        };
+        if !fits || self.running.len() == self.rules.sequences {
+            return false;
+        }
+        self.running.extend(self.waiting.pop_front());
+        self.batch_is_full |= self.running.len() == self.rules.sequences;
+        true
+    }
+
+    /// Takes the pages of a victim, for the sequence at `place`; the victim's place.
+    fn preempt(&mut self, place: usize) -> usize {
+        let victim = match self.rules.victim {
+            Victim::Newest => self.running.len() - 1,
+            // It does not take its own pages.
+            Victim::Oldest => (0..self.running.len()).find(|other| *other != place).unwrap_or(place),
+        };
+        let sequence = Sequence { rows: 0, planned: 0, ..self.running.remove(victim) };
+        self.preemptions += 1;
+        match self.rules.victim {
+            Victim::Newest => self.waiting.push_front(sequence),
+            Victim::Oldest => self.waiting.push_back(sequence),
+        }
+        victim
+    }
+
+    /// Who computes how many rows in this step.
+    fn plan(&mut self) {
+        self.batch_is_full &= !self.running.is_empty();
+        let is_waited_for = !self.waiting.is_empty() && self.running.len() < self.rules.sequences;
+        let prompts_only =
+            self.rules.first == First::Prompts && (is_waited_for || self.running.iter().any(Sequence::in_its_prompt));
+        let (mut budget, mut can_admit, mut place) = (self.rules.budget, true, 0);
         while budget > 0 {
-            let free = rules.n_pages - running.iter().map(Sequence::pages).sum::<usize>();
-            if place == running.len() {
-                let Some(first) = waiting.front() else { break };
-                let to_go: usize = running.iter().map(Sequence::pages_needed).sum();
-                let fits = match rules.admission {
-                    Admission::Whole => to_go + first.pages_needed() <= free,
-                    Admission::NextChunk => first.pages_for(first.uncomputed().min(budget)) <= free,
-                    Admission::Together => !batch_is_full && to_go + first.pages_needed() <= free,
-                };
-                if !may_admit || !fits || running.len() == rules.sequences {
-                    break;
-                }
-                running.extend(waiting.pop_front());
-                batch_is_full |= running.len() == rules.sequences;
+            if place == self.running.len() && !(can_admit && self.admit(budget)) {
+                break;
             }
-            if prompts && !running[place].in_its_prompt() {
+            let sequence = &self.running[place];
+            let n = sequence.uncomputed().min(budget);
+            if prompts_only && !sequence.in_its_prompt() {
                 place += 1;
-                continue;
+            } else if sequence.pages_for(sequence.rows + n) > self.free() {
+                can_admit = false;
+                place -= usize::from(self.preempt(place) < place);
+            } else {
+                let sequence = &mut self.running[place];
+                (sequence.rows, sequence.planned) = (sequence.rows + n, n);
+                budget -= n;
+                place += 1;
             }
-            let n = running[place].uncomputed().min(budget);
-            let needed = running[place].pages_for(running[place].rows + n);
-            let free = rules.n_pages - running.iter().map(Sequence::pages).sum::<usize>();
-            if needed > free {
-                let victim = match rules.victim {
-                    Victim::Newest => running.len() - 1,
-                    // It does not take its own pages.
-                    Victim::Oldest => (0..running.len()).find(|other| *other != place).unwrap_or(place),
-                };
-                let mut sequence = running.remove(victim);
-                sequence.rows = 0;
-                outcome.preemptions += 1;
-                may_admit = false;
-                plan.retain(|(other, _)| *other != victim);
-                for (other, _) in &mut plan {
-                    *other -= usize::from(*other > victim);
-                }
-                if victim < place {
-                    place -= 1;
-                }
-                match rules.victim {
-                    Victim::Newest => waiting.push_front(sequence),
-                    Victim::Oldest => waiting.push_back(sequence),
-                }
-                if victim == place && place == running.len() {
-                    break;
-                }
-                continue;
-            }
-            running[place].rows += n;
-            plan.push((place, n));
-            budget -= n;
-            place += 1;
         }
-        let computed: usize = plan.iter().map(|(_, n)| n).sum();
-        outcome.computed += computed;
-        for sequence in running.iter_mut().chain(&mut waiting) {
+    }
+
+    /// Gives a token to each sequence that has caught up.
+    fn compute(&mut self) {
+        let computed: usize = self.running.iter().map(|sequence| sequence.planned).sum();
+        self.computed += computed;
+        for sequence in self.running.iter_mut().chain(&mut self.waiting) {
             sequence.waited = sequence.waited.map(|waited| waited + computed);
-        }
-        for (place, _) in plan {
-            let sequence = &mut running[place];
-            if sequence.uncomputed() == 0 {
+            if std::mem::take(&mut sequence.planned) > 0 && sequence.uncomputed() == 0 {
                 sequence.tokens += 1;
-                outcome.longest_wait = outcome.longest_wait.max(sequence.waited.unwrap_or(0));
+                self.longest_wait = self.longest_wait.max(sequence.waited.unwrap_or(0));
                 sequence.waited = Some(0);
             }
         }
-        running.retain(|sequence| sequence.tokens < sequence.n_prompt + sequence.most);
+        self.running.retain(|sequence| sequence.tokens < sequence.n_prompt + sequence.most);
     }
-    outcome
 }
 
 fn useful(requests: &[(usize, usize)]) -> usize {
@@ -206,37 +217,21 @@ fn what_the_rules_of_the_chapter_gain() {
     let small = Rules { n_pages: 150, ..OURS };
     let tight = Rules { n_pages: 80, ..OURS };
     let by_chunk = |rules| Rules { admission: Admission::NextChunk, ..rules };
+    let together = Rules { admission: Admission::Together, ..OURS };
+    let alone = Rules { sequences: 1, budget: usize::MAX, ..OURS };
+    let prompts_first = Rules { first: First::Prompts, budget: 1024, ..OURS };
+    let oldest = Rules { victim: Victim::Oldest, ..by_chunk(tight) };
     // Steps, tokens computed, preemptions, longest wait.
     let all = [
-        (
-            "one after the other, each prompt in one step",
-            &TINY_LLM[..],
-            Rules { sequences: 1, budget: usize::MAX, ..OURS },
-            [1201, 10_661, 0, 1],
-        ),
-        (
-            "8 together, the next 8 when all have ended",
-            &TINY_LLM,
-            Rules { admission: Admission::Together, ..OURS },
-            [302, 10_661, 0, 128],
-        ),
+        ("one after the other, each prompt in one step", &TINY_LLM[..], alone, [1201, 10_661, 0, 1]),
+        ("8 together, the next 8 when all have ended", &TINY_LLM, together, [302, 10_661, 0, 128]),
         ("the chapter's rules", &TINY_LLM, OURS, [264, 10_661, 0, 128]),
-        (
-            "prompts first, budget 1,024",
-            &TINY_LLM,
-            Rules { first: First::Prompts, budget: 1024, ..OURS },
-            [246, 10_661, 0, 2946],
-        ),
+        ("prompts first, budget 1,024", &TINY_LLM, prompts_first, [246, 10_661, 0, 2946]),
         ("150 pages: the chapter's rules", &TINY_LLM, small, [487, 10_661, 0, 128]),
         ("150 pages: admitted by next chunk", &TINY_LLM, by_chunk(small), [481, 34_136, 56, 128]),
         ("two large, 80 pages: the chapter's rules", &LARGE, tight, [770, 2534, 1, 946]),
         ("two large, 80 pages: admitted by next chunk", &LARGE, by_chunk(tight), [769, 31_998, 76, 30_410]),
-        (
-            "two large, 80 pages: the oldest is the victim",
-            &LARGE,
-            Rules { victim: Victim::Oldest, ..by_chunk(tight) },
-            [1241, 140_181, 171, 1790],
-        ),
+        ("two large, 80 pages: the oldest is the victim", &LARGE, oldest, [1241, 140_181, 171, 1790]),
     ];
     let line = |name: &str, [steps, computed, preemptions, wait]: [&str; 4]| {
         println!("{name:<46}{steps:>6}{computed:>10}{preemptions:>11}{wait:>14}");
@@ -244,7 +239,7 @@ fn what_the_rules_of_the_chapter_gain() {
     println!("{} tokens to compute; of the two large ones {}", useful(&TINY_LLM), useful(&LARGE));
     line("", ["steps", "computed", "preempted", "longest wait"]);
     for (name, requests, rules, expected) in all {
-        let Outcome { steps, computed, preemptions, longest_wait } = run(requests, rules);
+        let Run { steps, computed, preemptions, longest_wait, .. } = Run::of(requests, rules);
         let found = [steps, computed, preemptions, longest_wait];
         line(name, found.map(|number| number.to_string()).each_ref().map(String::as_str));
         assert_eq!(found, expected, "{name}: steps, tokens computed, preemptions, longest wait");

@@ -2,10 +2,7 @@
 
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::simulation::planted::{Bug, Planted};
-use page_by_page::simulation::{
-    Case, Event, MOST_SEQUENCES, Make, Rule, Setup, World, alone, chapter_12, examples, prompt, rule_broken, search,
-    story,
-};
+use page_by_page::simulation::{Case, Event, MOST_SEQUENCES, Make, World, alone, chapter_12, examples, prompt};
 
 fn planted(bug: Option<Bug>) -> Box<Make<'static>> {
     Box::new(move |slab, prefixes, limits| Planted::subject(bug, slab, prefixes, limits))
@@ -110,32 +107,4 @@ fn the_stand_in_for_a_model_depends_on_every_token() {
     let ends = (0..2000).filter(|alike| alone(&prompt(*alike, 5), 1).0.is_empty()).count();
     assert!((60..200).contains(&ends), "{ends} of 2,000 end at once, about every 16th");
     assert_eq!(prompt(1, 8)[..5], prompt(1, 5));
-}
-
-#[test]
-fn a_story_ends_with_what_was_seen() {
-    let setup =
-        Setup { page_size: 2, n_pages: 3, limits: StepLimits { tokens: 4, sequences: 2 }, keeps_prefixes: false };
-    let events =
-        vec![Event::Arrive { name: 9, alike: 0, prompt: 5, max_new_tokens: 1 }, Event::Step, Event::Cancel { name: 9 }];
-    let make = planted(Some(Bug::CancelLeaks));
-    let case = Case { setup, events };
-    let failure = page_by_page::chapters::ch15_simulation::run(&make, &case).unwrap_err();
-    assert_eq!(
-        story(&make, &case, &failure),
-        "3 pages of 2, budget 4, at most 2 sequences at a time, no prefix cache\n  \
-         sequence 0 arrives: 5 tokens, wants 1\n  \
-         step 1: sequence 0 computes 4\n  \
-         sequence 0 is cancelled\n  \
-         page 0: 1 owners, 0 known (rule: pages)\n"
-    );
-}
-
-#[test]
-fn a_broken_chapter_is_told_and_fails() {
-    let make = planted(Some(Bug::FoundTooEarly));
-    let found = search(&make, 0..400, 60, || {}).unwrap_err();
-    assert_eq!(found.failure.violation.rule, Rule::Output);
-    assert_eq!(rule_broken(&make, found.case.setup, &found.case.events), Some(Rule::Output));
-    assert_eq!(rule_broken(&planted(None), found.case.setup, &found.case.events), None);
 }

@@ -3,7 +3,6 @@
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::chain::{Chain, FirstOut};
 use page_by_page::workload::{PageCounters, Pages, Request, Trace, WorkloadError, run};
 
 /// With the prefix cache of chapter 11, or with none.
@@ -66,13 +65,6 @@ fn documents_are_found_while_their_tails_go_first() {
     let counters = counters(Trace::Documents, 130, true);
     assert_eq!((counters.requests, counters.prompt_tokens, counters.cached_tokens), (80, 41_760, 32_832));
     assert_eq!((percent(counters.hit_rate).as_str(), counters.pages_evicted), ("78.6", 539));
-}
-
-#[test]
-fn documents_are_never_found_where_their_heads_go_first() {
-    let mut memory = Chain::new(130, 16, FirstOut::Heads).unwrap();
-    let counters = run(Trace::Documents.requests(80), 1, &mut memory, || ()).unwrap();
-    assert_eq!((counters.requests, counters.cached_tokens), (80, 0));
 }
 
 #[test]

@@ -1,7 +1,5 @@
-//! `workload serving`: requests that come by chance, and a scheduler that is busy in time that is counted.
+//! `workload serving`: requests that arrive at random, and a scheduler that is busy in time that is counted.
 
-use page_by_page::chapters::ch04_page_pool::PagePool;
-use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
@@ -38,7 +36,7 @@ fn served(arrivals: &[Arrival], n_pages: usize, limits: (usize, usize), keeps: b
 fn a_step_is_as_late_as_all_before_it_have_cost() {
     let arrivals = [arrival(0, 0, 100, 3), arrival(25_000, 1000, 50, 1), arrival(900_000, 2000, 10, 2)];
     let served = served(&arrivals, 20, (200, 8), false).unwrap();
-    // 100 tokens take 30 ms; 51 take 20.2; the last of the first text 10.2. Then nobody is there until 900 ms.
+    // 100 tokens take 30 ms; 51 take 20.2; the last of the first sequence 10.2. Then there is none until 900 ms.
     let expected = [
         Times { first_token: 30_000, rest: 30_400, tokens: 3 },
         Times { first_token: 25_200, rest: 0, tokens: 1 },
@@ -68,7 +66,7 @@ fn a_request_that_never_fits_is_refused() {
 }
 
 #[test]
-fn everybody_is_served_whatever_the_pool_and_every_count_adds_up() {
+fn every_request_is_served_whatever_the_pool_and_every_count_adds_up() {
     let arrivals = poisson(8.0, 5, 60);
     let (mut preempted, mut found) = (0, 0);
     for n_pages in [28, 31, 50, 128, 1000] {
@@ -85,7 +83,7 @@ fn everybody_is_served_whatever_the_pool_and_every_count_adds_up() {
                 assert_eq!(counters.new_tokens, served.requests.iter().map(|times| times.tokens).sum::<u64>(), "{run}");
                 assert_eq!(served.busy, counters.steps * COST.step + counters.rows_projected * COST.token, "{run}");
                 assert!(served.busy <= served.elapsed, "{run}");
-                // The newest token of a text is never read.
+                // The newest token of a sequence is never computed.
                 let rows = counters.prompt_tokens + counters.new_tokens - 60;
                 let first = counters.cached + counters.rows_projected - counters.recomputed;
                 assert!(first <= rows && first + counters.cached_again >= rows, "{run}");
@@ -101,74 +99,45 @@ fn everybody_is_served_whatever_the_pool_and_every_count_adds_up() {
     assert!(preempted > 100 && found > 1000, "{preempted} {found}");
 }
 
-/// The loop of tiny-llm over the pool and the tables of chapters 4 and 5: a chunk of 128 tokens of one prompt, then a token
-/// for each text that has its prompt, at most 4 of them.
+/// The loop of tiny-llm, counted: a chunk of 128 tokens of one prompt, then a token for each sequence that has its prompt, at
+/// most 4 of them. A sequence is its rows, and the prompt tokens and new tokens that it has still to compute.
 #[test]
 fn the_trace_of_tiny_llm_counts_what_was_published() {
     const PAGE: usize = 128;
-    struct Text {
-        table: PageTable,
-        unread: usize,
-        to_write: usize,
-    }
-    let mut pool = PagePool::new(64).unwrap();
-    let mut coming = TINY_LLM.iter();
-    let mut pending: Option<Text> = None;
-    let mut slots: Vec<Text> = Vec::new();
+    let mut coming = TINY_LLM.iter().map(|(prompt, new)| [0, *prompt, *new]);
+    let mut pending = coming.next();
+    let mut slots: Vec<[usize; 3]> = Vec::new();
     let (mut steps, mut decoded, mut most_active, mut most_pages, mut waste) = (0, 0, 0, 0, (0, 0));
-    let (mut used, mut reused) = (vec![false; 64], 0);
-    let mut grow = |table: &mut PageTable, n: usize, pool: &mut PagePool| {
-        let had = table.pages().len();
-        table.grow(n, pool).unwrap();
-        for page in &table.pages()[had..] {
-            reused += usize::from(std::mem::replace(&mut used[page.index()], true));
-        }
+    let mut record = |all: Vec<&[usize; 3]>| {
+        let pages: usize = all.iter().map(|[rows, ..]| rows.div_ceil(PAGE)).sum();
+        let empty = pages * PAGE - all.iter().map(|[rows, ..]| rows).sum::<usize>();
+        (most_active, most_pages) = (most_active.max(all.len()), most_pages.max(pages));
+        waste = waste.max((empty, pages * PAGE));
     };
-    let mut record = |texts: &[&Text], pool: &PagePool| {
-        most_active = most_active.max(texts.len());
-        most_pages = most_pages.max(pool.n_pages() - pool.n_free());
-        let slots: usize = texts.iter().map(|text| text.table.slots()).sum();
-        let empty = slots - texts.iter().map(|text| text.table.len()).sum::<usize>();
-        if empty > waste.0 {
-            waste = (empty, slots);
+    while pending.is_some() || !slots.is_empty() {
+        if let Some([rows, prompt, new]) = &mut pending
+            && *prompt > 0
+        {
+            let n = (*prompt).min(PAGE);
+            (*rows, *prompt) = (*rows + n, *prompt - n);
+            *new -= usize::from(*prompt == 0);
         }
-    };
-    loop {
-        if pending.is_none() {
-            let table = PageTable::new(PAGE).unwrap();
-            pending = coming.next().map(|(prompt, written)| Text { table, unread: *prompt, to_write: *written });
-        }
-        if let Some(text) = &mut pending {
-            let n = text.unread.min(PAGE);
-            if n > 0 {
-                grow(&mut text.table, n, &mut pool);
-                text.unread -= n;
-                text.to_write -= usize::from(text.unread == 0);
-            }
-        }
-        record(&slots.iter().chain(&pending).collect::<Vec<_>>(), &pool);
-        if slots.len() < 4 && pending.as_ref().is_some_and(|text| text.unread == 0) {
+        record(slots.iter().chain(&pending).collect());
+        if slots.len() < 4 && pending.is_some_and(|[_, prompt, _]| prompt == 0) {
             slots.extend(pending.take());
-        }
-        if slots.is_empty() && pending.is_none() {
-            break;
+            pending = coming.next();
+            record(slots.iter().chain(&pending).collect());
         }
         if slots.is_empty() {
             continue;
         }
         steps += 1;
-        for text in &mut slots {
-            grow(&mut text.table, 1, &mut pool);
-            text.to_write -= 1;
-            decoded += 1;
-        }
-        record(&slots.iter().chain(&pending).collect::<Vec<_>>(), &pool);
-        for text in slots.iter_mut().filter(|text| text.to_write == 0) {
-            text.table.release(&mut pool).unwrap();
-        }
-        slots.retain(|text| text.to_write > 0);
+        decoded += slots.len();
+        slots.iter_mut().for_each(|[rows, _, new]| (*rows, *new) = (*rows + 1, *new - 1));
+        record(slots.iter().chain(&pending).collect());
+        slots.retain(|[_, _, new]| *new > 0);
     }
-    assert_eq!((steps, decoded, most_active, most_pages, waste, reused), (380, 1185, 5, 31, (440, 3712), 61));
+    assert_eq!((steps, decoded, most_active, most_pages, waste), (380, 1185, 5, 31, (440, 3712)));
 }
 
 #[test]

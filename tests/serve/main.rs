@@ -16,8 +16,13 @@ mod program;
 #[allow(dead_code)]
 mod serving;
 
-mod server;
-mod server_load;
+mod answers;
+mod live_pages;
+mod load;
+mod protocol;
+mod refusals;
+mod scores;
+mod service;
 mod stop_rules;
 
 /// These tests run on the reference: they stand on no chapter of a reader's.

@@ -1,7 +1,5 @@
 //! The server under load: many clients, a third of whose requests are cut off, and a pool that is too small for all of them.
-//! Every text that is told to its end is right, no page is lost, and memory does not grow.
-//!
-//! `cargo test --features solution,serve --test server_load`
+//! Every output that is complete is right, no page is lost, and memory does not grow.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +10,7 @@ use page_by_page::decode::sampler::Sampling;
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
+use crate::answers::all_pages_come_back;
 use crate::http::Connection;
 use crate::serving::{Alone, Options, Server, Text, bundled};
 
@@ -23,7 +22,7 @@ const PAGES: usize = 56;
 /// What memory may grow by in the last rounds: what is kept for each request would be more.
 const MOST_GROWTH: usize = 8 << 20;
 
-/// Beginnings that some texts have in common.
+/// Beginnings that some prompts have in common.
 const BEGINNINGS: [&str; 4] = [
     "Once upon a time there was a king who had three sons, and",
     "Once upon a time there was a king who had three sons, but",
@@ -154,15 +153,7 @@ fn thousands_of_requests_a_third_of_them_cut_off() {
     assert!(metric("vllm:prefix_cache_hits_total") > 1_000.0, "beginnings were to be found");
     assert!(server.metric("vllm:request_success_total", "\"abort\"") > 20.0, "some were to be cut off while they ran");
 
-    for name in ["vllm:num_requests_running", "vllm:num_requests_waiting"] {
-        server.wait_for(name, "", |n| n == 0.0);
-    }
-    let pages = |state: &str| server.metric("page_by_page:pages", &format!("state=\"{state}\""));
-    assert_eq!(
-        (pages("used"), pages("free") + pages("cached")),
-        (0.0, PAGES as f64),
-        "pages with texts, and all others"
-    );
+    all_pages_come_back(&server, PAGES);
     if let [_, before, .., after] = memory[..] {
         assert!(after < before + MOST_GROWTH, "memory grows: {memory:?} bytes after each round");
     }

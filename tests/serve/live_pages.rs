@@ -1,0 +1,309 @@
+//! The pages, live: what a client that watches the server sees.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use page_by_page::serving::schedule::StepLimits;
+use serde_json::{Value, json};
+
+use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, long_request, send, storyteller, texts};
+use crate::http::{Connection, Response, ask};
+use crate::serving::{Options, Server};
+
+/// What a client that watches the pages sees.
+pub struct Views {
+    connection: Connection,
+    rest: String,
+    /// Whether the pages and the texts of each view belong together is checked for a pool of so many.
+    n_pages: usize,
+    /// Of the last view.
+    version: usize,
+}
+
+impl Views {
+    /// Asks to watch; the answer, if it is another one.
+    pub fn ask(address: SocketAddr, headers: &[(&str, &str)]) -> Result<Connection, Response> {
+        let mut connection = Connection::open(address).unwrap();
+        connection.send("GET", "/pages", headers, b"").unwrap();
+        let head = connection.read_head().unwrap();
+        if head.status == 200 {
+            assert_eq!(head.header("content-type"), Some("text/event-stream"));
+            return Ok(connection);
+        }
+        Err(head)
+    }
+
+    fn from(connection: Connection, n_pages: usize) -> Self {
+        Views { connection, rest: String::new(), n_pages, version: 0 }
+    }
+
+    fn of(server: &Server, n_pages: usize) -> Self {
+        let connection = Self::ask(server.address, &[]).expect("a place to watch");
+        Views::from(connection, n_pages)
+    }
+
+    /// The next view.
+    #[track_caller]
+    fn next(&mut self) -> Value {
+        loop {
+            while let Some((event, rest)) = self.rest.split_once("\n\n") {
+                let (event, rest) = (event.to_string(), rest.to_string());
+                self.rest = rest;
+                if let Some(data) = event.strip_prefix("data: ") {
+                    let view = serde_json::from_str(data).expect("JSON in an event");
+                    belongs_together(&view, self.n_pages);
+                    let before = std::mem::replace(&mut self.version, number(&view["version"]));
+                    assert!(before < self.version, "nothing is shown twice: {view}");
+                    return view;
+                }
+            }
+            let chunk = self.connection.read_chunk().unwrap();
+            assert!(!chunk.is_empty(), "the views have ended");
+            self.rest += &chunk;
+        }
+    }
+
+    /// The first view from here on that is as it should be.
+    #[track_caller]
+    fn wait_for(&mut self, mut is_right: impl FnMut(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let view = self.next();
+            if is_right(&view) {
+                return view;
+            }
+            assert!(began.elapsed() < Duration::from_secs(120), "{view}");
+        }
+    }
+}
+
+fn list<'v>(view: &'v Value, name: &str) -> &'v Vec<Value> {
+    view[name].as_array().unwrap_or_else(|| panic!("{name} in {view}"))
+}
+
+fn number(value: &Value) -> usize {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number")) as usize
+}
+
+/// For each page of a view its owners, and how many texts are among them.
+fn pages_of(view: &Value) -> Vec<(usize, usize)> {
+    let mut pages: Vec<(usize, usize)> = list(view, "owners").iter().map(|owners| (number(owners), 0)).collect();
+    for page in list(view, "sequences").iter().flat_map(|text| list(text, "pages")) {
+        pages[number(page)].1 += 1;
+    }
+    pages
+}
+
+/// Free, kept by the prefix cache alone, with texts: together the pool.
+fn sums(view: &Value) -> [usize; 3] {
+    let pages = pages_of(view);
+    let count = |is_so: fn(&(usize, usize)) -> bool| pages.iter().filter(|page| is_so(page)).count();
+    [count(|page| page.0 == 0), count(|page| *page == (1, 0)), count(|page| page.1 > 0)]
+}
+
+/// A page has the texts whose table names it as owners, and at most the prefix cache besides; a table has a page for each
+/// that its rows begin.
+#[track_caller]
+fn belongs_together(view: &Value, n_pages: usize) {
+    let pages = pages_of(view);
+    assert_eq!(pages.len(), n_pages);
+    assert!(pages.iter().all(|(owners, texts)| owners - texts <= 1), "{view}");
+    assert_eq!(sums(view).iter().sum::<usize>(), n_pages, "{view}");
+    let page_size = number(&view["page_size"]);
+    for text in list(view, "sequences") {
+        assert_eq!(list(text, "pages").len(), number(&text["rows"]).div_ceil(page_size), "{text}");
+        assert_eq!(text["state"] == "running", number(&text["rows"]) > 0, "{text}");
+    }
+}
+
+#[test]
+fn whoever_watches_sees_the_pages_as_they_are() {
+    let server = Server::start(Options { n_pages: 40, ..Options::default() });
+    let told = storyteller().tell_text(PROMPTS[0], 200, GREEDY);
+    let mut views = Views::of(&server, 40);
+    let first = views.next();
+    assert_eq!((sums(&first), list(&first, "sequences").len()), ([40, 0, 0], 0));
+    assert_eq!((&first["page_size"], &first["budget"], &first["most_running"]), (&json!(8), &json!(64), &json!(8)));
+
+    let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 200 });
+    let answer = thread::scope(|scope| {
+        let answer = scope.spawn(|| server.complete(&body));
+        let last = views.wait_for(|view| {
+            for text in list(view, "sequences") {
+                let shown = text["text"].as_str().unwrap();
+                assert!(told.text.starts_with(shown), "{shown:?} is not how the text begins");
+                assert_eq!(text["prompt"], PROMPTS[0]);
+            }
+            !list(view, "ended").is_empty()
+        });
+        let ended = &list(&last, "ended")[0];
+        assert_eq!((&ended["text"], &ended["reason"]), (&json!(told.text), &json!(told.reason)));
+        assert_eq!((&ended["prompt"], &ended["new_tokens"]), (&json!(PROMPTS[0]), &json!(told.tokens.len())));
+        assert_eq!(list(&last, "sequences").len(), 0);
+        answer.join().unwrap()
+    });
+    assert_eq!(texts(&answer), [told.text.as_str()]);
+
+    // Who comes now sees what the numbers say, and no text that ended before.
+    let late = Views::of(&server, 40).next();
+    let pages = |state: &str| server.metric("page_by_page:pages", &format!("state=\"{state}\"")) as usize;
+    assert_eq!(sums(&late), [pages("free"), pages("cached"), pages("used")]);
+    assert!(sums(&late)[1] > 10, "the prefix cache keeps the full pages");
+    assert_eq!(late["counts"]["new_tokens"], told.tokens.len());
+    assert_eq!(number(&late["counts"]["prompt_tokens"]) as f64, server.metric("vllm:prefix_cache_queries_total", ""));
+    server.end().unwrap();
+}
+
+#[test]
+fn texts_that_begin_alike_are_seen_to_share_pages() {
+    let server = Server::start(Options { n_pages: 100, ..Options::default() });
+    let mut views = Views::of(&server, 100);
+    let prompt: Vec<u32> = (1..=20).collect();
+    let connection = send(server.address, &long_request(json!(prompt), 3, 300));
+    // Two full pages of the prompt: three texts, and the prefix cache.
+    let view = views.wait_for(|view| pages_of(view).iter().filter(|page| **page == (4, 3)).count() == 2);
+    let tables: Vec<&Vec<Value>> = list(&view, "sequences").iter().map(|text| list(text, "pages")).collect();
+    assert!(tables.iter().all(|table| table[..2] == tables[0][..2]), "they come first in each table: {tables:?}");
+    drop(connection);
+    let view = views.wait_for(|view| list(view, "sequences").is_empty());
+    assert_eq!(sums(&view)[2], 0);
+    // A beginning that was seen before is found, and counted.
+    let before = number(&view["counts"]["prompt_tokens"]);
+    server.complete(&json!({ "prompt": prompt, "max_tokens": 1 }));
+    let view = views.wait_for(|view| number(&view["counts"]["prompt_tokens"]) == before + 20);
+    assert_eq!(number(&view["counts"]["cached_tokens"]) as f64, server.metric("vllm:prefix_cache_hits_total", ""));
+    assert_eq!(number(&view["counts"]["cached_tokens"]) % 16, 0);
+}
+
+#[test]
+fn texts_that_wait_and_those_that_lost_their_pages_are_seen() {
+    let limits = StepLimits { tokens: 32, sequences: 3 };
+    let server = Server::start(Options { n_pages: 24, limits, ..Options::default() });
+    let mut views = Views::of(&server, 24);
+    let _connection = send(server.address, &long_request(json!([1]), 6, 120));
+    let states =
+        |view: &Value, state: &str| list(view, "sequences").iter().filter(|text| text["state"] == state).count();
+    views.wait_for(|view| states(view, "running") == 3 && states(view, "waiting") == 3);
+    // Three texts of 120 tokens need 45 pages, and there are 24.
+    let view = views.wait_for(|view| states(view, "preempted") > 0);
+    let preempted = list(&view, "sequences").iter().find(|text| text["state"] == "preempted").unwrap();
+    assert!(number(&preempted["preemptions"]) > 0 && number(&preempted["new_tokens"]) > 0);
+    assert!(number(&view["counts"]["preemptions"]) > 0);
+    let read: usize = list(&view, "sequences").iter().map(|text| number(&text["scheduled_tokens"])).sum();
+    assert!(read <= number(&view["scheduled_tokens"]) && number(&view["scheduled_tokens"]) <= 32, "{view}");
+}
+
+#[test]
+fn so_many_may_watch_and_whoever_goes_leaves_a_place() {
+    let server = Server::start(Options::default());
+    let (mut one, two) = (Views::of(&server, 600), Views::of(&server, 600));
+    one.next();
+    let refused = Views::ask(server.address, &[]).err().expect("two of two places are taken");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("10")));
+    // While nothing happens, too.
+    for _ in 0..20 {
+        drop(one);
+        let began = Instant::now();
+        one = loop {
+            match Views::ask(server.address, &[]) {
+                Ok(connection) => break Views::from(connection, 600),
+                Err(_) => assert!(began.elapsed() < Duration::from_secs(20), "the place is still taken"),
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        one.next();
+    }
+    drop(two);
+    // Watching does not keep a server from its end.
+    let began = Instant::now();
+    server.end().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+    let server = Server::start(Options { watchers: 0, ..Options::default() });
+    for (method, path) in [("GET", "/"), ("GET", "/page.js"), ("GET", "/pages"), ("DELETE", "/sequences/0")] {
+        let refused = ask(server.address, method, path, &[], b"");
+        assert_eq!((refused.status, &refused.json()["error"]["code"]), (404, &json!("not_watched")), "{path}");
+    }
+}
+
+#[test]
+fn a_watcher_sees_the_newest_and_holds_nobody_up() {
+    let server = Server::start(Options::default());
+    // One that never reads, and one that does.
+    let _deaf = Views::ask(server.address, &[]).expect("a place");
+    let mut views = Views::of(&server, 600);
+    views.next();
+    let (steps, began) = (|| server.metric("page_by_page:steps_total", ""), Instant::now());
+    let body = json!({ "prompt": PROMPTS[0], "n": 8, "max_tokens": 500, "temperature": 1000, "seed": 3 });
+    server.complete(&body);
+    let (steps, took) = (steps(), began.elapsed());
+    let mut seen = 0;
+    let last = views.wait_for(|view| {
+        seen += 1;
+        number(&view["steps"]) as f64 == steps && list(view, "sequences").is_empty()
+    });
+    assert_eq!(sums(&last)[2], 0);
+    let most = took.as_millis() / 50 + 5;
+    assert!(seen <= most, "{seen} views in {took:?}: more than one in 50 ms");
+}
+
+#[test]
+fn who_may_watch_may_end_a_text() {
+    let server = Server::start(Options::default());
+    let mut views = Views::of(&server, 600);
+    let mut connection = send(server.address, &long_request(json!(PROMPTS[0]), 3, 900));
+    assert_eq!(connection.read_head().unwrap().status, 200);
+    let view = views.wait_for(|view| list(view, "sequences").len() == 3 && sums(view)[2] > 6);
+    let ids: Vec<usize> = list(&view, "sequences").iter().map(|text| number(&text["id"])).collect();
+    let end = |id: usize| ask(server.address, "DELETE", &format!("/sequences/{id}"), &[], b"").status;
+    assert_eq!((end(ids[1]), end(ids[1]), end(99)), (204, 404, 404), "ended, ended before, never there");
+    let view = views.wait_for(|view| list(view, "sequences").len() == 2);
+    let left: Vec<usize> = list(&view, "sequences").iter().map(|text| number(&text["id"])).collect();
+    assert_eq!(left, [ids[0], ids[2]]);
+    let ended = list(&view, "ended").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is told");
+    assert_eq!(ended["reason"], "abort");
+    // Whoever waits for it gets what there is, and the others go on.
+    let mut next_end = || loop {
+        let chunk = connection.read_chunk().unwrap();
+        for data in chunk.split("\n\n").filter_map(|event| event.strip_prefix("data: ")) {
+            let choice = serde_json::from_str::<Value>(data).unwrap()["choices"][0].clone();
+            if let Some(reason) = choice["finish_reason"].as_str() {
+                return (number(&choice["index"]), reason.to_string());
+            }
+        }
+    };
+    assert_eq!(next_end(), (1, "abort".to_string()));
+    assert_eq!(end(ids[0]), 204);
+    assert_eq!(next_end(), (0, "abort".to_string()));
+    drop(connection);
+    all_pages_come_back(&server, 600);
+    assert_eq!(server.metric("vllm:request_success_total", "\"abort\""), 3.0);
+}
+
+#[test]
+fn the_page_loads_nothing_from_elsewhere_and_runs_nothing_that_it_was_not_given() {
+    let server = Server::start(Options::default());
+    let [page, css, draw, js] = ["/", "/page.css", "/draw.js", "/page.js"].map(|path| server.get(path));
+    let scripts = [(&draw, "text/javascript"), (&js, "text/javascript")];
+    for (answer, kind) in [(&page, "text/html"), (&css, "text/css")].into_iter().chain(scripts) {
+        assert_eq!(answer.header("content-type"), Some(format!("{kind}; charset=utf-8").as_str()));
+        let policy = answer.header("content-security-policy").unwrap();
+        assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        for elsewhere in ["http:", "https:", "//cdn", "@import", "url("] {
+            assert!(!answer.body.contains(elsewhere), "{kind} names {elsewhere}");
+        }
+    }
+    for inline in [" style=", " on", "<style", "javascript:"] {
+        let found = page.body.match_indices(inline).find(|(at, _)| {
+            let rest = &page.body[at + inline.len()..];
+            inline != " on" || rest.chars().take_while(|c| *c != '=').all(|c| c.is_ascii_lowercase())
+        });
+        assert!(found.is_none(), "{inline} at {found:?}");
+    }
+    assert_eq!(page.body.matches("<script").count(), page.body.matches("<script src=\"").count());
+    for unsafe_way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("] {
+        assert!(!(draw.body.clone() + &js.body).contains(unsafe_way), "{unsafe_way}: an output is not HTML");
+    }
+}

@@ -1,0 +1,296 @@
+//! OpenAI's protocol, word for word: each output is the one that is generated alone, in a stream as in one piece.
+
+use std::thread;
+
+use page_by_page::decode::sampler::Sampling;
+use serde_json::{Value, json};
+
+use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, ids, storyteller, texts, together};
+use crate::checkpoints::Folder;
+use crate::program::ok;
+use crate::serving::{Alone, Options, Server, Text};
+
+#[test]
+fn the_model_says_what_it_is() {
+    let server = Server::start(Options::default());
+    let models = server.get("/v1/models").json();
+    assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!("storyteller")));
+    assert_eq!(models["data"][0]["max_model_len"], 1024);
+    assert_eq!(server.get("/v1/models/storyteller").json(), models["data"][0]);
+    let refused = server.get("/v1/models/gpt-4");
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (404, &json!("model_not_found")));
+    let health = server.get("/health");
+    assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
+    let metrics = server.get("/metrics");
+    assert_eq!(metrics.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    server.end().unwrap();
+}
+
+#[test]
+fn a_greedy_text_is_the_one_that_generate_tells() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    for prompt in PROMPTS {
+        let story = ok(&["generate", prompt, "--temperature", "0", "--max-new-tokens", "60", "--json"]).json();
+        let body = json!({ "prompt": prompt, "temperature": 0, "max_tokens": 60, "return_token_ids": true });
+        let answer = server.complete(&body);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"], story["text"], "{prompt}");
+        assert_eq!(
+            (&choice["token_ids"], &choice["prompt_token_ids"]),
+            (&story["tokens"]["generated"], &story["tokens"]["prompt"])
+        );
+        let n_prompt = alone.tokenizer.encode(prompt).unwrap().len();
+        let n_new = choice["token_ids"].as_array().unwrap().len();
+        assert_eq!(
+            (&answer["usage"]["prompt_tokens"], &answer["usage"]["completion_tokens"]),
+            (&json!(n_prompt), &json!(n_new))
+        );
+        assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!("storyteller")));
+        assert!(answer["id"].as_str().unwrap().starts_with("cmpl-"));
+    }
+    // A prompt has 16 new tokens, unless it says otherwise.
+    assert_eq!(server.complete(&json!({ "prompt": "a", "temperature": 0 }))["usage"]["completion_tokens"], 16);
+}
+
+#[test]
+fn a_prompt_in_any_form_and_several_at_once() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let told: Vec<Text> = PROMPTS.iter().map(|prompt| alone.tell_text(prompt, 20, GREEDY)).collect();
+    let expected: Vec<&str> = told.iter().map(|text| text.text.as_str()).collect();
+    let tokens: Vec<Vec<u32>> = PROMPTS.iter().map(|prompt| alone.tokenizer.encode(prompt).unwrap()).collect();
+    let ask = |prompt: Value| server.complete(&json!({ "prompt": prompt, "temperature": 0, "max_tokens": 20 }));
+    assert_eq!(texts(&ask(json!(PROMPTS))), expected);
+    assert_eq!(texts(&ask(json!(tokens))), expected);
+    assert_eq!(texts(&ask(json!(tokens[1]))), expected[1..2]);
+    let all = ask(json!(PROMPTS));
+    assert_eq!(all["usage"]["prompt_tokens"], tokens.iter().map(Vec::len).sum::<usize>());
+    assert_eq!(all["choices"][3]["index"], 3);
+}
+
+#[test]
+fn samples_have_the_seeds_of_generate_alone_and_in_company() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let story =
+        ok(&["generate", PROMPTS[1], "--samples", "3", "--seed", "41", "--max-new-tokens", "30", "--json"]).json();
+    let samples: Vec<&Value> = story["outputs"].as_array().unwrap().iter().map(|text| &text["text"]).collect();
+    let body = json!({ "prompt": PROMPTS[1], "n": 3, "seed": 41, "max_tokens": 30 });
+    assert_eq!(texts(&server.complete(&body)), samples, "as the model's folder says: temperature 0.8, top-p 0.95");
+
+    // The same in the company of others, whatever they are.
+    thread::scope(|scope| {
+        for client in 0..6_u64 {
+            let (server, alone) = (&server, &alone);
+            scope.spawn(move || {
+                for round in 0..4 {
+                    let (seed, prompt) = (client * 10 + round, PROMPTS[(client + round) as usize % 4]);
+                    let sampling = Sampling { temperature: 1.2, top_k: 50, top_p: 0.9, seed };
+                    let body = json!({
+                        "prompt": prompt, "max_tokens": 25, "seed": seed, "temperature": 1.2, "top_k": 50, "top_p": 0.9, "n": 2,
+                    });
+                    let next = Sampling { seed: seed + 1, ..sampling };
+                    let expected = [sampling, next].map(|sampling| alone.tell_text(prompt, 25, sampling).text);
+                    assert_eq!(texts(&server.complete(&body)), expected, "{prompt}, seed {seed}");
+                }
+            });
+        }
+    });
+    // Without a seed, another text each time.
+    let free = || server.complete(&json!({ "prompt": "The", "max_tokens": 20 }))["choices"][0]["text"].clone();
+    assert_ne!([free(), free(), free()], [free(), free(), free()]);
+}
+
+#[test]
+fn a_stream_says_what_the_whole_answer_says() {
+    let server = Server::start(Options::default());
+    let cut = server.complete(&json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 30 }));
+    let stop: String = cut["choices"][0]["text"].as_str().unwrap().chars().skip(40).take(7).collect();
+    for more in [
+        json!({ "temperature": 0 }),
+        json!({ "seed": 3, "n": 3 }),
+        json!({ "seed": 3, "n": 2, "echo": true, "prompt": PROMPTS }),
+        json!({ "temperature": 0, "stop": stop }),
+        json!({ "temperature": 0, "logprobs": 3, "stop": [stop, "\n"] }),
+        json!({ "temperature": 1000, "seed": 5, "n": 4 }),
+        json!({ "temperature": 0, "max_tokens": 0, "echo": true }),
+        json!({ "temperature": 0, "max_tokens": 1 }),
+        json!({ "temperature": 0, "logprobs": 2, "echo": true, "prompt": "naïve 🐉 你好" }),
+        json!({ "temperature": 0, "logprobs": 0, "echo": true, "stop": [stop, "\n"] }),
+        json!({ "max_tokens": 0, "logprobs": 1, "echo": true, "seed": 1 }),
+    ] {
+        let mut body = json!({ "prompt": PROMPTS[0], "max_tokens": 40, "return_token_ids": true });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let whole = server.complete(&body);
+        body["stream"] = true.into();
+        for include_usage in [false, true] {
+            body["stream_options"] = json!({ "include_usage": include_usage });
+            let (mut events, is_done) = server.post("/v1/completions", &body).events();
+            assert!(is_done, "{body}");
+            let usage = if include_usage { events.pop() } else { None };
+            let told = together(&events);
+            for (choice, (text, ids, reason)) in whole["choices"].as_array().unwrap().iter().zip(told.values()) {
+                assert_eq!(choice["text"], **text, "{body}");
+                assert_eq!((&choice["token_ids"], &choice["finish_reason"]), (&json!(ids), &json!(reason)), "{body}");
+            }
+            assert_eq!(told.len(), whole["choices"].as_array().unwrap().len(), "{body}");
+            let logprobs = |key: &str| -> Vec<Value> {
+                let parts = events.iter().filter_map(|event| event["choices"][0]["logprobs"][key].as_array());
+                parts.flatten().cloned().collect()
+            };
+            if !body["logprobs"].is_null() {
+                for key in ["tokens", "token_logprobs", "text_offset", "top_logprobs"] {
+                    assert_eq!(json!(logprobs(key)), whole["choices"][0]["logprobs"][key], "{body}");
+                }
+            }
+            if let Some(usage) = usage {
+                assert_eq!(usage["choices"], json!([]));
+                for key in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+                    assert_eq!(usage["usage"][key], whole["usage"][key], "{body}");
+                }
+            }
+            assert!(events.iter().all(|event| event.get("usage").is_some_and(Value::is_null) == include_usage));
+            let same = |key: &str| events.iter().all(|event| event[key] == events[0][key]);
+            assert!(same("id") && same("created") && same("model"), "{body}");
+        }
+    }
+}
+
+#[test]
+fn characters_of_several_tokens_come_whole() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let mut broken = 0;
+    for seed in 0..12 {
+        let sampling = Sampling { temperature: 1000.0, top_k: 0, top_p: 1.0, seed };
+        let told = alone.tell_text("The dragon 🐉", 60, sampling);
+        // Tokens at random: some are bytes that never become a character.
+        broken += told.text.matches('\u{FFFD}').count();
+        let body = json!({
+            "prompt": "The dragon 🐉", "max_tokens": 60, "seed": seed, "temperature": 1000, "top_p": 1, "stream": true,
+            "return_token_ids": true,
+        });
+        let (events, _) = server.post("/v1/completions", &body).events();
+        let (text, ids, reason) = &together(&events)[&0];
+        assert_eq!((text, reason.as_deref()), (&told.text, Some(told.reason)), "seed {seed}");
+        assert_eq!(json!(ids), json!(told.tokens), "seed {seed}");
+    }
+    assert!(broken > 0, "at least one text should have had a broken character, or this test shows nothing");
+    // And whole ones, which the prompt has: echoed they are as they were.
+    let body = json!({ "prompt": "naïve 🐉 你好", "echo": true, "max_tokens": 0, "stream": true });
+    assert_eq!(together(&server.post("/v1/completions", &body).events().0)[&0].0, "naïve 🐉 你好");
+}
+
+#[test]
+fn a_stop_ends_a_text_before_it_is_shown() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let told = alone.tell_text(PROMPTS[0], 60, GREEDY);
+    let chars: Vec<char> = told.text.chars().collect();
+    for (from, len) in [(5, 1), (10, 4), (21, 9), (33, 2), (40, 15), (60, 3), (0, 2)] {
+        let stop: String = chars[from..from + len].iter().collect();
+        let expected = &told.text[..told.text.find(&stop).unwrap()];
+        for stops in [json!(stop), json!(["never said 1", stop]), json!([stop, "never said 2"])] {
+            let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 60, "stop": stops });
+            let answer = server.complete(&body);
+            let choice = &answer["choices"][0];
+            assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(expected), &json!("stop")), "{stops}");
+            assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() < 60, "{stops}: and no more was computed");
+        }
+    }
+    let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 60, "stop": ["never said"] });
+    let answer = server.complete(&body);
+    assert_eq!((texts(&answer)[0], &answer["choices"][0]["finish_reason"]), (told.text.as_str(), &json!(told.reason)));
+    // What is echoed ends nothing.
+    let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 9, "stop": "upon", "echo": true });
+    assert!(texts(&server.complete(&body))[0].starts_with(PROMPTS[0]));
+}
+
+#[test]
+fn the_token_that_ends_a_text_is_not_counted() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
+    let told = (0..100).map(|seed| (seed, alone.tell_text(PROMPTS[0], 400, sampling(seed))));
+    let (seed, told) = told.into_iter().find(|(_, told)| told.reason == "stop").expect("one ends by itself");
+    let body = json!({
+        "prompt": PROMPTS[0], "max_tokens": 400, "seed": seed, "temperature": 1, "top_p": 0.9, "top_k": 0, "logprobs": 0,
+        "return_token_ids": true,
+    });
+    let answer = server.complete(&body);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(told.text), &json!("stop")));
+    assert_eq!(answer["usage"]["completion_tokens"], told.tokens.len(), "each token of the text, and no other");
+    assert_eq!(ids(&choice["token_ids"]), told.tokens);
+    assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), told.tokens.len());
+    assert_eq!(server.metric("vllm:generation_tokens_total", ""), told.tokens.len() as f64);
+}
+
+#[test]
+fn a_chat_is_told_in_the_words_of_the_models_template() {
+    const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}\
+                            {% if messages | length > 2 %}{{ raise_exception('too many messages') }}{% endif %}\
+                            {% if add_generation_prompt %}{{ name | default('teller') }}:{% endif %}";
+    let folder = Folder::copy_of("storyteller");
+    folder.write("chat_template.jinja", TEMPLATE);
+    let alone = Alone::open(folder.path().as_ref());
+    let server = Server::start(Options { folder: folder.path().into(), ..Options::default() });
+    let messages = json!([{ "role": "user", "content": " Tell me a story. " }]);
+    let expected = alone.tell_text("user: Tell me a story.\nteller:", 30, GREEDY);
+    let mut body = json!({ "messages": messages, "temperature": 0, "max_completion_tokens": 30, "logprobs": true });
+    let answer = server.post("/v1/chat/completions", &body).json();
+    assert_eq!(texts(&answer), [expected.text.as_str()]);
+    assert_eq!(
+        (&answer["object"], &answer["choices"][0]["message"]["role"]),
+        (&json!("chat.completion"), &json!("assistant"))
+    );
+    assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), expected.tokens.len());
+
+    body["stream"] = true.into();
+    let (events, is_done) = server.post("/v1/chat/completions", &body).events();
+    assert!(is_done && events.iter().all(|event| event["object"] == "chat.completion.chunk"));
+    assert_eq!(events[0]["choices"][0]["delta"], json!({ "role": "assistant", "content": "" }));
+    assert_eq!(together(&events)[&0].0, expected.text);
+    assert_eq!(events.last().unwrap()["choices"][0]["delta"], json!({}));
+
+    let named =
+        json!({ "messages": messages, "temperature": 0, "max_tokens": 8, "chat_template_kwargs": { "name": "king" } });
+    let expected = alone.tell_text("user: Tell me a story.\nking:", 8, GREEDY);
+    assert_eq!(texts(&server.post("/v1/chat/completions", &named).json()), [expected.text.as_str()]);
+    // All that fits, if nobody says how much.
+    let open = json!({ "messages": messages, "temperature": 0, "stop": "." });
+    assert_eq!(server.post("/v1/chat/completions", &open).status, 200);
+
+    let three = json!({ "messages": [messages[0], messages[0], messages[0]] });
+    let refused = server.post("/v1/chat/completions", &three);
+    let message = refused.json()["error"]["message"].as_str().unwrap().to_string();
+    assert!(refused.status == 400 && message.contains("too many messages"), "{message}");
+
+    let without = Server::start(Options::default());
+    let refused = without.post("/v1/chat/completions", &json!({ "messages": messages }));
+    let error = refused.json()["error"].clone();
+    assert_eq!((refused.status, &error["code"]), (400, &json!("no_chat_template")));
+    assert!(error["message"].as_str().unwrap().contains("/v1/completions"), "{error}");
+}
+
+#[test]
+fn what_was_read_before_is_found_and_counted() {
+    let (server, alone) = (Server::start(Options::default()), storyteller());
+    let prompt = "Once upon a time there was a king who had three sons, and the youngest of them was called";
+    let n_prompt = alone.tokenizer.encode(prompt).unwrap().len();
+    let body = json!({ "prompt": prompt, "temperature": 0, "max_tokens": 5 });
+    let first = server.complete(&body);
+    let second = server.complete(&body);
+    assert_eq!(first["choices"][0]["text"], second["choices"][0]["text"]);
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() as usize;
+    // Full pages, and one token is left to compute.
+    let found = (n_prompt - 1) / 8 * 8;
+    assert_eq!((cached(&first), cached(&second)), (0, found));
+    assert_eq!(server.metric("vllm:prefix_cache_queries_total", ""), 2.0 * n_prompt as f64);
+    assert_eq!(server.metric("vllm:prefix_cache_hits_total", ""), found as f64);
+    assert_eq!(server.metric("vllm:prompt_tokens_total", ""), 2.0 * n_prompt as f64);
+    assert_eq!(server.metric("vllm:generation_tokens_total", ""), 10.0);
+    assert_eq!(server.metric("vllm:request_success_total", "\"length\""), 2.0);
+    assert_eq!(server.metric("vllm:time_to_first_token_seconds_count", ""), 2.0);
+    assert_eq!(server.metric("vllm:inter_token_latency_seconds_count", ""), 8.0);
+    assert_eq!(server.metric("vllm:e2e_request_latency_seconds_count", ""), 2.0);
+    assert_eq!(server.metric("page_by_page:rows_projected_total", ""), (2 * n_prompt - found + 8) as f64);
+    all_pages_come_back(&server, 600);
+}
