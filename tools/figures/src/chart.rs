@@ -1,68 +1,101 @@
-//! Line charts: axes, and lines that carry their names.
+//! Line charts: axes, lines that carry their names, and what is said of each point.
 
-use crate::svg::{Anchor, Kind, Svg, WIDTH, grouped};
+use crate::figures::Figure;
+use crate::svg::{Anchor, Kind, Svg, WIDTH};
+use crate::words::{count, grouped, listed};
 
-/// How a line is broken, so that it can be told without its colour.
-#[derive(Clone, Copy)]
-pub enum Dashes {
-    None,
-    Long,
-    Short,
-}
-
-impl Dashes {
-    fn pattern(self) -> &'static str {
-        match self {
-            Dashes::None => "none",
-            Dashes::Long => "10 5",
-            Dashes::Short => "2 4",
-        }
-    }
-}
-
-/// A line. The points of the first one are the steps; another may begin later.
-pub struct Series {
-    pub points: Vec<(usize, u64)>,
+/// A line. The first is drawn through, the second in long dashes, the third in short ones.
+pub struct Line {
+    /// What a value is, after the number: `rows with a cache`.
+    pub says: &'static str,
     pub kind: Kind,
-    pub dashes: Dashes,
-    /// Its name, in lines that end at `label_at`.
-    pub labels: Vec<String>,
+    /// Its name in the picture, one or two lines that end at `name_at`.
+    pub name: &'static [&'static str],
     /// Across and up in the chart's own units, then down in the picture's.
-    pub label_at: (usize, u64, f64),
+    pub name_at: (f64, f64, f64),
 }
+
+const DASHES: [&str; 3] = ["none", "10 5", "2 4"];
 
 /// A chart from 0 to the last tick, or a little beyond.
-pub struct Chart<'a> {
-    /// Of the axis that goes up.
-    pub title: &'a str,
-    /// Of the axis that goes across.
-    pub across: &'a str,
-    pub ticks_across: &'a [usize],
-    pub ticks_up: &'a [u64],
+pub struct Chart {
+    /// A value across, and the value of each line there; the last lines may lack one.
+    pub points: Vec<Vec<f64>>,
+    pub title: &'static str,
+    pub across: &'static str,
+    /// A value across in the list of steps (HTML): `pages`, or a symbol.
+    pub x: &'static str,
+    pub ticks_across: &'static [u64],
+    pub ticks_up: &'static [u64],
     /// Room below 0 for the name of a line that stays there.
     pub below: f64,
-    pub series: Vec<Series>,
+    pub lines: Vec<Line>,
 }
 
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 264.0;
 const RIGHT: f64 = WIDTH - 12.0;
 
-impl Chart<'_> {
-    pub fn svg(&self) -> Svg {
-        let mut svg = Svg::new(BOTTOM + 44.0);
+impl Chart {
+    /// The figure, with what is said below it (HTML).
+    pub fn figure(self, caption: String) -> Figure {
+        let ends: Vec<String> = (0..self.lines.len()).map(|line| self.ends(line)).collect();
+        Figure {
+            svg: self.svg(),
+            label: format!("Chart of {} against {}. {}.", self.title, self.across, ends.join("; ")),
+            caption,
+            steps: self.points.iter().map(|point| self.step(point)).collect(),
+            ..Figure::default()
+        }
+    }
+
+    /// `without a cache, from 1 to 256: 1 to 32,896`
+    fn ends(&self, line: usize) -> String {
+        let points = self.points_of(line);
+        let [(first, low), (last, high)] =
+            [points[0], points[points.len() - 1]].map(|(x, value)| (number(x), number(value)));
+        format!("{}, from {first} to {last}: {low} to {high}", self.lines[line].says)
+    }
+
+    fn step(&self, point: &[f64]) -> String {
+        let values = self.lines.iter().zip(&point[1..]);
+        let values: Vec<String> = values.map(|(line, value)| format!("{} {}", number(*value), line.says)).collect();
+        let x = match self.x.strip_suffix('s') {
+            Some(noun) => count(point[0] as usize, noun),
+            None => format!("{} = {}", self.x, number(point[0])),
+        };
+        format!("{x}: {}.", listed(&values))
+    }
+
+    fn points_of(&self, line: usize) -> Vec<(f64, f64)> {
+        self.points.iter().filter_map(|point| Some((point[0], *point.get(line + 1)?))).collect()
+    }
+
+    fn svg(&self) -> Svg {
+        let mut svg = Svg::new();
+        svg.y = BOTTOM + 44.0;
         svg.text(0.0, 14.0, Anchor::Start, self.title);
         self.draw_axes(&mut svg);
-        for series in &self.series {
-            self.draw_line(&mut svg, series);
+        for (index, (line, dashes)) in self.lines.iter().zip(DASHES).enumerate() {
+            let points = self.points_of(index).into_iter().map(|(x, y)| format!("{},{}", self.x(x), self.y(y)));
+            svg.raw(&format!(
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2.5\" stroke-dasharray=\"{dashes}\"/>",
+                points.collect::<Vec<_>>().join(" "),
+                line.kind.ink(),
+            ));
         }
-        let steps = self.series[0].points.len();
-        for step in 0..steps {
-            let across = self.series[0].points[step].0;
-            svg.step(step, |svg| self.series.iter().for_each(|series| self.draw_point(svg, series, across)));
+        for point in &self.points {
+            svg.step(|svg| {
+                for (line, value) in self.lines.iter().zip(&point[1..]) {
+                    let (x, y, ink) = (self.x(point[0]), self.y(*value), line.kind.ink());
+                    svg.raw(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"3\" fill=\"{ink}\"/>"));
+                }
+            });
         }
-        for series in &self.series {
-            self.draw_labels(&mut svg, series);
+        for Line { name, name_at: (across, up, down), kind, .. } in &self.lines {
+            for (above, name) in name.iter().rev().enumerate() {
+                svg.name(self.x(*across), self.y(*up) + down - above as f64 * 18.0, *kind, name);
+            }
         }
         svg
     }
@@ -72,64 +105,37 @@ impl Chart<'_> {
         8.0 * digits as f64 + 6.0
     }
 
-    fn x(&self, value: usize) -> f64 {
+    fn x(&self, value: f64) -> f64 {
         let last = self.ticks_across[self.ticks_across.len() - 1];
-        tenths(self.left() + value as f64 / last as f64 * (RIGHT - self.left()))
+        tenths(self.left() + value / last as f64 * (RIGHT - self.left()))
     }
 
-    fn y(&self, value: u64) -> f64 {
-        let points = self.series.iter().flat_map(|series| &series.points).map(|(_, value)| *value);
-        let highest = points.chain(self.ticks_up.iter().copied()).max().unwrap_or(1);
-        tenths(BOTTOM - self.below - value as f64 / highest as f64 * (BOTTOM - self.below - TOP))
+    fn y(&self, value: f64) -> f64 {
+        let values = self.points.iter().flat_map(|point| &point[1..]).copied();
+        let highest = values.chain(self.ticks_up.iter().map(|tick| *tick as f64)).fold(1.0, f64::max);
+        tenths(BOTTOM - self.below - value / highest * (BOTTOM - self.below - TOP))
     }
 
     fn draw_axes(&self, svg: &mut Svg) {
         let left = self.left();
         svg.line(&format!("M{left} {TOP}V{BOTTOM}H{RIGHT}"));
         for tick in self.ticks_up {
-            let y = self.y(*tick);
-            svg.line(&format!("M{} {y}h-4", left));
+            let y = self.y(*tick as f64);
+            svg.line(&format!("M{left} {y}h-4"));
             svg.text(left - 7.0, y + 5.0, Anchor::End, &grouped(*tick));
         }
         for tick in self.ticks_across {
-            let x = self.x(*tick);
+            let x = self.x(*tick as f64);
             svg.line(&format!("M{x} {BOTTOM}v4"));
-            svg.text(x, BOTTOM + 19.0, Anchor::Middle, &grouped(*tick as u64));
+            svg.text(x, BOTTOM + 19.0, Anchor::Middle, &grouped(*tick));
         }
         svg.text(RIGHT + 12.0, BOTTOM + 39.0, Anchor::End, self.across);
     }
+}
 
-    fn draw_line(&self, svg: &mut Svg, series: &Series) {
-        let points: Vec<String> =
-            series.points.iter().map(|(n, value)| format!("{},{}", self.x(*n), self.y(*value))).collect();
-        svg.raw(&format!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2.5\" stroke-dasharray=\"{}\"/>",
-            points.join(" "),
-            series.kind.ink_colour(),
-            series.dashes.pattern()
-        ));
-    }
-
-    fn draw_point(&self, svg: &mut Svg, series: &Series, across: usize) {
-        let Some(&(n, value)) = series.points.iter().find(|(n, _)| *n == across) else {
-            return;
-        };
-        svg.raw(&format!(
-            "<circle cx=\"{}\" cy=\"{}\" r=\"3\" fill=\"{}\"/>",
-            self.x(n),
-            self.y(value),
-            series.kind.ink_colour()
-        ));
-    }
-
-    fn draw_labels(&self, svg: &mut Svg, series: &Series) {
-        let (n, value, down) = series.label_at;
-        let last = series.labels.len() - 1;
-        for (line, label) in series.labels.iter().enumerate() {
-            let y = self.y(value) + down - (last - line) as f64 * 18.0;
-            svg.name(self.x(n), y, series.kind, label);
-        }
-    }
+/// A whole number with its thousands apart, any other with one decimal.
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 { grouped(value as u64) } else { format!("{value:.1}") }
 }
 
 fn tenths(value: f64) -> f64 {

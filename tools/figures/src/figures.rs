@@ -1,4 +1,4 @@
-//! The figures of the book, one file each: what to run, and how to draw what was seen.
+//! The book's figures, one file each: what to run, and how to draw what was seen.
 
 mod ch01_rows_chart;
 mod ch01_triangle;
@@ -34,107 +34,85 @@ mod server_pages;
 
 use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::{self, Source};
-use serde::Serialize;
 
-use crate::fragment::{Drawing, fragment};
-use crate::svg::{Svg, escaped, listed};
+use crate::svg::Svg;
+use crate::words::{escaped, listed};
 
-/// A recorded figure.
+/// What was seen of the code, drawn and in words. In the picture, a `<g data-step="0">` belongs to the first step, as does the
+/// `<li>` of this number in the list. `book/stepper.js` builds its controls from them; without it the figure is whole: all
+/// steps drawn, and the list.
+#[derive(Default)]
 pub struct Figure {
+    /// As in [`FIGURES`], which gives it.
     pub name: &'static str,
-    /// JSON on one line.
-    compact: String,
-    /// The same, for people.
-    pretty: String,
-    drawing: Drawing,
-    /// The picture as a file of its own, if there is one.
-    alone: Option<String>,
+    pub svg: Svg,
+    /// What kind of picture it is, for those who cannot see it.
+    pub label: String,
+    /// Under the picture; HTML.
+    pub caption: String,
+    /// What is said of each step; HTML.
+    pub steps: Vec<String>,
+    /// The picture as a file of its own, for where HTML cannot be shown.
+    pub alone: Option<Svg>,
 }
 
 impl Figure {
-    fn new<T: Serialize>(name: &'static str, trace: &T, draw: fn(&T) -> Drawing) -> Result<Self> {
-        Ok(Figure {
-            name,
-            compact: serde_json::to_string(trace)?,
-            pretty: serde_json::to_string_pretty(trace)?,
-            drawing: draw(trace),
-            alone: None,
-        })
-    }
-
-    /// A figure with a picture besides, for where HTML is not to be had.
-    fn with_picture<T: Serialize>(
-        name: &'static str,
-        trace: &T,
-        draw: fn(&T) -> Drawing,
-        draw_alone: fn(&T) -> (Svg, String),
-    ) -> Result<Self> {
-        let (svg, label) = draw_alone(trace);
-        Ok(Figure { alone: Some(svg.file(&escaped(&label))), ..Figure::new(name, trace, draw)? })
-    }
-
-    /// The trace as a file.
-    pub fn json(&self) -> String {
-        format!("{}\n", self.pretty)
-    }
-
     /// The picture as a file of its own, if there is one.
-    pub fn svg(&self) -> Option<&str> {
-        self.alone.as_deref()
+    pub fn file(&self) -> Option<String> {
+        self.alone.as_ref().map(|svg| svg.file(&escaped(&self.label)))
     }
 
-    /// The trace on one line.
-    pub fn trace(&self) -> &str {
-        &self.compact
-    }
-
-    /// What is said of each frame; HTML.
-    pub fn steps_mut(&mut self) -> &mut [String] {
-        &mut self.drawing.steps
-    }
-
-    /// The fragment that a page includes.
+    /// The fragment that a page includes. No line is blank, because that would end the HTML in Markdown; no element has an
+    /// id, because the print page renames those.
     pub fn html(&self) -> String {
-        fragment(self.name, &self.drawing, &self.compact)
+        let Figure { name, svg, label, caption, steps, .. } = self;
+        let items: Vec<String> =
+            steps.iter().enumerate().map(|(step, text)| format!("<li data-step=\"{step}\">{text}</li>")).collect();
+        format!(
+            "<figure class=\"pbp-figure\" data-figure=\"{name}\">\n{}\n<figcaption>{caption}</figcaption>\n<details>\n\
+             <summary>Step by step</summary>\n<ol class=\"pbp-steps\">\n{}\n</ol>\n</details>\n</figure>\n",
+            svg.html(&escaped(label)),
+            items.join("\n"),
+        )
     }
 }
 
 /// Runs the code of a figure and draws what it saw.
-type Record = fn(&'static str) -> Result<Figure>;
+type Record = fn() -> Result<Figure>;
 
 /// The figures, in the order of the book.
 const FIGURES: [(&str, Record); 31] = [
-    ("home_paged", |name| Figure::with_picture(name, &home_paged::record()?, home_paged::draw, home_paged::draw_alone)),
-    ("ch01_triangle", |name| Figure::new(name, &ch01_triangle::record()?, ch01_triangle::draw)),
-    ("ch01_rows_chart", |name| Figure::new(name, &ch01_rows_chart::record()?, ch01_rows_chart::draw)),
-    ("ch02_copy", |name| Figure::new(name, &ch02_copy::record()?, ch02_copy::draw)),
-    ("ch02_copies_chart", |name| Figure::new(name, &ch02_copies_chart::record()?, ch02_copies_chart::draw)),
-    ("ch03_reservation", |name| Figure::new(name, &ch03_reservation::record()?, ch03_reservation::draw)),
-    ("ch03_layers", |name| Figure::new(name, &ch03_layers::record()?, ch03_layers::draw)),
-    ("ch04_fragmentation", |name| Figure::new(name, &ch04_fragmentation::record()?, ch04_fragmentation::draw)),
-    ("ch04_free_list", |name| Figure::new(name, &ch04_free_list::record()?, ch04_free_list::draw)),
-    ("ch05_table", |name| Figure::new(name, &ch05_table::record()?, ch05_table::draw)),
-    ("ch05_locate", |name| Figure::new(name, &ch05_locate::record()?, ch05_locate::draw)),
-    ("ch05_waste_chart", |name| Figure::new(name, &ch05_waste_chart::record()?, ch05_waste_chart::draw)),
-    ("ch06_interleaved", |name| Figure::new(name, &ch06_interleaved::record()?, ch06_interleaved::draw)),
-    ("ch06_gather", |name| Figure::new(name, &ch06_gather::record()?, ch06_gather::draw)),
-    ("ch07_three", |name| Figure::new(name, &ch07_three::record()?, ch07_three::draw)),
-    ("ch07_rewind", |name| Figure::new(name, &ch07_rewind::record()?, ch07_rewind::draw)),
-    ("ch08_step", |name| Figure::new(name, &ch08_step::record()?, ch08_step::draw)),
-    ("ch08_memory", |name| Figure::new(name, &ch08_memory::record()?, ch08_memory::draw)),
-    ("ch08_speculation", |name| Figure::new(name, &ch08_speculation::record()?, ch08_speculation::draw)),
-    ("ch08_k_chart", |name| Figure::new(name, &ch08_k_chart::record()?, ch08_k_chart::draw)),
-    ("ch09_bars", |name| Figure::new(name, &ch09_bars::record()?, ch09_bars::draw)),
-    ("ch09_share_chart", |name| Figure::new(name, &ch09_share_chart::record()?, ch09_share_chart::draw)),
-    ("ch10_fork", |name| Figure::new(name, &ch10_fork::record()?, ch10_fork::draw)),
-    ("ch11_trie", |name| Figure::new(name, &ch11_trie::record()?, ch11_trie::draw)),
-    ("ch11_hit_rate", |name| Figure::new(name, &ch11_hit_rate::record()?, ch11_hit_rate::draw)),
-    ("ch12_timeline", |name| Figure::new(name, &ch12_timeline::record()?, ch12_timeline::draw)),
-    ("ch13_runs", |name| Figure::new(name, &ch13_runs::record()?, ch13_runs::draw)),
-    ("ch14_head", |name| Figure::new(name, &ch14_head::record()?, ch14_head::draw)),
-    ("ch15_shrink", |name| Figure::new(name, &ch15_shrink::record()?, ch15_shrink::draw)),
-    ("ch16_file", |name| Figure::new(name, &ch16_file::record()?, ch16_file::draw)),
-    ("server_pages", |name| Figure::new(name, &server_pages::record()?, server_pages::draw)),
+    ("home_paged", home_paged::figure),
+    ("ch01_triangle", ch01_triangle::figure),
+    ("ch01_rows_chart", ch01_rows_chart::figure),
+    ("ch02_copy", ch02_copy::figure),
+    ("ch02_copies_chart", ch02_copies_chart::figure),
+    ("ch03_reservation", ch03_reservation::figure),
+    ("ch03_layers", ch03_layers::figure),
+    ("ch04_fragmentation", ch04_fragmentation::figure),
+    ("ch04_free_list", ch04_free_list::figure),
+    ("ch05_table", ch05_table::figure),
+    ("ch05_locate", ch05_locate::figure),
+    ("ch05_waste_chart", ch05_waste_chart::figure),
+    ("ch06_interleaved", ch06_interleaved::figure),
+    ("ch06_gather", ch06_gather::figure),
+    ("ch07_three", ch07_three::figure),
+    ("ch07_rewind", ch07_rewind::figure),
+    ("ch08_step", ch08_step::figure),
+    ("ch08_memory", ch08_memory::figure),
+    ("ch08_speculation", ch08_speculation::figure),
+    ("ch08_k_chart", ch08_k_chart::figure),
+    ("ch09_bars", ch09_bars::figure),
+    ("ch09_share_chart", ch09_share_chart::figure),
+    ("ch10_fork", ch10_fork::figure),
+    ("ch11_trie", ch11_trie::figure),
+    ("ch11_hit_rate", ch11_hit_rate::figure),
+    ("ch12_timeline", ch12_timeline::figure),
+    ("ch13_runs", ch13_runs::figure),
+    ("ch14_head", ch14_head::figure),
+    ("ch15_shrink", ch15_shrink::figure),
+    ("ch16_file", ch16_file::figure),
+    ("server_pages", server_pages::figure),
 ];
 
 /// Runs the code of every figure.
@@ -150,20 +128,20 @@ pub fn all() -> Result<Vec<Figure>> {
             chapter.name
         );
     }
-    FIGURES.iter().map(|(name, record)| record(name)).collect()
+    FIGURES.iter().map(run).collect()
 }
 
-/// Runs the code of one figure, whoever wrote its chapters.
+/// Runs the code of one figure, with the reader's chapters where they are started.
 ///
 /// # Errors
-/// What the chapters refuse, or that there is no such figure.
+/// The chapters' own, or that there is no such figure.
 pub fn one(name: &str) -> Result<Figure> {
-    let found = FIGURES.iter().find(|(known, _)| *known == name);
-    let (name, record) = found.with_context(|| {
-        let known: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
-        format!("no figure {name} (there are {})", listed(&known))
-    })?;
-    record(name)
+    let figure = FIGURES.iter().find(|(known, _)| *known == name);
+    run(figure.with_context(|| format!("no figure {name} (there are {})", listed(&FIGURES.map(|(name, _)| name))))?)
+}
+
+fn run((name, record): &(&'static str, Record)) -> Result<Figure> {
+    Ok(Figure { name, ..record()? })
 }
 
 /// The figures as recorded once for all tests.
@@ -175,8 +153,6 @@ pub fn recorded() -> &'static [Figure] {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     #[test]
@@ -186,7 +162,7 @@ mod tests {
             assert!(html.lines().all(|line| !line.trim().is_empty()), "{name} has a blank line");
             assert!(!html.contains(" id=") && !html.contains("url(#"), "{name} has an id or refers to one");
             assert!(!html.contains("{{"), "{name} has a directive of mdBook");
-            for tag in ["figure", "svg", "figcaption", "details", "summary", "ol", "script", "g", "li", "text"] {
+            for tag in ["figure", "svg", "figcaption", "details", "summary", "ol", "g", "li", "text"] {
                 let open = html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
                 assert_eq!(open, html.matches(&format!("</{tag}>")).count(), "{name}: <{tag}> and </{tag}>");
             }
@@ -205,39 +181,29 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_of_the_trace_is_a_step_in_the_list_and_in_the_picture() {
+    fn every_step_is_in_the_list_and_in_the_picture() {
         for figure in recorded() {
             let (name, html) = (figure.name, figure.html());
-            let trace: Value = serde_json::from_str(&figure.json()).unwrap();
-            let frames = trace["frames"].as_array().unwrap().len();
-            assert!(frames > 1, "{name}");
-            for step in 0..frames {
+            let steps = figure.steps.len();
+            assert!(steps > 1, "{name}");
+            for step in 0..steps {
                 for element in ["li", "g"] {
                     let open = format!("<{element} data-step=\"{step}\">");
                     assert_eq!(html.matches(&open).count(), 1, "{name}: {open}");
                 }
             }
-            assert!(!html.contains(&format!("data-step=\"{frames}\"")), "{name} shows a step that is no frame");
-        }
-    }
-
-    #[test]
-    fn the_embedded_trace_is_the_trace() {
-        for figure in recorded() {
-            let html = figure.html();
-            let embedded = html.split_once("application/json\">").unwrap().1.split_once("</script>").unwrap().0;
-            let [embedded, file] = [embedded, &figure.json()].map(|json| serde_json::from_str::<Value>(json).unwrap());
-            assert_eq!(embedded, file, "{}", figure.name);
+            assert!(!html.contains(&format!("data-step=\"{steps}\"")), "{name} shows a step that is not there");
         }
     }
 
     #[test]
     fn every_picture_keeps_to_its_frame_and_words_to_their_size() {
         for figure in recorded() {
+            let name = figure.name;
             for line in figure.html().lines().filter(|line| line.starts_with("<text") || line.starts_with("<rect")) {
                 let x: f64 = line.split_once(" x=\"").unwrap().1.split_once('"').unwrap().0.parse().unwrap();
-                assert!((0.0..=crate::svg::WIDTH).contains(&x), "{}: {line}", figure.name);
-                assert!(!line.contains("font-size"), "{}: all words have the size of the picture: {line}", figure.name);
+                assert!((0.0..=crate::svg::WIDTH).contains(&x), "{name}: {line}");
+                assert!(!line.contains("font-size"), "{name}: all words have the size of the picture: {line}");
             }
         }
     }

@@ -10,18 +10,13 @@ use crate::figures::Figure;
 /// A file of the book: its path from the repository root, and its text.
 pub type File = (String, String);
 
-/// The trace and the fragment of each figure, and its picture if it has one.
+/// The fragment of each figure, and its picture if it has one.
 pub fn of(figures: &[Figure]) -> Vec<File> {
     let files_of_one = |figure: &Figure| {
-        let name = figure.name;
-        let fragment = [
-            (format!("book/src/figures/traces/{name}.json"), figure.json()),
-            (format!("book/src/figures/{name}.html"), figure.html()),
-        ];
-        let picture = figure.svg().map(|svg| (format!("book/src/figures/{name}.svg"), svg.to_owned()));
-        fragment.into_iter().chain(picture)
+        let file = |extension, text: String| (format!("book/src/figures/{}.{extension}", figure.name), text);
+        [Some(file("html", figure.html())), figure.file().map(|svg| file("svg", svg))]
     };
-    figures.iter().flat_map(files_of_one).collect()
+    figures.iter().flat_map(files_of_one).flatten().collect()
 }
 
 /// Writes the files that differ; returns their paths.

@@ -1,14 +1,9 @@
 //! The book's figures, recorded and not drawn.
 //!
-//! For each figure a short program runs the chapter's code and notes what the cache says after every step: the *trace*.
-//! A second function turns the trace, and nothing else, into a picture and its list of steps:
+//! For each figure a short program runs the chapter's code, notes what the cache holds after every step, and draws that: a
+//! picture, and a list of its steps in words, in `book/src/figures/NAME.html`.
 //!
-//! ```text
-//!   chapter code ── record ── trace ── draw ── fragment       book/src/figures/traces/NAME.json
-//!                                                             book/src/figures/NAME.html
-//! ```
-//!
-//! `record` writes both files; `check` does the same work and compares. So a figure cannot disagree with the code.
+//! `record` writes the files; `check` does the same work and compares. So a figure cannot disagree with the code.
 //!
 //! `mine` records one figure from the chapters that the reader has started, for the reader's own copy of the book, and says
 //! where it departs from the reference's. `cargo book --mine` runs it for every figure.
@@ -17,13 +12,15 @@ mod chart;
 mod departure;
 mod figures;
 mod files;
-mod fragment;
-mod guesses;
+mod layout;
 mod limits;
 mod mine;
-mod runs;
+mod models;
+mod rows;
 mod slab;
+mod speculation;
 mod svg;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,9 +37,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the code and write every trace and figure
+    /// Run the code and write every figure
     Record,
-    /// Fail if a committed trace or figure is not what the code does
+    /// Fail if a committed figure is not what the code does
     Check,
     /// Record one figure from your own code and say where it departs from the reference's
     ///
@@ -51,7 +48,7 @@ enum Command {
     Mine {
         /// The figure, such as ch05_table: the name of its file in book/src/figures
         name: String,
-        /// The folder for the figure and its trace
+        /// The folder for the figure
         #[arg(long, value_name = "FOLDER", default_value = "target/mine")]
         to: PathBuf,
     },

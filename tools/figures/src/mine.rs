@@ -6,26 +6,18 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use page_by_page::chapters::{self, Source};
 use page_by_page_course::figures::{self as course, stands_on, with_note};
-use serde_json::Value;
 
-use crate::departure::{Departure, departure};
+use crate::departure::{Departure, departure, steps};
 use crate::figures::{self, Figure};
-use crate::svg::escaped;
+use crate::words::escaped;
 
-/// Said of a figure that departs in nothing.
+/// What is said of a figure that departs in nothing.
 const SAME: &str = "the same as the reference, step by step";
 
-/// The reference's figure, as it was committed.
-struct Reference {
-    trace: Value,
-    fragment: String,
-}
-
-/// Records a figure from the chapters that were compiled and writes it, with its trace, into the folder `to`. Returns the
-/// outcome in a line.
+/// Records a figure from the chapters that were compiled, and writes it into the folder `to`. Returns the outcome in a line.
 ///
 /// # Errors
-/// When the reader has started none of its chapters, and what these refuse.
+/// When the reader has started none of its chapters, and the chapters' own.
 pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
     let numbers =
         stands_on(name).with_context(|| format!("no figure {name}: the names are those in book/src/figures"))?;
@@ -34,20 +26,23 @@ pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
     if mine.is_empty() {
         bail!("{name} shows {}, and you have started none of them", course::chapters(numbers));
     }
-    let reference = Reference::read(root, name)?;
-    let figure = figures::one(name)?;
-    let json = figure.json();
-    let (html, outcome) = told(figure, &reference, &mine, &others)?;
+    let reference = reference(root, name)?;
+    let (html, outcome) = compared(figures::one(name)?, &reference, &mine, &others);
     fs::create_dir_all(to).with_context(|| format!("no folder {}", to.display()))?;
-    for (extension, text) in [("json", json), ("html", html)] {
-        let file = to.join(format!("{name}.{extension}"));
-        fs::write(&file, text).with_context(|| format!("{} cannot be written", file.display()))?;
-    }
+    let file = to.join(format!("{name}.html"));
+    fs::write(&file, html).with_context(|| format!("{} cannot be written", file.display()))?;
     Ok(format!("{name}: {outcome}"))
 }
 
-/// The fragment of a figure with what is to be said of it, and the same in a line.
-fn told(mut figure: Figure, reference: &Reference, mine: &[usize], others: &[usize]) -> Result<(String, String)> {
+/// The reference's fragment, as it was committed.
+fn reference(root: &Path, name: &str) -> Result<String> {
+    let file = format!("book/src/figures/{name}.html");
+    let text = fs::read_to_string(root.join(&file));
+    Ok(text.with_context(|| format!("{file} is not there: git checkout {file}"))?.replace("\r\n", "\n"))
+}
+
+/// The fragment of a figure with a note on whose code it shows and where it departs, and the same in a line.
+fn compared(mut figure: Figure, reference: &str, mine: &[usize], others: &[usize]) -> (String, String) {
     let yours = course::chapters(mine);
     let rest = match others.len() {
         0 => String::new(),
@@ -55,53 +50,31 @@ fn told(mut figure: Figure, reference: &Reference, mine: &[usize], others: &[usi
         _ => format!("; {} are the reference's", course::chapters(others)),
     };
     let whose = format!("Recorded from your code: {yours}{rest}.");
-    let trace = serde_json::from_str(figure.trace())?;
-    let Some(Departure { says, steps }) = departure(&trace, &reference.trace) else {
-        let note = format!("{whose} It is {SAME}.");
-        return Ok((with_note(&figure.html(), &note), SAME.into()));
+    let Some(Departure { says, steps: departing }) = departure(&figure.html(), reference) else {
+        return (with_note(&figure.html(), &format!("{whose} It is {SAME}.")), SAME.into());
     };
-    for step in &steps {
-        let text = &mut figure.steps_mut()[*step];
-        let theirs = match reference.step(*step) {
+    let reference = steps(reference);
+    for step in &departing {
+        let text = &mut figure.steps[*step];
+        let theirs = match reference.get(*step) {
             None => "The reference has no such step.".into(),
-            Some(theirs) if theirs == *text => String::new(),
-            Some(theirs) => format!("The reference: {theirs}"),
+            Some(theirs) if theirs.says == *text => String::new(),
+            Some(theirs) => format!("The reference: {}", theirs.says),
         };
         *text = format!("<b class=\"pbp-departs\">Departs.</b> {text} <span class=\"pbp-theirs\">{theirs}</span>");
     }
     let note = format!("{whose} <b>It departs from the reference. {}.</b>", escaped(&says));
     let html = with_note(&figure.html(), &note);
     // stepper.js opens it there.
-    let html = match steps.first() {
+    let html = match departing.first() {
         Some(first) => html.replacen(" data-figure=", &format!(" data-opens=\"{first}\" data-figure="), 1),
         None => html,
     };
-    Ok((html, format!("departs from the reference. {says}")))
-}
-
-impl Reference {
-    fn read(root: &Path, name: &str) -> Result<Self> {
-        let read = |file: String| {
-            let text = fs::read_to_string(root.join(&file));
-            text.map(|text| text.replace("\r\n", "\n"))
-                .with_context(|| format!("{file} is not there: git checkout {file}"))
-        };
-        let trace = read(format!("book/src/figures/traces/{name}.json"))?;
-        Ok(Reference { trace: serde_json::from_str(&trace)?, fragment: read(format!("book/src/figures/{name}.html"))? })
-    }
-
-    /// What it says of a step; HTML.
-    fn step(&self, step: usize) -> Option<&str> {
-        let open = format!("<li data-step=\"{step}\">");
-        let line = self.fragment.lines().find_map(|line| line.strip_prefix(&open))?;
-        line.strip_suffix("</li>")
-    }
+    (html, format!("departs from the reference. {says}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn root() -> std::path::PathBuf {
@@ -110,49 +83,40 @@ mod tests {
 
     #[test]
     fn the_reference_is_the_same_as_itself_and_its_figure_gets_one_line() {
-        for name in ["ch02_copy", "ch05_table", "ch06_interleaved"] {
-            let reference = Reference::read(&root(), name).unwrap();
-            let (html, outcome) = told(figures::one(name).unwrap(), &reference, &[5], &[4]).unwrap();
-            assert_eq!(outcome, SAME, "{name}");
-            let line = "<p class=\"pbp-whose\">Recorded from your code: chapter 5; chapter 4 is the reference's. It is the same \
-                        as the reference, step by step.</p>\n";
-            assert_eq!(html.matches(line).count(), 1, "{name}");
-            assert_eq!(html.replace(line, ""), reference.fragment, "{name}");
-        }
+        let reference = reference(&root(), "ch05_table").unwrap();
+        let (html, outcome) = compared(figures::one("ch05_table").unwrap(), &reference, &[5], &[4]);
+        assert_eq!(outcome, SAME);
+        let line = "<p class=\"pbp-whose\">Recorded from your code: chapter 5; chapter 4 is the reference's. It is the same as the \
+                    reference, step by step.</p>\n";
+        assert_eq!(html.matches(line).count(), 1);
+        assert_eq!(html.replace(line, ""), reference);
     }
 
     #[test]
     fn a_departure_is_marked_where_it_begins() {
-        let mut reference = Reference::read(&root(), "ch05_table").unwrap();
+        let reference = reference(&root(), "ch05_table").unwrap();
         // As if the reference had taken another page.
-        reference.trace["frames"][1]["pages"][1] = json!(7);
-        reference.fragment = reference.fragment.replace("takes page 5:", "takes page 7:");
-        let (html, outcome) = told(figures::one("ch05_table").unwrap(), &reference, &[4, 5], &[]).unwrap();
+        let other = reference.replace("takes page 5:", "takes page 7:");
+        let (html, outcome) = compared(figures::one("ch05_table").unwrap(), &other, &[4, 5], &[]);
         assert_eq!(outcome, "departs from the reference. Step 2 of 3: yours has page 5, the reference page 7");
-        assert!(
-            html.starts_with("<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n"),
-            "{html}"
-        );
-        let line = "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 3: yours has page 5, \
-                    the reference page 7.</b></p>\n";
-        assert!(html.contains(line), "{html}");
-        assert_eq!(html.matches("pbp-departs").count(), 1, "{html}");
-        let step = html.lines().find(|line| line.starts_with("<li data-step=\"1\">")).unwrap();
-        assert!(
-            step.starts_with(
-                "<li data-step=\"1\"><b class=\"pbp-departs\">Departs.</b> <code>grow(4)</code> takes page 5"
+        for (part, times) in [
+            ("<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n", 1),
+            (
+                "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 3: yours has page 5, ",
+                1,
             ),
-            "{step}"
-        );
-        assert!(
-            step.contains("<span class=\"pbp-theirs\">The reference: <code>grow(4)</code> takes page 7:"),
-            "{step}"
-        );
-        assert!(html.lines().all(|line| !line.trim().is_empty()), "a blank line ends the HTML");
+            ("pbp-departs", 1),
+            ("<li data-step=\"1\"><b class=\"pbp-departs\">Departs.</b> <code>grow(4)</code> takes page 5", 1),
+            ("<span class=\"pbp-theirs\">The reference: <code>grow(4)</code> takes page 7:", 1),
+            // It would end the HTML.
+            ("\n\n", 0),
+        ] {
+            assert_eq!(html.matches(part).count(), times, "{part} in {html}");
+        }
     }
 
     #[test]
-    fn nobody_s_figure_is_not_recorded() {
+    fn a_figure_without_the_reader_s_code_is_not_recorded() {
         let folder = tempfile::tempdir().unwrap();
         let says = |name| record(&root(), name, folder.path()).unwrap_err().to_string();
         assert_eq!(says("ch05_table"), "ch05_table shows chapters 4 and 5, and you have started none of them");

@@ -1,55 +1,184 @@
-//! A slab of a few pages, drawn once for each step, line below line.
+//! The slab of pages after each operation: which slot holds what, and who owns the page.
 
-use crate::svg::{Anchor, Area, Svg, rounded};
+use anyhow::{Result, ensure};
+use page_by_page::cache::{CacheError, PageId};
+use page_by_page::chapters::ch05_page_table::PageTable;
+use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 
-/// From the left edge of a slot to that of the next one of its page.
-const PITCH: f64 = 21.5;
-const CELL: f64 = 19.0;
-/// Between two pages, beyond that.
-const GAP: f64 = 4.5;
-/// From a line to the next one.
-const LINE: f64 = 62.0;
-/// Where the first line begins, under the names of the pages.
-const TOP: f64 = 36.0;
+use crate::figures::Figure;
+use crate::layout::Grid;
+use crate::rows::{LAYOUT, names};
+use crate::svg::{Cell, Kind, Svg, cell, named};
+use crate::words::{count, joined, listed, page_numbers, pages, with_before};
 
-/// Where the slots of a slab are in each line.
-#[derive(Clone, Copy)]
-pub struct SlabLines {
-    /// Slots in a page.
-    pub page_size: usize,
-    pub n_pages: usize,
-    /// One for each step.
-    pub n_lines: usize,
+pub const PAGE_SIZE: usize = 4;
+
+/// The slab after an operation.
+pub struct State {
+    operation: String,
+    /// The refusal in words.
+    refused: Option<String>,
+    sequences: Vec<Sequence>,
+    pub slab: Vec<Page>,
+    free: usize,
+    /// Rows copied by this operation.
+    pub rows_copied: u64,
 }
 
-impl SlabLines {
-    /// An empty picture with the names of the pages, and room for the lines and two rows of legend.
-    pub fn svg(self) -> Svg {
-        let mut svg = Svg::new(self.bottom() + 46.0);
-        for page in 0..self.n_pages {
-            let (first, end) = (self.x(page, 0), self.x(page, self.page_size - 1) + CELL);
-            svg.text((first + end) / 2.0, 15.0, Anchor::Middle, &format!("page {page}"));
-            svg.line(&format!("M{} 27v-6H{}v6", rounded(first), rounded(end)));
+struct Sequence {
+    name: char,
+    tokens: usize,
+    pages: Vec<u32>,
+}
+
+/// A page in one layer; the others look the same.
+pub struct Page {
+    /// Its reference count.
+    owners: u32,
+    pub slots: Vec<Slot>,
+}
+
+#[derive(PartialEq)]
+pub struct Slot {
+    /// What lies there; `null` if nothing was ever written.
+    pub row: Option<String>,
+    /// Whether it is a token of a sequence.
+    pub held: bool,
+}
+
+/// A slab for figures, with small rows.
+pub fn new_slab(n_pages: usize) -> Result<SharedSlab, CacheError> {
+    PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)
+}
+
+impl State {
+    /// Reads the slab and these tables after an operation. All layers must look alike.
+    pub fn of(
+        operation: String,
+        outcome: Result<(), CacheError>,
+        slab: &SharedSlab,
+        tables: &[(char, &PageTable)],
+    ) -> Result<Self> {
+        let slab = slab.borrow();
+        let in_page = LAYOUT.n_layers * PAGE_SIZE * LAYOUT.kv_width();
+        let mut pages = Vec::new();
+        for (page, (k, v)) in (0..).map(PageId).zip(slab.keys().chunks(in_page).zip(slab.values().chunks(in_page))) {
+            let layers = k.chunks(in_page / LAYOUT.n_layers).zip(v.chunks(in_page / LAYOUT.n_layers)).enumerate();
+            let layers: Vec<_> = layers.map(|(layer, (k, v))| names(LAYOUT, layer, k, v)).collect::<Result<_>>()?;
+            ensure!(layers.iter().all(|rows| *rows == layers[0]), "page {page:?} is not the same in all layers");
+            let filled: Vec<usize> = (tables.iter())
+                .filter_map(|(_, table)| {
+                    let place = table.pages().iter().position(|own| *own == page)?;
+                    Some((table.len() - place * PAGE_SIZE).min(PAGE_SIZE))
+                })
+                .collect();
+            let owners = slab.pool().owners(page)?;
+            ensure!(owners as usize == filled.len(), "{page:?} has {owners} owners and is in {} tables", filled.len());
+            let held = filled.into_iter().max().unwrap_or(0);
+            let slots = layers[0].iter().enumerate().map(|(slot, row)| Slot { row: row.clone(), held: slot < held });
+            pages.push(Page { owners, slots: slots.collect() });
         }
-        svg
+        let sequence = |(name, table): &(char, &PageTable)| Sequence {
+            name: *name,
+            tokens: table.len(),
+            pages: page_numbers(table.pages()),
+        };
+        Ok(State {
+            operation,
+            refused: outcome.err().map(|error| format!("{error:?}")),
+            sequences: tables.iter().map(sequence).collect(),
+            slab: pages,
+            free: slab.pool().n_free(),
+            rows_copied: 0,
+        })
     }
 
-    /// The upper edge of a step's line.
-    pub fn top(self, step: usize) -> f64 {
-        TOP + step as f64 * LINE
+    /// `a has 6 tokens in pages 0 and 1; 2 pages are free; a6 and a7 are stale in page 1`
+    fn says(&self) -> String {
+        let mut parts = Vec::new();
+        for Sequence { name, tokens, pages: own } in self.sequences.iter().filter(|sequence| sequence.tokens > 0) {
+            parts.push(format!("{name} has {} in {}", count(*tokens, "token"), pages(own)));
+        }
+        for (page, Page { owners, .. }) in self.slab.iter().enumerate().filter(|(_, page)| page.owners > 1) {
+            parts.push(format!("page {page} has {owners} owners"));
+        }
+        parts.push(format!("{} free", count(self.free, "page")));
+        for (page, rows) in (0..).zip(&self.slab).map(|(number, page)| (number, page.stale())) {
+            if !rows.is_empty() {
+                parts.push(format!("stale in page {page}: {}", listed(&rows)));
+            }
+        }
+        parts.join("; ")
     }
 
-    /// Under the last line.
-    pub fn bottom(self) -> f64 {
-        self.top(self.n_lines)
+    /// What happened and how the slab is then; HTML.
+    pub fn step(&self) -> String {
+        let Self { operation, refused, rows_copied, .. } = self;
+        match (refused, rows_copied) {
+            (Some(error), _) => format!("<code>{operation}</code> is refused, <code>{error}</code>: nothing changes."),
+            (None, 0) => format!("<code>{operation}</code>: {}.", self.says()),
+            (None, n) => format!("<code>{operation}</code> copies {}: {}.", count(*n as usize, "row"), self.says()),
+        }
     }
 
-    /// A slot's cell, in the line with this upper edge.
-    pub fn cell(self, top: f64, page: usize, slot: usize) -> Area {
-        Area { x: self.x(page, slot), y: top + 24.0, width: CELL, height: 28.0 }
+    /// Draws the operation and the slots.
+    pub fn draw(&self, svg: &mut Svg, before: Option<&State>) {
+        let tables: Vec<String> = self.sequences.iter().map(|one| format!("{} {:?}", one.name, one.pages)).collect();
+        let refused = if self.refused.is_some() { " refused" } else { "" };
+        svg.heading(&format!("{}{refused}", self.operation), &joined(&tables, ", "));
+        let cells = self.slab.iter().enumerate().flat_map(|(page, Page { owners, slots })| {
+            slots.iter().enumerate().map(move |(slot, content)| {
+                let is_new = before.is_none_or(|before| before.slab[page].slots[slot].row != content.row);
+                content.cell(*owners, is_new)
+            })
+        });
+        svg.row(grid(self.slab.len()), cells);
     }
+}
 
-    fn x(self, page: usize, slot: usize) -> f64 {
-        2.0 + (page * self.page_size + slot) as f64 * PITCH + page as f64 * GAP
+impl Page {
+    /// The rows of tokens that no sequence holds.
+    pub fn stale(&self) -> Vec<&String> {
+        self.slots.iter().filter(|slot| !slot.held).filter_map(|slot| slot.row.as_ref()).collect()
     }
+}
+
+impl Slot {
+    pub fn cell(&self, owners: u32, is_new: bool) -> Cell {
+        match (&self.row, self.held, owners) {
+            (Some(row), true, _) if is_new => named(Kind::New, row),
+            (Some(row), true, 1) => named(Kind::Reused, row),
+            (Some(row), true, _) => named(Kind::Shared, row),
+            (Some(row), false, _) => named(Kind::Stale, row),
+            (None, _, 0) => cell(Kind::Free, ""),
+            (None, ..) => cell(Kind::Wasted, ""),
+        }
+    }
+}
+
+/// Where the slots of a slab are.
+pub fn grid(n_pages: usize) -> Grid {
+    Grid::across(0.0, n_pages * PAGE_SIZE, PAGE_SIZE)
+}
+
+pub fn name_pages(svg: &mut Svg, n_pages: usize) {
+    svg.group_names(grid(n_pages), (0..n_pages).map(|page| format!("page {page}")));
+}
+
+/// A figure of nothing but states, a line for each.
+pub fn figure(states: &[State], legend: &[(Kind, &str)], caption: String) -> Figure {
+    let mut svg = Svg::new();
+    let n_pages = states[0].slab.len();
+    name_pages(&mut svg, n_pages);
+    for (before, state) in with_before(states) {
+        svg.step(|svg| state.draw(svg, before));
+        svg.y += 4.0;
+    }
+    svg.legend(legend);
+    let label = format!(
+        "A slab of {n_pages} pages of {PAGE_SIZE} slots, one line after each of {} operations. In the last line {}.",
+        states.len(),
+        states[states.len() - 1].says()
+    );
+    Figure { svg, label, caption, steps: states.iter().map(State::step).collect(), ..Figure::default() }
 }

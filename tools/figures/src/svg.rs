@@ -1,61 +1,51 @@
-//! Pictures as text: cells, words and lines.
+//! Elements of a picture: cells, words, lines and arrows, each where the caller says. [`layout`](crate::layout) places them.
 //!
-//! A picture is 360 units wide, about the pixels that a phone has, so that words of 14 units can be read there. Colours
-//! are those of the book's stylesheet; the values written here serve only where it is missing.
+//! A picture is 360 units wide, about the pixels of a phone, so that words of 14 units can be read there. The colours are
+//! those of the book's stylesheet; the values written here serve only where it is missing.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+
+use crate::words::escaped;
 
 pub const WIDTH: f64 = 360.0;
+const LINE: &str = "var(--pbp-line, #5f6672)";
 
-/// What a cell is. Colour, border and a word in the legend say so.
+/// What a cell is. Its colour, its border and a word in the legend say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Made in this step.
     New,
-    /// There already, and used.
+    /// Made earlier, and used.
     Reused,
-    /// Has more than one owner.
+    /// Has several owners.
     Shared,
-    /// Work or memory that is good for nothing.
+    /// Work or memory without use.
     Wasted,
-    /// Left behind by somebody who has gone.
+    /// Left in memory after its owner has gone.
     Stale,
+    /// Memory without an owner: an outline without a colour.
+    Free,
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    /// Its name in the stylesheet, and the colours of a cell and of the words on it.
+    fn style(self) -> [&'static str; 3] {
         match self {
-            Kind::New => "new",
-            Kind::Reused => "reused",
-            Kind::Shared => "shared",
-            Kind::Wasted => "wasted",
-            Kind::Stale => "stale",
+            Kind::New => ["new", "#c8efd4", "#0b5a2a"],
+            Kind::Reused => ["reused", "#cfe3fb", "#0b4a8a"],
+            Kind::Shared => ["shared", "#e6d8fa", "#5b1f9c"],
+            Kind::Wasted => ["wasted", "#fde3c0", "#7a4300"],
+            Kind::Stale => ["stale", "#e4e4e4", "#505050"],
+            Kind::Free => ["line", "none", "currentColor"],
         }
     }
 
-    fn fill(self) -> &'static str {
-        match self {
-            Kind::New => "#c8efd4",
-            Kind::Reused => "#cfe3fb",
-            Kind::Shared => "#e6d8fa",
-            Kind::Wasted => "#fde3c0",
-            Kind::Stale => "#e4e4e4",
+    /// The colour of words and lines.
+    pub fn ink(self) -> String {
+        match self.style() {
+            ["line", ..] => "var(--pbp-ink, currentColor)".into(),
+            [name, _, ink] => format!("var(--pbp-{name}-ink, {ink})"),
         }
-    }
-
-    fn ink(self) -> &'static str {
-        match self {
-            Kind::New => "#0b5a2a",
-            Kind::Reused => "#0b4a8a",
-            Kind::Shared => "#5b1f9c",
-            Kind::Wasted => "#7a4300",
-            Kind::Stale => "#505050",
-        }
-    }
-
-    /// The colour of words and lines of this kind.
-    pub fn ink_colour(self) -> String {
-        format!("var(--pbp-{}-ink, {})", self.name(), self.ink())
     }
 }
 
@@ -77,7 +67,7 @@ impl Anchor {
     }
 }
 
-/// A place and a size: x, y of the upper left corner, width, height.
+/// A place and a size: x and y of the upper left corner, width, height.
 #[derive(Clone, Copy)]
 pub struct Area {
     pub x: f64,
@@ -87,140 +77,139 @@ pub struct Area {
 }
 
 impl Area {
-    fn rounded(self) -> Self {
+    pub fn middle(self) -> f64 {
+        self.x + self.width / 2.0
+    }
+
+    /// The baseline of a line of text in its middle.
+    pub fn baseline(self) -> f64 {
+        self.y + self.height / 2.0 + 5.0
+    }
+
+    /// Smaller by so much on each side.
+    pub fn shrunk(self, by: f64) -> Self {
+        let (width, height) = (self.width - 2.0 * by, self.height - 2.0 * by);
+        Area { x: self.x + by, y: self.y + by, width, height }
+    }
+
+    fn attributes(self) -> String {
         let [x, y, width, height] = [self.x, self.y, self.width, self.height].map(rounded);
-        Area { x, y, width, height }
+        format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"")
     }
 }
 
-/// To hundredths, so that the picture has no digits that nobody sees.
+/// To hundredths, since finer digits cannot be seen.
 pub fn rounded(x: f64) -> f64 {
     (x * 100.0).round() / 100.0
+}
+
+/// What a cell shows.
+#[derive(Clone)]
+pub struct Cell {
+    kind: Kind,
+    /// One line, or two.
+    word: String,
+    /// Names the content, the same wherever it is shown; empty for none.
+    key: String,
+    is_lit: bool,
+    style: &'static str,
+}
+
+/// A cell with a word on it.
+pub fn cell(kind: Kind, word: impl Display) -> Cell {
+    Cell { kind, word: word.to_string(), key: String::new(), is_lit: false, style: "" }
+}
+
+/// A cell with a word that names its content wherever that is shown.
+pub fn named(kind: Kind, word: impl Display) -> Cell {
+    let word = word.to_string();
+    cell(kind, &word).key(word)
+}
+
+impl Cell {
+    pub fn key(self, key: impl Display) -> Self {
+        Cell { key: key.to_string(), ..self }
+    }
+
+    /// A cell that the figure points at.
+    pub fn lit(self, is_lit: bool) -> Self {
+        Cell { is_lit, ..self }
+    }
+
+    /// `style`: attributes of the word, each after a space.
+    pub fn styled(self, style: &'static str) -> Self {
+        Cell { style, ..self }
+    }
 }
 
 /// A picture that is being drawn.
 pub struct Svg {
     width: f64,
-    height: f64,
+    /// The left edge of what is drawn next.
+    pub left: f64,
+    /// How far down the picture is filled, and in the end its height.
+    pub y: f64,
+    steps: usize,
     body: String,
 }
 
+impl Default for Svg {
+    fn default() -> Self {
+        Svg::with_width(WIDTH)
+    }
+}
+
 impl Svg {
-    pub fn new(height: f64) -> Self {
-        Svg::with_width(WIDTH, height)
+    pub fn new() -> Self {
+        Svg::default()
     }
 
     /// A picture that is not for a page of the book.
-    pub fn with_width(width: f64, height: f64) -> Self {
-        Svg { width, height, body: String::new() }
+    pub fn with_width(width: f64) -> Self {
+        Svg { width, left: 0.0, y: 0.0, steps: 0, body: String::new() }
     }
 
-    /// The stepper lays no band behind the parts of a step: their colours say what is new.
+    /// The stepper lays no band behind the parts of a step, because their colours say what is new.
     pub fn without_bands(&mut self) {
         self.raw("<g class=\"pbp-no-bands\"></g>");
     }
 
-    /// What is drawn in `draw` belongs to this step.
-    pub fn step(&mut self, step: usize, draw: impl FnOnce(&mut Svg)) {
-        writeln!(self.body, "<g data-step=\"{step}\">").unwrap();
+    /// What `draw` draws belongs to the next step.
+    pub fn step(&mut self, draw: impl FnOnce(&mut Svg)) {
+        writeln!(self.body, "<g data-step=\"{}\">", self.steps).unwrap();
         draw(self);
         self.body.push_str("</g>\n");
+        self.steps += 1;
     }
 
-    /// A cell with a word in it. `key` names what it holds, the same wherever that is shown; empty: nothing.
-    pub fn cell(&mut self, kind: Kind, area: Area, key: &str, word: &str) {
-        self.rect(kind, "", area, key, word);
-    }
-
-    /// A cell that the figure points at.
-    pub fn lit(&mut self, kind: Kind, area: Area, key: &str, word: &str) {
-        self.rect(kind, " lit", area, key, word);
-    }
-
-    /// A cell whose word has a style of its own: attributes, each with a space before it.
-    pub fn styled_cell(&mut self, kind: Kind, area: Area, style: &str, word: &str) {
-        self.rect(kind, "", area, "", "");
-        self.word_on(kind, area, style, word);
-    }
-
-    fn rect(&mut self, kind: Kind, lit: &str, area: Area, key: &str, word: &str) {
-        let Area { x, y, width, height } = area.rounded();
-        let (name, fill, ink, key) = (kind.name(), kind.fill(), kind.ink_colour(), data_key(key));
-        writeln!(
-            self.body,
-            "<rect class=\"cell-{name}{lit}\"{key} x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" \
-             fill=\"var(--pbp-{name}, {fill})\" stroke=\"{ink}\"/>"
-        )
-        .unwrap();
-        if !word.is_empty() {
-            self.word_on(kind, area, "", word);
+    pub fn cell(&mut self, area: Area, cell: &Cell) {
+        let Cell { kind, word, key, is_lit, style } = cell;
+        let ([name, fill, _], key, area_of) = (kind.style(), data_key(key), area.attributes());
+        let lit = if *is_lit { " lit" } else { "" };
+        let (class, fill, stroke) = match kind {
+            Kind::Free => (name.to_string(), fill.to_string(), LINE.to_string()),
+            _ => (format!("cell-{name}"), format!("var(--pbp-{name}, {fill})"), kind.ink()),
+        };
+        self.raw(&format!("<rect class=\"{class}{lit}\"{key} {area_of} fill=\"{fill}\" stroke=\"{stroke}\"/>"));
+        let lines: Vec<&str> = word.lines().filter(|line| !line.is_empty()).collect();
+        let first = area.baseline() - 8.5 * (lines.len().max(1) - 1) as f64;
+        for (line, word) in (0..).zip(lines) {
+            let style = format!(" class=\"on-{name}\" fill=\"{}\"{style}", kind.ink());
+            self.words(area.middle(), first + 17.0 * f64::from(line), Anchor::Middle, &style, word);
         }
     }
 
-    fn word_on(&mut self, kind: Kind, area: Area, style: &str, word: &str) {
-        let Area { x, y, width, height } = area.rounded();
-        writeln!(
-            self.body,
-            "<text class=\"on-{}\" x=\"{}\" y=\"{}\" text-anchor=\"middle\"{style} fill=\"{}\">{}</text>",
-            kind.name(),
-            rounded(x + width / 2.0),
-            rounded(y + height / 2.0 + 5.0),
-            kind.ink_colour(),
-            escaped(word)
-        )
-        .unwrap();
-    }
-
-    /// Memory that is free: an outline without a colour.
-    pub fn free(&mut self, area: Area, key: &str, word: &str) {
-        let (Area { x, y, width, height }, key) = (area.rounded(), data_key(key));
-        writeln!(
-            self.body,
-            "<rect class=\"line\"{key} x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
-             stroke=\"var(--pbp-line, #5f6672)\"/>"
-        )
-        .unwrap();
-        if !word.is_empty() {
-            self.text(x + width / 2.0, y + height / 2.0 + 5.0, Anchor::Middle, word);
-        }
-    }
-
-    /// Gives an area a key. A line around it is seen when it is lit, and only then.
+    /// Gives an area a key. A line around it is seen only while it is lit.
     pub fn mark(&mut self, area: Area, key: &str) {
-        let (Area { x, y, width, height }, key) = (area.rounded(), data_key(key));
-        writeln!(
-            self.body,
-            "<rect{key} x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
-             stroke=\"var(--pbp-ink, currentColor)\" stroke-width=\"0\" pointer-events=\"all\"/>"
-        )
-        .unwrap();
-    }
-
-    /// A word of the legend after a small cell.
-    pub fn legend(&mut self, kind: Kind, x: f64, y: f64, word: &str) {
-        self.cell(kind, legend_cell(x, y), "", "");
-        self.text(x + 25.0, y + 13.0, Anchor::Start, word);
-    }
-
-    /// The legend's word for what [`free`](Self::free) draws.
-    pub fn legend_free(&mut self, x: f64, y: f64, word: &str) {
-        self.free(legend_cell(x, y), "", "");
-        self.text(x + 25.0, y + 13.0, Anchor::Start, word);
+        self.raw(&format!(
+            "<rect{} {} fill=\"none\" stroke=\"var(--pbp-ink, currentColor)\" stroke-width=\"0\" pointer-events=\"all\"/>",
+            data_key(key),
+            area.attributes()
+        ));
     }
 
     pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
         self.words(x, y, anchor, "", text);
-    }
-
-    /// A word with a style of its own: attributes, each with a space before it.
-    pub fn word(&mut self, x: f64, y: f64, style: &str, word: &str) {
-        self.words(x, y, Anchor::Start, style, word);
-    }
-
-    /// A word that is as wide as in the book, whatever the reader's letters are.
-    pub fn fitted(&mut self, x: f64, y: f64, style: &str, word: &str) {
-        let width = rounded(text_width(word));
-        self.word(x, y, &format!("{style} textLength=\"{width}\" lengthAdjust=\"spacingAndGlyphs\""), word);
     }
 
     pub fn bold(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
@@ -229,43 +218,41 @@ impl Svg {
 
     /// The name of a line, in its colour.
     pub fn name(&mut self, x: f64, y: f64, kind: Kind, text: &str) {
-        let style = format!(" font-weight=\"700\" class=\"on-{}\" fill=\"{}\"", kind.name(), kind.ink_colour());
+        let style = format!(" font-weight=\"700\" class=\"on-{}\" fill=\"{}\"", kind.style()[0], kind.ink());
         self.words(x, y, Anchor::End, &style, text);
     }
 
-    fn words(&mut self, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
+    /// A text that is as wide as in the book, whatever the reader's font is.
+    pub fn fitted(&mut self, x: f64, y: f64, style: &str, text: &str) {
+        let width = rounded(text_width(text));
+        let style = format!("{style} textLength=\"{width}\" lengthAdjust=\"spacingAndGlyphs\"");
+        self.words(x, y, Anchor::Start, &style, text);
+    }
+
+    /// A text with a style: attributes, each after a space.
+    pub fn words(&mut self, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
         let (x, y, anchor, text) = (rounded(x), rounded(y), anchor.name(), escaped(text));
-        writeln!(self.body, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{style}>{text}</text>").unwrap();
+        self.raw(&format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{style}>{text}</text>"));
     }
 
     /// A thin line along `path`, in SVG's notation.
     pub fn line(&mut self, path: &str) {
-        writeln!(self.body, "<path class=\"line\" d=\"{path}\" fill=\"none\" stroke=\"var(--pbp-line, #5f6672)\"/>")
-            .unwrap();
+        self.raw(&format!("<path class=\"line\" d=\"{path}\" fill=\"none\" stroke=\"{LINE}\"/>"));
     }
 
     /// A line with a head at its end.
     pub fn arrow(&mut self, from: (f64, f64), to: (f64, f64)) {
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let length = dx.hypot(dy);
-        let (along, across) = ((dx / length * 5.0, dy / length * 5.0), (-dy / length * 3.5, dx / length * 3.5));
-        let back = (to.0 - along.0, to.1 - along.1);
-        self.line(&format!(
-            "M{:.1} {:.1}L{:.1} {:.1}M{:.1} {:.1}L{:.1} {:.1}L{:.1} {:.1}",
-            from.0,
-            from.1,
-            to.0,
-            to.1,
-            back.0 + across.0,
-            back.1 + across.1,
-            to.0,
-            to.1,
-            back.0 - across.0,
-            back.1 - across.1
-        ));
+        let (back, side) =
+            ((to.0 - dx / length * 5.0, to.1 - dy / length * 5.0), (-dy / length * 3.5, dx / length * 3.5));
+        let heads = [(back.0 + side.0, back.1 + side.1), to, (back.0 - side.0, back.1 - side.1)];
+        let [from, to, left, tip, right] =
+            [from, to, heads[0], heads[1], heads[2]].map(|(x, y)| format!("{x:.1} {y:.1}"));
+        self.line(&format!("M{from}L{to}M{left}L{tip}L{right}"));
     }
 
-    /// What the other methods do not draw. `markup` is whole elements, one a line.
+    /// What the other methods do not draw: a whole element, or several, one a line.
     pub fn raw(&mut self, markup: &str) {
         self.body.push_str(markup);
         self.body.push('\n');
@@ -276,13 +263,15 @@ impl Svg {
         format!(
             "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{label}\" font-size=\"14\" \
              fill=\"var(--pbp-ink, currentColor)\" style=\"min-width: 0; max-width: 50rem\">\n{}</svg>",
-            self.width, self.height, self.body
+            self.width,
+            rounded(self.y),
+            self.body
         )
     }
 
     /// The picture as a file of its own, light or dark as the reader's screen is. `label` is escaped already.
     pub fn file(&self, label: &str) -> String {
-        let Svg { width, height, body } = self;
+        let (width, height, body) = (self.width, rounded(self.y), &self.body);
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
              height=\"{height}\" role=\"img\" aria-label=\"{label}\">\n<style>\n{STYLE}</style>\n\
@@ -311,10 +300,6 @@ text[font-style] { font-style: italic; }
 .on-reused { fill: var(--pbp-reused-ink, #0b4a8a); }
 ";
 
-fn legend_cell(x: f64, y: f64) -> Area {
-    Area { x: x + 2.0, y, width: 16.0, height: 16.0 }
-}
-
 fn data_key(key: &str) -> String {
     if key.is_empty() { String::new() } else { format!(" data-key=\"{}\"", escaped(key)) }
 }
@@ -328,45 +313,8 @@ const LETTERS: [u16; 95] = [
     551, 379, 572,
 ];
 
-/// The width of a text in a picture. What is not ASCII counts as a wide letter.
+/// The width of a text in a picture. A letter outside ASCII counts as a wide one.
 pub fn text_width(text: &str) -> f64 {
     let letter = |c: char| LETTERS.get((c as usize).wrapping_sub(32)).copied().unwrap_or(800);
     text.chars().map(|c| f64::from(letter(c))).sum::<f64>() * 14.0 / 1000.0
-}
-
-/// Text as it stands in HTML.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// `16, 11, 5 and 3`
-pub fn listed<T: ToString>(items: &[T]) -> String {
-    let items: Vec<String> = items.iter().map(T::to_string).collect();
-    match &items[..] {
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        _ => items.join(""),
-    }
-}
-
-/// A number with its thousands apart: `32,896`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_stand_apart() {
-        assert_eq!([0, 999, 1000, 32_896, 1_234_567].map(grouped), ["0", "999", "1,000", "32,896", "1,234,567"]);
-    }
 }

@@ -4,57 +4,46 @@ use anyhow::Result;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::{LanguageModel, Limits};
-use page_by_page::model::tokenizer::Tokenizer;
-use page_by_page::model::{Model, StepError};
-use serde::Serialize;
+use page_by_page::model::StepError;
 
-use crate::fragment::Drawing;
-use crate::runs::bundled;
-use crate::svg::{Anchor, Area, Kind, Svg, escaped};
+use super::Figure;
+use crate::layout::{CELL, Grid};
+use crate::models::{STORYTELLER, model, tokenizer};
+use crate::svg::{Anchor, Kind, Svg, WIDTH, cell};
+use crate::words::escaped;
 
-const MODEL: &str = "storyteller";
 const NEW_TOKENS: usize = 6;
 const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 10 };
 
-#[derive(Serialize)]
-pub struct Trace {
-    model: &'static str,
-    /// Of the draws of new tokens.
-    seed: u64,
-    frames: Vec<Frame>,
-}
-
 /// One new token.
-#[derive(Serialize)]
 struct Frame {
-    /// The token whose row each one is, as text.
+    /// The tokens whose rows are projected, as text.
     rows: Vec<String>,
     /// The token chosen, as text.
     new_token: String,
-    /// Rows since the start.
+    /// Since the start.
     rows_projected: u64,
 }
 
-/// A model that notes the questions it is asked, and what was counted after each.
+/// A model that notes its inputs, and what was counted after each.
 struct Watched<'m> {
     model: Recompute<'m>,
-    questions: Vec<(Vec<u32>, u64)>,
+    inputs: Vec<(Vec<u32>, u64)>,
 }
 
 impl LanguageModel for Watched<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         let logits = self.model.next_logits(tokens)?;
-        self.questions.push((tokens.to_vec(), self.model.rows_projected()));
+        self.inputs.push((tokens.to_vec(), self.model.rows_projected()));
         Ok(logits)
     }
 }
 
-pub fn record() -> Result<Trace> {
-    let model = Model::open(&bundled(MODEL))?;
-    let tokenizer = Tokenizer::open(&bundled(MODEL))?;
-    // The empty text is one token: the mark that begins every text.
+fn record() -> Result<Vec<Frame>> {
+    let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
+    // An empty prompt is one token: the mark that begins every sequence.
     let prompt = tokenizer.encode("")?;
-    let mut watched = Watched { model: Recompute::new(&model), questions: Vec::new() };
+    let mut watched = Watched { model: Recompute::new(&model), inputs: Vec::new() };
     let mut sampler = Sampler::new(SAMPLING);
     let limits = Limits { max_new_tokens: NEW_TOKENS, end_of_text: &prompt };
     let new_tokens = generate(&mut watched, &prompt, limits, &mut |logits| sampler.pick(logits), &mut |_| {})?;
@@ -64,60 +53,54 @@ pub fn record() -> Result<Trace> {
         false => tokenizer.decode(&[*token]).map(|text| text.trim().to_string()),
     };
     let mut frames = Vec::new();
-    for ((asked, rows_projected), new_token) in watched.questions.iter().zip(&new_tokens) {
-        let rows = asked.iter().map(text).collect::<Result<_, _>>()?;
+    for ((input, rows_projected), new_token) in watched.inputs.iter().zip(&new_tokens) {
+        let rows = input.iter().map(text).collect::<Result<_, _>>()?;
         frames.push(Frame { rows, new_token: text(new_token)?, rows_projected: *rows_projected });
     }
-    Ok(Trace { model: MODEL, seed: SAMPLING.seed, frames })
+    Ok(frames)
 }
 
-const PITCH: f64 = 46.0;
-const LINE: f64 = 38.0;
-const TOP: f64 = 28.0;
-
-pub fn draw(trace: &Trace) -> Drawing {
-    let lines = trace.frames.len();
-    let bottom = TOP + lines as f64 * LINE;
-    let mut svg = Svg::new(bottom + 58.0);
+pub fn figure() -> Result<Figure> {
+    let frames = &record()?;
+    let mut svg = Svg::new();
     svg.text(0.0, 15.0, Anchor::Start, "rows projected");
-    svg.text(360.0, 15.0, Anchor::End, "in all");
-    for (step, frame) in trace.frames.iter().enumerate() {
-        svg.step(step, |svg| draw_line(svg, TOP + step as f64 * LINE, frame));
+    svg.text(WIDTH, 15.0, Anchor::End, "in all");
+    svg.y = 28.0;
+    for frame in frames {
+        svg.step(|svg| draw_line(svg, frame));
+        svg.y += 4.0;
     }
-    svg.legend(Kind::New, 0.0, bottom + 10.0, "needed: the newest token’s row");
-    svg.legend(Kind::Wasted, 0.0, bottom + 36.0, "projected before: the same work again");
-
-    let n = lines as u64;
-    let total = trace.frames[lines - 1].rows_projected;
-    let words: Vec<&str> = trace.frames.iter().map(|frame| frame.new_token.as_str()).collect();
-    Drawing {
+    svg.legend(&[
+        (Kind::New, "needed: the newest token’s row"),
+        (Kind::Wasted, "projected before: the same work again"),
+    ]);
+    let (n, total) = (frames.len(), frames[frames.len() - 1].rows_projected);
+    Ok(Figure {
         svg,
         label: format!(
-            "A triangle of cells. Line 1 has one cell, line {n} has {n}: the rows that were projected to choose each \
-             new token of “{}”. In each line only the last cell is new. Running total: {}.",
-            words.join(" "),
-            trace.frames.iter().map(|frame| frame.rows_projected.to_string()).collect::<Vec<_>>().join(", "),
+            "A triangle of cells. Line 1 has one cell, line {n} has {n}: the rows that are projected to choose each new token. \
+             In each line only the last cell is new."
         ),
         caption: format!(
-            "Each line chooses one token, and projects a row for every token before it. {n} new tokens after a \
-             prompt of one cost {total} rows; {n} of them were needed. <em>start</em> is the mark that begins every \
-             text. Recorded from <code>generate</code> with <code>Recompute</code> and the bundled story teller."
+            "<strong>Each new token projects a row for every token before it.</strong> {n} new tokens after a prompt of one cost \
+             {total} rows; {n} of them were needed. <em>start</em> is the mark that begins every sequence. Recorded from \
+             <code>generate</code> with <code>Recompute</code> and the bundled storyteller."
         ),
-        steps: trace.frames.iter().map(step_text).collect(),
-    }
+        steps: frames.iter().map(step_text).collect(),
+        ..Figure::default()
+    })
 }
 
-fn draw_line(svg: &mut Svg, y: f64, frame: &Frame) {
+fn draw_line(svg: &mut Svg, frame: &Frame) {
+    let grid = Grid::between(0.0, 280.0, NEW_TOKENS, NEW_TOKENS);
     let newest = frame.rows.len() - 1;
-    for (column, text) in frame.rows.iter().enumerate() {
-        let kind = if column == newest { Kind::New } else { Kind::Wasted };
-        let area = Area { x: 2.0 + column as f64 * PITCH, y, width: PITCH - 5.0, height: LINE - 10.0 };
-        svg.cell(kind, area, &format!("t{column}"), text);
-    }
-    let (end, middle) = (frame.rows.len() as f64 * PITCH, y + (LINE - 10.0) / 2.0);
-    svg.arrow((end + 2.0, middle), (end + 13.0, middle));
-    svg.text(end + 17.0, middle + 5.0, Anchor::Start, &frame.new_token);
-    svg.bold(360.0, middle + 5.0, Anchor::End, &frame.rows_projected.to_string());
+    let (end, middle) = (grid.cell(newest + 1, 0.0).x, svg.y + CELL / 2.0);
+    svg.arrow((end, middle), (end + 11.0, middle));
+    svg.text(end + 15.0, middle + 5.0, Anchor::Start, &frame.new_token);
+    svg.bold(WIDTH, middle + 5.0, Anchor::End, &frame.rows_projected.to_string());
+    let kind = |column| if column == newest { Kind::New } else { Kind::Wasted };
+    let cells = frame.rows.iter().enumerate();
+    svg.row(grid, cells.map(|(column, text)| cell(kind(column), text).key(format!("t{column}"))));
 }
 
 fn step_text(frame: &Frame) -> String {

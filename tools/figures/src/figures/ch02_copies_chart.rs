@@ -5,114 +5,69 @@ use page_by_page::cache::Rewind;
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::decode::Cached;
-use page_by_page::model::Model;
-use serde::Serialize;
 
-use crate::chart::{Chart, Dashes, Series};
-use crate::fragment::Drawing;
-use crate::runs::{bundled, write_tokens};
-use crate::svg::{Kind, grouped};
+use super::Figure;
+use super::ch01_rows_chart::generate_any;
+use crate::chart::{Chart, Line};
+use crate::models::{DRAFT, model};
+use crate::svg::Kind;
 
-const MODEL: &str = "storyteller-draft";
 const LENGTHS: [usize; 9] = [1, 4, 8, 12, 16, 20, 24, 28, 32];
 
-#[derive(Serialize)]
-pub struct Trace {
-    model: &'static str,
-    frames: Vec<Frame>,
-}
-
-/// One text, from a prompt of one token.
-#[derive(Serialize)]
-struct Frame {
-    new_tokens: usize,
-    flat: Counts,
-    contiguous: Counts,
-}
-
-#[derive(Serialize)]
-struct Counts {
-    rows_projected: u64,
-    rows_copied: u64,
-}
-
-pub fn record() -> Result<Trace> {
-    let model = Model::open(&bundled(MODEL))?;
+fn record() -> Result<Vec<[u64; 4]>> {
+    let model = model(DRAFT)?;
     let layout = model.config().kv_layout();
-    let mut frames = Vec::new();
-    for new_tokens in LENGTHS {
-        frames.push(Frame {
-            new_tokens,
-            flat: counts(&model, &mut FlatCache::new(layout), new_tokens)?,
-            contiguous: counts(&model, &mut ContiguousCache::new(layout, new_tokens), new_tokens)?,
-        });
-    }
-    Ok(Trace { model: MODEL, frames })
+    let counts = |cache: &mut dyn Rewind, new_tokens| -> Result<(u64, u64)> {
+        let mut cached = Cached::new(&model, cache);
+        generate_any(&mut cached, new_tokens)?;
+        let projected = cached.rows_projected();
+        Ok((projected, cache.usage().rows_copied))
+    };
+    let frame = |new_tokens| {
+        let (projected, flat) = counts(&mut FlatCache::new(layout), new_tokens)?;
+        let (too, contiguous) = counts(&mut ContiguousCache::new(layout, new_tokens), new_tokens)?;
+        anyhow::ensure!(projected == too, "the caches make the model project {projected} and {too} rows");
+        Ok([new_tokens as u64, flat, projected, contiguous])
+    };
+    LENGTHS.into_iter().map(frame).collect()
 }
 
-fn counts(model: &Model, cache: &mut dyn Rewind, new_tokens: usize) -> Result<Counts> {
-    let mut cached = Cached::new(model, cache);
-    write_tokens(&mut cached, new_tokens)?;
-    let rows_projected = cached.rows_projected();
-    Ok(Counts { rows_projected, rows_copied: cache.usage().rows_copied })
-}
-
-pub fn draw(trace: &Trace) -> Drawing {
-    let frames = &trace.frames;
-    let last = &frames[frames.len() - 1];
-    let (n, flat, contiguous) = (last.new_tokens, &last.flat, &last.contiguous);
-    let series = |value: fn(&Frame) -> u64| frames.iter().map(|frame| (frame.new_tokens, value(frame))).collect();
-    let chart = Chart {
+pub fn figure() -> Result<Figure> {
+    let points = record()?;
+    let [n, flat, projected, contiguous] = points[points.len() - 1];
+    let caption = format!(
+        "<strong>A cache that grows by copying only moves the square elsewhere.</strong> For {n} new tokens after a prompt of \
+         one, both caches project {projected} rows; the flat one copies {flat}, the contiguous one of chapter 3 copies {contiguous}. Counted by \
+         <code>Cached</code> and <code>usage</code> with the bundled draft model."
+    );
+    Ok(Chart {
+        points: points.iter().map(|point| point.map(|n| n as f64).to_vec()).collect(),
         title: "rows",
         across: "new tokens, n",
+        x: "<em>n</em>",
         ticks_across: &[0, 8, 16, 24, 32],
         ticks_up: &[0, 100, 200, 300, 400, 500],
         below: 28.0,
-        series: vec![
-            Series {
-                points: series(|frame| frame.flat.rows_copied),
+        lines: vec![
+            Line {
+                says: "rows copied by the flat cache",
                 kind: Kind::Wasted,
-                dashes: Dashes::None,
-                labels: vec!["copied, flat:".into(), "n(n−1)/2".into()],
-                label_at: (23, 290, 0.0),
+                name: &["copied, flat:", "n(n−1)/2"],
+                name_at: (23.0, 290.0, 0.0),
             },
-            Series {
-                points: series(|frame| frame.flat.rows_projected),
+            Line {
+                says: "projected with either cache",
                 kind: Kind::New,
-                dashes: Dashes::Long,
-                labels: vec!["projected, both: n".into()],
-                label_at: (32, 32, -8.0),
+                name: &["projected, both: n"],
+                name_at: (32.0, 32.0, -8.0),
             },
-            Series {
-                points: series(|frame| frame.contiguous.rows_copied),
+            Line {
+                says: "copied by the contiguous cache",
                 kind: Kind::Reused,
-                dashes: Dashes::Short,
-                labels: vec!["copied, contiguous: 0".into()],
-                label_at: (32, 0, 19.0),
+                name: &["copied, contiguous: 0"],
+                name_at: (32.0, 0.0, 19.0),
             },
         ],
-    };
-    Drawing {
-        svg: chart.svg(),
-        label: format!(
-            "Chart of rows against new tokens. Rows copied by the flat cache bend upwards to {} for {n} tokens; rows \
-             projected rise in a straight line to {}; rows copied by the contiguous cache stay at {}.",
-            flat.rows_copied, flat.rows_projected, contiguous.rows_copied
-        ),
-        caption: format!(
-            "Rows for <em>n</em> new tokens after a prompt of one. At <em>n</em> = {n} both caches project {} rows; \
-             the flat one copies {}, the contiguous one of chapter 3 copies {}. Counted by <code>Cached</code> and \
-             <code>usage</code> with the bundled draft model.",
-            flat.rows_projected, flat.rows_copied, contiguous.rows_copied
-        ),
-        steps: frames.iter().map(step_text).collect(),
     }
-}
-
-fn step_text(frame: &Frame) -> String {
-    let counts = |counts: &Counts| {
-        format!("projected {}, copied {}", grouped(counts.rows_projected), grouped(counts.rows_copied))
-    };
-    let (flat, contiguous) = (counts(&frame.flat), counts(&frame.contiguous));
-    format!("<em>n</em> = {}: flat {flat}; contiguous {contiguous}.", frame.new_tokens)
+    .figure(caption))
 }

@@ -1,135 +1,106 @@
 //! Chapter 2: to grow by a row, the flat cache copies all the rows it has.
 
 use anyhow::Result;
-use page_by_page::cache::{KvCache, KvLayout};
+use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
-use serde::Serialize;
 
-use crate::fragment::Drawing;
-use crate::runs::Told;
-use crate::svg::{Anchor, Area, Kind, Svg};
+use super::Figure;
+use crate::layout::{CELL, Grid};
+use crate::rows::{LAYOUT, address, of_layer, write};
+use crate::svg::{Anchor, Kind, Svg, WIDTH, named};
+use crate::words::{count, joined};
 
 const TOKENS: usize = 5;
 
-#[derive(Serialize)]
-pub struct Trace {
-    frames: Vec<Frame>,
-}
-
 /// One token: `extend(1)`, then `write`.
-#[derive(Serialize)]
 struct Frame {
-    after_extend: Vec<String>,
-    after_write: Vec<String>,
-    /// Whether the rows lie elsewhere in memory than before.
+    /// `null` for a row of zeros.
+    after_extend: Vec<Option<String>>,
+    after_write: Vec<Option<String>>,
+    /// Whether the rows have moved in memory.
     moved: bool,
-    /// Rows since the start.
     rows_copied: u64,
-    /// Slots taken.
-    slots: usize,
+    /// Since the start.
+    rows_copied_in_all: u64,
 }
 
-pub fn record() -> Result<Trace> {
-    let layout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
-    let mut told = Told { cache: FlatCache::new(layout) };
+fn record() -> Result<Vec<Frame>> {
+    let mut cache = FlatCache::new(LAYOUT);
     let mut frames = Vec::new();
     for _ in 0..TOKENS {
-        let address = told.address(0);
-        told.extend(1)?;
-        let after_extend = told.row_names(0);
-        told.write(1);
-        let usage = told.cache.usage();
+        let (before, copied) = (address(&cache, 0), cache.usage().rows_copied);
+        cache.extend(1)?;
+        let after_extend = of_layer(&cache, 0)?;
+        write(&mut cache, 't', 1);
+        let rows_copied_in_all = cache.usage().rows_copied;
         frames.push(Frame {
             after_extend,
-            after_write: told.row_names(0),
-            moved: told.address(0) != address,
-            rows_copied: usage.rows_copied,
-            slots: usage.slots,
+            after_write: of_layer(&cache, 0)?,
+            moved: address(&cache, 0) != before,
+            rows_copied: rows_copied_in_all - copied,
+            rows_copied_in_all,
         });
     }
-    Ok(Trace { frames })
+    Ok(frames)
 }
 
-const PITCH: f64 = 50.0;
-const LEFT: f64 = 22.0;
-const LINE: f64 = 56.0;
-const CELL: f64 = 30.0;
-const TOP: f64 = 28.0;
-
-pub fn draw(trace: &Trace) -> Drawing {
-    let lines = trace.frames.len();
-    let bottom = TOP + lines as f64 * LINE - (LINE - CELL);
-    let mut svg = Svg::new(bottom + 38.0);
+pub fn figure() -> Result<Figure> {
+    let frames = &record()?;
+    let mut svg = Svg::new();
     svg.text(0.0, 15.0, Anchor::Start, "the tensor after each extend(1) and write");
-    svg.text(360.0, 15.0, Anchor::End, "copied");
-    let mut before = 0;
-    for (step, frame) in trace.frames.iter().enumerate() {
-        let y = TOP + step as f64 * LINE;
-        svg.step(step, |svg| draw_tensor(svg, y, step, frame, copied(frame, before)));
-        before = frame.rows_copied;
+    svg.text(WIDTH, 15.0, Anchor::End, "copied");
+    svg.y = 28.0;
+    for (step, frame) in frames.iter().enumerate() {
+        svg.step(|svg| draw_tensor(svg, step, frame));
+        svg.y += 22.0;
     }
-    svg.legend(Kind::New, 0.0, bottom + 14.0, "new row");
-    svg.legend(Kind::Reused, 110.0, bottom + 14.0, "row copied from the old tensor");
-
-    let n = lines as u64;
-    let totals: Vec<String> = trace.frames.iter().map(|frame| frame.rows_copied.to_string()).collect();
-    Drawing {
+    svg.y -= 16.0;
+    svg.legend(&[(Kind::New, "new row"), (Kind::Reused, "row copied from the old tensor")]);
+    Ok(Figure {
         svg,
         label: format!(
-            "{n} tensors, one below the other, of 1 to {n} rows. Arrows lead from every row of one to the same row \
-             of the next, which has one new row at its end. Rows copied in all: {}.",
-            totals.join(", ")
+            "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the same row of \
+             the next, which has one new row at its end."
         ),
         caption: format!(
-            "A tensor cannot grow where it is: each new token takes a new one and copies every row there is. {n} \
-             tokens one by one copy {} rows. Recorded from <code>FlatCache</code>.",
-            totals[lines - 1]
+            "<strong>A tensor cannot grow where it is.</strong> Each new token takes a new tensor and copies every row there is: \
+             {TOKENS} tokens, one by one, copy {} rows. Recorded from <code>FlatCache</code>.",
+            frames[TOKENS - 1].rows_copied_in_all
         ),
-        steps: steps(trace),
+        steps: frames.iter().map(step_text).collect(),
+        ..Figure::default()
+    })
+}
+
+fn draw_tensor(svg: &mut Svg, step: usize, frame: &Frame) {
+    let grid = Grid::between(20.0, 280.0, TOKENS, TOKENS);
+    // A row that has its content before the write came with the copy.
+    let came_with_copy = |row: usize| frame.after_extend[row] == frame.after_write[row];
+    svg.label(&(step + 1).to_string());
+    for row in (0..frame.after_write.len()).filter(|row| came_with_copy(*row) && frame.moved) {
+        svg.arrow((grid.middle(row), svg.y - 25.0), (grid.middle(row), svg.y - 3.0));
     }
+    svg.text(312.0, svg.y + CELL / 2.0 + 5.0, Anchor::End, &format!("+{}", frame.rows_copied));
+    svg.bold(WIDTH, svg.y + CELL / 2.0 + 5.0, Anchor::End, &frame.rows_copied_in_all.to_string());
+    let cells = frame.after_write.iter().enumerate();
+    svg.row(
+        grid,
+        cells.map(|(row, name)| {
+            named(if came_with_copy(row) { Kind::Reused } else { Kind::New }, name.as_deref().unwrap_or("zeros"))
+        }),
+    );
 }
 
-/// Rows copied in this step.
-fn copied(frame: &Frame, before: u64) -> usize {
-    (frame.rows_copied - before) as usize
-}
-
-fn draw_tensor(svg: &mut Svg, y: f64, step: usize, frame: &Frame, copied: usize) {
-    let names = &frame.after_write;
-    svg.text(0.0, y + 20.0, Anchor::Start, &(step + 1).to_string());
-    for (row, name) in names.iter().enumerate() {
-        // A row that has its content before the write came with the copy.
-        let came_with_copy = frame.after_extend[row] == *name;
-        let x = LEFT + row as f64 * PITCH;
-        let kind = if came_with_copy { Kind::Reused } else { Kind::New };
-        svg.cell(kind, Area { x, y, width: PITCH - 6.0, height: CELL }, name, name);
-        if came_with_copy && frame.moved {
-            let middle = x + (PITCH - 6.0) / 2.0;
-            svg.arrow((middle, y - (LINE - CELL) + 3.0), (middle, y - 3.0));
-        }
-    }
-    svg.text(312.0, y + 20.0, Anchor::End, &format!("+{copied}"));
-    svg.bold(360.0, y + 20.0, Anchor::End, &frame.rows_copied.to_string());
-}
-
-fn steps(trace: &Trace) -> Vec<String> {
-    let mut before = 0;
-    let text = |frame: &Frame| {
-        let copied = copied(frame, before);
-        before = frame.rows_copied;
-        format!(
-            "<code>extend(1)</code> takes a new tensor of {} and copies {}: <code>{}</code>. After \
-             <code>write</code>: <code>{}</code>. {} copied in all.",
-            rows(frame.slots),
-            rows(copied),
-            frame.after_extend.join(" "),
-            frame.after_write.join(" "),
-            rows(frame.rows_copied as usize),
-        )
+fn step_text(frame: &Frame) -> String {
+    let names = |rows: &[Option<String>]| {
+        joined(&rows.iter().map(|row| row.as_deref().unwrap_or("zeros")).collect::<Vec<_>>(), " ")
     };
-    trace.frames.iter().map(text).collect()
-}
-
-fn rows(n: usize) -> String {
-    if n == 1 { "1 row".into() } else { format!("{n} rows") }
+    format!(
+        "<code>extend(1)</code> takes a new tensor and copies {}: <code>{}</code>. After <code>write</code>: <code>{}</code>. {} \
+         copied in all.",
+        count(frame.rows_copied as usize, "row"),
+        names(&frame.after_extend),
+        names(&frame.after_write),
+        count(frame.rows_copied_in_all as usize, "row"),
+    )
 }

@@ -1,13 +1,13 @@
-//! Chapter 4: the owners of each page, and the free list, a stack.
+//! Chapter 4: the reference count of each page, and the free list, a stack.
 
 use anyhow::Result;
 use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
-use serde::Serialize;
 
-use crate::fragment::Drawing;
-use crate::runs::page_numbers;
-use crate::svg::{Anchor, Area, Kind, Svg, listed};
+use super::Figure;
+use crate::layout::Grid;
+use crate::svg::{Anchor, Kind, Svg, cell};
+use crate::words::{joined, listed, page_numbers, with_before};
 
 const PAGES: usize = 4;
 const OPERATIONS: [Operation; 9] = [
@@ -40,7 +40,7 @@ impl Operation {
         }
     }
 
-    /// The pages that were handed out.
+    /// Returns the pages that were handed out.
     fn apply(self, pool: &mut PagePool) -> Result<Vec<PageId>, CacheError> {
         match self {
             Operation::Alloc => Ok(vec![pool.alloc()?]),
@@ -51,12 +51,6 @@ impl Operation {
     }
 }
 
-#[derive(Serialize)]
-pub struct Trace {
-    frames: Vec<Frame>,
-}
-
-#[derive(Serialize)]
 struct Frame {
     operation: String,
     handed_out: Vec<u32>,
@@ -67,140 +61,97 @@ struct Frame {
     free_list: Vec<u32>,
 }
 
-pub fn record() -> Result<Trace> {
-    let mut pool = PagePool::new(PAGES)?;
-    let mut frames = vec![frame(&pool, 0, format!("new({PAGES})"), &Ok(vec![]))?];
-    for (done, operation) in OPERATIONS.into_iter().enumerate() {
-        let outcome = operation.apply(&mut pool);
-        frames.push(frame(&pool, done + 1, operation.name(), &outcome)?);
-    }
-    Ok(Trace { frames })
+fn record() -> Result<Vec<Frame>> {
+    Ok((0..=OPERATIONS.len()).map(frame).collect::<Result<_>>()?)
 }
 
-fn frame(pool: &PagePool, done: usize, operation: String, outcome: &Result<Vec<PageId>, CacheError>) -> Result<Frame> {
+/// The state after so many operations on a pool, from which every free page is taken at the end.
+fn frame(done: usize) -> Result<Frame> {
+    let mut pool = PagePool::new(PAGES)?;
+    let (mut operation, mut outcome) = (format!("new({PAGES})"), Ok(vec![]));
+    for next in &OPERATIONS[..done] {
+        (operation, outcome) = (next.name(), next.apply(&mut pool));
+    }
     let owners = (0..PAGES as u32).map(|page| pool.owners(PageId(page))).collect::<Result<_, _>>()?;
-    Ok(Frame {
-        operation,
-        handed_out: outcome.as_ref().map(|pages| page_numbers(pages)).unwrap_or_default(),
-        refused: outcome.as_ref().err().map(|error| format!("{error:?}")),
-        owners,
-        free_list: free_list(done)?,
+    let mut free_list = Vec::new();
+    while pool.n_free() > 0 {
+        free_list.push(pool.alloc()?.0);
+    }
+    let refused = outcome.as_ref().err().map(|error| format!("{error:?}"));
+    Ok(Frame { operation, handed_out: page_numbers(&outcome.unwrap_or_default()), refused, owners, free_list })
+}
+
+pub fn figure() -> Result<Figure> {
+    let frames = &record()?;
+    let (counts, list) = (Grid::between(138.0, 242.0, PAGES, PAGES), Grid::between(256.0, 360.0, PAGES, PAGES));
+    let mut svg = Svg::new();
+    svg.text(138.0, 15.0, Anchor::Start, "owners of page");
+    svg.text(256.0, 15.0, Anchor::Start, "free list,");
+    svg.text(256.0, 36.0, Anchor::Start, "next one first");
+    for page in 0..PAGES {
+        svg.bold(counts.middle(page), 36.0, Anchor::Middle, &page.to_string());
+    }
+    svg.y = 46.0;
+    for (before, frame) in with_before(frames) {
+        svg.step(|svg| {
+            let is_free = |page: usize| before.is_none_or(|before| before.owners[page] == 0);
+            let kind = |page: usize, owners| match owners {
+                0 => Kind::Free,
+                1 if is_free(page) => Kind::New,
+                1 => Kind::Reused,
+                _ => Kind::Shared,
+            };
+            let y = svg.y;
+            svg.bold(0.0, y + 19.0, Anchor::Start, &outcome(frame));
+            let pages = frame.owners.iter().enumerate();
+            svg.row(counts, pages.map(|(page, n)| cell(kind(page, *n), n).key(format!("page-{page}"))));
+            let kind = |page: u32| if is_free(page as usize) { Kind::Free } else { Kind::New };
+            svg.y = y;
+            svg.row(list, frame.free_list.iter().map(|page| cell(kind(*page), page).key(format!("page-{page}"))));
+        });
+    }
+    svg.legend(&[
+        (Kind::New, "came here now"),
+        (Kind::Reused, "owned"),
+        (Kind::Shared, "shared"),
+        (Kind::Free, "free"),
+    ]);
+    Ok(Figure {
+        svg,
+        label: format!(
+            "{} lines, one for each operation on a pool of {PAGES} pages, with the reference count of every page and the free \
+             list after it.",
+            frames.len()
+        ),
+        caption: format!(
+            "<strong>A page that is freed goes on top of the free list, and is handed out first.</strong> With two owners, it is \
+             freed only when both have let go. A refusal changes nothing. Recorded from <code>PagePool</code> with {PAGES} \
+             pages; the free list was read by taking every page of a pool that went the same way."
+        ),
+        steps: frames.iter().map(step_text).collect(),
+        ..Figure::default()
     })
 }
 
-/// Does the same on a pool of its own, and then takes whatever is free.
-fn free_list(done: usize) -> Result<Vec<u32>> {
-    let mut pool = PagePool::new(PAGES)?;
-    for operation in &OPERATIONS[..done] {
-        // Refusals are part of the story.
-        let _ = operation.apply(&mut pool);
-    }
-    let mut pages = Vec::new();
-    while pool.n_free() > 0 {
-        pages.push(pool.alloc()?);
-    }
-    Ok(page_numbers(&pages))
-}
-
-const OWNERS: f64 = 140.0;
-const LIST: f64 = 258.0;
-const PITCH: f64 = 26.0;
-const CELL: f64 = 22.0;
-const LINE: f64 = 34.0;
-const TOP: f64 = 46.0;
-
-pub fn draw(trace: &Trace) -> Drawing {
-    let frames = &trace.frames;
-    let bottom = TOP + frames.len() as f64 * LINE;
-    let mut svg = Svg::new(bottom + 24.0);
-    svg.text(OWNERS, 15.0, Anchor::Start, "owners of page");
-    svg.text(LIST, 15.0, Anchor::Start, "free list,");
-    svg.text(LIST, 36.0, Anchor::Start, "next one first");
-    for page in 0..frames[0].owners.len() {
-        svg.bold(OWNERS + page as f64 * PITCH + CELL / 2.0, 36.0, Anchor::Middle, &page.to_string());
-    }
-    for (step, frame) in frames.iter().enumerate() {
-        let before = step.checked_sub(1).map(|before| &frames[before]);
-        svg.step(step, |svg| draw_pool(svg, TOP + step as f64 * LINE, frame, before));
-    }
-    svg.legend(Kind::New, 0.0, bottom + 4.0, "came here now");
-    svg.legend(Kind::Reused, 133.0, bottom + 4.0, "owned");
-    svg.legend(Kind::Shared, 209.0, bottom + 4.0, "shared");
-    svg.legend_free(290.0, bottom + 4.0, "free");
-
-    let told: Vec<String> = frames[1..].iter().map(told).collect();
-    let last = &frames[frames.len() - 1];
-    Drawing {
-        svg,
-        label: format!(
-            "{} lines, one for each operation on a pool of {} pages: {}. Beside each, the number of owners of every \
-             page and the free list. At the end pages {} have no owner and are the free list.",
-            frames.len(),
-            last.owners.len(),
-            told.join("; "),
-            listed(&last.free_list)
-        ),
-        caption: format!(
-            "A pool of {} pages. What comes back is laid on top of the free list and goes out first; a page with two \
-             owners comes back only when both have let go. A refusal changes nothing. Recorded from \
-             <code>PagePool</code>; the free list was read by taking every page of a second pool that went the same \
-             way.",
-            last.owners.len()
-        ),
-        steps: frames.iter().map(step_text).collect(),
-    }
-}
-
-fn told(frame: &Frame) -> String {
+/// `alloc_n(2) → 0, 1`
+fn outcome(frame: &Frame) -> String {
     let operation = &frame.operation;
-    match (&frame.refused, frame.handed_out.is_empty()) {
+    match (&frame.refused, &frame.handed_out[..]) {
         (Some(_), _) => format!("{operation} refused"),
-        (None, true) => operation.clone(),
-        (None, false) => {
-            let pages: Vec<String> = frame.handed_out.iter().map(u32::to_string).collect();
-            format!("{operation} → {}", pages.join(", "))
-        }
-    }
-}
-
-fn draw_pool(svg: &mut Svg, y: f64, frame: &Frame, before: Option<&Frame>) {
-    svg.bold(0.0, y + 17.0, Anchor::Start, &told(frame));
-    for (page, &owners) in frame.owners.iter().enumerate() {
-        let area = Area { x: OWNERS + page as f64 * PITCH, y, width: CELL, height: CELL + 2.0 };
-        let (key, word) = (format!("page-{page}"), owners.to_string());
-        let was_free = before.is_some_and(|before| before.owners[page] == 0);
-        match owners {
-            0 => svg.free(area, &key, &word),
-            1 if was_free => svg.cell(Kind::New, area, &key, &word),
-            1 => svg.cell(Kind::Reused, area, &key, &word),
-            _ => svg.cell(Kind::Shared, area, &key, &word),
-        }
-    }
-    for (place, page) in frame.free_list.iter().enumerate() {
-        let area = Area { x: LIST + place as f64 * PITCH, y, width: CELL, height: CELL + 2.0 };
-        let (key, word) = (format!("page-{page}"), page.to_string());
-        let was_free = before.is_none_or(|before| before.free_list.contains(page));
-        match was_free {
-            true => svg.free(area, &key, &word),
-            false => svg.cell(Kind::New, area, &key, &word),
-        }
+        (None, []) => operation.clone(),
+        (None, pages) => format!("{operation} → {}", joined(pages, ", ")),
     }
 }
 
 fn step_text(frame: &Frame) -> String {
-    let operation = &frame.operation;
-    if let Some(error) = &frame.refused {
-        return format!("<code>{operation}</code>: <code>{error}</code>. Nothing changes.");
+    let Frame { operation, handed_out, refused, owners, free_list } = frame;
+    if let Some(error) = refused {
+        return format!("<code>{operation}</code> is refused, <code>{error}</code>: nothing changes.");
     }
-    let gives = match frame.handed_out.is_empty() {
-        true => String::new(),
-        false => format!(" gives {}", listed(&frame.handed_out)),
-    };
-    let owners: Vec<String> = frame.owners.iter().map(u32::to_string).collect();
-    let free: Vec<String> = frame.free_list.iter().map(u32::to_string).collect();
+    let gives = if handed_out.is_empty() { String::new() } else { format!(" gives {}", listed(handed_out)) };
     format!(
         "<code>{operation}</code>{gives}. Owners <code>{}</code>, free list <code>{}</code>.",
-        owners.join(" "),
-        free.join(" ")
+        joined(owners, " "),
+        joined(free_list, " ")
     )
 }

@@ -1,202 +1,120 @@
 //! Chapter 8: one step, as four acts: draft, verify, accept, rewind.
 
-use anyhow::{Result, ensure};
-use serde::Serialize;
+use anyhow::Result;
 
-use crate::fragment::Drawing;
-use crate::guesses::{DRAFT, Step, TARGET, steps};
-use crate::svg::{Anchor, Area, Kind, Svg, listed};
+use super::Figure;
+use crate::layout::{CELL, Grid};
+use crate::speculation::{K, Step, italic, one_step, recorded, text};
+use crate::svg::{Kind, Svg, named};
+use crate::words::{count, joined, listed};
 
-/// Which step of `ch08_speculation`, counted from 0: some guesses hold and some do not.
-pub const STEP: usize = 1;
-pub const PROMPT: &str = "The king lived in a great castle";
-pub const K: usize = 3;
-
-#[derive(Serialize)]
-pub struct Trace {
-    target: &'static str,
-    draft: &'static str,
-    step: Step,
-    frames: Vec<Frame>,
-}
-
-/// An act.
-#[derive(Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Frame {
-    Draft,
-    Verify,
-    Accept,
-    Rewind,
-}
-
-pub fn record() -> Result<Trace> {
-    let step = steps(PROMPT, K, STEP + 1)?.swap_remove(STEP);
-    ensure!(step.accepted() > 0 && step.accepted() < K, "some guesses hold");
-    ensure!(step.target.passes == [K + 1] && step.draft.passes == [1; K], "no pass reads more of the text");
-    let frames = vec![Frame::Draft, Frame::Verify, Frame::Accept, Frame::Rewind];
-    Ok(Trace { target: TARGET, draft: DRAFT, step, frames })
-}
-
-const LEFT: f64 = 58.0;
-const PITCH: f64 = 60.4;
-const CELL: f64 = 56.0;
-const HEIGHT: f64 = 28.0;
-const TITLE: f64 = 24.0;
-const ROW: f64 = 34.0;
-/// Between what the target reads and what it says, for the arrows.
-const FALL: f64 = 48.0;
-const GAP: f64 = 14.0;
-
-/// The upper edge of each act, and of what follows.
-const TOPS: [f64; 5] = [
-    0.0,
-    TITLE + ROW + GAP,
-    2.0 * (TITLE + ROW + GAP) + FALL,
-    3.0 * (TITLE + ROW + GAP) + FALL + ROW,
-    4.0 * (TITLE + ROW + GAP) + FALL + 2.0 * ROW,
-];
-
-pub fn draw(trace: &Trace) -> Drawing {
-    let Step { text, drafted, choices, new_tokens, target, draft } = &trace.step;
-    let newest = &text[text.len() - 1];
-    let accepted = trace.step.accepted();
-    let mut svg = Svg::new(TOPS[4] + 50.0);
-    for (index, act) in trace.frames.iter().enumerate() {
-        svg.step(index, |svg| draw_act(svg, TOPS[index], *act, &trace.step));
+pub fn figure() -> Result<Figure> {
+    let step = &one_step()?;
+    let Step { tokens, drafted, choices, new_tokens, target, draft } = step;
+    let (newest, accepted) = (step.newest(), step.accepted());
+    let mut svg = Svg::new();
+    for act in ["draft", "verify", "accept", "rewind"] {
+        svg.step(|svg| draw_act(svg, act, step));
+        svg.y += 8.0;
     }
-    svg.legend(Kind::Reused, 0.0, TOPS[4] + 4.0, "kept");
-    svg.legend(Kind::New, 90.0, TOPS[4] + 4.0, "new");
-    svg.legend(Kind::Stale, 180.0, TOPS[4] + 4.0, "rejected");
-    svg.legend(Kind::Wasted, 0.0, TOPS[4] + 28.0, "computed, not used");
-
-    let held = if accepted == 1 { "1 guess holds".into() } else { format!("{accepted} guesses hold") };
-    Drawing {
+    svg.legend(&[
+        (Kind::Reused, "kept"),
+        (Kind::New, "new"),
+        (Kind::Stale, "rejected"),
+        (Kind::Wasted, "computed, not used"),
+    ]);
+    Ok(Figure {
         svg,
         label: format!(
-            "One step in four acts. The text ends with {newest}. The draft model guesses {}. The target reads {newest} \
-             and the guesses in one pass and answers {}. {held}, so the new tokens are {}. The target forgets {}, the \
-             draft model {}.",
+            "One step in four acts: the draft model proposes {}, the target answers {}, and the new tokens are {}.",
             listed(drafted),
             listed(choices),
-            listed(new_tokens),
-            listed(&target.forgotten),
-            listed(&draft.forgotten)
+            listed(new_tokens)
         ),
         caption: format!(
-            "{} new tokens for one pass of the target, and just the ones that it would have written alone. Recorded from \
-             <code>Speculation::step</code> with <code>{}</code> as target and <code>{}</code> as draft model, greedy, \
-             <em>k</em> = {}; the text was \u{201c}{}\u{201d}.",
+            "<strong>One pass of the target gives {} new tokens, the very ones that it would have generated alone.</strong> The \
+             sequence was \u{201c}{}\u{201d}. {}",
             new_tokens.len(),
-            trace.target,
-            trace.draft,
-            drafted.len(),
-            joined(text)
+            text(tokens),
+            recorded()
         ),
         steps: vec![
             format!(
-                "Draft: after \u{201c}{}\u{201d} the draft model guesses <em>{}</em>, in {} passes.",
-                joined(text),
-                drafted.join(" "),
-                draft.passes.len()
+                "Draft: after \u{201c}{}\u{201d} the draft model proposes {}, in {}.",
+                text(tokens),
+                italic(drafted),
+                passes(draft.passes.len())
             ),
             format!(
-                "Verify: the target reads <em>{newest} {}</em> in one pass, and says what it would choose after each: \
-                 {}.",
-                drafted.join(" "),
-                listed(&choices.iter().map(|word| format!("\u{201c}{word}\u{201d}")).collect::<Vec<_>>())
+                "Verify: the target computes <em>{newest} {}</em> in one pass, and chooses a token after each: {}.",
+                joined(drafted, " "),
+                italic(choices)
             ),
             format!(
-                "Accept: {held}. The first choice that differs, <em>{}</em>, is the target\u{2019}s own token and ends the \
-                 step; the rows behind it answer a text that there is not.",
+                "Accept: {} accepted. The first choice that differs, <em>{}</em>, is the target\u{2019}s own token and ends the \
+                 step. The rows after it continue a sequence that does not exist.",
+                count(accepted, "draft token"),
                 new_tokens[accepted]
             ),
             format!(
-                "Rewind: the target forgets <em>{}</em>, the draft model <em>{}</em>. Both remember the text as far \
-                 as <em>{}</em>: all but the newest token.",
-                target.forgotten.join(" "),
-                draft.forgotten.join(" "),
+                "Rewind: the target forgets {}, the draft model {}. Both hold the sequence up to <em>{}</em>: all but the newest \
+                 token.",
+                italic(&target.forgotten),
+                italic(&draft.forgotten),
                 new_tokens[accepted - 1]
             ),
         ],
-    }
+        ..Figure::default()
+    })
 }
 
-/// Tokens as text.
-pub fn joined(words: &[String]) -> String {
-    let mut text = String::new();
-    for word in words {
-        if !text.is_empty() && word.chars().any(char::is_alphanumeric) {
-            text.push(' ');
-        }
-        text.push_str(word);
-    }
-    text
+/// `1 pass`, `3 passes`
+fn passes(n: usize) -> String {
+    if n == 1 { "1 pass".into() } else { format!("{n} passes") }
 }
 
-fn area(column: usize, y: f64) -> Area {
-    Area { x: LEFT + column as f64 * PITCH, y, width: CELL, height: HEIGHT }
-}
-
-fn draw_act(svg: &mut Svg, y: f64, act: Frame, step: &Step) {
-    let Step { text, drafted, choices, new_tokens, target, draft } = step;
-    let newest = &text[text.len() - 1];
-    let accepted = step.accepted();
-    let top = y + TITLE;
-    let title = |svg: &mut Svg, name: &str, told: &str| {
-        svg.bold(0.0, y + 16.0, Anchor::Start, name);
-        svg.text(358.0, y + 16.0, Anchor::End, told);
+fn draw_act(svg: &mut Svg, act: &str, step: &Step) {
+    let Step { drafted, choices, new_tokens, target, draft, .. } = step;
+    let (newest, accepted) = (step.newest(), step.accepted());
+    let grid = Grid::across(58.0, K + 2, K + 2);
+    // Rows that begin under the first draft token.
+    let after = Grid::across(grid.cell(1, 0.0).x - 1.5, K + 1, K + 1);
+    let judged = |words: &[String], held: usize, kinds: [Kind; 2]| {
+        let kind = move |i| if i < held { kinds[0] } else { kinds[1] };
+        words.iter().enumerate().map(|(i, word)| named(kind(i), word)).collect::<Vec<_>>()
     };
-    let label = |svg: &mut Svg, y: f64, name: &str| svg.text(0.0, y + 19.0, Anchor::Start, name);
+    let read =
+        |kind| [named(Kind::Reused, newest)].into_iter().chain(drafted.iter().map(move |word| named(kind, word)));
     match act {
-        Frame::Draft => {
-            title(svg, "1 draft", &format!("{} passes of the draft model", draft.passes.len()));
-            label(svg, top, "draft");
-            svg.cell(Kind::Reused, area(0, top), newest, newest);
-            for (index, word) in drafted.iter().enumerate() {
-                svg.cell(Kind::New, area(index + 1, top), word, word);
-            }
+        "draft" => {
+            svg.heading("1 draft", &format!("{} of the draft model", passes(draft.passes.len())));
+            svg.label("draft");
+            svg.row(grid, read(Kind::New));
         }
-        Frame::Verify => {
-            title(svg, "2 verify", &format!("1 pass of the target over {} tokens", target.passes[0]));
-            label(svg, top, "reads");
-            label(svg, top + FALL, "answers");
-            for (index, word) in [newest].into_iter().chain(drafted).enumerate() {
-                let area = area(index, top);
-                svg.cell(Kind::Reused, area, word, word);
-                let from = (area.x + CELL / 2.0, top + HEIGHT + 2.0);
-                svg.arrow(from, (from.0 + PITCH, top + FALL - 2.0));
+        "verify" => {
+            svg.heading("2 verify", &format!("1 pass of the target over {} tokens", target.passes[0]));
+            svg.label("input");
+            for i in 0..=K {
+                svg.arrow((grid.middle(i), svg.y + CELL + 2.0), (grid.middle(i + 1), svg.y + CELL + 18.0));
             }
-            for (index, word) in choices.iter().enumerate() {
-                svg.cell(Kind::New, area(index + 1, top + FALL), word, word);
-            }
+            svg.row(grid, read(Kind::Reused));
+            svg.y += 14.0;
+            svg.label("choices");
+            svg.row(after, judged(choices, choices.len(), [Kind::New; 2]));
         }
-        Frame::Accept => {
-            let guesses = if accepted == 1 { "guess holds" } else { "guesses hold" };
-            title(svg, "3 accept", &format!("{accepted} {guesses}, {} new tokens", new_tokens.len()));
-            label(svg, top, "draft");
-            label(svg, top + ROW, "target");
-            for (index, word) in drafted.iter().enumerate() {
-                let kind = if index < accepted { Kind::Reused } else { Kind::Stale };
-                svg.cell(kind, area(index + 1, top), word, word);
-            }
-            for (index, word) in choices.iter().enumerate() {
-                let kind = if index < new_tokens.len() { Kind::New } else { Kind::Wasted };
-                svg.cell(kind, area(index + 1, top + ROW), word, word);
-            }
+        "accept" => {
+            svg.heading("3 accept", &format!("{accepted} accepted, {} new tokens", new_tokens.len()));
+            svg.label("draft");
+            svg.row(after, judged(drafted, accepted, [Kind::Reused, Kind::Stale]));
+            svg.label("target");
+            svg.row(after, judged(choices, new_tokens.len(), [Kind::New, Kind::Wasted]));
         }
-        Frame::Rewind => {
-            title(svg, "4 rewind", &format!("both remember … {newest} {}", new_tokens[..accepted].join(" ")));
-            for (line, (name, memory)) in [("target", target), ("draft", draft)].into_iter().enumerate() {
-                let y = top + line as f64 * ROW;
-                label(svg, y, name);
-                let kept = [newest].into_iter().chain(&new_tokens[..accepted]);
-                for (column, word) in kept.enumerate() {
-                    svg.cell(Kind::Reused, area(column, y), word, word);
-                }
-                for (index, word) in memory.forgotten.iter().enumerate() {
-                    svg.cell(Kind::Stale, area(accepted + 1 + index, y), word, word);
-                }
+        _ => {
+            svg.heading("4 rewind", &format!("both hold … {newest} {}", joined(&new_tokens[..accepted], " ")));
+            for (name, memory) in [("target", target), ("draft", draft)] {
+                svg.label(name);
+                let held = [newest].into_iter().chain(&new_tokens[..accepted]).map(|word| named(Kind::Reused, word));
+                svg.row(grid, held.chain(memory.forgotten.iter().map(|word| named(Kind::Stale, word))));
             }
         }
     }

@@ -8,19 +8,18 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
-use serde::Serialize;
 
-use crate::fragment::Drawing;
-use crate::runs::page_numbers;
-use crate::svg::{Anchor, Area, Kind, Svg, listed};
+use super::Figure;
+use crate::svg::{Area, Kind, Svg, cell};
+use crate::words::{count, joined, listed, page_numbers, pages, with_before};
 
 const PAGE_SIZE: usize = 2;
 const PAGES: usize = 6;
-/// The texts of the figure. A token is a word's place among all of theirs.
-const TEXTS: [(char, &str); 3] =
+/// The sequences of the figure. A token is a word's place among [`WORDS`].
+const SEQUENCES: [(char, &str); 3] =
     [('a', "once upon a time there"), ('b', "once upon a king"), ('c', "once upon a time")];
+const WORDS: [&str; 6] = ["once", "upon", "a", "time", "there", "king"];
 const OPERATIONS: [Operation; 9] = [
-    Operation::Compute('a'),
     Operation::Insert('a'),
     Operation::End("a"),
     Operation::Lookup('b'),
@@ -29,45 +28,32 @@ const OPERATIONS: [Operation; 9] = [
     Operation::Insert('c'),
     Operation::End("bc"),
     Operation::Evict(1),
+    Operation::Evict(2),
 ];
-/// And two more pages at the end.
-const LAST: Operation = Operation::Evict(2);
 
 #[derive(Clone, Copy)]
 enum Operation {
-    /// Takes pages for all tokens of a new text.
-    Compute(char),
-    /// Begins a text with what is found.
+    /// Begins a sequence with the cached pages.
     Lookup(char),
     /// Takes pages for the tokens that are missing, and inserts.
     Insert(char),
-    /// Texts let their pages go.
+    /// Sequences let their pages go.
     End(&'static str),
     Evict(usize),
 }
 
-#[derive(Serialize)]
-pub struct Trace {
-    page_size: usize,
-    frames: Vec<Frame>,
-}
-
-#[derive(Serialize)]
 struct Frame {
-    operation: &'static str,
-    /// `None` where texts end and pages are evicted.
-    text: Option<char>,
-    words: &'static str,
-    /// The pages of the text when its missing tokens are computed, before they are inserted.
-    before: Vec<u32>,
-    /// The pages of the text in the end.
+    operation: String,
+    /// The pages of the sequence when its missing tokens are computed, before they are inserted.
+    pages_before: Vec<u32>,
+    /// The pages of the sequence in the end.
     pages: Vec<u32>,
     nodes: Vec<Node>,
     free: usize,
 }
 
 /// A page of the trie.
-#[derive(Clone, PartialEq, Serialize)]
+#[derive(Clone, PartialEq)]
 struct Node {
     page: u32,
     /// The page before it.
@@ -76,26 +62,29 @@ struct Node {
     owners: u32,
 }
 
-/// The words of a text, as tokens.
-fn tokens(words: &str) -> Vec<u32> {
-    let mut known: Vec<&str> = Vec::new();
-    for word in TEXTS.iter().flat_map(|(_, words)| words.split(' ')) {
-        if !known.contains(&word) {
-            known.push(word);
+impl Operation {
+    fn name(self) -> String {
+        match self {
+            Operation::Lookup(name) => format!("{name}: lookup"),
+            Operation::Insert(name) => format!("{name}: insert"),
+            Operation::End(names) => format!("end of {}", listed(&names.chars().collect::<Vec<_>>())),
+            Operation::Evict(n) => format!("evict({n})"),
         }
     }
-    words
-        .split(' ')
-        .filter_map(|word| known.iter().position(|other| *other == word))
-        .map(|place| place as u32)
-        .collect()
+
+    /// The words of its sequence.
+    fn words(self) -> Option<&'static str> {
+        let (Operation::Lookup(name) | Operation::Insert(name)) = self else { return None };
+        SEQUENCES.iter().find(|(other, _)| *other == name).map(|(_, words)| *words)
+    }
 }
 
-fn words_of(name: char) -> &'static str {
-    TEXTS.iter().find(|(other, _)| *other == name).map_or("", |(_, words)| words)
+fn tokens(words: &str) -> Vec<u32> {
+    let token = |word| WORDS.iter().position(|other| *other == word).map(|token| token as u32);
+    words.split(' ').filter_map(token).collect()
 }
 
-/// A pool, a trie and the tables of the texts that run.
+/// A pool, a trie and the tables of the sequences that run.
 struct Run {
     pool: PagePool,
     trie: PrefixCache,
@@ -103,224 +92,161 @@ struct Run {
 }
 
 impl Run {
-    fn new() -> Result<Self> {
-        Ok(Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() })
-    }
-
-    fn table(&mut self, name: char) -> Result<PageTable> {
-        match self.tables.remove(&name) {
-            Some(table) => Ok(table),
-            None => Ok(PageTable::new(PAGE_SIZE)?),
-        }
-    }
-
-    /// The pages of a text that is inserted, before that.
-    fn apply(&mut self, operation: Operation) -> Result<Vec<u32>> {
-        let mut before = Vec::new();
+    /// Returns the pages of the sequence before and after the operation.
+    fn apply(&mut self, operation: Operation) -> Result<[Vec<u32>; 2]> {
+        let tokens = tokens(operation.words().unwrap_or_default());
         match operation {
-            Operation::Compute(name) => {
-                let mut table = self.table(name)?;
-                table.grow(tokens(words_of(name)).len(), &mut self.pool)?;
-                self.tables.insert(name, table);
-            }
             Operation::Lookup(name) => {
-                let table = self.trie.lookup(&tokens(words_of(name)), &mut self.pool)?;
+                let table = self.trie.lookup(&tokens, &mut self.pool)?;
+                let found = page_numbers(table.pages());
                 self.tables.insert(name, table);
+                Ok([vec![], found])
             }
             Operation::Insert(name) => {
-                let (mut table, text) = (self.table(name)?, tokens(words_of(name)));
-                table.grow(text.len() - table.len(), &mut self.pool)?;
-                before = page_numbers(table.pages());
-                self.trie.insert(&text, &mut table, &mut self.pool)?;
+                let mut table = self.tables.remove(&name).map_or_else(|| PageTable::new(PAGE_SIZE), Ok)?;
+                table.grow(tokens.len() - table.len(), &mut self.pool)?;
+                let before = page_numbers(table.pages());
+                self.trie.insert(&tokens, &mut table, &mut self.pool)?;
+                let after = page_numbers(table.pages());
                 self.tables.insert(name, table);
+                Ok([before, after])
             }
             Operation::End(names) => {
-                for name in names.chars() {
-                    self.table(name)?.release(&mut self.pool)?;
+                for mut table in names.chars().filter_map(|name| self.tables.remove(&name)) {
+                    table.release(&mut self.pool)?;
                 }
+                Ok([vec![], vec![]])
             }
-            Operation::Evict(n) => ensure!(self.trie.evict(n, &mut self.pool)? == n, "{n} pages can be evicted"),
+            Operation::Evict(n) => {
+                ensure!(self.trie.evict(n, &mut self.pool)? == n, "{n} pages can be evicted");
+                Ok([vec![], vec![]])
+            }
         }
-        Ok(before)
     }
 
-    /// The pages of the trie, found by looking up every text and a token more. That uses them: the run is over then.
+    /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the run
+    /// is over then.
     fn nodes(mut self) -> Result<Vec<Node>> {
-        let owners = |pool: &PagePool, page: u32| pool.owners(PageId(page));
-        let all: Vec<u32> = (0..PAGES as u32).map(|page| owners(&self.pool, page)).collect::<Result<_, _>>()?;
+        let owners = (0..PAGES as u32).map(|page| self.pool.owners(PageId(page))).collect::<Result<Vec<_>, _>>()?;
         let mut nodes: Vec<Node> = Vec::new();
-        for (_, words) in TEXTS {
-            let found = self.trie.lookup(&[tokens(words), vec![u32::MAX]].concat(), &mut self.pool)?;
+        for (_, words) in SEQUENCES {
+            let table = self.trie.lookup(&[tokens(words), vec![u32::MAX]].concat(), &mut self.pool)?;
             let words: Vec<&str> = words.split(' ').collect();
             let mut parent = None;
-            for (page, words) in page_numbers(found.pages()).into_iter().zip(words.chunks(PAGE_SIZE)) {
-                let node = Node { page, parent, words: words.join(" "), owners: all[page as usize] };
+            for (page, words) in page_numbers(table.pages()).into_iter().zip(words.chunks(PAGE_SIZE)) {
+                let node = Node { page, parent, words: words.join(" "), owners: owners[page as usize] };
                 if !nodes.contains(&node) {
                     nodes.push(node);
                 }
                 parent = Some(page);
             }
         }
-        ensure!(
-            nodes.len() == self.trie.n_pages(),
-            "the texts lead to {} of {} pages",
-            nodes.len(),
-            self.trie.n_pages()
-        );
+        let all = self.trie.n_pages();
+        ensure!(nodes.len() == all, "the sequences lead to {} of {all} pages", nodes.len());
         Ok(nodes)
     }
 }
 
-pub fn record() -> Result<Trace> {
-    let operations: Vec<Operation> = OPERATIONS.into_iter().chain([LAST]).collect();
-    // Computing a is told together with its insertion.
-    let frames: Result<Vec<Frame>> = (2..=operations.len()).map(|done| frame(&operations[..done])).collect();
-    Ok(Trace { page_size: PAGE_SIZE, frames: frames? })
+fn record() -> Result<Vec<Frame>> {
+    let frames = (1..=OPERATIONS.len()).map(|done| frame(&OPERATIONS[..done]));
+    Ok(frames.collect::<Result<_>>()?)
 }
 
 /// The state after these operations, in a pool of their own.
 fn frame(operations: &[Operation]) -> Result<Frame> {
-    let (mut run, mut before) = (Run::new()?, Vec::new());
+    let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
+    let mut last = [vec![], vec![]];
     for operation in operations {
-        before = run.apply(*operation)?;
+        last = run.apply(*operation)?;
     }
-    let (operation, text) = match operations[operations.len() - 1] {
-        Operation::Compute(name) => ("compute", Some(name)),
-        Operation::Lookup(name) => ("lookup", Some(name)),
-        Operation::Insert(name) => ("insert", Some(name)),
-        Operation::End("a") => ("a ends", None),
-        Operation::End(_) => ("b and c end", None),
-        Operation::Evict(1) => ("evict(1)", None),
-        Operation::Evict(_) => ("evict(2)", None),
-    };
-    let table = text.and_then(|name| run.tables.get(&name));
-    let pages = table.map_or(Vec::new(), |table| page_numbers(table.pages()));
-    let free = run.pool.n_free();
-    Ok(Frame { operation, text, words: text.map_or("", words_of), before, pages, nodes: run.nodes()?, free })
+    let ([pages_before, pages], free) = (last, run.pool.n_free());
+    Ok(Frame { operation: operations[operations.len() - 1].name(), pages_before, pages, nodes: run.nodes()?, free })
 }
 
-const WIDTH: f64 = 128.0;
-const HEIGHT: f64 = 40.0;
-const COLUMN: f64 = 166.0;
-const ROW: f64 = 47.0;
-const TITLE: f64 = 27.0;
-const GAP: f64 = 10.0;
-
-/// Rows of nodes in a frame: as many as there are leaves.
-fn rows(frame: &Frame) -> usize {
-    frame.nodes.iter().filter(|node| frame.nodes.iter().all(|other| other.parent != Some(node.page))).count()
-}
-
-pub fn draw(trace: &Trace) -> Drawing {
-    let frames = &trace.frames;
-    let mut tops = vec![4.0];
-    for frame in frames {
-        tops.push(tops[tops.len() - 1] + TITLE + rows(frame) as f64 * ROW + GAP);
+pub fn figure() -> Result<Figure> {
+    let frames = &record()?;
+    let mut svg = Svg::new();
+    svg.y = 4.0;
+    for ((before, frame), operation) in with_before(frames).zip(OPERATIONS) {
+        svg.step(|svg| {
+            let free = format!("{} of {PAGES} pages free", frame.free);
+            svg.heading(
+                &format!("{} {}", frame.operation, joined(&frame.pages, " ")),
+                operation.words().unwrap_or(&free),
+            );
+            draw_trie(svg, frame, before);
+        });
+        svg.y += 6.0;
     }
-    let bottom = tops[frames.len()];
-    let mut svg = Svg::new(bottom + 24.0);
-    for (step, frame) in frames.iter().enumerate() {
-        let before = step.checked_sub(1).map(|before| &frames[before]);
-        svg.step(step, |svg| draw_trie(svg, tops[step], frame, before));
-    }
-    svg.legend(Kind::New, 0.0, bottom, "added now");
-    svg.legend(Kind::Shared, 106.0, bottom, "a text has it, too");
-    svg.legend(Kind::Reused, 252.0, bottom, "the trie's alone");
-    let told: Vec<String> = frames.iter().map(told).collect();
-    Drawing {
+    svg.legend(&[
+        (Kind::New, "added now"),
+        (Kind::Shared, "also held by a sequence"),
+        (Kind::Reused, "held by the trie alone"),
+    ]);
+    Ok(Figure {
         svg,
         label: format!(
-            "The trie after each of {} operations, page size {}: {}. At the end {} pages are in the trie, and {} of \
-             {PAGES} are free.",
+            "The trie after each of {} operations: its pages with their words and reference counts, each page joined to the one \
+             before it.",
             frames.len(),
-            trace.page_size,
-            told.join("; "),
-            frames[frames.len() - 1].nodes.len(),
-            frames[frames.len() - 1].free,
         ),
         caption: format!(
-            "Texts come and go, and the trie keeps what they have computed. Page size {}, {PAGES} pages. Recorded from \
-             <code>PrefixCache</code>.",
-            trace.page_size
+            "<strong>Sequences come and go, and the trie keeps what they have computed.</strong> Page size {PAGE_SIZE}, {PAGES} \
+             pages. Recorded from <code>PrefixCache</code>."
         ),
-        steps: (0..frames.len()).map(|step| step_text(frames, step)).collect(),
-    }
+        steps: with_before(frames).zip(OPERATIONS).map(|((before, frame), at)| step_text(frame, before, at)).collect(),
+        ..Figure::default()
+    })
 }
 
-/// `b: lookup finds 0`
-fn told(frame: &Frame) -> String {
-    let pages: Vec<String> = frame.pages.iter().map(u32::to_string).collect();
-    let pages = pages.join(" ");
-    match (frame.text, frame.operation) {
-        (Some(name), "lookup") => format!("{name}: lookup finds {pages}"),
-        (Some(name), "insert") => format!("{name}: insert {pages}"),
-        (_, operation) => operation.into(),
-    }
-}
-
-fn draw_trie(svg: &mut Svg, top: f64, frame: &Frame, before: Option<&Frame>) {
-    svg.bold(0.0, top + 17.0, Anchor::Start, &told(frame));
-    if frame.text.is_some() {
-        svg.text(360.0, top + 17.0, Anchor::End, frame.words);
-    } else {
-        svg.text(360.0, top + 17.0, Anchor::End, &format!("{} of {PAGES} pages free", frame.free));
-    }
+fn draw_trie(svg: &mut Svg, frame: &Frame, before: Option<&Frame>) {
+    const WIDTH: f64 = 130.0;
+    const COLUMN: f64 = 166.0;
+    const ROW: f64 = 47.0;
     let mut row = 0;
-    let mut places: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut middles: BTreeMap<u32, f64> = BTreeMap::new();
     for node in &frame.nodes {
-        // A node stands in the row of its parent, unless a brother stands there already.
-        let column = if node.parent.is_some() { COLUMN } else { 0.0 };
+        // A node stands in the row of its parent, unless a sibling stands there already.
         let is_first = frame.nodes.iter().find(|other| other.parent == node.parent) == Some(node);
-        if !is_first {
-            row += 1;
-        }
-        let area = Area { x: 2.0 + column, y: top + TITLE + row as f64 * ROW, width: WIDTH, height: HEIGHT };
+        row += usize::from(!is_first);
+        let x = if node.parent.is_some() { 2.0 + COLUMN } else { 2.0 };
+        let area = Area { x, y: svg.y + row as f64 * ROW, width: WIDTH, height: 40.0 };
         let is_new = before.is_none_or(|before| before.nodes.iter().all(|other| other.page != node.page));
         let kind = match node.owners {
             _ if is_new => Kind::New,
             1 => Kind::Reused,
             _ => Kind::Shared,
         };
-        svg.cell(kind, area, &format!("page-{}", node.page), "");
-        svg.text(area.x + WIDTH / 2.0, area.y + 16.0, Anchor::Middle, &node.words);
-        let owners = format!("page {}, owners: {}", node.page, node.owners);
-        svg.text(area.x + WIDTH / 2.0, area.y + 33.0, Anchor::Middle, &owners);
-        let middle = area.y + HEIGHT / 2.0;
-        if let Some(from) = node.parent.and_then(|parent| places.get(&parent)) {
-            let (start, bend) = (2.0 + WIDTH, 2.0 + (WIDTH + COLUMN) / 2.0);
-            svg.line(&format!("M{start} {from}H{bend}V{middle}H{}", area.x));
+        let Node { page, words, owners, .. } = node;
+        svg.cell(area, &cell(kind, format!("{words}\npage {page}, owners: {owners}")).key(format!("page-{page}")));
+        let middle = area.y + area.height / 2.0;
+        if let Some(from) = node.parent.and_then(|parent| middles.get(&parent)) {
+            svg.line(&format!("M{} {from}H{}V{middle}H{x}", 2.0 + WIDTH, 2.0 + (WIDTH + COLUMN) / 2.0));
         }
-        places.insert(node.page, middle);
+        middles.insert(*page, middle);
     }
+    let rows = if frame.nodes.is_empty() { 0 } else { row + 1 };
+    svg.y += rows as f64 * ROW;
 }
 
-fn step_text(frames: &[Frame], step: usize) -> String {
-    let frame = &frames[step];
-    let (pages, words) = (listed(&frame.pages), frame.words);
-    let free = match frame.free {
-        1 => "1 page is free".into(),
-        n => format!("{n} pages are free"),
+fn step_text(frame: &Frame, before: Option<&Frame>, operation: Operation) -> String {
+    let Frame { operation: name, pages_before, pages: own, nodes, .. } = frame;
+    let words = operation.words().unwrap_or_default();
+    let what = match operation {
+        Operation::Lookup(name) => {
+            format!("{name} begins, “{words}”: <code>lookup</code> finds {}, which gains an owner", pages(own))
+        }
+        Operation::Insert(name) => {
+            let swaps = pages_before.iter().zip(own).filter(|(own, page)| own != page);
+            let swaps: String = swaps.map(|(own, page)| format!("; for its page {own} it gets page {page}")).collect();
+            format!("{name}, “{words}”, has {}: <code>insert</code>{swaps}", pages(pages_before))
+        }
+        Operation::End(_) => format!("{name}: the pages lose an owner"),
+        Operation::Evict(_) => {
+            let stays = |node: &&Node| nodes.iter().any(|other| other.page == node.page);
+            let gone = before.iter().flat_map(|before| &before.nodes).filter(|node| !stays(node)).map(|node| node.page);
+            format!("<code>{name}</code>: {} evicted", pages(&gone.collect::<Vec<_>>()))
+        }
     };
-    match (frame.text, frame.operation) {
-        (Some(name), "lookup") => {
-            format!(
-                "{name} begins, “{words}”: <code>lookup</code> finds page {pages}, which has an owner more. {free}."
-            )
-        }
-        (Some(name), "insert") => {
-            let pairs = frame.before.iter().zip(&frame.pages).filter(|(own, page)| own != page);
-            let swap: String = pairs.map(|(own, page)| format!(" For its page {own} it gets page {page}.")).collect();
-            format!("{name}, “{words}”, has pages {}: <code>insert</code>.{swap} {free}.", listed(&frame.before))
-        }
-        (_, operation) if !operation.starts_with("evict") => {
-            format!("{operation}: the pages have an owner less. {free}.")
-        }
-        (_, operation) => {
-            let stays = |node: &&Node| frame.nodes.iter().any(|other| other.page == node.page);
-            let gone: Vec<u32> =
-                frames[step - 1].nodes.iter().filter(|node| !stays(node)).map(|node| node.page).rev().collect();
-            let word = if gone.len() == 1 { "page" } else { "pages" };
-            format!("<code>{operation}</code>: {word} {} evicted. {free}.", listed(&gone))
-        }
-    }
+    format!("{what}. {} free.", count(frame.free, "page"))
 }

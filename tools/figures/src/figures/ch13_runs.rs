@@ -1,45 +1,37 @@
-//! Chapter 13: the two passes of a query over the pages of its text.
+//! Chapter 13: the two passes of a query over the pages of its sequence.
 
 use std::borrow::Cow;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::cache::{KvCache, KvLayout};
-use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::ch13_paged_attention::{attend_row, places};
 use page_by_page::kernels::{Heads, add_scaled, dot, softmax_scaled};
-use serde::Serialize;
 
-use crate::fragment::Drawing;
-use crate::runs::{Page, Slot, Text, every_slot};
-use crate::svg::{Anchor, Area, Kind, Svg, listed, rounded};
+use super::Figure;
+use super::ch06_gather::{EARLIER, ENDED, TOKENS, reused_pages};
+use crate::layout::{CELL, Grid};
+use crate::slab::{PAGE_SIZE, Page, grid, name_pages};
+use crate::svg::{Kind, Svg, cell, named};
+use crate::words::{joined, listed};
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
 const HEADS: Heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 2 };
-const PAGE_SIZE: usize = 4;
 const PAGES: usize = 3;
-/// Tokens of `d`, `b` and `e`, who come first; `d` and `e` go again.
-const EARLIER: [(char, usize); 3] = [('d', 4), ('b', 3), ('e', 4)];
-/// Tokens of `a`, whose newest asks.
-const TOKENS: usize = 6;
+/// Rows of sequence `a`, whose newest token is the query.
 const KEYS: [[f32; 2]; TOKENS] = [[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [-1.0, 1.0], [1.0, 1.0], [0.0, -1.0]];
 const VALUES: [[f32; 2]; TOKENS] = [[4.0, 0.0], [0.0, 4.0], [8.0, 2.0], [2.0, 6.0], [6.0, 6.0], [0.0, 8.0]];
 const QUERY: [f32; 2] = [1.5, 0.5];
 
-#[derive(Serialize)]
-pub struct Trace {
-    page_size: usize,
-    table: Vec<u32>,
+struct Trace {
     slab: Vec<Page>,
-    query: [f32; 2],
-    /// Rows that were copied to be read, here and by a gather.
+    /// Rows copied in order to be read, here and by a gather.
     rows_copied: usize,
-    gather_copies: usize,
+    rows_copied_by_gather: usize,
     frames: Vec<Frame>,
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
 enum Frame {
     /// Where the rows lie.
     Runs { runs: Vec<(usize, usize)> },
@@ -51,54 +43,38 @@ enum Frame {
     Values { page: u32, first: usize, rows: usize, sum: [f32; 2] },
 }
 
-pub fn record() -> Result<Trace> {
-    // Two slabs that go the same way: rows with names in one, small numbers in the other.
-    let named = PageSlab::new(LAYOUT, PAGE_SIZE, PAGES)?;
-    let mut texts = Vec::new();
-    for (name, n) in EARLIER {
-        let mut text = Text::new(name, &named)?;
-        text.append(n)?;
-        texts.push(text);
-    }
-    texts.retain(|text| text.name != 'd');
-    texts.retain(|text| text.name != 'e');
-    let mut a = Text::new('a', &named)?;
-    a.append(TOKENS)?;
-    let table = a.pages();
-    texts.push(a);
-
+/// Names the rows of one slab, and walks through another that went the same way and holds small numbers.
+fn record() -> Result<Trace> {
+    let (mut states, _slab, _caches) = reused_pages()?;
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, PAGES)?;
-    let mut earlier = Vec::new();
+    let mut others = Vec::new();
     for (name, n) in EARLIER {
         let mut cache = PagedCache::new(&slab)?;
         cache.extend(n)?;
-        earlier.push((name, cache));
+        others.push((name, cache));
     }
-    earlier.retain(|text| text.0 != 'd');
-    earlier.retain(|text| text.0 != 'e');
+    ENDED.iter().for_each(|ended| others.retain(|(name, _)| name != ended));
     let mut cache = PagedCache::new(&slab)?;
     cache.extend(TOKENS)?;
     cache.write(0, KEYS.as_flattened(), VALUES.as_flattened());
-    ensure!(cache.table().pages().iter().map(|page| page.0).eq(table.iter().copied()), "two slabs, two ways");
 
-    let (frames, rows_copied) = walk(&cache, &slab, &table)?;
-    let gather_copies = if matches!(cache.gather(0), (Cow::Owned(_), _)) { cache.len() } else { 0 };
-    let slab = every_slot(&named, texts, PAGE_SIZE)?;
-    Ok(Trace { page_size: PAGE_SIZE, table, slab, query: QUERY, rows_copied, gather_copies, frames })
+    let is_in_place = std::ptr::eq(cache.rows(0).keys(), slab.borrow().keys());
+    let rows_copied = if is_in_place { 0 } else { cache.len() };
+    let rows_copied_by_gather = if matches!(cache.gather(0), (Cow::Owned(_), _)) { cache.len() } else { 0 };
+    let (frames, slab) = (walk(&cache)?, states.pop().context("no state")?.slab);
+    Ok(Trace { slab, rows_copied, rows_copied_by_gather, frames })
 }
 
 /// The two passes, run by run. Compares the sum with what the chapter's code gives.
-fn walk(cache: &PagedCache, slab: &SharedSlab, table: &[u32]) -> Result<(Vec<Frame>, usize)> {
+fn walk(cache: &PagedCache) -> Result<Vec<Frame>> {
     let rows = cache.rows(0);
-    let copied = if std::ptr::eq(rows.keys(), slab.borrow().keys()) { 0 } else { cache.len() };
-    let text = rows.of_sequence(1);
-    let runs = || text.runs.iter().zip(table.iter().copied());
-    let told = text.runs.iter().map(|run| (run.start, run.rows)).collect();
-    let mut frames = vec![Frame::Runs { runs: told }];
+    let sequence = rows.of_sequence(1);
+    let runs = || sequence.runs.iter().zip(cache.table().pages().iter().map(|page| page.0));
+    let mut frames = vec![Frame::Runs { runs: sequence.runs.iter().map(|run| (run.start, run.rows)).collect() }];
     let mut weights: Vec<f32> = Vec::new();
     for (run, page) in runs() {
-        let key = |place: usize| dot(&QUERY, &text.keys[place..place + 2]);
-        let scores: Vec<f32> = places(&[*run], 2).map(key).collect();
+        let score = |place: usize| dot(&QUERY, &sequence.keys[place..place + 2]);
+        let scores: Vec<f32> = places(&[*run], 2).map(score).collect();
         frames.push(Frame::Scores { page, first: weights.len(), scores: scores.clone() });
         weights.extend(scores);
     }
@@ -107,146 +83,113 @@ fn walk(cache: &PagedCache, slab: &SharedSlab, table: &[u32]) -> Result<(Vec<Fra
     let (mut sum, mut first) = ([0.0; 2], 0);
     for (run, page) in runs() {
         for (place, weight) in places(&[*run], 2).zip(&weights[first..]) {
-            add_scaled(&mut sum, *weight, &text.values[place..place + 2]);
+            add_scaled(&mut sum, *weight, &sequence.values[place..place + 2]);
         }
         frames.push(Frame::Values { page, first, rows: run.rows, sum });
         first += run.rows;
     }
     let mut out = [0.0; 2];
-    attend_row(HEADS, &mut F32Heads { head_dim: 2 }, &text, TOKENS, &QUERY, &mut out);
-    ensure!(out == sum, "the walk ends with {sum:?}, the chapter's with {out:?}");
-    Ok((frames, copied))
+    attend_row(HEADS, &mut F32Heads { head_dim: 2 }, &sequence, TOKENS, &QUERY, &mut out);
+    ensure!(out == sum, "the walk ends with {sum:?}, the chapter's code with {out:?}");
+    Ok(frames)
 }
 
-const PITCH: f64 = 28.5;
-const CELL: f64 = 25.0;
-const GAP: f64 = 8.0;
-const HEIGHT: f64 = 28.0;
 /// The upper edges of the lines.
-const KEYS_AT: f64 = 60.0;
-const SCORES_AT: f64 = 150.0;
-const WEIGHTS_AT: f64 = 206.0;
-const VALUES_AT: f64 = 270.0;
-const SUM_AT: f64 = 360.0;
-/// Cells that hold a number with decimals.
-const WIDE: f64 = 46.0;
+const KEYS_AT: f64 = 58.0;
+const SCORES_AT: f64 = 144.0;
+const WEIGHTS_AT: f64 = 190.0;
+const VALUES_AT: f64 = 248.0;
+const SUM_AT: f64 = 334.0;
 
-pub fn draw(trace: &Trace) -> Drawing {
-    let Trace { page_size, table, slab, frames, .. } = trace;
-    let mut svg = Svg::new(SUM_AT + HEIGHT + 66.0);
-    for page in 0..slab.len() {
-        let (first, end) = (x(page, 0, *page_size), x(page, page_size - 1, *page_size) + CELL);
-        svg.text((first + end) / 2.0, 15.0, Anchor::Middle, &format!("page {page}"));
-        svg.line(&format!("M{} 27v-6H{}v6", rounded(first), rounded(end)));
+pub fn figure() -> Result<Figure> {
+    let trace = &record()?;
+    let Trace { slab, frames, rows_copied, rows_copied_by_gather, .. } = trace;
+    let mut svg = Svg::new();
+    name_pages(&mut svg, PAGES);
+    for frame in frames {
+        svg.step(|svg| draw_frame(svg, frame, slab));
     }
-    for (step, frame) in frames.iter().enumerate() {
-        svg.step(step, |svg| match frame {
-            Frame::Runs { .. } => {
-                svg.bold(0.0, KEYS_AT - 8.0, Anchor::Start, "keys");
-                draw_slab(svg, KEYS_AT, *page_size, slab, None);
-                svg.bold(0.0, VALUES_AT - 8.0, Anchor::Start, "values");
-                draw_slab(svg, VALUES_AT, *page_size, slab, None);
-                svg.bold(0.0, SCORES_AT + HEIGHT / 2.0 + 5.0, Anchor::Start, "scores");
-                svg.bold(0.0, WEIGHTS_AT + HEIGHT / 2.0 + 5.0, Anchor::Start, "weights");
-                svg.bold(0.0, SUM_AT + HEIGHT / 2.0 + 5.0, Anchor::Start, "sum");
-            }
-            Frame::Scores { page, first, scores } => {
-                draw_slab(svg, KEYS_AT, *page_size, slab, Some((*page, scores.len())));
-                for (i, score) in scores.iter().enumerate() {
-                    let from = x(*page as usize, i, *page_size) + CELL / 2.0;
-                    svg.arrow((from, KEYS_AT + HEIGHT + 4.0), (wide_x(first + i) + WIDE / 2.0, SCORES_AT - 4.0));
-                    svg.cell(Kind::New, wide(first + i, SCORES_AT), "", &format!("{score:.2}"));
-                }
-            }
-            Frame::Weights { weights } => {
-                for (i, weight) in weights.iter().enumerate() {
-                    svg.cell(Kind::New, wide(i, WEIGHTS_AT), "", &format!("{weight:.2}"));
-                }
-            }
-            Frame::Values { page, first, rows, sum } => {
-                draw_slab(svg, VALUES_AT, *page_size, slab, Some((*page, *rows)));
-                let number = if *first == 0 { 0 } else { 3 };
-                let to = (wide_x(number) + WIDE, SUM_AT - 4.0);
-                let middle = (x(*page as usize, 0, *page_size) + x(*page as usize, rows - 1, *page_size) + CELL) / 2.0;
-                svg.arrow((middle, VALUES_AT + HEIGHT + 4.0), to);
-                for (i, number_of_sum) in sum.iter().enumerate() {
-                    svg.cell(Kind::New, wide(number + i, SUM_AT), "", &format!("{number_of_sum:.2}"));
-                }
-            }
-        });
-    }
-    let legend = SUM_AT + HEIGHT + 18.0;
-    svg.legend(Kind::New, 0.0, legend, "read or computed now");
-    svg.legend(Kind::Reused, 190.0, legend, "held by a text");
-    svg.legend(Kind::Stale, 0.0, legend + 24.0, "stale, never read");
-    svg.legend(Kind::Wasted, 190.0, legend + 24.0, "empty");
-
-    let copied = format!("rows copied: {}; a gather copies {}", trace.rows_copied, trace.gather_copies);
-    Drawing {
+    svg.y = SUM_AT + CELL + 6.0;
+    svg.legend(&[
+        (Kind::New, "read or computed now"),
+        (Kind::Reused, "held"),
+        (Kind::Stale, "stale, never read"),
+        (Kind::Wasted, "empty"),
+    ]);
+    Ok(Figure {
         svg,
         label: format!(
-            "A slab of {} pages of {page_size} slots, once its keys and once its values. Text a has pages {} in table order; \
-             page 1 is text b's. Arrows lead from the keys of a to {} scores, which become weights, and from its \
-             values to one sum. No arrow comes from page 1 or from a stale slot. R{}.",
-            slab.len(),
-            listed(table),
-            TOKENS,
-            &copied[1..]
+            "A slab of {PAGES} pages, once its keys and once its values. Arrows lead from the keys of sequence a to {TOKENS} \
+             scores, which become weights, and from its values to one sum; none comes from b's page or from a stale slot."
         ),
         caption: format!(
-            "The newest token of text a, whose query is ({:.1}, {:.1}), walks through the pages of its text twice: once for the \
-             scores, once for the sum. <strong>{}.</strong> Recorded from <code>PagedCache::runs</code>, <code>places</code> \
-             and <code>attend_row</code>; numbers are shown to two decimals.",
-            trace.query[0],
-            trace.query[1],
-            format_args!("R{}", &copied[1..])
+            "<strong>Attention walks through the pages twice, and copies {rows_copied} rows; a gather copies \
+             {rows_copied_by_gather}.</strong> The newest token of sequence a, with the query ({:.1}, {:.1}), computes the scores \
+             first and then the sum. Recorded from <code>PagedCache::runs</code>, <code>places</code> and \
+             <code>attend_row</code>; numbers are shown to two decimals.",
+            QUERY[0], QUERY[1],
         ),
-        steps: frames.iter().map(|frame| step_text(frame, trace)).collect(),
-    }
+        steps: frames.iter().map(|frame| step_text(frame, slab)).collect(),
+        ..Figure::default()
+    })
 }
 
-/// The left edge of a slot's cell.
-fn x(page: usize, slot: usize, page_size: usize) -> f64 {
-    2.0 + (page * page_size + slot) as f64 * PITCH + page as f64 * GAP
-}
-
-fn wide_x(place: usize) -> f64 {
-    64.0 + place as f64 * (WIDE + 3.0)
-}
-
-fn wide(place: usize, y: f64) -> Area {
-    Area { x: wide_x(place), y, width: WIDE, height: HEIGHT }
-}
-
-/// The slots of the slab; the first `rows` of a page are read.
-fn draw_slab(svg: &mut Svg, y: f64, page_size: usize, slab: &[Page], read: Option<(u32, usize)>) {
-    for (page, Page { slots, .. }) in slab.iter().enumerate() {
-        for (slot, content) in slots.iter().enumerate() {
-            let area = Area { x: x(page, slot, page_size), y, width: CELL, height: HEIGHT };
-            let is_read = read.is_some_and(|(of, rows)| of as usize == page && slot < rows);
-            match (&content.row, content.held) {
-                (Some(row), true) if is_read => svg.cell(Kind::New, area, row, row),
-                (_, _) if read.is_some() => {}
-                (Some(row), true) => svg.cell(Kind::Reused, area, row, row),
-                (Some(row), false) => svg.cell(Kind::Stale, area, row, row),
-                (None, _) => svg.cell(Kind::Wasted, area, "", ""),
+fn draw_frame(svg: &mut Svg, frame: &Frame, slab: &[Page]) {
+    let (slots, numbers) = (grid(PAGES), Grid::across(64.0, TOKENS, TOKENS));
+    let place = |page: u32, slot: usize| page as usize * PAGE_SIZE + slot;
+    // The first rows of a page are read.
+    let read = |svg: &mut Svg, y: f64, page: u32, rows: usize| {
+        for (slot, name) in slab[page as usize].slots.iter().take(rows).enumerate() {
+            svg.cell(slots.cell(place(page, slot), y), &named(Kind::New, name.row.as_deref().unwrap_or("")));
+        }
+    };
+    let decimals = |number: f32| cell(Kind::New, format!("{number:.2}"));
+    match frame {
+        Frame::Runs { .. } => {
+            for (name, y) in [("keys", KEYS_AT), ("values", VALUES_AT)] {
+                svg.y = y - 24.0;
+                svg.heading(name, "");
+                svg.row(slots, slab.iter().flat_map(|page| page.slots.iter().map(|slot| slot.cell(1, false))));
+            }
+            for (name, y) in [("scores", SCORES_AT), ("weights", WEIGHTS_AT), ("sum", SUM_AT)] {
+                svg.y = y + 3.0;
+                svg.heading(name, "");
+            }
+        }
+        Frame::Scores { page, first, scores } => {
+            read(svg, KEYS_AT, *page, scores.len());
+            for (i, score) in scores.iter().enumerate() {
+                let from = (slots.middle(place(*page, i)), KEYS_AT + CELL + 4.0);
+                svg.arrow(from, (numbers.middle(first + i), SCORES_AT - 4.0));
+                svg.cell(numbers.cell(first + i, SCORES_AT), &decimals(*score));
+            }
+        }
+        Frame::Weights { weights } => {
+            svg.y = WEIGHTS_AT;
+            svg.row(numbers, weights.iter().map(|weight| decimals(*weight)));
+        }
+        Frame::Values { page, first, rows, sum } => {
+            read(svg, VALUES_AT, *page, *rows);
+            let column = if *first == 0 { 0 } else { 3 };
+            let middle = (slots.middle(place(*page, 0)) + slots.middle(place(*page, rows - 1))) / 2.0;
+            let to = (numbers.middle(column) + numbers.middle(column + 1)) / 2.0;
+            svg.arrow((middle, VALUES_AT + CELL + 4.0), (to, SUM_AT - 4.0));
+            for (i, number) in sum.iter().enumerate() {
+                svg.cell(numbers.cell(column + i, SUM_AT), &decimals(*number));
             }
         }
     }
 }
 
-fn step_text(frame: &Frame, trace: &Trace) -> String {
-    let numbers = |numbers: &[f32]| numbers.iter().map(|x| format!("{x:.2}")).collect::<Vec<_>>().join(" ");
+fn step_text(frame: &Frame, slab: &[Page]) -> String {
+    let numbers = |numbers: &[f32]| joined(&numbers.iter().map(|x| format!("{x:.2}")).collect::<Vec<_>>(), " ");
     match frame {
         Frame::Runs { runs } => {
-            let runs: Vec<String> = runs
-                .iter()
-                .map(|(start, rows)| format!("<code>Run {{ start: {start}, rows: {rows} }}</code>"))
-                .collect();
-            let stale: Vec<&String> = trace.slab.iter().flat_map(|page| &page.slots).filter_map(Slot::stale).collect();
+            let runs = runs.iter().map(|(start, rows)| format!("<code>Run {{ start: {start}, rows: {rows} }}</code>"));
+            let stale: Vec<&String> = slab.iter().flat_map(Page::stale).collect();
             format!(
-                "The runs of a, rows of 2 numbers, one layer: {}. {} are stale rows behind its last token.",
-                listed(&runs),
+                "The runs of a, rows of 2 numbers, one layer: {}. After its last token lie the stale rows {}.",
+                listed(&runs.collect::<Vec<_>>()),
                 listed(&stale)
             )
         }

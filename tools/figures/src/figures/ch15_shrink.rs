@@ -1,22 +1,21 @@
 //! Chapter 15: a case shrinks. A line for each list of events in which the rule was still broken.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::ch15_simulation::{run, shrink};
 use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{Case, Event, Make, rule_broken, search, story};
-use serde::Serialize;
 
-use crate::fragment::Drawing;
-use crate::svg::{Anchor, Area, Kind, Svg, escaped, rounded};
+use super::Figure;
+use crate::svg::{Anchor, Area, Kind, Svg, WIDTH, cell};
+use crate::words::{count, escaped, joined, with_before};
 
 /// The scheduler that is wrong.
 const BUG: Bug = Bug::CancelLeaks;
 const STEPS: u64 = 100;
-/// More lines are no picture.
+/// The figure has room for this many lines.
 const MOST_LINES: usize = 16;
 
-#[derive(Serialize)]
-pub struct Trace {
+struct Trace {
     bug: &'static str,
     reported: &'static str,
     seed: u64,
@@ -28,8 +27,7 @@ pub struct Trace {
 }
 
 /// What an event is.
-#[derive(Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq)]
 enum What {
     Arrive,
     Cancel,
@@ -38,140 +36,123 @@ enum What {
 }
 
 /// A list in which the rule was broken.
-#[derive(Serialize)]
 struct Frame {
     /// Lists that were tried until then.
     runs: usize,
     /// The places of its events in the case.
     kept: Vec<usize>,
-    /// Events whose numbers have been made smaller.
-    smaller: bool,
 }
 
-pub fn record() -> Result<Trace> {
+fn record() -> Result<Trace> {
     let make: Box<Make<'_>> = Box::new(|slab, prefixes, limits| Planted::subject(Some(BUG), slab, prefixes, limits));
-    let found = search(&make, 0..1000, STEPS, || {});
-    let Err(found) = found else { anyhow::bail!("{} passes", BUG.name()) };
-    let case = Case::of_seed(found.seed, STEPS);
-    let (setup, rule) = (case.setup, found.failure.violation.rule);
-    let events = &case.events[..found.events];
-    let mut frames = vec![Frame { runs: 0, kept: (0..events.len()).collect(), smaller: false }];
+    let failed = search(&make, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
+    let case = Case::of_seed(failed.seed, STEPS);
+    let (setup, rule) = (case.setup, failed.failure.violation.rule);
+    let events = &case.events[..failed.events];
+    let mut frames = vec![Frame { runs: 0, kept: (0..events.len()).collect() }];
     let mut runs = 0;
     let shrunk = shrink(events, &mut |asked| {
         runs += 1;
         let broken = rule_broken(&make, setup, &asked.events) == Some(rule);
         if broken {
-            frames.push(Frame { runs, kept: asked.places.clone(), smaller: false });
+            frames.push(Frame { runs, kept: asked.places.clone() });
         }
         broken
     });
-    ensure!(shrunk == found.case.events, "the same list shrinks to the same");
-    // Lists that are hardly shorter than the one before, or only smaller: the last of a row of them tells them all.
-    let mut told: Vec<Frame> = Vec::new();
+    ensure!(shrunk == failed.case.events, "the same list shrinks to the same");
+    // Of lists that are hardly shorter than the one before, or only have smaller numbers, the last is enough.
+    let mut shown: Vec<Frame> = Vec::new();
     for frame in frames {
-        if let [.., before, _] = &told[..]
+        if let [.., before, _] = &shown[..]
             && 4 * frame.kept.len() > 3 * before.kept.len()
         {
-            told.pop();
+            shown.pop();
         }
-        told.push(frame);
+        shown.push(frame);
     }
-    for place in 1..told.len() {
-        told[place].smaller = told[place].kept.len() == told[place - 1].kept.len();
-    }
-    ensure!(told.len() <= MOST_LINES, "{} lines, and the figure has room for {MOST_LINES}", told.len());
-    let failure = run(&make, &found.case).err();
-    let Some(failure) = failure else { anyhow::bail!("what is left breaks no rule") };
-    Ok(Trace {
-        bug: BUG.name(),
-        reported: BUG.reported(),
-        seed: found.seed,
-        rule: rule.to_string(),
-        events: events.iter().map(what).collect(),
-        story: story(&make, &found.case, &failure),
-        frames: told,
-    })
-}
-
-fn what(event: &Event) -> What {
-    match event {
+    ensure!(shown.len() <= MOST_LINES, "{} lines, and the figure has room for {MOST_LINES}", shown.len());
+    let failure = run(&make, &failed.case).err().context("what is left breaks no rule")?;
+    let what = |event: &Event| match event {
         Event::Arrive { .. } => What::Arrive,
         Event::Cancel { .. } => What::Cancel,
         Event::Take { .. } | Event::GiveBack { .. } => What::Strangers,
         Event::Step => What::Step,
-    }
+    };
+    Ok(Trace {
+        bug: BUG.name(),
+        reported: BUG.reported(),
+        seed: failed.seed,
+        rule: rule.to_string(),
+        events: events.iter().map(what).collect(),
+        story: story(&make, &failed.case, &failure),
+        frames: shown,
+    })
 }
 
-const LEFT: f64 = 2.0;
-const TOP: f64 = 8.0;
-const LINE: f64 = 20.0;
-const STRIP: f64 = 296.0;
-
-pub fn draw(trace: &Trace) -> Drawing {
+pub fn figure() -> Result<Figure> {
+    let trace = &record()?;
     let Trace { bug, reported, seed, rule, events, story, frames } = trace;
-    let pitch = STRIP / events.len() as f64;
-    let bottom = TOP + frames.len() as f64 * LINE + 6.0;
-    let mut svg = Svg::new(bottom + 50.0);
+    let pitch = 296.0 / events.len() as f64;
+    let mut svg = Svg::new();
     svg.without_bands();
-    for (step, frame) in frames.iter().enumerate() {
-        let y = TOP + step as f64 * LINE;
-        svg.step(step, |svg| {
+    svg.y = 8.0;
+    for (before, frame) in with_before(frames) {
+        svg.step(|svg| {
             for place in &frame.kept {
-                let x = rounded(LEFT + *place as f64 * pitch);
-                let width = rounded((pitch - 0.8).max(1.2));
-                let (kind, top, height) = match events[*place] {
-                    What::Arrive => (Kind::New, 0.0, 14.0),
-                    What::Cancel => (Kind::Wasted, 0.0, 14.0),
-                    What::Strangers => (Kind::Shared, 0.0, 14.0),
-                    What::Step => (Kind::Reused, 5.0, 9.0),
+                let (kind, top) = match events[*place] {
+                    What::Arrive => (Kind::New, 0.0),
+                    What::Cancel => (Kind::Wasted, 0.0),
+                    What::Strangers => (Kind::Shared, 0.0),
+                    What::Step => (Kind::Reused, 5.0),
                 };
-                svg.cell(kind, Area { x, y: y + top, width, height }, "", "");
+                let (x, width) = (2.0 + *place as f64 * pitch, (pitch - 0.8).max(1.2));
+                svg.cell(Area { x, y: svg.y + top, width, height: 14.0 - top }, &cell(kind, ""));
             }
-            let sign = if frame.smaller { "*" } else { "" };
-            svg.text(358.0, y + 13.0, Anchor::End, &format!("{}{sign}", frame.kept.len()));
+            let sign = if is_smaller(before, frame) { "*" } else { "" };
+            svg.text(WIDTH - 2.0, svg.y + 13.0, Anchor::End, &format!("{}{sign}", frame.kept.len()));
         });
+        svg.y += 20.0;
     }
-    svg.legend(Kind::New, 0.0, bottom + 8.0, "text comes");
-    svg.legend(Kind::Wasted, 112.0, bottom + 8.0, "cancelled");
-    svg.legend(Kind::Shared, 214.0, bottom + 8.0, "strangers");
-    svg.legend(Kind::Reused, 0.0, bottom + 32.0, "step");
-    svg.text(112.0, bottom + 40.0, Anchor::Start, "* numbers made smaller");
-    let left = frames.last().map_or(0, |frame| frame.kept.len());
-    let counts: Vec<String> = frames.iter().map(|frame| frame.kept.len().to_string()).collect();
-    Drawing {
+    svg.text(WIDTH - 2.0, svg.y + 14.0, Anchor::End, "* numbers made smaller");
+    svg.y += 18.0;
+    svg.legend(&[
+        (Kind::New, "a request comes"),
+        (Kind::Wasted, "is cancelled"),
+        (Kind::Shared, "strangers"),
+        (Kind::Reused, "step"),
+    ]);
+    let left = frames[frames.len() - 1].kept.len();
+    let story: Vec<String> = story.lines().map(|line| escaped(line.trim())).collect();
+    Ok(Figure {
         svg,
         label: format!(
-            "Lists of events, each shorter than the one above it, as strips of cells: {} events. In each of them the rule \
-             {rule} is still broken.",
-            counts.join(", ")
+            "Lists of events, each shorter than the one above it, as strips of cells, from {} events to {left}. In each of them \
+             the rule {rule} is still broken.",
+            events.len()
         ),
         caption: format!(
-            "The case of seed {seed}, in which <code>{bug}</code> ({reported}) breaks the rule <em>{rule}</em>, shrinks from {} \
-             events to {left}. A line is a list in which that rule was broken; the number is its length. Recorded from \
-             <code>shrink</code>. What is left: {}",
+            "<strong>A failing run of {} events shrinks to {left}.</strong> In the case of seed {seed}, <code>{bug}</code> \
+             ({reported}) breaks the rule <em>{rule}</em>. A line is a list in which that rule was broken; the number is its \
+             length. Recorded from <code>shrink</code>. What is left: {}.",
             events.len(),
-            told(story)
+            joined(&story, "; ")
         ),
-        steps: (0..frames.len()).map(|step| step_text(frames, step)).collect(),
-    }
+        steps: with_before(frames).map(|(before, frame)| step_text(before, frame)).collect(),
+        ..Figure::default()
+    })
 }
 
-/// The story on one line.
-fn told(story: &str) -> String {
-    let lines: Vec<String> = story.lines().map(|line| escaped(line.trim())).collect();
-    lines.join("; ") + "."
+/// Whether a list differs from the one before only in smaller numbers.
+fn is_smaller(before: Option<&Frame>, frame: &Frame) -> bool {
+    before.is_some_and(|before| before.kept.len() == frame.kept.len())
 }
 
-fn step_text(frames: &[Frame], step: usize) -> String {
-    let frame = &frames[step];
-    let now = frame.kept.len();
-    if step == 0 {
-        return format!("<strong>{now} events</strong>, after which the rule was broken.");
-    }
-    let before = frames[step - 1].kept.len();
-    match before - now {
-        0 => format!("{now} events with smaller numbers, after {} runs.", frame.runs),
-        1 => format!("One is left out: <strong>{now}</strong>, after {} runs.", frame.runs),
-        gone => format!("{gone} are left out: <strong>{now}</strong>, after {} runs.", frame.runs),
+fn step_text(before: Option<&Frame>, frame: &Frame) -> String {
+    let Frame { runs, kept } = frame;
+    let now = kept.len();
+    match before.map(|before| before.kept.len() - now) {
+        None => format!("<strong>{now} events</strong>, after which the rule was broken."),
+        Some(0) => format!("{} with smaller numbers, after {runs} runs.", count(now, "event")),
+        Some(gone) => format!("{} left out: <strong>{now}</strong> remain, after {runs} runs.", count(gone, "event")),
     }
 }

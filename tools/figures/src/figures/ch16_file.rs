@@ -1,4 +1,4 @@
-//! Chapter 16: what lies in a file of four places, from text to text and from run to run.
+//! Chapter 16: the content of a file of four places, from sequence to sequence and from run to run.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,10 +13,11 @@ use page_by_page::chapters::ch16_pages_on_disk::{PageFile, decode};
 use page_by_page::disk::record::decode_head;
 use page_by_page::disk::{Disk, PageShape};
 use page_by_page::kernels::RowFormat;
-use serde::Serialize;
 
-use crate::fragment::Drawing;
-use crate::svg::{Anchor, Area, Kind, Svg};
+use super::Figure;
+use crate::layout::Grid;
+use crate::svg::{Area, Kind, Svg, cell};
+use crate::words::{count, with_before};
 
 const SHAPE: PageShape = PageShape {
     model: 16,
@@ -51,23 +52,17 @@ enum Operation {
     Flip(usize),
 }
 
-#[derive(Serialize)]
-pub struct Trace {
-    page_size: usize,
-    frames: Vec<Frame>,
-}
-
-#[derive(Serialize)]
 struct Frame {
     operation: String,
-    text: &'static str,
+    /// The words of the sequence.
+    words: &'static str,
     /// How many pages were written or brought back.
     pages: usize,
     places: Vec<Option<Record>>,
 }
 
 /// What lies at a place.
-#[derive(Clone, PartialEq, Serialize)]
+#[derive(Clone, PartialEq)]
 struct Record {
     number: u64,
     parent: u64,
@@ -111,7 +106,7 @@ fn tokens(words: &str) -> Vec<u32> {
     words.split(' ').filter_map(place).collect()
 }
 
-/// A file, and a memory that knows nothing of it yet.
+/// A file, and a memory that does not hold any of it yet.
 struct Run {
     disk: Memory,
     file: PageFile,
@@ -126,26 +121,52 @@ impl Run {
         Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)? })
     }
 
-    fn keep(&mut self, text: &str) -> Result<usize> {
+    /// Returns how many pages were written.
+    fn keep(&mut self, words: &str) -> Result<usize> {
         let mut cache = ForkCache::new(&self.slab)?;
-        cache.extend(tokens(text).len())?;
-        Ok(self.file.keep(&tokens(text), cache.table(), &self.slab.borrow())?)
+        cache.extend(tokens(words).len())?;
+        Ok(self.file.keep(&tokens(words), cache.table(), &self.slab.borrow())?)
     }
 
-    /// How many pages came back, and the places that were read.
-    fn bring_back(&mut self, text: &str) -> Result<(usize, Vec<usize>)> {
-        let wanted = self.file.wanted(&tokens(text), &mut self.trie, &self.slab)?;
+    /// Returns how many pages came back, and the places that were read.
+    fn bring_back(&mut self, words: &str) -> Result<(usize, Vec<usize>)> {
+        let wanted = self.file.wanted(&tokens(words), &mut self.trie, &self.slab)?;
         let places = wanted.iter().map(|wanted| wanted.place).collect();
         let read: Vec<_> = wanted.into_iter().map(|wanted| self.file.read(wanted)).collect();
-        Ok((self.file.bring_back(&tokens(text), &read, &mut self.trie, &self.slab)?, places))
+        Ok((self.file.bring_back(&tokens(words), &read, &mut self.trie, &self.slab)?, places))
+    }
+
+    fn apply(&mut self, operation: Operation) -> Result<Frame> {
+        let mut read = Vec::new();
+        let (name, words, pages) = match operation {
+            Operation::Keep(words) => ("keep".into(), words, self.keep(words)?),
+            Operation::Restart => {
+                *self = Run::open(self.disk.clone())?;
+                ("another run".into(), "", self.file.n_records())
+            }
+            Operation::BringBack(words) | Operation::BringBackAnew(words) => {
+                if matches!(operation, Operation::BringBackAnew(_)) {
+                    *self = Run::open(self.disk.clone())?;
+                }
+                let (pages, places) = self.bring_back(words)?;
+                read = places;
+                ("read".into(), words, pages)
+            }
+            Operation::Flip(place) => {
+                let byte = SHAPE.offset(place) as usize + SHAPE.record_bytes() - 1;
+                self.disk.0.borrow_mut()[byte] ^= 1;
+                (format!("a byte changes at place {place}"), "", 0)
+            }
+        };
+        Ok(Frame { operation: name, words, pages, places: self.places(&read) })
     }
 
     fn places(&self, read: &[usize]) -> Vec<Option<Record>> {
         let bytes = self.disk.0.borrow();
         let mut known = Vec::new();
         for operation in OPERATIONS {
-            if let Operation::Keep(text) = operation {
-                known.extend(self.file.find(&tokens(text)));
+            if let Operation::Keep(words) = operation {
+                known.extend(self.file.find(&tokens(words)));
             }
         }
         let record = |place: usize| {
@@ -165,132 +186,83 @@ impl Run {
     }
 }
 
-pub fn record() -> Result<Trace> {
+pub fn figure() -> Result<Figure> {
     let mut run = Run::open(Memory::default())?;
-    let mut frames = Vec::new();
-    for operation in OPERATIONS {
-        let mut read = Vec::new();
-        let (operation, text, pages) = match operation {
-            Operation::Keep(text) => ("keep".into(), text, run.keep(text)?),
-            Operation::Restart => {
-                run = Run::open(run.disk)?;
-                ("another run".into(), "", run.file.n_records())
-            }
-            Operation::BringBack(text) | Operation::BringBackAnew(text) => {
-                if matches!(operation, Operation::BringBackAnew(_)) {
-                    run = Run::open(run.disk)?;
-                }
-                let (pages, places) = run.bring_back(text)?;
-                read = places;
-                ("read".into(), text, pages)
-            }
-            Operation::Flip(place) => {
-                let byte = SHAPE.offset(place) as usize + SHAPE.record_bytes() - 1;
-                run.disk.0.borrow_mut()[byte] ^= 1;
-                (format!("a byte changes at place {place}"), "", 0)
-            }
-        };
-        frames.push(Frame { operation, text, pages, places: run.places(&read) });
-    }
+    let frames: &Vec<Frame> = &OPERATIONS.iter().map(|operation| run.apply(*operation)).collect::<Result<_>>()?;
     ensure!(frames[4].pages == 2 && frames[7].pages == 0, "two pages come back, and none that is damaged");
-    Ok(Trace { page_size: SHAPE.page_size, frames })
-}
-
-const WIDTH: f64 = 85.0;
-const HEIGHT: f64 = 42.0;
-const TITLE: f64 = 27.0;
-const GAP: f64 = 12.0;
-
-pub fn draw(trace: &Trace) -> Drawing {
-    let frames = &trace.frames;
-    let top = |step: usize| 4.0 + step as f64 * (TITLE + HEIGHT + GAP);
-    let bottom = top(frames.len());
-    let mut svg = Svg::new(bottom + 48.0);
-    for (step, frame) in frames.iter().enumerate() {
-        let before = step.checked_sub(1).map(|before| &frames[before]);
-        svg.step(step, |svg| draw_file(svg, top(step), frame, before));
+    let mut svg = Svg::new();
+    svg.y = 4.0;
+    for (before, frame) in with_before(frames) {
+        svg.step(|svg| {
+            svg.heading(&frame.operation, frame.words);
+            for (place, record) in frame.places.iter().enumerate() {
+                let number = before.and_then(|before| before.places[place].as_ref()).map(|record| record.number);
+                let content = match record {
+                    Some(record) => record.cell(number),
+                    None => cell(Kind::Free, ""),
+                };
+                svg.cell(Area { height: 42.0, ..Grid::across(0.0, PLACES, PLACES).cell(place, svg.y) }, &content);
+            }
+            svg.y += 42.0;
+        });
+        svg.y += 12.0;
     }
-    svg.legend(Kind::New, 0.0, bottom, "written now");
-    svg.legend(Kind::Shared, 130.0, bottom, "read now");
-    svg.legend(Kind::Reused, 240.0, bottom, "can be found");
-    svg.legend(Kind::Wasted, 0.0, bottom + 24.0, "damaged");
-    svg.legend(Kind::Stale, 130.0, bottom + 24.0, "cannot be found");
-    let told: Vec<String> = frames.iter().map(told).collect();
-    Drawing {
+    svg.legend(&[
+        (Kind::New, "written now"),
+        (Kind::Shared, "read now"),
+        (Kind::Reused, "can be found"),
+        (Kind::Wasted, "damaged"),
+        (Kind::Stale, "cannot be found"),
+    ]);
+    Ok(Figure {
         svg,
         label: format!(
-            "A file with {PLACES} places after each of {} operations, page size {}: {}.",
-            frames.len(),
-            trace.page_size,
-            told.join("; ")
+            "A file with {PLACES} places after each of {} operations. A place holds a record: its words, its number and the \
+             record that it follows.",
+            frames.len()
         ),
         caption: format!(
-            "What lies in a file of {PLACES} places. Page size {}; 2 ◂ 1: record 2 follows record 1. Recorded from \
-             <code>PageFile</code>.",
-            trace.page_size
+            "<strong>Pages outlive the process, and a damaged one is never used.</strong> A file of {PLACES} places, page size {}; \
+             2 ◂ 1: record 2 follows record 1. Recorded from <code>PageFile</code>.",
+            SHAPE.page_size
         ),
-        steps: (0..frames.len()).map(|step| step_text(frames, step)).collect(),
-    }
+        steps: with_before(frames).map(|(before, frame)| step_text(before, frame)).collect(),
+        ..Figure::default()
+    })
 }
 
-/// `keep once upon a king: 1 page`
-fn told(frame: &Frame) -> String {
-    let places: Vec<String> = frame
-        .places
-        .iter()
-        .map(|record| record.as_ref().map_or("nothing".into(), |record| format!("{} {}", record.number, record.words)))
-        .collect();
-    let text = if frame.text.is_empty() { String::new() } else { format!(" {}", frame.text) };
-    format!("{}{text}: {}", frame.operation, places.join(", "))
-}
-
-fn draw_file(svg: &mut Svg, top: f64, frame: &Frame, before: Option<&Frame>) {
-    svg.bold(0.0, top + 17.0, Anchor::Start, &frame.operation);
-    svg.text(360.0, top + 17.0, Anchor::End, frame.text);
-    for (place, record) in frame.places.iter().enumerate() {
-        let area = Area { x: 2.0 + place as f64 * (WIDTH + 5.0), y: top + TITLE, width: WIDTH, height: HEIGHT };
-        let Some(record) = record else {
-            svg.cell(Kind::Stale, area, "", "");
-            continue;
-        };
-        let number = |frame: &Frame| frame.places[place].as_ref().map(|record| record.number);
-        let kind = match record {
-            _ if before.and_then(number) != Some(record.number) => Kind::New,
+impl Record {
+    /// `before`: the number of the record that lay at its place before.
+    fn cell(&self, before: Option<u64>) -> crate::svg::Cell {
+        let kind = match self {
+            _ if before != Some(self.number) => Kind::New,
             Record { is_whole: false, .. } => Kind::Wasted,
             Record { is_known: false, .. } => Kind::Stale,
             Record { is_read: true, .. } => Kind::Shared,
             _ => Kind::Reused,
         };
-        svg.cell(kind, area, &format!("record-{}", record.number), "");
-        let middle = area.x + WIDTH / 2.0;
-        svg.text(middle, area.y + 17.0, Anchor::Middle, &record.words);
-        let parent = if record.parent == 0 { String::new() } else { format!(" ◂ {}", record.parent) };
-        svg.text(middle, area.y + 35.0, Anchor::Middle, &format!("{}{parent}", record.number));
+        let Record { number, parent, words, .. } = self;
+        let parent = if *parent == 0 { String::new() } else { format!(" ◂ {parent}") };
+        cell(kind, format!("{words}\n{number}{parent}")).key(format!("record-{number}"))
     }
 }
 
-fn step_text(frames: &[Frame], step: usize) -> String {
-    let frame = &frames[step];
-    let pages = |n: usize| if n == 1 { "1 page".into() } else { format!("{n} pages") };
+fn step_text(before: Option<&Frame>, frame: &Frame) -> String {
+    let (words, pages) = (frame.words, count(frame.pages, "page"));
     match (frame.operation.as_str(), frame.pages) {
-        ("keep", n) => {
-            let before = step.checked_sub(1).map(|before| &frames[before]);
-            let places = before.into_iter().flat_map(|frame| &frame.places);
-            let gone = places.zip(&frame.places).filter(|(old, new)| old.is_some() && old != new);
-            let gone = gone
-                .filter_map(|(old, _)| old.as_ref())
-                .filter(|old| frame.places.iter().flatten().all(|record| record.number != old.number));
+        ("keep", _) => {
+            let stays = |old: &&Record| frame.places.iter().flatten().any(|record| record.number == old.number);
+            let gone = before.iter().flat_map(|frame| frame.places.iter().flatten()).filter(|old| !stays(old));
             let room: String =
                 gone.map(|old| format!(" Record {}, which was used longest ago, makes room.", old.number)).collect();
-            format!("“{}” was told: <code>keep</code> writes {}.{room}", frame.text, pages(n))
+            format!("“{words}” has finished: <code>keep</code> writes {pages}.{room}")
         }
-        ("another run", n) => format!("The program ends, and another opens the file: {} can be found.", pages(n)),
+        ("another run", _) => format!("The program ends, and another opens the file: {pages} can be found."),
         ("read", 0) => format!(
-            "In another run “{}” is asked for. The first page is read, and its checksum is another: no page is brought \
-             back, and the file forgets that record and the one that follows it.",
-            frame.text
+            "In another run “{words}” is requested. The first page is read, and its checksum differs: no page is brought back, \
+             and the file forgets that record and the one that follows it."
         ),
-        ("read", n) => format!("“{}” is asked for: {} are read, checked and brought back.", frame.text, pages(n)),
-        (other, _) => format!("On the disk, {other}. Nobody notices yet."),
+        ("read", _) => format!("“{words}” is requested: {pages} are read, checked and brought back."),
+        (other, _) => format!("On the disk, {other}. Nothing has noticed yet."),
     }
 }

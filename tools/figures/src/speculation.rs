@@ -1,0 +1,173 @@
+//! A few steps of greedy speculative decoding with the bundled models, and what each model computes and forgets in them.
+
+use anyhow::{Context, Result, ensure};
+use page_by_page::cache::CacheError;
+use page_by_page::chapters::ch01_recompute::argmax;
+use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching};
+use page_by_page::decode::{Cached, Draft, LanguageModel, RewindableModel};
+use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::model::{Model, StepError};
+
+use crate::models::{DRAFT, STORYTELLER, model, tokenizer};
+use crate::words::joined;
+
+pub const PROMPT: &str = "The king lived in a great castle";
+/// Tokens in a draft.
+pub const K: usize = 3;
+
+/// A step in words.
+pub struct Step {
+    /// The tokens of the sequence before it.
+    pub tokens: Vec<String>,
+    pub drafted: Vec<String>,
+    /// The target's token for each of its rows, one more than drafted.
+    pub choices: Vec<String>,
+    pub new_tokens: Vec<String>,
+    pub target: Memory,
+    pub draft: Memory,
+}
+
+/// What a model did with its cache in a step.
+#[derive(Default)]
+pub struct Memory {
+    /// Tokens computed in each pass.
+    pub passes: Vec<usize>,
+    /// The tokens that it forgot, in their order.
+    pub forgotten: Vec<String>,
+}
+
+/// The step that two figures show closely: some draft tokens are accepted, and some are not.
+pub fn one_step() -> Result<Step> {
+    const PLACE: usize = 1;
+    let step = steps(PLACE + 1)?.swap_remove(PLACE);
+    ensure!((1..K).contains(&step.accepted()), "some draft tokens are accepted, and some are not");
+    ensure!(step.target.passes == [K + 1] && step.draft.passes == [1; K], "no pass computes more of the sequence");
+    Ok(step)
+}
+
+impl Step {
+    /// Draft tokens that were accepted.
+    pub fn accepted(&self) -> usize {
+        self.new_tokens.len() - 1
+    }
+
+    pub fn newest(&self) -> &String {
+        &self.tokens[self.tokens.len() - 1]
+    }
+}
+
+/// What every caption says at its end.
+pub fn recorded() -> String {
+    format!(
+        "Recorded from <code>Speculation::step</code> with <code>{STORYTELLER}</code> as target and <code>{DRAFT}</code> as draft \
+         model, greedy, <em>k</em> = {K}."
+    )
+}
+
+/// Words in italics; HTML.
+pub fn italic(words: &[String]) -> String {
+    format!("<em>{}</em>", joined(words, " "))
+}
+
+/// Tokens as text.
+pub fn text(words: &[String]) -> String {
+    let mut text = String::new();
+    for word in words {
+        if !text.is_empty() && word.chars().any(char::is_alphanumeric) {
+            text.push(' ');
+        }
+        text.push_str(word);
+    }
+    text
+}
+
+/// The first `n` steps after the prompt.
+pub fn steps(n: usize) -> Result<Vec<Step>> {
+    let (models, tokenizer) = ([model(STORYTELLER)?, model(DRAFT)?], tokenizer()?);
+    let words = |tokens: &[u32]| tokens.iter().map(|token| word(&tokenizer, *token)).collect::<Result<Vec<_>>>();
+    let mut tokens = tokenizer.encode(PROMPT)?;
+    let room = tokens.len() + n * (K + 1);
+    let cache = |model: &Model| ContiguousCache::new(model.config().kv_layout(), room);
+    let [mut target_cache, mut draft_cache] = [&models[0], &models[1]].map(cache);
+    let mut target = Watched::new(Cached::new(&models[0], &mut target_cache));
+    let mut small = Watched::new(Cached::new(&models[1], &mut draft_cache));
+    let mut steps = Vec::new();
+    for _ in 0..n {
+        let (mut drafted, mut choices) = (Vec::new(), Vec::new());
+        let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {
+            drafted = draft.tokens.clone();
+            choices = rows.iter().map(|row| argmax(row)).collect();
+            accept_matching(&draft.tokens, rows, &mut argmax)
+        };
+        let mut drafter = DraftModel::new(&mut small);
+        let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
+        let new_tokens = speculation.step(&tokens, K, &[])?;
+        let memory = |model: &mut Watched| -> Result<Memory> {
+            let (passes, forgotten) = std::mem::take(&mut model.log);
+            Ok(Memory { passes, forgotten: words(&forgotten)? })
+        };
+        steps.push(Step {
+            tokens: words(&tokens)?,
+            drafted: words(&drafted)?,
+            choices: words(&choices)?,
+            new_tokens: words(&new_tokens)?,
+            target: memory(&mut target)?,
+            draft: memory(&mut small)?,
+        });
+        tokens.extend(new_tokens);
+        let held = &tokens[..tokens.len() - 1];
+        ensure!(target.tokens == held && small.tokens == held, "both models hold all but the newest token");
+    }
+    Ok(steps)
+}
+
+/// A token without the space before it. Pieces of words are refused, because they would look like words.
+fn word(tokenizer: &Tokenizer, token: u32) -> Result<String> {
+    let text = tokenizer.decode(&[token])?;
+    let is_first = || text.chars().next().is_some_and(char::is_uppercase);
+    let is_sign = || text.chars().all(|sign| sign.is_ascii_punctuation());
+    let word = text.strip_prefix(' ').or((is_first() || is_sign()).then_some(&text[..]));
+    Ok(word.with_context(|| format!("{text:?} is no whole word"))?.to_owned())
+}
+
+/// A model that notes what it computes and forgets.
+struct Watched<'a> {
+    model: Cached<'a>,
+    /// What its cache holds.
+    tokens: Vec<u32>,
+    /// The number of tokens in each pass, and the tokens forgotten.
+    log: (Vec<usize>, Vec<u32>),
+}
+
+impl<'a> Watched<'a> {
+    fn new(model: Cached<'a>) -> Self {
+        Watched { model, tokens: Vec::new(), log: Default::default() }
+    }
+}
+
+impl LanguageModel for Watched<'_> {
+    fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+        Ok(self.last_logits(tokens, 1)?.remove(0))
+    }
+}
+
+impl RewindableModel for Watched<'_> {
+    fn remembered(&self) -> usize {
+        self.model.remembered()
+    }
+
+    fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
+        let rows = self.model.last_logits(tokens, n)?;
+        self.log.0.push(tokens.len() - self.tokens.len());
+        self.tokens = tokens.to_vec();
+        Ok(rows)
+    }
+
+    fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
+        self.model.rewind(n)?;
+        let forgotten = self.tokens.split_off(self.tokens.len() - n);
+        self.log.1.splice(0..0, forgotten);
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Numbers and lists as words.
+
+use page_by_page::cache::PageId;
+
+/// Text as it stands in HTML.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// `16, 11, 5 and 3`
+pub fn listed<T: ToString>(items: &[T]) -> String {
+    let items: Vec<String> = items.iter().map(T::to_string).collect();
+    match &items[..] {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => items.join(""),
+    }
+}
+
+/// `16, 11, 5`
+pub fn joined<T: ToString>(items: &[T], between: &str) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(between)
+}
+
+/// `1 page`, `3 pages`, `2,024 pages`
+pub fn count(n: usize, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(n as u64), if n == 1 { "" } else { "s" })
+}
+
+pub fn page_numbers(pages: &[PageId]) -> Vec<u32> {
+    pages.iter().map(|page| page.0).collect()
+}
+
+/// `page 3`, `pages 0 and 2`, `no pages`
+pub fn pages<T: ToString>(pages: &[T]) -> String {
+    match pages {
+        [] => "no pages".into(),
+        [page] => format!("page {}", page.to_string()),
+        pages => format!("pages {}", listed(pages)),
+    }
+}
+
+/// Each frame with the one before it.
+pub fn with_before<F>(frames: &[F]) -> impl Iterator<Item = (Option<&F>, &F)> {
+    [None].into_iter().chain(frames.iter().map(Some)).zip(frames)
+}
+
+/// A number with its thousands apart: `32,896`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!([0, 999, 1000, 32_896, 1_234_567].map(grouped), ["0", "999", "1,000", "32,896", "1,234,567"]);
+    }
+}
