@@ -58,6 +58,9 @@ pub struct Turn {
     rejected: u64,
 }
 
+/// Makes one text of turns, as the model reads them. The last one has no answer yet, or they all have one.
+type Join = dyn Fn(&[Turn]) -> Result<String>;
+
 /// How turns become one text.
 pub struct Script {
     /// What grows: a story, a chat.
@@ -66,8 +69,8 @@ pub struct Script {
     pub hint: &'static str,
     /// Whether standard output gets what was typed, where it doesn't show on a terminal already.
     pub shows_typed: bool,
-    /// All turns as the model reads them. The last one has no answer yet, or they all have one.
-    pub text: Box<dyn Fn(&[Turn]) -> Result<String>>,
+    /// The text of all turns.
+    pub text: Box<Join>,
     /// The tokens of such a text.
     pub tokens: fn(&str, &Tokenizer) -> Result<Vec<u32>>,
 }
@@ -214,16 +217,9 @@ impl Conversation<'_> {
     /// Has the model answer a turn. Without an answer the turn is left out.
     fn take(&mut self, turn: Turn) -> Result<()> {
         self.turns.push(turn);
-        match self.answer() {
-            Ok(answer) => {
-                self.turns.last_mut().expect("the turn").answer = Some(answer);
-                Ok(())
-            }
-            Err(error) => {
-                self.turns.pop();
-                Err(error)
-            }
-        }
+        let answer = self.answer().inspect_err(|_| drop(self.turns.pop()))?;
+        self.turns.last_mut().expect("the turn").answer = Some(answer);
+        Ok(())
     }
 
     /// Tokens of the text at most. The newest is never computed, and needs no slot.

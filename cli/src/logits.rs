@@ -1,12 +1,11 @@
 //! `logits`: the model's logits in full precision, to compare with other implementations.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::Args;
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
+use crate::options::ModelOption;
 use crate::output::{count, print_json};
 use crate::{model_dir, require};
 
@@ -22,9 +21,8 @@ pub struct Logits {
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     tokens: Vec<u32>,
-    /// Model folder, or a bundled model: storyteller, storyteller-draft
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
     /// One array for each position, not only the last
     #[arg(long)]
     all: bool,
@@ -39,7 +37,7 @@ struct Answer<L: Serialize> {
 impl Logits {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        let model = Model::open(&model_dir(&self.model))?;
+        let model = Model::open(&model_dir(&self.model.dir))?;
         let (rows, n_rows) = if self.all { (LogitRows::All, self.tokens.len()) } else { (LogitRows::Newest(1), 1) };
         model.check(&self.tokens, 0)?;
         // As JSON, a number takes up to 16 bytes.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use console::{Term, measure_text_width};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::escape;
 use page_by_page::model::StepError;
@@ -226,15 +226,7 @@ pub fn describe(sampling: Sampling) -> String {
 
 /// `1234567` → `1,234,567`
 pub fn thousands(number: impl TryInto<u64>) -> String {
-    let digits = number.try_into().unwrap_or(u64::MAX).to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number.try_into().unwrap_or(u64::MAX)).to_string()
 }
 
 /// Bytes as MiB, with more digits where there is little.
