@@ -8,6 +8,9 @@ fn ch13_paged_attention() {}
 #[cfg(not(unstarted = "ch13_paged_attention"))]
 #[macro_use]
 mod support;
+#[cfg(not(unstarted = "ch13_paged_attention"))]
+#[path = "support/paged.rs"]
+mod paged;
 
 #[cfg(not(unstarted = "ch13_paged_attention"))]
 whose_code! {
@@ -21,17 +24,15 @@ whose_code! {
 
 #[cfg(not(unstarted = "ch13_paged_attention"))]
 mod checks {
-    use page_by_page::cache::in_place::{
-        Attention, BatchError, CacheRef, F32Heads, HeadReader, InPlace, Run, SequenceRows,
-    };
+    use page_by_page::cache::in_place::{Attention, BatchError, F32Heads, HeadReader, InPlace, Run, SequenceRows};
     use page_by_page::cache::{KvCache, KvLayout, PageId, Rewind};
-    use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+    use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
     use page_by_page::chapters::ch10_fork::ForkCache;
     use page_by_page::chapters::ch13_paged_attention::{attend_batch, attend_chunk, attend_row, places};
     use page_by_page::decode::{Cached, LanguageModel};
     use page_by_page::kernels::Heads;
-    use page_by_page::model::{LogitRows, Model};
 
+    use crate::paged::{LAYOUT, ONE_NUMBER, cache, extend, slab_of};
     use crate::support::asking::{asking, granted, made};
     use crate::support::attention::{BEFORE, Paged, STALE, kv_width, numbers, q_width, same_bits};
     use crate::support::limits::{alive, allocated, often, once};
@@ -39,12 +40,6 @@ mod checks {
     use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript, told_pages};
     use crate::support::words::count;
-
-    /// Three numbers that cannot be mistaken for one another.
-    const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
-
-    /// The smallest rows there are.
-    const ONE_NUMBER: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
 
     /// More than 16 bits can count.
     const MANY: usize = if cfg!(miri) { 300 } else { 70_000 };
@@ -64,26 +59,8 @@ mod checks {
     }
 
     #[track_caller]
-    fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
-        made(&format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
-            PageSlab::new(layout, page_size, n_pages)
-        })
-    }
-
-    #[track_caller]
-    fn cache(slab: &SharedSlab) -> PagedCache {
-        made("PagedCache::new of chapter 6", || PagedCache::new(slab))
-    }
-
-    #[track_caller]
     fn fork_cache(slab: &SharedSlab) -> ForkCache {
         made("ForkCache::new of chapter 10", || ForkCache::new(slab))
-    }
-
-    #[track_caller]
-    fn extend(cache: &mut dyn KvCache, n: usize) {
-        let tokens = count(cache.len(), "token");
-        granted(format!("extend({n}) of an earlier chapter, on {tokens}, with pages enough"), || cache.extend(n));
     }
 
     #[track_caller]
@@ -172,16 +149,10 @@ mod checks {
         let mut a = cache(&slab);
         extend(&mut a, 6);
         same!(told_pages(a.table().pages()), "pages 2 0", "pages of a, page size 4");
-        same!(
-            shown(&a.runs(1)),
-            "40+4, 8+2",
-            "runs(1) as start+rows: six tokens in pages 2 and 0, page size 4, width 2"
-        );
-        same!(
-            shown(&a.runs(0)),
-            "32+4, 0+2",
-            "runs(0) as start+rows: six tokens in pages 2 and 0, page size 4, width 2"
-        );
+        for (layer, expected) in [(1, "40+4, 8+2"), (0, "32+4, 0+2")] {
+            let what = format!("runs({layer}) as start+rows: six tokens in pages 2 and 0, page size 4, width 2");
+            same!(shown(&a.runs(layer)), expected, "{what}");
+        }
         drop(second);
     }
 
@@ -198,19 +169,12 @@ mod checks {
                 let mut a = cache(&slab);
                 extend(&mut a, tokens);
                 check_runs(&a, LAYOUT, page_size);
+                for n in 1..=3 {
+                    let n = n.min(a.len());
+                    rewind(&mut a, n);
+                    check_runs(&a, LAYOUT, page_size);
+                }
             }
-        }
-    }
-
-    #[test]
-    fn task_1_runs_after_a_rewind_are_of_what_is_left() {
-        let slab = slab_of(LAYOUT, 4, 5);
-        let mut a = cache(&slab);
-        extend(&mut a, 9);
-        for (n, left) in [(0, 9), (1, 8), (1, 7), (3, 4), (2, 2), (2, 0)] {
-            rewind(&mut a, n);
-            same!(a.len(), left, "tokens after rewind({n}) of chapter 7");
-            check_runs(&a, LAYOUT, 4);
         }
     }
 
@@ -332,23 +296,6 @@ mod checks {
         rows.check_row(seen, &q, &found, &what);
     }
 
-    #[test]
-    fn task_2_an_example_of_one_position_gives_its_value() {
-        for heads in SHAPES {
-            let rows = Paged::new(heads, 1, 4, 3);
-            let q = numbers(q_width(heads), 4);
-            let what = format!("attend_row over 1 position, {heads:?}: its weight is 1, so the output is its value");
-            let found = row_of(&rows, 1, &q, &what);
-            let value = |head: usize| {
-                let kv_head = head / (heads.n_heads / heads.n_kv_heads);
-                rows.dense[1][kv_head * heads.head_dim..][..heads.head_dim].to_vec()
-            };
-            let expected: Vec<f32> = (0..heads.n_heads).flat_map(value).collect();
-            rows.check_row(1, &q, &found, &what);
-            same!(found, expected, "{what}");
-        }
-    }
-
     /// The example of the chapter, which can be worked out by hand.
     #[test]
     fn task_2_an_example_of_four_equal_scores() {
@@ -366,7 +313,7 @@ mod checks {
     fn task_2_bits_are_those_of_a_gather() {
         for (number, heads) in SHAPES.into_iter().enumerate() {
             for page_size in PAGE_SIZES {
-                for tokens in [2, 16, 17, 33, 100, 300] {
+                for tokens in [1, 2, 16, 17, 33, 100, 300] {
                     check_attend_row(&Paged::new(heads, tokens, page_size, number + tokens), tokens, number);
                 }
             }
@@ -518,23 +465,27 @@ mod checks {
 
     /// Attends a batch in pages, and compares each sequence alone with a gather.
     #[track_caller]
-    fn check_attend_batch(heads: Heads, batch: &[(Paged, usize)], what: &str) {
+    fn check_attend_batch(heads: Heads, batch: &[(SequenceRows<'_>, Paged)], what: &str) {
         let width = q_width(heads);
-        let n: usize = batch.iter().map(|(_, queries)| queries).sum();
+        let rows: Vec<SequenceRows<'_>> = batch.iter().map(|(rows, _)| *rows).collect();
+        let n: usize = rows.iter().map(|rows| rows.queries).sum();
         let (q, mut out) = (numbers(n * width, 77), vec![BEFORE; n * width]);
-        let rows: Vec<SequenceRows<'_>> = batch.iter().map(|(rows, queries)| rows.rows(*queries)).collect();
         granted(format!("attend_batch: {what}"), || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
         let mut first = 0;
-        for (number, (rows, queries)) in batch.iter().enumerate() {
+        for (number, (SequenceRows { queries, .. }, dense)) in batch.iter().enumerate() {
             let mine = first * width..(first + queries) * width;
             let (q, found) = (&q[mine.clone()], &out[mine]);
-            let at = format!("attend_batch: {what}, sequence {number} with {}", count(rows.len(), "token"));
-            for (other, (theirs, _)) in batch.iter().enumerate().filter(|(other, _)| *other != number) {
-                let answered =
-                    *queries > 0 && theirs.len() >= *queries && same_bits(&theirs.attended(*queries, q), found);
+            let at = format!("attend_batch: {what}, sequence {number} with {}", count(dense.len(), "token"));
+            for (other, (_, theirs)) in batch.iter().enumerate().filter(|(other, _)| *other != number) {
+                let alike = theirs.dense == dense.dense;
+                let answered = !alike
+                    && *queries > 0
+                    && theirs.len() >= *queries
+                    && same_bits(&theirs.attended(*queries, q), found)
+                    && !same_bits(&dense.attended(*queries, q), found);
                 assert!(!answered, "{at}: its queries were answered with the rows of sequence {other}");
             }
-            rows.check_rows(*queries, q, found, &at);
+            dense.check_rows(*queries, q, found, &at);
             first += queries;
         }
     }
@@ -553,9 +504,11 @@ mod checks {
                 let sequence =
                     |(seed, &(tokens, queries, page_size))| (Paged::new(heads, tokens, page_size, seed), queries);
                 let sequences: Vec<(Paged, usize)> = (1..).zip(batch).map(sequence).collect();
+                let rows: Vec<_> =
+                    sequences.iter().map(|(rows, queries)| (rows.rows(*queries), rows.clone())).collect();
                 let newest: Vec<String> =
                     batch.iter().map(|(tokens, queries, _)| format!("{queries} of {tokens}")).collect();
-                check_attend_batch(heads, &sequences, &format!("the newest [{}] tokens", newest.join(", ")));
+                check_attend_batch(heads, &rows, &format!("the newest [{}] tokens", newest.join(", ")));
             }
         }
     }
@@ -596,48 +549,6 @@ mod checks {
         let (result, taken) = allocated(|| attend_batch(WIDE, &mut reader, &rows, &q, &mut out));
         same!(result, Ok(()), "attend_batch of 4 sequences of 250 tokens, 2 queries each");
         check_cost(taken.bytes, 8 * 250, "attend_batch of 4 sequences of 250 tokens, 2 queries each");
-    }
-
-    #[test]
-    fn task_3_no_query_sees_what_comes_after_it() {
-        let heads = SHAPES[0];
-        let (width, q) = (q_width(heads), numbers(3 * q_width(heads), 9));
-        for page_size in [1, 4, 16] {
-            let mut rows = Paged::new(heads, 20, page_size, 4);
-            rows.spoil_from(18);
-            let mut out = vec![BEFORE; q.len()];
-            let what = format!(
-                "attend_chunk of the newest 3 of 20 tokens, of which the last 2 are NaN, page size {page_size}"
-            );
-            let question = asking(what.as_str());
-            attend_chunk(heads, &mut f32_heads(heads), &rows.rows(3), &q, &mut out);
-            drop(question);
-            rows.check_row(18, &q[..width], &out[..width], &format!("{what}: query 0, the token at position 17"));
-            let nan = |row: usize| out[row * width..][..width].iter().all(|x| x.is_nan());
-            same!((nan(1), nan(2)), (true, true), "whether queries 1 and 2 see position 18 or 19, which are NaN");
-        }
-    }
-
-    #[test]
-    fn task_3_pieces_of_a_prompt_have_the_bits_of_the_whole() {
-        let heads = SHAPES[3];
-        let width = q_width(heads);
-        let rows = Paged::new(heads, 37, 3, 8);
-        let q = numbers(37 * width, 5);
-        for piece in [1, 2, 5, 16, 36, 37] {
-            let mut out = vec![BEFORE; q.len()];
-            for first in (0..37).step_by(piece) {
-                let end = (first + piece).min(37);
-                // The sequence as it was when it had `end` tokens.
-                let dense = rows.dense.each_ref().map(|rows| rows[..end * kv_width(heads)].to_vec());
-                let so_far = Paged::of(heads, dense, 3);
-                let numbers = first * width..end * width;
-                let _question = asking(format!("attend_chunk of positions {first} to {}, page size 3", end - 1));
-                let mut reader = f32_heads(heads);
-                attend_chunk(heads, &mut reader, &so_far.rows(end - first), &q[numbers.clone()], &mut out[numbers]);
-            }
-            rows.check_rows(37, &q, &out, &format!("a prompt of 37 tokens, computed in pieces of {piece}"));
-        }
     }
 
     #[test]
@@ -702,31 +613,18 @@ mod checks {
     #[track_caller]
     fn check_slab(sequences: &[Sequence], layer: usize, dice: &mut Dice, at: &str) {
         let heads = Heads { n_heads: 2 * LAYOUT.n_kv_heads, n_kv_heads: LAYOUT.n_kv_heads, head_dim: LAYOUT.head_dim };
-        let width = q_width(heads);
-        let lent: Vec<_> = sequences
+        let question = asking(format!("rows({layer}) of {} sequences, {at}", sequences.len()));
+        let lent: Vec<_> = sequences.iter().map(|sequence| sequence.cache.rows(layer)).collect();
+        drop(question);
+        let batch: Vec<_> = sequences
             .iter()
-            .map(|sequence| {
-                let question = asking(format!("rows({layer}) of a sequence of {} tokens, {at}", sequence.tokens.len()));
-                let rows = sequence.cache.rows(layer);
-                drop(question);
+            .zip(&lent)
+            .map(|(sequence, lent)| {
                 let queries = dice.roll(0, sequence.tokens.len().min(5));
-                (rows, queries)
+                (lent.of_sequence(queries), Paged::of(heads, sequence.dense(layer), 4))
             })
             .collect();
-        let rows: Vec<SequenceRows<'_>> = lent.iter().map(|(rows, queries)| rows.of_sequence(*queries)).collect();
-        let n: usize = lent.iter().map(|(_, queries)| queries).sum();
-        let q = numbers(n * width, dice.roll(0, 1 << 20));
-        let mut out = vec![BEFORE; q.len()];
-        let mut reader = f32_heads(heads);
-        granted(format!("attend_batch, {at}"), || attend_batch(heads, &mut reader, &rows, &q, &mut out));
-        let mut first = 0;
-        for (number, (sequence, (_, queries))) in sequences.iter().zip(&lent).enumerate() {
-            let mine = first * width..(first + queries) * width;
-            let at = format!("layer {layer}, sequence {number} with {} tokens, {at}", sequence.tokens.len());
-            let rows = Paged::of(heads, sequence.dense(layer), 4);
-            rows.check_rows(*queries, &q[mine.clone()], &out[mine], &at);
-            first += queries;
-        }
+        check_attend_batch(heads, &batch, &format!("layer {layer}, {at}"));
     }
 
     #[test]
@@ -801,7 +699,7 @@ mod checks {
         for attention in [Attention::Plain, Attention::Paged] {
             for page_size in [3, 16] {
                 let slab = spoiled_slab(storyteller.model.config().kv_layout(), page_size, 80);
-                // Another sequence has every other page, so that the story's pages lie scattered.
+                // Other sequences have every other page, so that the story's pages lie scattered.
                 let mut others: Vec<PagedCache> = (0..40).map(|_| cache(&slab)).collect();
                 others.iter_mut().for_each(|other| extend(other, 1));
                 let mut number = 0;
@@ -811,57 +709,6 @@ mod checks {
                 });
                 let found = generated_in_place(&mut storyteller, attention, &mut cache(&slab), 24);
                 storyteller.assert_same_story(&found, &expected);
-            }
-        }
-    }
-
-    /// The logits of a step of several sequences: prompts, single tokens, forks.
-    fn logits_of_a_batch(model: &Model, slab: &SharedSlab, prompt: &[u32]) -> Vec<f32> {
-        let mut first = fork_cache(slab);
-        let read = |tokens: &[u32], cache: &mut ForkCache| {
-            let chunk = model.chunk_of(tokens, CacheRef::InPlace(cache), LogitRows::None);
-            model
-                .forward(vec![chunk.expect("the slab has pages enough")])
-                .expect("the bundled model gives finite numbers");
-        };
-        read(prompt, &mut first);
-        let mut fork = granted("fork of chapter 10", || first.fork());
-        let mut long = fork_cache(slab);
-        read(&[prompt, prompt, prompt].concat(), &mut long);
-        let mut new = fork_cache(slab);
-        let chunk = |tokens, cache, logits| model.chunk_of(tokens, CacheRef::InPlace(cache), logits);
-        let batch = vec![
-            chunk(&[5], &mut first, LogitRows::All),
-            chunk(&[9, 10], &mut fork, LogitRows::All),
-            chunk(prompt, &mut new, LogitRows::Newest(2)),
-            chunk(&[7], &mut long, LogitRows::All),
-        ];
-        let batch = batch.into_iter().map(|chunk| chunk.expect("the slab has pages enough")).collect();
-        model.forward(batch).expect("the bundled model gives finite numbers")
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "Miri reads no files")]
-    fn whole_batch_of_the_storyteller() {
-        let mut storyteller = Storyteller::open();
-        let prompt = storyteller.prompt();
-        for page_size in [3, 16] {
-            let mut logits = |attention| {
-                let slab = spoiled_slab(storyteller.model.config().kv_layout(), page_size, 60);
-                storyteller.model.set_attention(attention);
-                let _question =
-                    asking(format!("a step of four sequences, computed with {attention:?}, page size {page_size}"));
-                logits_of_a_batch(&storyteller.model, &slab, &prompt)
-            };
-            let expected = logits(Attention::Gather);
-            for attention in [Attention::Plain, Attention::Paged] {
-                let found = logits(attention);
-                let different = found.iter().zip(&expected).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-                same!(
-                    different,
-                    0,
-                    "logits of four sequences that differ, {attention:?} against Gather, page size {page_size}"
-                );
             }
         }
     }

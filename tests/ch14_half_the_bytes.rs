@@ -675,8 +675,12 @@ mod checks {
     /// Generated together in a pool that is too small: the output is that of each request alone in the same format.
     #[test]
     fn whole_the_scheduler_generates_the_same_stories() {
-        for format in [RowFormat::Int8, RowFormat::F16] {
-            let storyteller = storyteller(format, Attention::Paged);
+        for (format, attention) in [
+            (RowFormat::Int8, Attention::Paged),
+            (RowFormat::F16, Attention::Plain),
+            (RowFormat::F32, Attention::Plain),
+        ] {
+            let storyteller = storyteller(format, attention);
             let begin = storyteller.prompt();
             let asked: [(Vec<u32>, usize); 4] = [
                 (begin.clone(), 14),
