@@ -54,7 +54,16 @@ pub fn print_json(results: &impl Serialize) -> Result<()> {
 
 /// The same on many lines, for people who look into it.
 pub fn print_pretty_json(results: &impl Serialize) -> Result<()> {
-    print(&(serde_json::to_string_pretty(results)? + "\n"))
+    print(&pretty_json(results)?)
+}
+
+/// One JSON object on many lines.
+pub fn pretty_json(results: &impl Serialize) -> Result<String> {
+    // An object holds its values as JSON in one line: they are taken apart again.
+    let (line, mut text) = (serde_json::to_string(results)?, Vec::new());
+    let mut pretty = serde_json::Serializer::pretty(&mut text);
+    serde_transcode::transcode(&mut serde_json::Deserializer::from_str(&line), &mut pretty)?;
+    Ok(String::from_utf8(text)? + "\n")
 }
 
 /// A JSON object whose keys stand in the order in which they were added.

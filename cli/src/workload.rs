@@ -4,13 +4,11 @@ mod serving;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::chain::{Chain, FirstOut};
-use page_by_page::workload::{PageCounters, Pages, Trace, run};
+use page_by_page::experiments::prefixes::{self, Keep};
+use page_by_page::workload::{PageCounters, Trace};
 use serde::Serialize;
 
-use crate::output::{Progress, Table, count, print, print_pretty_json, thousands};
+use crate::output::{Object, Progress, Table, count, print, print_pretty_json, thousands};
 use crate::require;
 
 /// Count what pages and prefixes do for many requests, without a model
@@ -25,75 +23,49 @@ pub struct Workload {
 
 #[derive(Subcommand)]
 enum Requests {
-    Shared(Many),
-    Unique(Unique),
-    Chats(Chats),
-    Documents(Documents),
-    Serving(serving::Serving),
-}
-
-/// Prompts that begin with the same 64 tokens, as with a system prompt
-///
-/// After them come 8 to 48 tokens of a user; 16 to 96 more are generated.
-#[derive(Args)]
-#[command(after_help = "\
+    /// Prompts that begin with the same 64 tokens, as with a system prompt
+    ///
+    /// After them come 8 to 48 tokens of a user; 16 to 96 more are generated.
+    #[command(after_help = "\
 Example:
   page-by-page workload shared
   page-by-page workload shared --no-prefix-cache")]
-struct Many {
-    #[command(flatten)]
-    many: ManyOptions,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// Prompts of 32 to 64 tokens that share nothing; 16 to 96 more are written
-#[derive(Args)]
-#[command(after_help = "\
+    Shared(Many),
+    /// Prompts of 32 to 64 tokens that share nothing; 16 to 96 more are written
+    #[command(after_help = "\
 Example:
   page-by-page workload unique")]
-struct Unique {
-    #[command(flatten)]
-    many: ManyOptions,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// 20 chats that take turns, 6 times around
-///
-/// Each turn asks with all that was said in the chat so far and a new message of 8 to 48 tokens; 8 to 40 are written. All
-/// chats begin with the same 64 tokens. A turn begins when the one before it has its answer.
-#[derive(Args)]
-#[command(after_help = "\
+    Unique(Many),
+    /// 20 chats that take turns, 6 times around
+    ///
+    /// Each turn asks with all that was said in the chat so far and a new message of 8 to 48 tokens; 8 to 40 are written. All
+    /// chats begin with the same 64 tokens. A turn begins when the one before it has its answer.
+    #[command(after_help = "\
 Example:
   page-by-page workload chats --pages 100,300,500")]
-struct Chats {
-    #[command(flatten)]
-    common: Common,
-}
-
-/// 4 documents of 512 tokens, asked in turn, 20 times around
-///
-/// Each time a question of 10 tokens follows the document, and an answer of 32 is generated. The documents alone fill
-/// 128 pages of 16 tokens.
-#[derive(Args)]
-#[command(after_help = "\
+    Chats(Common),
+    /// 4 documents of 512 tokens, asked in turn, 20 times around
+    ///
+    /// Each time a question of 10 tokens follows the document, and an answer of 32 is generated. The documents alone fill
+    /// 128 pages of 16 tokens.
+    #[command(after_help = "\
 Example:
   page-by-page workload documents
   page-by-page workload documents --evict heads")]
-struct Documents {
-    #[command(flatten)]
-    common: Common,
+    Documents(Common),
+    Serving(serving::Serving),
 }
 
 #[derive(Args)]
-struct ManyOptions {
+struct Many {
     /// Requests in all, at most 1,000,000
     #[arg(long, value_name = "N", default_value_t = 300)]
     requests: usize,
     /// Sequences that run at the same time, at most
     #[arg(long, value_name = "N", default_value_t = 16)]
     running: usize,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Args)]
@@ -132,19 +104,6 @@ const MOST_SLOTS: u64 = 1_000_000;
 /// More requests than this repeat what a million shows.
 const MOST_REQUESTS: u64 = 1_000_000;
 
-/// What a run is about, and what came of it in each pool.
-#[derive(Serialize)]
-struct Report {
-    trace: &'static str,
-    requests: usize,
-    running: usize,
-    page_size: usize,
-    prefix_cache: bool,
-    /// `None` without a prefix cache.
-    evict: Option<Evict>,
-    runs: Vec<Run>,
-}
-
 /// A run in one pool.
 #[derive(Serialize)]
 struct Run {
@@ -157,10 +116,10 @@ impl Workload {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         match self.trace {
-            Requests::Shared(Many { many, common }) => common.run(Trace::Shared, many.requests, many.running),
-            Requests::Unique(Unique { many, common }) => common.run(Trace::Unique, many.requests, many.running),
-            Requests::Chats(Chats { common }) => common.run_whole(Trace::Chats),
-            Requests::Documents(Documents { common }) => common.run_whole(Trace::Documents),
+            Requests::Shared(Many { requests, running, common }) => common.run(Trace::Shared, requests, running),
+            Requests::Unique(Many { requests, running, common }) => common.run(Trace::Unique, requests, running),
+            Requests::Chats(common) => common.run_whole(Trace::Chats),
+            Requests::Documents(common) => common.run_whole(Trace::Documents),
             Requests::Serving(command) => command.run(),
         }
     }
@@ -172,98 +131,68 @@ impl Common {
         self.run(trace, trace.n_requests(), trace.running())
     }
 
-    fn run(self, trace: Trace, requests: usize, running: usize) -> Result<()> {
+    fn run(self, trace: Trace, n_requests: usize, running: usize) -> Result<()> {
         let pools = if self.pages.is_empty() { vec![trace.n_pages()] } else { self.pages.clone() };
-        require::chapters(self.chapters())?;
-        require::in_range(requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
+        let (keep, chapters): (_, &[usize]) = match (self.no_prefix_cache, self.evict) {
+            (true, _) => (Keep::Nothing, &[4, 5]),
+            (false, Evict::Tails) => (Keep::TailsLonger, &[4, 5, 11]),
+            (false, Evict::Heads) => (Keep::HeadsFirst, &[]),
+        };
+        require::chapters(chapters)?;
+        require::in_range(n_requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
         require::in_range(self.page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
         for n_pages in &pools {
             require::in_range(*n_pages as u64, MOST_PAGES, "--pages", "a pool")?;
         }
-        let progress = Progress::new("counting", (requests * pools.len()) as u64);
-        let run_in = |n_pages| {
-            let (requests, told) = (trace.requests(requests), || progress.advance(1));
-            let counters = match self.evict {
-                Evict::Heads => {
-                    let mut memory = Chain::new(n_pages, self.page_size, FirstOut::Heads)?;
-                    run(requests, running, &mut memory, told)?
-                }
-                Evict::Tails => run(requests, running, &mut self.pages(n_pages)?, told)?,
-            };
-            anyhow::Ok(Run { pages: n_pages, counters })
-        };
-        let runs = pools.into_iter().map(run_in).collect::<Result<Vec<_>>>()?;
+        let progress = Progress::new("counting", (n_requests * pools.len()) as u64);
+        let requests = prefixes::Requests { trace, requests: n_requests, running, page_size: self.page_size, keep };
+        let run = |pages| anyhow::Ok(Run { pages, counters: requests.run(pages, || progress.advance(1))? });
+        let runs = pools.into_iter().map(run).collect::<Result<Vec<_>>>()?;
         drop(progress);
-        let report = Report {
-            trace: trace.name(),
-            requests,
-            running,
-            page_size: self.page_size,
-            prefix_cache: !self.no_prefix_cache,
-            evict: (!self.no_prefix_cache).then_some(self.evict),
-            runs,
-        };
-        match self.json {
-            true => print_pretty_json(&report),
-            false => print(&report.shown()),
+        if self.json {
+            let report = Object::default()
+                .with("trace", trace.name())
+                .with("requests", n_requests)
+                .with("running", running)
+                .with("page_size", self.page_size)
+                .with("prefix_cache", keep != Keep::Nothing)
+                .with("evict", (keep != Keep::Nothing).then_some(self.evict))
+                .with("runs", runs);
+            return print_pretty_json(&report);
         }
-    }
-}
-
-impl Common {
-    /// The chapters whose code it runs.
-    fn chapters(&self) -> &'static [usize] {
-        match (self.no_prefix_cache, self.evict) {
-            (true, _) => &[4, 5],
-            (false, Evict::Tails) => &[4, 5, 11],
-            (false, Evict::Heads) => &[],
-        }
-    }
-
-    /// The chapters' memory.
-    fn pages(&self, n_pages: usize) -> Result<Pages> {
-        let prefixes: Option<Box<dyn Prefixes>> = match self.no_prefix_cache {
-            true => None,
-            false => Some(Box::new(PrefixCache::new(self.page_size)?)),
+        let prefixes = match keep {
+            Keep::Nothing => "without the prefix cache",
+            Keep::TailsLonger => "with the prefix cache",
+            Keep::HeadsFirst => "with a prefix cache that evicts heads first",
         };
-        Ok(Pages::new(n_pages, self.page_size, prefixes)?)
-    }
-}
-
-impl Report {
-    /// Lines for people: what ran, and a line of counters for each pool.
-    fn shown(&self) -> String {
-        let prefixes = match self.evict {
-            None => "without the prefix cache",
-            Some(Evict::Tails) => "with the prefix cache",
-            Some(Evict::Heads) => "with a prefix cache that evicts heads first",
-        };
-        let about = format!(
-            "{}: {}, at most {} at a time, pages of {}, {prefixes}\n",
-            self.trace,
-            count(self.requests, "request"),
-            thousands(self.running),
+        print(&format!(
+            "{}: {}, at most {} at a time, pages of {}, {prefixes}\n\n{}",
+            trace.name(),
+            count(n_requests, "request"),
+            thousands(running),
             count(self.page_size, "slot"),
-        );
-        let mut table = Table::new(
-            0,
-            &["pages", "allocated", "evicted", "found", "of", "hit rate", "utilisation", "fragmentation", "steps"],
-        );
-        for Run { pages, counters } in &self.runs {
-            table.line([
-                thousands(*pages),
-                thousands(counters.pages_allocated),
-                thousands(counters.pages_evicted),
-                thousands(counters.cached_tokens),
-                thousands(counters.prompt_tokens),
-                percent(counters.hit_rate),
-                percent(counters.utilisation),
-                percent(counters.fragmentation),
-                thousands(counters.steps),
-            ]);
-        }
-        about + "\n" + &table.render()
+            table(&runs).render(),
+        ))
     }
+}
+
+fn table(runs: &[Run]) -> Table {
+    let heading = ["pages", "allocated", "evicted", "found", "of", "hit rate", "utilisation", "fragmentation", "steps"];
+    let mut table = Table::new(0, &heading);
+    for Run { pages, counters } in runs {
+        table.line([
+            thousands(*pages),
+            thousands(counters.pages_allocated),
+            thousands(counters.pages_evicted),
+            thousands(counters.cached_tokens),
+            thousands(counters.prompt_tokens),
+            percent(counters.hit_rate),
+            percent(counters.utilisation),
+            percent(counters.fragmentation),
+            thousands(counters.steps),
+        ]);
+    }
+    table
 }
 
 /// A share of 0 to 1.

@@ -1,17 +1,19 @@
 //! `bench append`: what one more token costs, in a short text and in a long one.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use page_by_page::cache::KvLayout;
+use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
-use page_by_page::cache::{CacheError, KvLayout};
+use page_by_page::experiments::{append, rows};
 use page_by_page::model::ModelConfig;
 use serde::Serialize;
 
-use super::{KINDS, Output, append, filled, median, require_little_memory, rows};
-use crate::output::{Progress, Table, print, rate, thousands};
+use super::{Benchmark, KINDS, Report, Times, filled, require_little_memory, table, turns};
+use crate::output::{rate, thousands};
 use crate::{model_dir, require};
 
 /// Append tokens to short texts and to long ones, and compare what a token costs
@@ -37,18 +39,10 @@ pub struct Append {
     /// Slots in a page of the paged cache
     #[arg(long, value_name = "P", default_value_t = 16)]
     page_size: usize,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// Tokens appended in a turn.
 const TURN: usize = 16;
-/// Turns of each length, at most.
-const TURNS: usize = 50;
-/// Turns of each length, at least.
-const FEW_TURNS: usize = 5;
-/// No more turns of a cache than the fewest after this.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What it costs to append to one cache of one length.
 #[derive(Serialize)]
@@ -64,99 +58,81 @@ struct Cost {
     times_the_first: f64,
 }
 
-impl Append {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.output.check()?;
+impl Benchmark for Append {
+    fn run(self) -> Result<Report> {
         require::chapters(&self.chapters())?;
         ensure!(
             !self.kv.contains(&CacheKind::Recompute),
             "recompute keeps no rows to append to; choose flat, contiguous or paged"
         );
         let layout = ModelConfig::open(&model_dir(&self.model))?.kv_layout();
-        let rooms: Vec<CacheSize> = self.tokens.iter().map(|tokens| self.room(*tokens)).collect::<Result<_, _>>()?;
-        require_little_memory(layout, rooms.iter().map(|room| room.slots()).fold(0, usize::saturating_add))?;
-
-        let progress = Progress::new("appending", (self.kv.len() * TURNS) as u64);
+        let size = |tokens: &usize| CacheSize::for_tokens(tokens.saturating_add(TURN), self.page_size);
+        let sizes = self.tokens.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+        require_little_memory(layout, sizes.iter().map(|size| size.slots()).fold(0, usize::saturating_add))?;
         let mut costs = Vec::new();
-        for (kv, done) in self.kv.iter().copied().zip(1..) {
-            costs.extend(self.measure(kv, layout, &progress)?);
-            progress.reach((done * TURNS) as u64);
+        for kind in &self.kv {
+            costs.extend(self.measure(*kind, layout, &sizes)?);
         }
-        drop(progress);
-        print(&table(&costs, self.tokens.len()).render())?;
-        self.output.write(&costs)
+        let table = table(
+            1,
+            &costs,
+            |cost| cost.kv.clone(),
+            &[
+                ("cache", |cost| cost.kv.clone()),
+                ("tokens held", |cost| thousands(cost.tokens)),
+                ("rows copied for each", |cost| thousands(cost.rows_copied / TURN as u64)),
+                ("pages taken for 16", |cost| cost.pages_taken.map_or("–".into(), thousands)),
+                ("µs for each", |cost| rate(cost.seconds_per_token * 1e6)),
+                ("× first", |cost| format!("{:.1}", cost.times_the_first)),
+            ],
+        );
+        Report::new(table, &costs)
     }
+}
 
-    /// CacheSize for a text of so many tokens and for a turn.
-    fn room(&self, tokens: usize) -> Result<CacheSize, CacheError> {
-        CacheSize::for_tokens(tokens.saturating_add(TURN), self.page_size)
-    }
-
+impl Append {
     /// The chapters whose code it runs: those of the caches, and chapter 7, which takes the tokens off again.
     fn chapters(&self) -> Vec<usize> {
-        let of_caches = self.kv.iter().flat_map(|kv| kv.chapters()).copied().filter(|chapter| *chapter > 1);
+        let of_caches = self.kv.iter().flat_map(|kind| kind.chapters()).copied().filter(|chapter| *chapter > 1);
         of_caches.chain([7]).collect()
     }
 
     /// Appends to caches of one kind, one of each length, in turns.
-    fn measure(&self, kv: CacheKind, layout: KvLayout, progress: &Progress) -> Result<Vec<Cost>> {
-        let mut caches = Vec::new();
-        for tokens in &self.tokens {
-            caches.push(filled(kv, layout, *tokens, self.room(*tokens)?)?);
+    fn measure(&self, kind: CacheKind, layout: KvLayout, sizes: &[CacheSize]) -> Result<Vec<Cost>> {
+        let mut cases = Vec::new();
+        for (tokens, size) in self.tokens.iter().zip(sizes) {
+            let cache = filled(kind, layout, *tokens, *size)?;
+            cases.push(Case { tokens: *tokens, cache, times: Times::default(), rows_copied: 0, slots_taken: 0 });
         }
-        let (mut rows_copied, mut slots_taken) = (vec![0; caches.len()], vec![0; caches.len()]);
-        let mut times = vec![Vec::new(); caches.len()];
         let row = rows(layout, 1);
-        let start = Instant::now();
-        for turn in 0..TURNS {
-            if turn >= FEW_TURNS && start.elapsed() > PATIENCE {
-                break;
-            }
-            for (index, cache) in caches.iter_mut().enumerate() {
+        for _ in turns("appending", 5..50, Duration::from_secs(2)) {
+            for Case { cache, times, rows_copied, slots_taken, .. } in &mut cases {
                 let before = cache.usage();
-                let start = Instant::now();
-                for _ in 0..TURN {
-                    append(cache.as_mut(), &row)?;
-                }
-                times[index].push(start.elapsed());
+                times.of(|| (0..TURN).try_for_each(|_| append(cache.as_mut(), &row)))?;
                 let after = cache.usage();
-                rows_copied[index] = after.rows_copied - before.rows_copied;
-                slots_taken[index] = after.slots - before.slots;
+                (*rows_copied, *slots_taken) = (after.rows_copied - before.rows_copied, after.slots - before.slots);
                 cache.rewind(TURN)?;
             }
-            progress.advance(1);
         }
-        let medians: Vec<f64> = times.iter().map(|times| median(times)).collect();
-        let costs = self.tokens.iter().enumerate().map(|(index, tokens)| Cost {
-            kv: kv.to_string(),
-            tokens: *tokens,
+        let costs = cases.iter().map(|case| Cost {
+            kv: kind.to_string(),
+            tokens: case.tokens,
             tokens_appended: TURN,
-            rows_copied: rows_copied[index],
-            pages_taken: (kv == CacheKind::Paged).then(|| slots_taken[index] / self.page_size),
-            turns: times[index].len(),
-            seconds_per_token: medians[index] / TURN as f64,
-            times_the_first: medians[index] / medians[0],
+            rows_copied: case.rows_copied,
+            pages_taken: (kind == CacheKind::Paged).then(|| case.slots_taken / self.page_size),
+            turns: case.times.count(),
+            seconds_per_token: case.times.median() / TURN as f64,
+            times_the_first: case.times.median() / cases[0].times.median(),
         });
         Ok(costs.collect())
     }
 }
 
-fn table(costs: &[Cost], lengths: usize) -> Table {
-    let heading = ["cache", "tokens held", "rows copied for each", "pages taken for 16", "µs for each", "× first"];
-    let mut table = Table::new(1, &heading);
-    for (i, cost) in costs.iter().enumerate() {
-        if i > 0 && i % lengths == 0 {
-            table.line([""]);
-        }
-        table.line([
-            cost.kv.clone(),
-            thousands(cost.tokens as u64),
-            thousands(cost.rows_copied / cost.tokens_appended as u64),
-            cost.pages_taken.map_or("–".into(), |pages| thousands(pages as u64)),
-            rate(cost.seconds_per_token * 1e6),
-            format!("{:.1}", cost.times_the_first),
-        ]);
-    }
-    table
+/// A cache of one length, and what the newest turn did to it.
+struct Case {
+    tokens: usize,
+    cache: Box<dyn InPlace>,
+    times: Times,
+    rows_copied: u64,
+    slots_taken: usize,
 }

@@ -2,22 +2,21 @@
 
 mod online;
 
-use std::borrow::Cow;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use page_by_page::cache::in_place::{Attention, CacheRef, InPlace};
-use page_by_page::cache::{KvCache, KvLayout, Rewind};
+use page_by_page::cache::in_place::{Attention, InPlace};
+use page_by_page::cache::{KvCache, Rewind};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
-use page_by_page::model::{LogitRows, Model};
+use page_by_page::experiments::attention::{Gathers, same_bits, step};
+use page_by_page::model::Model;
 use serde::Serialize;
 
-use super::{Output, median};
-
-use crate::output::{Progress, Table, count, mib, print, rate, thousands};
+use super::{Benchmark, Report, Times, table, turns};
+use crate::output::{Object, Table, count, mib, rate, thousands};
 use crate::{model_dir, require};
 use online::Difference;
 
@@ -53,8 +52,6 @@ pub struct AttentionBench {
     /// How long to measure each length; three turns are taken at least
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// Ways to read pages.
@@ -83,17 +80,19 @@ impl Way {
     }
 }
 
-/// Lengths that are measured if nobody asks for others.
+/// The contiguous caches, beside the ways to read pages.
+const SIDE_BY_SIDE: &str = "side by side";
+/// Lengths that are measured if none are asked for.
 const CONTEXTS: [usize; 3] = [256, 1024, 4096];
-/// Tokens that are written at once when a text is made.
+/// Tokens that are written at once when a sequence is made.
 const PIECE: usize = 256;
-/// Turns of each length, at most.
-const TURNS: usize = 1000;
+/// Turns of each length, at least and at most.
+const TURNS: std::ops::Range<usize> = 3..1000;
 
 /// What a step costs.
 #[derive(Serialize)]
 struct Cost {
-    /// Of each text, before the step.
+    /// Of each sequence, before the step.
     tokens: usize,
     way: &'static str,
     /// Tokens whose rows were copied together, in each layer.
@@ -104,20 +103,8 @@ struct Cost {
     times_contiguous: f64,
 }
 
-#[derive(Serialize)]
-struct Numbers {
-    model: String,
-    threads: usize,
-    texts: u16,
-    page_size: u32,
-    steps: Vec<Cost>,
-    online_softmax: Vec<Difference>,
-}
-
-impl AttentionBench {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.output.check()?;
+impl Benchmark for AttentionBench {
+    fn run(self) -> Result<Report> {
         let in_place = self.attention.iter().any(|way| *way != Way::Gather);
         require::chapters(&[3, 4, 5, 6, 7])?;
         require::chapters(if in_place { &[13] } else { &[] })?;
@@ -125,29 +112,20 @@ impl AttentionBench {
         let contexts = self.contexts(model.config().max_positions)?;
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
         let slots = longest.next_multiple_of(self.page_size as usize);
-        // A cache of each kind for each text.
+        // A cache of each kind for each sequence.
         require::slots(model.kv_layout(), slots.saturating_mul(2 * usize::from(self.texts)))?;
-
-        let progress = Progress::new("measuring", contexts.len() as u64 * 1000);
         let mut steps = Vec::new();
-        for (done, tokens) in (1..).zip(&contexts) {
+        for tokens in &contexts {
             steps.extend(self.measure(&mut model, *tokens)?);
-            progress.reach(done * 1000);
         }
-        drop(progress);
         let heads = model.config().heads();
-        let numbers = Numbers {
-            model: self.model.display().to_string(),
-            threads: rayon::current_num_threads(),
-            texts: self.texts,
-            page_size: self.page_size,
-            steps,
-            online_softmax: contexts.iter().flat_map(|tokens| online::differences(heads, *tokens)).collect(),
-        };
-        print(&numbers.render())?;
-        self.output.write(&numbers)
+        let differences: Vec<Difference> =
+            contexts.iter().flat_map(|tokens| online::differences(heads, *tokens)).collect();
+        self.report(&steps, &differences)
     }
+}
 
+impl AttentionBench {
     /// The lengths that were asked for, or the usual ones; refuses what the model has no positions for.
     fn contexts(&self, positions: usize) -> Result<Vec<usize>> {
         for tokens in &self.contexts {
@@ -169,95 +147,104 @@ impl AttentionBench {
         Ok(contexts)
     }
 
-    /// Steps behind so many tokens, in turns.
+    /// Steps after this many tokens, all ways in turns.
     fn measure(&self, model: &mut Model, tokens: usize) -> Result<Vec<Cost>> {
         let (layout, page_size) = (model.kv_layout(), self.page_size as usize);
-        let mut contiguous = Vec::new();
         let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size) * usize::from(self.texts))?;
         scatter(&slab, page_size)?;
-        let mut paged = Vec::new();
-        for text in 0..self.texts.into() {
-            contiguous.push(ContiguousCache::new(layout, tokens + 1));
-            paged.push(PagedCache::new(&slab)?);
-            fill(&mut contiguous[text], tokens, text as u64)?;
-            fill(&mut paged[text], tokens, text as u64)?;
+        let (mut contiguous, mut paged) = (Vec::new(), Vec::new());
+        for seed in 0..self.texts.into() {
+            contiguous.push(filled(ContiguousCache::new(layout, tokens + 1), tokens, seed)?);
+            paged.push(filled(PagedCache::new(&slab)?, tokens, seed)?);
         }
-
-        let mut times = vec![Vec::new(); 1 + self.attention.len()];
+        let ways = [None].into_iter().chain(self.attention.iter().copied().map(Some));
+        let mut measured: Vec<(Option<Way>, Times, usize)> = ways.map(|way| (way, Times::default(), 0)).collect();
         let mut expected: Option<Vec<f32>> = None;
-        let start = Instant::now();
-        for turn in 0..TURNS {
-            if turn >= 3 && start.elapsed() > Duration::from_secs(self.seconds) {
-                break;
-            }
-            let ways = [None].into_iter().chain(self.attention.iter().copied().map(Some));
-            for (way, times) in ways.zip(&mut times) {
+        for _ in turns("measuring", TURNS, Duration::from_secs(self.seconds)) {
+            for (way, times, rows_copied) in &mut measured {
                 model.set_attention(way.map_or(Attention::Gather, Way::attention));
-                // The second step counts: the first finds in the processor's caches what the way before left there.
-                for counts in [false, true] {
-                    let before = Instant::now();
-                    let logits = match way {
-                        None => step(model, &mut contiguous)?,
-                        Some(_) => step(model, &mut paged)?,
-                    };
-                    if counts {
-                        times.push(before.elapsed());
-                    }
-                    contiguous.iter_mut().try_for_each(|cache| cache.rewind(cache.len() - tokens))?;
-                    paged.iter_mut().try_for_each(|cache| cache.rewind(cache.len() - tokens))?;
-                    let expected = expected.get_or_insert_with(|| logits.clone());
-                    let same = logits.iter().zip(&*expected).all(|(a, b)| a.to_bits() == b.to_bits());
-                    let name = way.map_or("side by side", Way::name);
-                    ensure!(same, "after {tokens} tokens, {name}, the logits have other bits than side by side");
-                }
+                let logits;
+                (logits, *rows_copied) = match way {
+                    None => second_step(model, &mut contiguous, times)?,
+                    Some(_) => second_step(model, &mut paged, times)?,
+                };
+                let name = way.map_or(SIDE_BY_SIDE, Way::name);
+                ensure!(
+                    same_bits(&logits, expected.get_or_insert_with(|| logits.clone())),
+                    "after {tokens} tokens, {name}, the logits have other bits than side by side"
+                );
             }
         }
-        let medians: Vec<f64> = times.iter().map(|times| median(times)).collect();
-        let copied = [copied_by(&contiguous[0], Attention::Gather)]
-            .into_iter()
-            .chain(self.attention.iter().map(|way| copied_by(&paged[0], way.attention())));
-        let names = ["side by side"].into_iter().chain(self.attention.iter().map(|way| way.name()));
-        let costs = names.zip(copied).zip(medians.iter().zip(&times));
-        Ok(costs
-            .map(|((way, copies), (seconds, times))| {
-                // With the token that is computed.
-                let rows_copied = if copies { usize::from(self.texts) * (tokens + 1) } else { 0 };
-                Cost {
-                    tokens,
-                    way,
-                    rows_copied,
-                    bytes_copied: rows_copied * row_bytes(layout),
-                    turns: times.len(),
-                    seconds: *seconds,
-                    times_contiguous: seconds / medians[0],
-                }
-            })
-            .collect())
+        let row_bytes = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
+        let contiguous = measured[0].1.median();
+        let cost = |(way, times, rows_copied): &(Option<Way>, Times, usize)| Cost {
+            tokens,
+            way: way.map_or(SIDE_BY_SIDE, Way::name),
+            rows_copied: *rows_copied,
+            bytes_copied: rows_copied * row_bytes,
+            turns: times.count(),
+            seconds: times.median(),
+            times_contiguous: times.median() / contiguous,
+        };
+        Ok(measured.iter().map(cost).collect())
+    }
+
+    fn report(&self, steps: &[Cost], differences: &[Difference]) -> Result<Report> {
+        let mut costs = Table::new(2, &["tokens", "rows", "ms a step", "× side by side", "rows copied", "copied"]);
+        for (i, cost) in steps.iter().enumerate() {
+            let is_new = i == 0 || steps[i - 1].tokens != cost.tokens;
+            if is_new && i > 0 {
+                costs.line([""]);
+            }
+            costs.line([
+                if is_new { thousands(cost.tokens) } else { String::new() },
+                cost.way.to_string(),
+                rate(cost.seconds * 1e3),
+                format!("{:.2}", cost.times_contiguous),
+                thousands(cost.rows_copied),
+                mib(cost.bytes_copied),
+            ]);
+        }
+        let softmax = table(
+            1,
+            differences,
+            |_| (),
+            &[
+                ("online softmax", |difference| difference.blocks.to_string()),
+                ("tokens", |difference| thousands(difference.tokens)),
+                ("largest difference", |difference| format!("{:.1e}", difference.largest)),
+                ("other bits", |difference| format!("{} of {}", difference.different, difference.numbers)),
+            ],
+        );
+        let (model, threads) = (self.model.display().to_string(), rayon::current_num_threads());
+        let text = format!(
+            "{model}, {}, pages of {}: a step of {} behind so many tokens\n\n{}\nall logits have the same bits\n\n\
+             attention of one token, one layer, against two passes\n\n{softmax}",
+            count(threads, "thread"),
+            count(self.page_size, "slot"),
+            count(self.texts, "text"),
+            costs.render(),
+        );
+        let numbers = Object::default().with("model", model).with("threads", threads).with("texts", self.texts);
+        let numbers = numbers.with("page_size", self.page_size).with("steps", steps);
+        Report::new(text, &numbers.with("online_softmax", differences))
     }
 }
 
-/// One token more of each text, in one pass; the logits after each.
-fn step<C: InPlace>(model: &Model, caches: &mut [C]) -> Result<Vec<f32>> {
-    let chunk = |cache| model.chunk_of(&[1], CacheRef::InPlace(cache), LogitRows::Newest(1));
-    let batch = caches.iter_mut().map(|cache| chunk(cache)).collect::<Result<Vec<_>, _>>()?;
-    Ok(model.forward(batch)?)
-}
-
-/// Keys and values of a token, in all layers.
-fn row_bytes(layout: KvLayout) -> usize {
-    2 * layout.n_layers * layout.kv_width() * size_of::<f32>()
-}
-
-/// Whether attention gets a copy of the rows.
-fn copied_by(cache: &dyn InPlace, attention: Attention) -> bool {
-    attention == Attention::Gather && matches!(cache.gather(0), (Cow::Owned(_), _))
+/// Two steps, each of which is forgotten again. The second counts, because the first finds in the processor's caches what the way
+/// before has left there.
+fn second_step<C: InPlace>(model: &Model, caches: &mut [Gathers<C>], times: &mut Times) -> Result<(Vec<f32>, usize)> {
+    step(model, caches)?;
+    caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
+    let counted = times.of(|| step(model, caches))?;
+    caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
+    Ok(counted)
 }
 
 /// Fills an empty cache with random rows, those of this seed.
-fn fill(cache: &mut dyn KvCache, tokens: usize, seed: u64) -> Result<()> {
+fn filled<C: KvCache>(mut cache: C, tokens: usize, seed: u64) -> Result<Gathers<C>> {
     let layout = cache.layout();
-    let mut numbers = online::Numbers::new(seed);
-    let rows = numbers.take(PIECE * layout.kv_width() * 2);
+    let rows = online::Numbers::new(seed).take(PIECE * layout.kv_width() * 2);
     let (keys, values) = rows.split_at(PIECE * layout.kv_width());
     for first in (0..tokens).step_by(PIECE) {
         let n = PIECE.min(tokens - first) * layout.kv_width();
@@ -266,10 +253,10 @@ fn fill(cache: &mut dyn KvCache, tokens: usize, seed: u64) -> Result<()> {
             cache.write(layer, &keys[..n], &values[..n]);
         }
     }
-    Ok(())
+    Ok(Gathers::new(cache))
 }
 
-/// Gives the free pages of a slab an order that is none.
+/// Scatters the free pages of a slab, so that no sequence gets neighbours.
 fn scatter(slab: &SharedSlab, page_size: usize) -> Result<()> {
     let n = slab.borrow().pool().n_pages();
     let mut holders = Vec::new();
@@ -284,44 +271,4 @@ fn scatter(slab: &SharedSlab, page_size: usize) -> Result<()> {
         holders[i * step % n] = None;
     }
     Ok(())
-}
-
-impl Numbers {
-    fn render(&self) -> String {
-        let heading = ["tokens", "rows", "ms a step", "× side by side", "rows copied", "copied"];
-        let mut table = Table::new(2, &heading);
-        for (i, cost) in self.steps.iter().enumerate() {
-            let is_new = i == 0 || self.steps[i - 1].tokens != cost.tokens;
-            if is_new && i > 0 {
-                table.line([""]);
-            }
-            table.line([
-                if is_new { thousands(cost.tokens as u64) } else { String::new() },
-                cost.way.to_string(),
-                rate(cost.seconds * 1e3),
-                format!("{:.2}", cost.times_contiguous),
-                thousands(cost.rows_copied as u64),
-                mib(cost.bytes_copied),
-            ]);
-        }
-        let mut differences = Table::new(1, &["online softmax", "tokens", "largest difference", "other bits"]);
-        for Difference { tokens, blocks, largest, different, numbers } in &self.online_softmax {
-            differences.line([
-                blocks.to_string(),
-                thousands(*tokens as u64),
-                format!("{largest:.1e}"),
-                format!("{different} of {numbers}"),
-            ]);
-        }
-        format!(
-            "{}, {}, pages of {}: a step of {} behind so many tokens\n\n{}\nall logits have the same bits\n\n\
-             attention of one token, one layer, against two passes\n\n{}",
-            self.model,
-            count(self.threads, "thread"),
-            count(self.page_size as usize, "slot"),
-            count(self.texts, "text"),
-            table.render(),
-            differences.render(),
-        )
-    }
 }

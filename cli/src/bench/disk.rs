@@ -1,25 +1,24 @@
 //! `bench disk`: what it takes to read a page, and what to compute it.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache::in_place::CacheRef;
-use page_by_page::cache::kind::CacheKind;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch16_pages_on_disk::PageFile;
 use page_by_page::disk::PageShape;
 use page_by_page::disk::file::FileDisk;
+use page_by_page::experiments::attention::same_bits;
 use page_by_page::model::{LogitRows, Model};
-use serde::Serialize;
 
-use super::{Output, median};
+use super::{Benchmark, Report, Times, paged_model, turns};
 use crate::options::RowOptions;
-use crate::output::{Progress, Table, count, print, rate, thousands};
-use crate::{model_dir, require};
+use crate::output::{Object, Table, count, rate, thousands};
+use crate::require;
 
 /// Compare reading pages from a file with computing them
 ///
@@ -50,48 +49,18 @@ pub struct Disk {
     folder: Option<PathBuf>,
     #[command(flatten)]
     rows: RowOptions,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// Pool, tables, slab, forks, the prefix cache, and the file.
 const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 16];
 
-#[derive(Serialize)]
-struct Numbers {
-    model: String,
-    threads: usize,
-    kv_dtype: &'static str,
-    tokens: usize,
-    page_size: usize,
-    pages: usize,
-    turns: usize,
-    /// Of keys and values of a page.
-    row_bytes: usize,
-    /// Of a page in the file.
-    record_bytes: usize,
-    milliseconds_per_page: Milliseconds,
-    /// How many times as long as reading, checking and copying a page.
-    compute_over_read: f64,
-    /// A disk that gives this much takes as long to read a page as the model to compute it.
-    break_even_mb_per_second: f64,
-}
-
-#[derive(Serialize)]
-struct Milliseconds {
-    compute: f64,
-    write: f64,
-    read: f64,
-    check_and_copy: f64,
-}
-
-/// How long each part took, once for each turn.
+/// How long each part took.
 #[derive(Default)]
-struct Times {
-    compute: Vec<Duration>,
-    write: Vec<Duration>,
-    read: Vec<Duration>,
-    check_and_copy: Vec<Duration>,
+struct Parts {
+    compute: Times,
+    write: Times,
+    read: Times,
+    check_and_copy: Times,
 }
 
 /// Removed when this is dropped.
@@ -103,22 +72,18 @@ impl Drop for Scratch {
     }
 }
 
-impl Disk {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.output.check()?;
+impl Benchmark for Disk {
+    fn run(self) -> Result<Report> {
         require::chapters(&CHAPTERS)?;
-        ensure!(self.page_size > 0, "a page needs at least one slot: the page size is 0");
-        let mut model = Model::open(&model_dir(&self.model))?;
-        self.rows.apply(&mut model, CacheKind::Paged)?;
+        let model = paged_model(&self.model, self.rows, self.page_size)?;
         let positions = model.config().max_positions;
         ensure!(
             self.tokens > self.page_size && self.tokens <= positions,
             "a text of {} in pages of {}: give --tokens from {} to {}, the positions of the model",
             count(self.tokens, "token"),
-            thousands(self.page_size as u64),
+            thousands(self.page_size),
             thousands((self.page_size as u64).saturating_add(1)),
-            thousands(positions as u64)
+            thousands(positions)
         );
         let n_pages = self.tokens.div_ceil(self.page_size);
         require::pages(model.kv_layout(), self.page_size, 2 * n_pages)?;
@@ -129,92 +94,103 @@ impl Disk {
         let at = || scratch.0.display().to_string();
         let disk = FileDisk::open(&scratch.0).with_context(at)?;
         if cfg!(unix) {
-            // An open file needs no name: whatever ends the program, nothing is left.
+            // An open file needs no name: however the program ends, nothing is left.
             let _ = std::fs::remove_file(&scratch.0);
         }
         let shape = PageShape::of(&model, self.page_size);
         let vocab_size = model.config().vocab_size;
-        // All but the last token are in full pages that can be found.
-        let full = (self.tokens - 1) / self.page_size;
-        let mut times = Times::default();
-        let progress = Progress::new("measuring", u64::from(self.turns));
-        for turn in 0..usize::from(self.turns) {
-            // Another text each time: the file has none of it.
-            let text: Vec<u32> = (0..self.tokens).map(|i| ((i * 7919 + turn * 104_729) % vocab_size) as u32).collect();
-            let most_bytes = shape.offset(full);
+        let mut parts = Parts::default();
+        let n_turns = usize::from(self.turns);
+        for turn in turns("measuring", n_turns..n_turns, Duration::ZERO) {
+            // Different tokens each time, so that the file has none of them.
+            let tokens: Vec<u32> =
+                (0..self.tokens).map(|i| ((i * 7919 + turn * 104_729) % vocab_size) as u32).collect();
+            let most_bytes = shape.offset(self.full_pages());
             let mut file = PageFile::open(Box::new(disk.clone()), shape, most_bytes).with_context(at)?;
-            self.turn(&model, &text, &mut file, &mut times)?;
-            progress.advance(1);
+            self.turn(&model, &tokens, &mut file, &mut parts)?;
         }
-        drop(progress);
-        let numbers = self.numbers(&model, &shape, full, &times);
-        print(&numbers.shown())?;
-        self.output.write(&numbers)
+        self.report(&model, &shape, &parts)
+    }
+}
+
+impl Disk {
+    /// All but the last token are in full pages that can be found.
+    fn full_pages(&self) -> usize {
+        (self.tokens - 1) / self.page_size
     }
 
-    /// Computes a text, writes its pages, reads them back and goes on.
-    fn turn(&self, model: &Model, text: &[u32], file: &mut PageFile, times: &mut Times) -> Result<()> {
-        let n_pages = text.len().div_ceil(self.page_size);
+    /// Computes the tokens, writes their pages, reads them back and goes on.
+    fn turn(&self, model: &Model, tokens: &[u32], file: &mut PageFile, parts: &mut Parts) -> Result<()> {
+        let (n_pages, full) = (tokens.len().div_ceil(self.page_size), self.full_pages());
+        let (in_pages, rest) = tokens.split_at(full * self.page_size);
         let slab = PageSlab::new(model.kv_layout(), self.page_size, n_pages)?;
         let mut cache = ForkCache::new(&slab)?;
-        let full = (text.len() - 1) / self.page_size;
-        let in_pages = full * self.page_size;
-        let start = Instant::now();
-        read(model, &text[..in_pages], &mut cache, LogitRows::None)?;
-        times.compute.push(start.elapsed());
-        let start = Instant::now();
-        let written = file.keep(&text[..in_pages], cache.table(), &slab.borrow())?;
-        times.write.push(start.elapsed());
-        let expected = read(model, &text[in_pages..], &mut cache, LogitRows::Newest(1))?;
+        parts.compute.of(|| read(model, in_pages, &mut cache, LogitRows::None))?;
+        let written = parts.write.of(|| file.keep(in_pages, cache.table(), &slab.borrow()))?;
+        let expected = read(model, rest, &mut cache, LogitRows::Newest(1))?;
 
         let other = PageSlab::new(model.kv_layout(), self.page_size, n_pages)?;
         let mut prefixes = PrefixCache::new(self.page_size)?;
-        let wanted = file.wanted(text, &mut prefixes, &other)?;
-        let start = Instant::now();
-        let pages: Vec<_> = wanted.into_iter().map(|wanted| file.read(wanted)).collect();
-        times.read.push(start.elapsed());
-        let start = Instant::now();
-        let brought_back = file.bring_back(text, &pages, &mut prefixes, &other)?;
-        times.check_and_copy.push(start.elapsed());
+        let wanted = file.wanted(tokens, &mut prefixes, &other)?;
+        let pages: Vec<_> = parts.read.of(|| wanted.into_iter().map(|wanted| file.read(wanted)).collect());
+        let brought_back = parts.check_and_copy.of(|| file.bring_back(tokens, &pages, &mut prefixes, &other))?;
         ensure!(
             (written, brought_back) == (full, full),
             "of {full} pages {written} were written and {brought_back} brought back; run the checks of chapter 16"
         );
 
-        let mut cache = ForkCache::with_prefix(&other, &mut prefixes, text)?;
-        let found = read(model, &text[in_pages..], &mut cache, LogitRows::Newest(1))?;
-        let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+        let mut cache = ForkCache::with_prefix(&other, &mut prefixes, tokens)?;
+        let found = read(model, rest, &mut cache, LogitRows::Newest(1))?;
         ensure!(
-            bits(&found) == bits(&expected),
+            same_bits(&found, &expected),
             "the logits after pages that were read are others than after pages that were computed; run the checks of chapter 16"
         );
         Ok(())
     }
 
-    fn numbers(&self, model: &Model, shape: &PageShape, pages: usize, times: &Times) -> Numbers {
-        let per_page = |times: &[Duration]| median(times) * 1e3 / pages as f64;
-        let milliseconds = Milliseconds {
-            compute: per_page(&times.compute),
-            write: per_page(&times.write),
-            read: per_page(&times.read),
-            check_and_copy: per_page(&times.check_and_copy),
-        };
-        let Milliseconds { compute, read, check_and_copy, .. } = milliseconds;
-        let record_bytes = shape.record_bytes();
-        Numbers {
-            model: self.model.display().to_string(),
-            threads: rayon::current_num_threads(),
-            kv_dtype: model.row_format().name(),
-            tokens: self.tokens,
-            page_size: self.page_size,
-            pages,
-            turns: usize::from(self.turns),
-            row_bytes: 2 * shape.numbers() * size_of::<f32>(),
-            record_bytes,
-            compute_over_read: compute / (read + check_and_copy),
-            break_even_mb_per_second: record_bytes as f64 / 1e3 / (compute - check_and_copy).max(1e-9),
-            milliseconds_per_page: milliseconds,
+    fn report(&self, model: &Model, shape: &PageShape, parts: &Parts) -> Result<Report> {
+        let (pages, record_bytes) = (self.full_pages(), shape.record_bytes());
+        let row_bytes = 2 * shape.numbers() * size_of::<f32>();
+        let ms = |times: &Times| 1e3 * times.median() / pages as f64;
+        let Parts { compute, write, read, check_and_copy } = parts;
+        let [compute, write, read, check_and_copy] = [compute, write, read, check_and_copy].map(ms);
+        let compute_over_read = compute / (read + check_and_copy);
+        // A disk that gives this much takes as long to read a page as the model to compute it.
+        let break_even = record_bytes as f64 / 1e3 / (compute - check_and_copy).max(1e-9);
+        let mut table = Table::new(1, &["a page", "ms"]);
+        let mut milliseconds = Object::default();
+        let keyed = [("compute", compute), ("write", write), ("read", read), ("check_and_copy", check_and_copy)];
+        for (part, ms) in keyed {
+            table.line([part.replace('_', " "), format!("{ms:.3}")]);
+            milliseconds = milliseconds.with(part, ms);
         }
+        let text = format!(
+            "{} in {} of {} slots, rows in {}: {} bytes of rows a page, {} in the file\n\n{}\ncomputing takes {} times as \
+             long as reading, checking and copying\nreading pays as long as the disk gives more than {} MB/s\n",
+            count(self.tokens, "token"),
+            count(pages, "page"),
+            self.page_size,
+            model.row_format().name(),
+            thousands(row_bytes),
+            thousands(record_bytes),
+            table.render(),
+            rate(compute_over_read),
+            rate(break_even)
+        );
+        let numbers = Object::default()
+            .with("model", self.model.display().to_string())
+            .with("threads", rayon::current_num_threads())
+            .with("kv_dtype", model.row_format().name())
+            .with("tokens", self.tokens)
+            .with("page_size", self.page_size)
+            .with("pages", pages)
+            .with("turns", self.turns)
+            .with("row_bytes", row_bytes)
+            .with("record_bytes", record_bytes)
+            .with("milliseconds_per_page", milliseconds)
+            .with("compute_over_read", compute_over_read)
+            .with("break_even_mb_per_second", break_even);
+        Report::new(text, &numbers)
     }
 }
 
@@ -222,31 +198,4 @@ impl Disk {
 fn read(model: &Model, tokens: &[u32], cache: &mut ForkCache, logits: LogitRows) -> Result<Vec<f32>> {
     let chunk = model.chunk_of(tokens, CacheRef::InPlace(cache), logits)?;
     Ok(model.forward(vec![chunk])?)
-}
-
-impl Numbers {
-    fn shown(&self) -> String {
-        let Numbers { tokens, pages, page_size, row_bytes, record_bytes, milliseconds_per_page: ms, .. } = self;
-        let about = format!(
-            "{} in {} of {page_size} slots, rows in {}: {} bytes of rows a page, {} in the file\n",
-            count(*tokens, "token"),
-            count(*pages, "page"),
-            self.kv_dtype,
-            thousands(*row_bytes as u64),
-            thousands(*record_bytes as u64)
-        );
-        let mut table = Table::new(1, &["a page", "ms"]);
-        for (what, ms) in
-            [("compute", ms.compute), ("write", ms.write), ("read", ms.read), ("check and copy", ms.check_and_copy)]
-        {
-            table.line([what.into(), format!("{ms:.3}")]);
-        }
-        format!(
-            "{about}\n{}\ncomputing takes {} times as long as reading, checking and copying\nreading pays as long as the disk \
-             gives more than {} MB/s\n",
-            table.render(),
-            rate(self.compute_over_read),
-            rate(self.break_even_mb_per_second)
-        )
-    }
 }

@@ -12,15 +12,15 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
+use page_by_page::experiments::append;
 use page_by_page::kernels::multiply_adds;
 use page_by_page::model::Model;
 use page_by_page::model::checkpoint::Weight;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{Output, append};
-
-use crate::output::{Progress, Table, count, print, rate, thousands};
+use super::{Benchmark, Rates, Report, Times, turns};
+use crate::output::{Object, Table, count, rate, thousands};
 use crate::{model_dir, require};
 
 /// Compare the model's speed with the memory's
@@ -43,8 +43,6 @@ pub struct Engine {
     /// How long to measure; three turns are taken at least
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// Tokens before the first decode step.
@@ -53,70 +51,12 @@ const PROMPT: usize = 8;
 const PREFILL: usize = 512;
 /// Decode steps in a turn, at most.
 const STEPS: usize = 100;
-
-/// Tokens of a small pass, as a verified draft of two guesses has.
+/// Tokens of a small pass, as of one that verifies a draft of two tokens.
 const SMALL: usize = 3;
 /// Rounds of the plain loop in a turn: some milliseconds.
 const LOOP: usize = 1 << 20;
 
-/// Durations of the same work.
-#[derive(Default)]
-pub(super) struct Times(Vec<f64>);
-
-impl Times {
-    /// How many.
-    pub(super) fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn push(&mut self, start: Instant) {
-        self.0.push(start.elapsed().as_secs_f64());
-    }
-
-    /// How much of `amount` is done in a second, at best and at the median.
-    pub(super) fn rates(&self, amount: f64) -> Rates {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        Rates { best: amount / sorted[0], median: amount / sorted[sorted.len() / 2] }
-    }
-}
-
-/// So much a second.
-#[derive(Clone, Copy, Serialize)]
-pub(super) struct Rates {
-    pub(super) best: f64,
-    pub(super) median: f64,
-}
-
-impl Rates {
-    pub(super) fn over(self, other: Rates) -> Rates {
-        Rates { best: self.best / other.best, median: self.median / other.median }
-    }
-}
-
-#[derive(Serialize)]
-struct Numbers {
-    model: String,
-    threads: usize,
-    bytes_per_token: usize,
-    decode_steps: usize,
-    decode_tokens_per_second: Rates,
-    decode_gb_per_second: Rates,
-    sum_gb_per_second: Rates,
-    decode_share_of_sum: Rates,
-    prefill_tokens: usize,
-    prefills: usize,
-    prefill_tokens_per_second: Rates,
-    prefill_over_decode: Rates,
-    loop_gmac_per_second: Rates,
-    prefill_share_of_loop: Rates,
-    small_pass_tokens: usize,
-    /// Times as long as a decode step.
-    small_pass_over_decode: Rates,
-    contexts: Vec<Context>,
-}
-
-/// Decode steps on a long text.
+/// Decode steps on a long sequence.
 #[derive(Serialize)]
 struct Context {
     tokens: usize,
@@ -127,10 +67,23 @@ struct Context {
     decode_share_of_sum: Rates,
 }
 
-impl Engine {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.output.check()?;
+/// How long everything took that takes turns.
+#[derive(Default)]
+struct Measured {
+    sums: Times,
+    decodes: Times,
+    prefills: Times,
+    small: Times,
+    loops: Times,
+    /// Multiply-adds of a plain loop.
+    in_loop: usize,
+}
+
+/// A rate as it is printed: its name, how, and in what; and its key in JSON.
+struct Line(&'static str, String, Rates, fn(f64) -> String, &'static str);
+
+impl Benchmark for Engine {
+    fn run(self) -> Result<Report> {
         require::chapters(&[3])?;
         let model = Model::open(&model_dir(&self.model))?;
         let config = model.config();
@@ -138,109 +91,66 @@ impl Engine {
         ensure!(positions > 2 * PROMPT, "the model has {positions} positions, too few to measure it");
         let (prefill, steps) = (PREFILL.min(positions), STEPS.min(positions - PROMPT));
         require::slots(config.kv_layout(), 2 * (PROMPT + steps) + prefill)?;
-        let text: Vec<u32> = (0..prefill.max(PROMPT + steps)).map(|i| (i * 7919 % config.vocab_size) as u32).collect();
-        let cache = |slots| ContiguousCache::new(config.kv_layout(), slots);
+        let tokens: Vec<u32> =
+            (0..prefill.max(PROMPT + steps)).map(|i| (i * 7919 % config.vocab_size) as u32).collect();
 
         // The first reading fetches the weights from the disk.
         sum(&model);
-        let (mut sums, mut decodes, mut prefills) = (Times::default(), Times::default(), Times::default());
-        let (mut small, mut loops) = (Times::default(), Times::default());
-        let patience = Duration::from_secs(self.seconds);
-        let mut in_loop = 0;
-        let progress = Progress::new("measuring", patience.as_millis() as u64);
-        let start = Instant::now();
-        while prefills.0.len() < 3 || start.elapsed() < patience {
-            let turn = Instant::now();
-            model.step(&text[..prefill], Some(&mut cache(prefill)))?;
-            prefills.push(turn);
-            let prefill_time = turn.elapsed();
-            let turn = Instant::now();
-            in_loop = rayon::broadcast(|_| multiply_adds(LOOP)).into_iter().sum();
-            loops.push(turn);
-
-            let turn = Instant::now();
-            let (mut cache, mut beside) = (cache(PROMPT + steps), cache(PROMPT + steps));
-            model.step(&text[..PROMPT], Some(&mut cache))?;
-            model.step(&text[..PROMPT], Some(&mut beside))?;
-            for (step, token) in text[PROMPT..PROMPT + steps].iter().enumerate() {
-                if step >= 5 && turn.elapsed() > prefill_time {
-                    break;
-                }
-                let before = Instant::now();
-                sum(&model);
-                sums.push(before);
-                let before = Instant::now();
-                model.step(std::slice::from_ref(token), Some(&mut cache))?;
-                decodes.push(before);
-                // The same texts, three tokens at a time, until there is no more room.
-                let at = PROMPT + SMALL * step;
-                if at + SMALL <= PROMPT + steps {
-                    let before = Instant::now();
-                    model.step(&text[at..at + SMALL], Some(&mut beside))?;
-                    small.push(before);
-                }
-            }
-            progress.reach(start.elapsed().as_millis() as u64);
+        let mut measured = Measured::default();
+        for _ in turns("measuring", 3..usize::MAX, Duration::from_secs(self.seconds)) {
+            measured.turn(&model, &tokens[..prefill], &tokens[..PROMPT + steps])?;
         }
-        drop(progress);
         let contexts = self.contexts.iter().filter(|tokens| **tokens < positions);
         let contexts = contexts.map(|tokens| self.context(&model, *tokens)).collect::<Result<Vec<_>>>()?;
-
-        let bytes_per_token = model.weights().map(|weight| weight.bytes().len()).sum::<usize>();
-        let gigabytes = bytes_per_token as f64 / 1e9;
-        let decode = decodes.rates(1.0);
-        let prefill_rows = prefills.rates(prefill as f64);
-        let loops = loops.rates(in_loop as f64);
-        let in_prefill = prefills.rates(multiply_adds_of_prefill(&model, prefill));
-        let numbers = Numbers {
-            model: self.model.display().to_string(),
-            threads: rayon::current_num_threads(),
-            bytes_per_token,
-            decode_steps: decodes.0.len(),
-            decode_tokens_per_second: decode,
-            decode_gb_per_second: decodes.rates(gigabytes),
-            sum_gb_per_second: sums.rates(gigabytes),
-            decode_share_of_sum: decode.over(sums.rates(1.0)),
-            prefill_tokens: prefill,
-            prefills: prefills.0.len(),
-            prefill_tokens_per_second: prefill_rows,
-            prefill_over_decode: prefill_rows.over(decode),
-            loop_gmac_per_second: Rates { best: loops.best / 1e9, median: loops.median / 1e9 },
-            prefill_share_of_loop: in_prefill.over(loops),
-            small_pass_tokens: SMALL,
-            small_pass_over_decode: decode.over(small.rates(1.0)),
-            contexts,
-        };
-        print(&numbers.render())?;
-        self.output.write(&numbers)
+        self.report(&model, prefill, &measured, &contexts)
     }
+}
 
-    /// Decode steps on a text of so many tokens. Their rows are made up: what they hold makes no difference to the time.
+impl Measured {
+    /// A prefill, the plain loop, and for as long as the prefill took decode steps in turns with sums and small passes.
+    fn turn(&mut self, model: &Model, prefill: &[u32], decode: &[u32]) -> Result<()> {
+        let cache = |slots| ContiguousCache::new(model.config().kv_layout(), slots);
+        let start = Instant::now();
+        self.prefills.of(|| model.step(prefill, Some(&mut cache(prefill.len()))))?;
+        let prefill_time = start.elapsed();
+        self.in_loop = self.loops.of(|| rayon::broadcast(|_| multiply_adds(LOOP)).into_iter().sum());
+
+        let start = Instant::now();
+        let (mut cache, mut beside) = (cache(decode.len()), cache(decode.len()));
+        model.step(&decode[..PROMPT], Some(&mut cache))?;
+        model.step(&decode[..PROMPT], Some(&mut beside))?;
+        // The same tokens three at a time, until there are no more.
+        let mut threes = decode[PROMPT..].chunks_exact(SMALL);
+        for (step, token) in decode[PROMPT..].iter().enumerate() {
+            if step >= 5 && start.elapsed() > prefill_time {
+                break;
+            }
+            self.sums.of(|| sum(model));
+            self.decodes.of(|| model.step(std::slice::from_ref(token), Some(&mut cache)))?;
+            if let Some(three) = threes.next() {
+                self.small.of(|| model.step(three, Some(&mut beside)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Decode steps on a sequence of this many tokens. Their rows are made up: what they hold makes no difference to the time.
     fn context(&self, model: &Model, tokens: usize) -> Result<Context> {
         const STEPS: usize = 5;
         let layout = model.config().kv_layout();
         let most = (STEPS * 20).min(model.config().max_positions - tokens);
         require::slots(layout, tokens + most)?;
         let mut cache = ContiguousCache::new(layout, tokens + most);
-        let rows: Vec<f32> = (0..layout.kv_width()).map(|i| (i % 13) as f32 / 13.0 - 0.5).collect();
+        let row: Vec<f32> = (0..layout.kv_width()).map(|i| (i % 13) as f32 / 13.0 - 0.5).collect();
         for _ in 0..tokens {
-            append(&mut cache, &rows)?;
+            append(&mut cache, &row)?;
         }
         let (mut sums, mut steps) = (Times::default(), Times::default());
-        let patience = Duration::from_secs(self.seconds) / 2;
-        let progress = Progress::new("measuring long texts", most as u64);
-        let start = Instant::now();
-        for step in 0..most {
-            if step >= STEPS && start.elapsed() > patience {
-                break;
-            }
-            let before = Instant::now();
-            sum_all(model, &cache);
-            sums.push(before);
-            let before = Instant::now();
-            model.step(&[step as u32 % model.config().vocab_size as u32], Some(&mut cache))?;
-            steps.push(before);
-            progress.advance(1);
+        for step in turns("measuring long texts", STEPS.min(most)..most, Duration::from_secs(self.seconds) / 2) {
+            sums.of(|| sum_all(model, &cache));
+            steps.of(|| model.step(&[step as u32 % model.config().vocab_size as u32], Some(&mut cache)))?;
         }
         Ok(Context {
             tokens,
@@ -250,46 +160,77 @@ impl Engine {
             decode_share_of_sum: steps.rates(1.0).over(sums.rates(1.0)),
         })
     }
-}
 
-impl Numbers {
-    fn render(&self) -> String {
-        let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-        let times = |ratio: f64| format!("{ratio:.1} ×");
+    fn report(&self, model: &Model, prefill: usize, measured: &Measured, contexts: &[Context]) -> Result<Report> {
+        let Measured { decodes, prefills, .. } = measured;
+        let bytes_per_token = model.weights().map(|weight| weight.bytes().len()).sum::<usize>();
+        let (name, threads) = (self.model.display().to_string(), rayon::current_num_threads());
+        let lines = lines(model, prefill, bytes_per_token, measured);
+        let mut numbers = Object::default()
+            .with("model", &name)
+            .with("threads", threads)
+            .with("bytes_per_token", bytes_per_token)
+            .with("decode_steps", decodes.count())
+            .with("prefill_tokens", prefill)
+            .with("prefills", prefills.count())
+            .with("small_pass_tokens", SMALL);
         let mut table = Table::new(1, &["", "best", "median", ""]);
-        let mut line = |name: &str, rates: Rates, show: &dyn Fn(f64) -> String, unit: &str| {
+        let mut line = |name: &str, rates: Rates, show: fn(f64) -> String, unit: &str| {
             table.line([name.into(), show(rates.best), show(rates.median), unit.to_string()]);
         };
-        line("decode", self.decode_tokens_per_second, &rate, "tokens/s");
-        line("  weights read", self.decode_gb_per_second, &rate, "GB/s");
-        line("  the same bytes summed", self.sum_gb_per_second, &rate, "GB/s");
-        line("  decode reaches", self.decode_share_of_sum, &percent, "of that");
-        line(&format!("prefill of {}", self.prefill_tokens), self.prefill_tokens_per_second, &rate, "tokens/s");
-        line("  against decode", self.prefill_over_decode, &times, "");
-        line("  a plain loop of multiply-adds", self.loop_gmac_per_second, &rate, "thousand million/s");
-        line("  prefill reaches", self.prefill_share_of_loop, &percent, "of that");
-        let slower = |ratio: f64| format!("{ratio:.2} ×");
-        line(
-            &format!("a pass over {}", self.small_pass_tokens),
-            self.small_pass_over_decode,
-            &slower,
-            "as long as over 1",
-        );
-        for context in &self.contexts {
-            let name = format!("decode at {}", thousands(context.tokens as u64));
-            line(&name, context.decode_tokens_per_second, &rate, "tokens/s");
-            line("  weights and rows summed", context.decode_share_of_sum, &percent, "of that speed");
+        for Line(key, name, rates, show, unit) in lines {
+            line(&name, rates, show, unit);
+            numbers = numbers.with(key, rates);
         }
-        format!(
-            "{}, {}: each token reads {} bytes of weights\n\n{}\n{} and as many sums, {}, in turns\n",
-            self.model,
-            count(self.threads, "thread"),
-            thousands(self.bytes_per_token as u64),
+        for context in contexts {
+            let name = format!("decode at {}", thousands(context.tokens));
+            line(&name, context.decode_tokens_per_second, rate, "tokens/s");
+            line("  weights and rows summed", context.decode_share_of_sum, percent, "of that speed");
+        }
+        let text = format!(
+            "{name}, {}: each token reads {} bytes of weights\n\n{}\n{} and as many sums, {}, in turns\n",
+            count(threads, "thread"),
+            thousands(bytes_per_token),
             table.render(),
-            count(self.decode_steps, "decode step"),
-            count(self.prefills, "prefill"),
-        )
+            count(decodes.count(), "decode step"),
+            count(prefills.count(), "prefill"),
+        );
+        Report::new(text, &numbers.with("contexts", contexts))
     }
+}
+
+/// What the short sequences have shown.
+fn lines(model: &Model, prefill: usize, bytes_per_token: usize, measured: &Measured) -> [Line; 9] {
+    let Measured { sums, decodes, prefills, small, loops, in_loop } = measured;
+    let (decode, gigabytes) = (decodes.rates(1.0), bytes_per_token as f64 / 1e9);
+    let prefilled = prefills.rates(prefill as f64);
+    let in_prefill = prefills.rates(multiply_adds_of_prefill(model, prefill));
+    let of_sum = decode.over(sums.rates(1.0));
+    let of_loop = in_prefill.over(loops.rates(*in_loop as f64));
+    let times: fn(f64) -> String = |ratio| format!("{ratio:.1} ×");
+    let slower: fn(f64) -> String = |ratio| format!("{ratio:.2} ×");
+    let pass = small.rates(1.0);
+    [
+        Line("decode_tokens_per_second", "decode".into(), decode, rate, "tokens/s"),
+        Line("decode_gb_per_second", "  weights read".into(), decodes.rates(gigabytes), rate, "GB/s"),
+        Line("sum_gb_per_second", "  the same bytes summed".into(), sums.rates(gigabytes), rate, "GB/s"),
+        Line("decode_share_of_sum", "  decode reaches".into(), of_sum, percent, "of that"),
+        Line("prefill_tokens_per_second", format!("prefill of {prefill}"), prefilled, rate, "tokens/s"),
+        Line("prefill_over_decode", "  against decode".into(), prefilled.over(decode), times, ""),
+        Line(
+            "loop_gmac_per_second",
+            "  a plain loop of multiply-adds".into(),
+            loops.rates(*in_loop as f64 / 1e9),
+            rate,
+            "thousand million/s",
+        ),
+        Line("prefill_share_of_loop", "  prefill reaches".into(), of_loop, percent, "of that"),
+        Line("small_pass_over_decode", format!("a pass over {SMALL}"), decode.over(pass), slower, "as long as over 1"),
+    ]
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
 }
 
 /// Multiply-adds of a pass over the first tokens of a text, with the logits after the last of them.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch01_recompute::{argmax, generate};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch14_half_the_bytes::token_bytes;
@@ -14,9 +15,8 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{LogitRows, Model};
 use serde::Serialize;
 
-use super::Output;
-
-use crate::output::{Progress, Table, count, print, thousands};
+use super::{Benchmark, Report};
+use crate::output::{Object, Progress, Table, count, thousands};
 use crate::{model_dir, require};
 
 /// Read a text and write stories with rows in each format, and compare with f32
@@ -59,28 +59,12 @@ pub struct Formats {
     /// Slots in a page
     #[arg(long, value_name = "P", default_value_t = 16)]
     page_size: usize,
-    #[command(flatten)]
-    output: Output,
 }
 
-/// The passage that is read without a word.
+/// The text that is read unless there is another.
 const ALICE: &str = include_str!("../../../lab/golden/alice.txt");
 /// A text to read, at most: its logits are all kept.
 const MOST_BYTES: usize = 1 << 20;
-
-/// What was measured.
-#[derive(Serialize)]
-struct Numbers {
-    model: String,
-    /// Tokens of the text.
-    tokens: usize,
-    stories: usize,
-    max_new_tokens: usize,
-    pool_bytes: usize,
-    page_size: usize,
-    text_tokens: usize,
-    formats: Vec<Measured>,
-}
 
 /// One format beside f32.
 #[derive(Serialize)]
@@ -109,36 +93,17 @@ struct Answers {
     stories: Vec<Vec<u32>>,
 }
 
-impl Formats {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.output.check()?;
+impl Benchmark for Formats {
+    fn run(self) -> Result<Report> {
         require::chapters(&[1, 3, 13, 14])?;
-        ensure!(self.page_size > 0, page_by_page::cache::CacheError::NoSlots);
+        ensure!(self.page_size > 0, CacheError::NoSlots);
         ensure!(self.text_tokens > 0, "texts of 0 tokens: give them at least one (--text-tokens)");
         let dir = model_dir(&self.model);
         let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
         let text = tokenizer.encode(&self.text()?)?;
-        ensure!(text.len() > 1, "the text has {}: give one of two at least", count(text.len(), "token"));
-        model.check(&text, 0)?;
-        let what = format!("reading {} in each format", count(text.len(), "token"));
-        let logits = text.len().saturating_mul(2 * size_of::<f32>() * model.config().vocab_size);
-        let bytes = model.step_bytes(text.len(), text.len()).saturating_add(logits);
-        require::memory(&what, bytes, "give a shorter text")?;
         let prompts = self.prompts.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<Vec<_>, _>>()?;
-        for (prompt, tokens) in self.prompts.iter().zip(&prompts) {
-            ensure!(!tokens.is_empty(), "an empty prompt: give each story at least one word (--prompts)");
-            let len = tokens.len().saturating_add(self.max_new_tokens);
-            let most = model.config().max_positions;
-            ensure!(
-                len <= most,
-                "{prompt:?} and {} new tokens are more than the model's {} positions; ask for fewer",
-                thousands(self.max_new_tokens),
-                thousands(most)
-            );
-        }
-        let runs = RowFormat::ALL.len() * (1 + prompts.len());
-        let progress = Progress::new("reading and writing", runs as u64);
+        self.check(&model, &text, &prompts)?;
+        let progress = Progress::new("reading and writing", (RowFormat::ALL.len() * (1 + prompts.len())) as u64);
         let mut formats = Vec::new();
         let mut plain: Option<Answers> = None;
         for format in RowFormat::ALL {
@@ -149,18 +114,40 @@ impl Formats {
             plain.get_or_insert(answers);
         }
         drop(progress);
-        let numbers = Numbers {
-            model: self.model.display().to_string(),
-            tokens: text.len(),
-            stories: prompts.len(),
-            max_new_tokens: self.max_new_tokens,
-            pool_bytes: self.pool_bytes()?,
-            page_size: self.page_size,
-            text_tokens: self.text_tokens,
-            formats,
-        };
-        print(&self.table(&numbers))?;
-        self.output.write(&numbers)
+        let numbers = Object::default()
+            .with("model", self.model.display().to_string())
+            .with("tokens", text.len())
+            .with("stories", prompts.len())
+            .with("max_new_tokens", self.max_new_tokens)
+            .with("pool_bytes", self.pool_bytes()?)
+            .with("page_size", self.page_size)
+            .with("text_tokens", self.text_tokens)
+            .with("formats", &formats);
+        Report::new(self.table(&formats, text.len(), prompts.len()), &numbers)
+    }
+}
+
+impl Formats {
+    /// Refuses what is too short to measure, or too long for the model or the memory.
+    fn check(&self, model: &Model, text: &[u32], prompts: &[Vec<u32>]) -> Result<()> {
+        ensure!(text.len() > 1, "the text has {}: give one of two at least", count(text.len(), "token"));
+        model.check(text, 0)?;
+        let what = format!("reading {} in each format", count(text.len(), "token"));
+        let logits = text.len().saturating_mul(2 * size_of::<f32>() * model.config().vocab_size);
+        let bytes = model.step_bytes(text.len(), text.len()).saturating_add(logits);
+        require::memory(&what, bytes, "give a shorter text")?;
+        for (prompt, tokens) in self.prompts.iter().zip(prompts) {
+            ensure!(!tokens.is_empty(), "an empty prompt: give each story at least one word (--prompts)");
+            let len = tokens.len().saturating_add(self.max_new_tokens);
+            let most = model.config().max_positions;
+            ensure!(
+                len <= most,
+                "{prompt:?} and {} new tokens are more than the model's {} positions; ask for fewer",
+                thousands(self.max_new_tokens),
+                thousands(most)
+            );
+        }
+        Ok(())
     }
 
     fn text(&self) -> Result<String> {
@@ -179,8 +166,8 @@ impl Formats {
             let slots = prompt.len() + self.max_new_tokens;
             require::slots(model.kv_layout(), slots)?;
             let mut cache = ContiguousCache::new(model.kv_layout(), slots);
-            let mut teller = Cached::in_place(model, &mut cache);
-            stories.push(generate(&mut teller, prompt, limits, &mut argmax, &mut |_| ())?);
+            let mut cached = Cached::in_place(model, &mut cache);
+            stories.push(generate(&mut cached, prompt, limits, &mut argmax, &mut |_| ())?);
             progress.advance(1);
         }
         Ok(Answers { logits, stories })
@@ -214,23 +201,12 @@ impl Formats {
             .context("a pool of more bytes than can be counted; give fewer with --pool-mib")
     }
 
-    fn table(&self, numbers: &Numbers) -> String {
+    fn table(&self, formats: &[Measured], n_tokens: usize, n_stories: usize) -> String {
         let texts = format!("texts in {} MiB", thousands(self.pool_mib));
-        let mut table = Table::new(
-            1,
-            &[
-                "rows",
-                "bytes a token",
-                "loss",
-                "above f32",
-                "logit off by",
-                "other likeliest",
-                "stories same",
-                "first other",
-                &texts,
-            ],
-        );
-        for measured in &numbers.formats {
+        let before = ["rows", "bytes a token", "loss", "above f32", "logit off by", "other likeliest"];
+        let heading = [&before[..], &["stories same", "first other", &texts]].concat();
+        let mut table = Table::new(1, &heading);
+        for measured in formats {
             let first = measured.first_differences.iter().flatten().min();
             table.line([
                 measured.format.into(),
@@ -238,8 +214,8 @@ impl Formats {
                 format!("{:.5}", measured.loss),
                 format!("{:+.5}", measured.loss_above_f32),
                 format!("{:.4}", measured.largest_logit_difference),
-                format!("{} of {}", thousands(measured.argmax_flips), thousands(numbers.tokens)),
-                format!("{} of {}", measured.stories_unchanged, numbers.stories),
+                format!("{} of {}", thousands(measured.argmax_flips), thousands(n_tokens)),
+                format!("{} of {n_stories}", measured.stories_unchanged),
                 first.map_or("none".into(), |first| format!("token {}", thousands(*first))),
                 thousands(measured.texts),
             ]);

@@ -2,13 +2,10 @@
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use page_by_page::cache::regions::Regions;
-use page_by_page::chapters::ch04_page_pool::PagePool;
-use serde_json::json;
+use page_by_page::experiments::memory::{in_pages, in_regions};
 
-use super::Output;
-
-use crate::output::{count, print, thousands};
+use super::{Benchmark, Report};
+use crate::output::{Object, count, thousands};
 use crate::require;
 
 /// Show free memory that a text cannot use, or pages that it can
@@ -33,17 +30,13 @@ pub struct Fragmentation {
     /// Take pages of this many slots instead of regions
     #[arg(long, value_name = "P")]
     page_size: Option<usize>,
-    #[command(flatten)]
-    output: Output,
 }
 
 /// Pages of a pool that is made in passing.
 const MOST_PAGES: usize = 10_000_000;
 
-impl Fragmentation {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.output.check()?;
+impl Benchmark for Fragmentation {
+    fn run(self) -> Result<Report> {
         if self.lengths.is_empty() {
             bail!("there is no text that could end; give at least one length");
         }
@@ -52,33 +45,26 @@ impl Fragmentation {
             Some(page_size) => self.take_pages(page_size),
         }
     }
+}
 
-    fn take_regions(&self) -> Result<()> {
-        let mut memory = Regions::new(self.capacity);
-        let mut regions = Vec::new();
-        for length in &self.lengths {
-            regions.push(memory.reserve(*length)?);
-        }
-        memory.release(&regions[0]);
-        let gaps = memory.gaps().iter().map(|gap| gap.len()).collect::<Vec<_>>();
-        let (free, outcome) = (memory.free(), memory.reserve(self.request));
-        let request = count(self.request, "token");
-        let last = match &outcome {
-            Ok(_) => format!("{request}: taken"),
-            Err(refused) => format!("{request}: {refused}"),
-        };
-        show(&[
-            format!("{}; texts of {} tokens; the first one ends", count(self.capacity, "slot"), listed(&self.lengths)),
-            format!("{} are free, in gaps of {}", count(free, "slot"), listed(&gaps)),
-            last,
-        ])?;
-        self.output.write(&json!({ "regions": { "free": free, "gaps": gaps, "taken": outcome.is_ok() } }))
+impl Fragmentation {
+    fn take_regions(&self) -> Result<Report> {
+        let left = in_regions(self.capacity, &self.lengths, self.request)?;
+        let outcome = left.outcome.as_ref().map_or_else(ToString::to_string, |()| "taken".into());
+        let text = format!(
+            "{}; texts of {} tokens; the first one ends\n{} are free, in gaps of {}\n{}: {outcome}\n",
+            count(self.capacity, "slot"),
+            listed(&self.lengths),
+            count(left.free, "slot"),
+            listed(&left.gaps),
+            count(self.request, "token"),
+        );
+        Report::new(text, &Object::default().with("regions", left))
     }
 
-    fn take_pages(&self, page_size: usize) -> Result<()> {
+    fn take_pages(&self, page_size: usize) -> Result<Report> {
         require::chapters(&[4])?;
         ensure!(page_size > 0, "the page size is 0; a page needs at least one slot");
-        let pages_of = |tokens: usize| tokens.div_ceil(page_size);
         let n_pages = self.capacity / page_size;
         ensure!(
             n_pages <= MOST_PAGES,
@@ -87,40 +73,21 @@ impl Fragmentation {
             thousands(n_pages),
             thousands(MOST_PAGES)
         );
-        let mut pool = PagePool::new(n_pages)?;
-        let mut held = Vec::new();
-        for length in &self.lengths {
-            held.push(pool.alloc_n(pages_of(*length))?);
-        }
-        for page in held.swap_remove(0) {
-            pool.free(page)?;
-        }
-        let pages: Vec<usize> = self.lengths.iter().map(|length| pages_of(*length)).collect();
-        let (free, needed) = (pool.n_free(), pages_of(self.request));
-        let outcome = pool.alloc_n(needed);
-        let request = count(self.request, "token");
-        let last = match &outcome {
-            Ok(_) => format!("{request}: {} taken, {} left", count(needed, "page"), thousands(pool.n_free() as u64)),
-            Err(refused) => format!("{request}: {refused}"),
-        };
-        let size = count(page_size, "slot");
-        show(&[
-            format!(
-                "{} of {size}; texts of {} pages; the first one ends",
-                count(pool.n_pages(), "page"),
-                listed(&pages)
-            ),
-            format!("{} are free", count(free, "page")),
-            last,
-        ])?;
-        self.output.write(&json!({ "pages": { "free": free, "needed": needed, "taken": outcome.is_ok() } }))
+        let left = in_pages(self.capacity, page_size, &self.lengths, self.request)?;
+        let taken = |n_left: &usize| format!("{} taken, {} left", count(left.needed, "page"), thousands(*n_left));
+        let text = format!(
+            "{} of {}; texts of {} pages; the first one ends\n{} are free\n{}: {}\n",
+            count(left.n_pages, "page"),
+            count(page_size, "slot"),
+            listed(&left.held),
+            count(left.free, "page"),
+            count(self.request, "token"),
+            left.outcome.as_ref().map_or_else(ToString::to_string, taken),
+        );
+        Report::new(text, &Object::default().with("pages", left))
     }
 }
 
-fn show(lines: &[String]) -> Result<()> {
-    print(&(lines.join("\n") + "\n"))
-}
-
 fn listed(numbers: &[usize]) -> String {
-    numbers.iter().map(|number| thousands(*number as u64)).collect::<Vec<_>>().join(", ")
+    numbers.iter().map(|number| thousands(*number)).collect::<Vec<_>>().join(", ")
 }

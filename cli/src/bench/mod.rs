@@ -1,4 +1,7 @@
 //! `bench`: measures the engine against the memory, and the caches against each other.
+//!
+//! What is counted comes from the engine's `experiments`; here are the times. Each benchmark returns a [`Report`], which is
+//! printed and written in one place.
 
 mod append;
 mod attention;
@@ -11,21 +14,25 @@ mod fragmentation;
 mod rewind;
 mod samples;
 mod speculation;
+mod times;
 mod waste;
 mod workload;
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
-use page_by_page::cache::{CacheError, KvLayout, Rewind};
+use page_by_page::cache::{CacheError, KvLayout};
+use page_by_page::experiments::{append, rows};
+use page_by_page::model::Model;
 use serde::Serialize;
 
-use crate::output::{mib, thousands};
-use crate::require;
+use crate::options::RowOptions;
+use crate::output::{Table, mib, pretty_json, print, thousands};
+use crate::{model_dir, require};
+use times::{Rates, Times, turns};
 
 /// Measure the engine and the caches
 ///
@@ -38,26 +45,47 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 enum What {
-    Engine(engine::Engine),
-    Batch(batch::Batch),
-    Caches(caches::Caches),
-    Disk(disk::Disk),
-    Waste(waste::Waste),
-    Fragmentation(fragmentation::Fragmentation),
-    Append(append::Append),
-    Attention(attention::AttentionBench),
-    Rewind(rewind::Rewinding),
-    Samples(samples::Samples),
-    Formats(formats::Formats),
-    Speculation(speculation::Speculation),
-    Workload(workload::Workload),
+    Engine(Command<engine::Engine>),
+    Batch(Command<batch::Batch>),
+    Caches(Command<caches::Caches>),
+    Disk(Command<disk::Disk>),
+    Waste(Command<waste::Waste>),
+    Fragmentation(Command<fragmentation::Fragmentation>),
+    Append(Command<append::Append>),
+    Attention(Command<attention::AttentionBench>),
+    Rewind(Command<rewind::Rewinding>),
+    Samples(Command<samples::Samples>),
+    Formats(Command<formats::Formats>),
+    Speculation(Command<speculation::Speculation>),
+    Workload(Command<workload::Workload>),
 }
 
 #[derive(Args)]
-struct Output {
+struct Command<B: Args> {
+    #[command(flatten)]
+    benchmark: B,
     /// Write the numbers to this file too, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// One of the benchmarks, with its options.
+trait Benchmark {
+    /// Measures.
+    fn run(self) -> Result<Report>;
+}
+
+/// What a benchmark has measured.
+struct Report {
+    /// For people.
+    text: String,
+    json: String,
+}
+
+impl Report {
+    fn new(text: String, numbers: &impl Serialize) -> Result<Self> {
+        Ok(Report { text, json: pretty_json(numbers)? })
+    }
 }
 
 impl Bench {
@@ -81,30 +109,38 @@ impl Bench {
     }
 }
 
-impl Output {
-    /// Refuses, before anything is measured, a file that could not be written.
-    fn check(&self) -> Result<()> {
-        match &self.json {
-            Some(file) => require::writable(file),
-            None => Ok(()),
-        }
+impl<B: Args + Benchmark> Command<B> {
+    fn run(self) -> Result<()> {
+        // A file that cannot be written is refused before anything is measured.
+        self.json.as_deref().map_or(Ok(()), require::writable)?;
+        let report = self.benchmark.run()?;
+        print(&report.text)?;
+        self.json.map_or(Ok(()), |file| require::write(&file, report.json.as_bytes()))
     }
+}
 
-    fn write(&self, numbers: &impl Serialize) -> Result<()> {
-        match &self.json {
-            Some(file) => require::write(file, (serde_json::to_string_pretty(numbers)? + "\n").as_bytes()),
-            None => Ok(()),
+/// A heading, and the cell of a row below it.
+type Column<'a, R> = (&'a str, fn(&R) -> String);
+
+/// A table with a line for each row, and an empty line before each new group. The first `text_columns` columns hold text.
+fn table<R, G: PartialEq>(text_columns: usize, rows: &[R], group: fn(&R) -> G, columns: &[Column<'_, R>]) -> String {
+    let mut table = Table::new(text_columns, &columns.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
+    for group in rows.chunk_by(|a, b| group(a) == group(b)) {
+        for row in group {
+            table.line(columns.iter().map(|(_, cell)| cell(row)));
         }
+        table.line([""]);
     }
+    table.render().trim_end().to_string() + "\n"
 }
 
 /// The caches that keep rows, in the order of the book.
 const KINDS: [CacheKind; 3] = [CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
 
-/// Bytes of rows that a comparison may take; what it needs on the way is less than as much again.
+/// Bytes of rows that a comparison may take; what it needs besides is less than as much again.
 const MEMORY: usize = 1 << 30;
 
-/// Refuses caches with so many slots in all, if their rows take too much memory to measure in passing.
+/// Refuses caches of this many slots in all, if their rows take too much memory for a comparison.
 fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
     let bytes = require::slot_bytes(layout, slots)?;
     ensure!(
@@ -119,31 +155,17 @@ fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
 }
 
 /// A cache that holds `tokens` tokens.
-fn filled(kv: CacheKind, layout: KvLayout, tokens: usize, room: CacheSize) -> Result<Box<dyn InPlace>> {
-    require::cache(kv, layout, room)?;
-    let mut cache = kv.cache(layout, room)?.with_context(|| format!("{kv} keeps no rows"))?;
+fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> Result<Box<dyn InPlace>> {
+    require::cache(kind, layout, size)?;
+    let mut cache = kind.cache(layout, size)?.with_context(|| format!("{kind} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)
 }
 
-/// Rows of `tokens` tokens, all the same: no model reads them.
-fn rows(layout: KvLayout, tokens: usize) -> Vec<f32> {
-    vec![1.0; tokens * layout.kv_width()]
-}
-
-/// Makes room for new tokens and writes their rows in every layer, `rows` as keys and as values.
-fn append(cache: &mut dyn Rewind, rows: &[f32]) -> Result<(), CacheError> {
-    let layout = cache.layout();
-    cache.extend(layout.rows(rows, rows))?;
-    for layer in 0..layout.n_layers {
-        cache.write(layer, rows, rows);
-    }
-    Ok(())
-}
-
-/// The median, in seconds. `times`: at least one.
-fn median(times: &[Duration]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort();
-    sorted[sorted.len() / 2].as_secs_f64()
+/// A model whose rows are kept in pages of this size.
+fn paged_model(dir: &Path, row_options: RowOptions, page_size: usize) -> Result<Model> {
+    ensure!(page_size > 0, CacheError::NoSlots);
+    let mut model = Model::open(&model_dir(dir))?;
+    row_options.apply(&mut model, CacheKind::Paged)?;
+    Ok(model)
 }

@@ -1,16 +1,14 @@
 //! `bench waste`: what reservations cost when nobody knows how long a text will be, and what pages cost.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
-use page_by_page::cache::{KvCache, KvLayout, Usage};
-use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
-use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
+use page_by_page::cache::Usage;
+use page_by_page::chapters::ch03_contiguous::wasted_share;
+use page_by_page::experiments::memory::{paged, reserved};
 use page_by_page::model::ModelConfig;
-use serde_json::json;
 
-use super::Output;
-
-use crate::output::{Table, print, thousands};
+use super::{Benchmark, Report};
+use crate::output::{Object, Table, thousands};
 use crate::{model_dir, require};
 
 /// Count the slots that caches waste
@@ -32,76 +30,41 @@ pub struct Waste {
     /// Tokens in each text, separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1024,700,300,224")]
     lengths: Vec<usize>,
-    #[command(flatten)]
-    output: Output,
 }
 
-impl Waste {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.output.check()?;
+impl Benchmark for Waste {
+    fn run(self) -> Result<Report> {
         require::chapters(if self.page_size.is_some() { &[3, 4, 5, 6] } else { &[3] })?;
+        let layout = ModelConfig::open(&model_dir("storyteller".as_ref()))?.kv_layout();
         let usages = match self.page_size {
-            None => self.reserve()?,
-            Some(page_size) => self.take_pages(page_size)?,
+            None => {
+                require::slots(layout, self.capacity.saturating_mul(self.lengths.len()))?;
+                reserved(layout, self.lengths.iter().map(|length| (self.capacity, *length)))?
+            }
+            Some(page_size) => {
+                let pages = self.lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
+                require::pages(layout, page_size, pages.fold(0, usize::saturating_add).max(1))?;
+                paged(layout, page_size, &self.lengths)?
+            }
         };
-
         let mut table = Table::new(1, &["text", "slots reserved", "used", "wasted", "wasted %"]);
         for (number, usage) in (1..).zip(&usages) {
             table.line(line(number.to_string(), &[*usage]));
         }
         table.line(line("all".into(), &usages));
-        print(&table.render())?;
-        let of = |usage: &Usage| json!({ "slots": usage.slots, "used": usage.tokens, "wasted": usage.wasted() });
-        let texts: Vec<_> = usages.iter().map(of).collect();
-        self.output.write(&json!({
-            "capacity": self.capacity, "page_size": self.page_size, "texts": texts, "wasted_share": wasted_share(&usages)
-        }))
-    }
-}
-
-impl Waste {
-    fn reserve(&self) -> Result<Vec<Usage>> {
-        let layout = layout()?;
-        require::slots(layout, self.capacity.saturating_mul(self.lengths.len()))?;
-        let fill = |length: &usize| {
-            let mut cache = ContiguousCache::new(layout, self.capacity);
-            grow(&mut cache, *length)
+        let of = |usage: &Usage| {
+            let text = Object::default().with("slots", usage.slots).with("used", usage.tokens);
+            text.with("wasted", usage.wasted())
         };
-        self.lengths.iter().map(fill).collect()
-    }
-
-    fn take_pages(&self, page_size: usize) -> Result<Vec<Usage>> {
-        let layout = layout()?;
-        let pages = self.lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
-        let n_pages = pages.fold(0, usize::saturating_add).max(1);
-        require::pages(layout, page_size, n_pages)?;
-        let slab = PageSlab::new(layout, page_size, n_pages)?;
-        // All stay alive to the end: they share the pages.
-        let mut caches = Vec::new();
-        let mut usages = Vec::new();
-        for length in &self.lengths {
-            let mut cache = PagedCache::new(&slab)?;
-            usages.push(grow(&mut cache, *length)?);
-            caches.push(cache);
-        }
-        Ok(usages)
-    }
-}
-
-fn layout() -> Result<KvLayout> {
-    Ok(ModelConfig::open(&model_dir("storyteller".as_ref()))?.kv_layout())
-}
-
-fn grow(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
-    match cache.extend(length) {
-        Ok(()) => Ok(cache.usage()),
-        Err(error) => bail!("a text of {length} tokens: {error}"),
+        let numbers = Object::default().with("capacity", self.capacity).with("page_size", self.page_size);
+        let texts: Vec<Object> = usages.iter().map(of).collect();
+        let numbers = numbers.with("texts", texts).with("wasted_share", wasted_share(&usages));
+        Report::new(table.render(), &numbers)
     }
 }
 
 fn line(name: String, usages: &[Usage]) -> [String; 5] {
-    let sum = |of: fn(&Usage) -> usize| thousands(usages.iter().map(of).sum::<usize>() as u64);
+    let sum = |of: fn(&Usage) -> usize| thousands(usages.iter().map(of).sum::<usize>());
     let percent = format!("{:.1}", 100.0 * wasted_share(usages));
     [name, sum(|usage| usage.slots), sum(|usage| usage.tokens), sum(Usage::wasted), percent]
 }

@@ -1,18 +1,19 @@
 //! `bench workload`: what the linear searches of chapter 11's prefix cache cost, at the size of a pool.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
+use page_by_page::experiments::PAGE_SIZE;
 use page_by_page::prefixes::Prefixes;
 use serde::Serialize;
 
-use super::{Output, median};
-use crate::output::{Table, print, rate, thousands};
+use super::{Benchmark, Report, Times, turns};
+use crate::output::{Object, Table, rate, thousands};
 use crate::require;
 
 /// Measure what it costs to evict a page, and to count those that could be evicted, where more and more pages are held
@@ -27,11 +28,8 @@ pub struct Workload {
     /// Pages held, separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1000,10000,100000")]
     pages: Vec<usize>,
-    #[command(flatten)]
-    output: Output,
 }
 
-const PAGE_SIZE: usize = 16;
 /// Calls of a turn, one by one.
 const CALLS: usize = 10;
 /// Turns, of which the median counts.
@@ -45,10 +43,8 @@ struct Cost {
     count_seconds: f64,
 }
 
-impl Workload {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        self.output.check()?;
+impl Benchmark for Workload {
+    fn run(self) -> Result<Report> {
         require::chapters(&[4, 5, 11])?;
         for pages in &self.pages {
             ensure!(
@@ -63,8 +59,7 @@ impl Workload {
         for Cost { pages_held, evict_seconds, count_seconds } in &costs {
             table.line([thousands(*pages_held), rate(evict_seconds * 1e6), rate(count_seconds * 1e6)]);
         }
-        print(&table.render())?;
-        self.output.write(&serde_json::json!({ "prefix_cache": costs }))
+        Report::new(table.render(), &Object::default().with("prefix_cache", costs))
     }
 }
 
@@ -82,22 +77,14 @@ fn fill(pool: &mut PagePool, prefixes: &mut PrefixCache, next: &mut u32) -> Resu
     Ok(())
 }
 
-fn cost(held: usize) -> Result<Cost> {
-    let (mut pool, mut prefixes, mut next) = (PagePool::new(held)?, PrefixCache::new(PAGE_SIZE)?, 0);
-    let mut times: [Vec<Duration>; 2] = Default::default();
-    for _ in 0..TURNS {
+fn cost(pages_held: usize) -> Result<Cost> {
+    let (mut pool, mut prefixes, mut next) = (PagePool::new(pages_held)?, PrefixCache::new(PAGE_SIZE)?, 0);
+    let (mut counting, mut evicting) = (Times::default(), Times::default());
+    for _ in turns("evicting", TURNS..TURNS, Duration::ZERO) {
         fill(&mut pool, &mut prefixes, &mut next)?;
-        let start = Instant::now();
-        for _ in 0..CALLS {
-            black_box(prefixes.n_evictable(&pool));
-        }
-        times[0].push(start.elapsed());
-        let start = Instant::now();
-        for _ in 0..CALLS {
-            black_box(prefixes.evict(1, &mut pool)?);
-        }
-        times[1].push(start.elapsed());
+        counting.of(|| (0..CALLS).map(|_| black_box(prefixes.n_evictable(&pool))).max());
+        evicting.of(|| (0..CALLS).try_for_each(|_| prefixes.evict(1, &mut pool).map(|_| ())))?;
     }
-    let [count_seconds, evict_seconds] = times.map(|times| median(&times) / CALLS as f64);
-    Ok(Cost { pages_held: held, evict_seconds, count_seconds })
+    let [count_seconds, evict_seconds] = [counting, evicting].map(|times| times.median() / CALLS as f64);
+    Ok(Cost { pages_held, evict_seconds, count_seconds })
 }

@@ -1,7 +1,5 @@
 //! `workload serving`: the scheduler under requests that come by chance, in time that is counted.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use page_by_page::chapters::ch06_paged::PageSlab;
@@ -15,7 +13,7 @@ use page_by_page::workload::serving::{
 use serde::Serialize;
 
 use super::{MOST_PAGES, MOST_SLOTS, percent};
-use crate::output::{Lines, Progress, Table, count, named_lines, print, print_pretty_json, thousands};
+use crate::output::{Lines, Object, Progress, Table, count, named_lines, print, print_pretty_json, thousands};
 use crate::require;
 
 /// The pool, its tables and slab, forks, the prefix cache, the scheduler.
@@ -99,77 +97,14 @@ enum Which {
 }
 
 /// What runs.
-#[derive(Serialize)]
 struct Setting {
-    trace: Which,
-    /// `None` for trace b.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rate: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
+    /// Requests a second, and the seed; `None` for trace b.
+    random: Option<(f64, u64)>,
     requests: usize,
     pages: usize,
     page_size: usize,
     budget: usize,
     running: usize,
-    prefix_cache: bool,
-    step_cost_us: u64,
-    token_cost_us: u64,
-}
-
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Report {
-    #[serde(flatten)]
-    setting: Setting,
-    #[serde(flatten)]
-    counters: Counters,
-    /// From the first arrival to the last token.
-    elapsed_ms: f64,
-    /// Of that, the time of all steps together.
-    busy_ms: f64,
-    /// From a request's arrival to its first token.
-    first_token_ms: Spread,
-    /// From one token to the next, on average over a request.
-    per_token_ms: Spread,
-    goodput: Goodput,
-}
-
-/// What was counted: see [`Totals`](page_by_page::serving::Totals).
-#[derive(Serialize)]
-struct Counters {
-    steps: u64,
-    prompt_tokens: u64,
-    found: u64,
-    found_again: u64,
-    new_tokens: u64,
-    computed: u64,
-    computed_again: u64,
-    waste: f64,
-    preemptions: u64,
-    most_texts: usize,
-    peak_pages: usize,
-    utilisation: f64,
-}
-
-impl Counters {
-    fn of(served: &Served) -> Self {
-        let Served { totals, waste, utilisation, .. } = served;
-        Counters {
-            steps: totals.steps,
-            prompt_tokens: totals.prompt_tokens,
-            found: totals.cached,
-            found_again: totals.cached_again,
-            new_tokens: totals.new_tokens,
-            computed: totals.rows_projected,
-            computed_again: totals.recomputed,
-            waste: *waste,
-            preemptions: totals.preemptions,
-            most_texts: totals.most_sequences,
-            peak_pages: totals.peak_pages,
-            utilisation: *utilisation,
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -179,14 +114,17 @@ struct Spread {
     p99: f64,
 }
 
-/// Requests that were served in time.
-#[derive(Serialize)]
-struct Goodput {
-    first_token_limit_ms: u64,
-    per_token_limit_ms: u64,
-    requests: usize,
-    /// 0 to 1.
-    share: f64,
+/// What was measured, in milliseconds.
+struct Measured {
+    served: Served,
+    elapsed: f64,
+    busy: f64,
+    first_token: Spread,
+    per_token: Spread,
+    /// Requests served in time.
+    in_time: usize,
+    /// The same of all requests, 0 to 1.
+    share_in_time: f64,
 }
 
 impl Serving {
@@ -194,11 +132,8 @@ impl Serving {
     pub fn run(self) -> Result<()> {
         require::chapters(&CHAPTERS)?;
         let setting = self.setting()?;
-        let arrivals: Vec<Arrival> = match (setting.rate, setting.seed) {
-            (Some(rate), Some(seed)) => poisson(rate, seed, setting.requests),
-            _ => tiny_llm(),
-        };
-        let Setting { pages, page_size, budget, running, .. } = setting;
+        let Setting { random, requests, pages, page_size, budget, running } = setting;
+        let arrivals: Vec<Arrival> = random.map_or_else(tiny_llm, |(rate, seed)| poisson(rate, seed, requests));
         require::pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
         let prefixes: Box<dyn Prefixes> = match self.no_prefix_cache {
@@ -210,10 +145,10 @@ impl Serving {
         let progress = Progress::new("counting", arrivals.len() as u64);
         let served = serve(&arrivals, &slab, prefixes, limits, cost, || progress.advance(1))?;
         drop(progress);
-        let report = self.report(setting, &served);
+        let measured = self.measured(served);
         match self.json {
-            true => print_pretty_json(&report),
-            false => print(&report.shown()),
+            true => print_pretty_json(&self.json(&setting, &measured)),
+            false => print(&self.describe(&setting, &measured)),
         }
     }
 
@@ -230,17 +165,12 @@ impl Serving {
             "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
         );
         let setting = Setting {
-            trace: self.trace,
-            rate: (!is_b).then_some(rate),
-            seed: (!is_b).then(|| self.seed.unwrap_or(23)),
+            random: (!is_b).then(|| (rate, self.seed.unwrap_or(23))),
             requests: or(self.requests, 300, TINY_LLM.len()),
             pages: or(self.pages, 128, 32),
             page_size: or(self.page_size, 16, 128),
             budget: or(self.budget, 256, 128),
             running: or(self.running, 16, 4),
-            prefix_cache: !self.no_prefix_cache,
-            step_cost_us: self.step_cost,
-            token_cost_us: self.token_cost,
         };
         require::in_range(setting.requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
         require::in_range(setting.page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
@@ -248,24 +178,124 @@ impl Serving {
         Ok(setting)
     }
 
-    fn report(&self, setting: Setting, served: &Served) -> Report {
+    fn measured(&self, served: Served) -> Measured {
         let limits =
             InTime { first_token: self.first_token_limit * MS as u64, per_token: self.per_token_limit * MS as u64 };
-        let requests = served.requests.iter().filter(|times| times.is_in_time(limits)).count();
-        Report {
-            setting,
-            counters: Counters::of(served),
-            elapsed_ms: served.elapsed as f64 / MS,
-            busy_ms: served.busy as f64 / MS,
-            first_token_ms: Spread::of(served.requests.iter().map(|times| times.first_token as f64)),
-            per_token_ms: Spread::of(served.requests.iter().filter_map(Times::per_token)),
-            goodput: Goodput {
-                first_token_limit_ms: self.first_token_limit,
-                per_token_limit_ms: self.per_token_limit,
-                requests,
-                share: requests as f64 / served.requests.len().max(1) as f64,
-            },
+        let in_time = served.requests.iter().filter(|times| times.is_in_time(limits)).count();
+        Measured {
+            elapsed: served.elapsed as f64 / MS,
+            busy: served.busy as f64 / MS,
+            first_token: Spread::of(served.requests.iter().map(|times| times.first_token as f64)),
+            per_token: Spread::of(served.requests.iter().filter_map(Times::per_token)),
+            in_time,
+            share_in_time: in_time as f64 / served.requests.len().max(1) as f64,
+            served,
         }
+    }
+
+    /// What `--json` prints.
+    fn json(&self, setting: &Setting, measured: &Measured) -> Object {
+        let Served { totals, waste, utilisation, .. } = &measured.served;
+        let goodput = Object::default()
+            .with("first_token_limit_ms", self.first_token_limit)
+            .with("per_token_limit_ms", self.per_token_limit)
+            .with("requests", measured.in_time)
+            .with("share", measured.share_in_time);
+        Object::default()
+            .with("trace", self.trace)
+            .with_some("rate", setting.random.map(|(rate, _)| rate))
+            .with_some("seed", setting.random.map(|(_, seed)| seed))
+            .with("requests", setting.requests)
+            .with("pages", setting.pages)
+            .with("page_size", setting.page_size)
+            .with("budget", setting.budget)
+            .with("running", setting.running)
+            .with("prefix_cache", !self.no_prefix_cache)
+            .with("step_cost_us", self.step_cost)
+            .with("token_cost_us", self.token_cost)
+            .with("steps", totals.steps)
+            .with("prompt_tokens", totals.prompt_tokens)
+            .with("found", totals.cached)
+            .with("found_again", totals.cached_again)
+            .with("new_tokens", totals.new_tokens)
+            .with("computed", totals.rows_projected)
+            .with("computed_again", totals.recomputed)
+            .with("waste", waste)
+            .with("preemptions", totals.preemptions)
+            .with("most_texts", totals.most_sequences)
+            .with("peak_pages", totals.peak_pages)
+            .with("utilisation", utilisation)
+            .with("elapsed_ms", measured.elapsed)
+            .with("busy_ms", measured.busy)
+            .with("first_token_ms", &measured.first_token)
+            .with("per_token_ms", &measured.per_token)
+            .with("goodput", goodput)
+    }
+
+    /// Lines for people.
+    fn describe(&self, setting: &Setting, measured: &Measured) -> String {
+        let arrivals = match setting.random {
+            Some((rate, seed)) => format!("{rate} a second by chance (seed {seed})"),
+            None => "all there at the start (trace b)".into(),
+        };
+        let about = format!(
+            "serving: {}, {arrivals}, at most {} at a time and {} a step\na step costs {} ms and {} ms a token; time is \
+             counted, not measured\n",
+            count(setting.requests, "request"),
+            thousands(setting.running),
+            count(setting.budget, "token"),
+            self.step_cost as f64 / MS,
+            self.token_cost as f64 / MS,
+        );
+        let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
+        for (name, spread) in [("to the first token", &measured.first_token), ("per token", &measured.per_token)] {
+            table.line([name.to_string()].into_iter().chain(spread.cells()));
+        }
+        about + "\n" + &table.render() + "\n" + &named_lines(&self.lines(setting, measured))
+    }
+
+    fn lines(&self, setting: &Setting, measured: &Measured) -> Lines {
+        let Served { totals, waste, utilisation, .. } = &measured.served;
+        let [elapsed, busy] = [measured.elapsed, measured.busy].map(|ms| ms / 1e3);
+        let in_time = format!(
+            "{} of {}, {}: first token within {} ms, then one every {} ms",
+            thousands(measured.in_time),
+            thousands(setting.requests),
+            percent(measured.share_in_time),
+            thousands(self.first_token_limit),
+            thousands(self.per_token_limit)
+        );
+        let tokens_per_second = totals.new_tokens as f64 / elapsed.max(1e-6);
+        let prefixes = format!(
+            "{} of {} prompt tokens found, {}; {} more after a preemption",
+            thousands(totals.cached),
+            thousands(totals.prompt_tokens),
+            percent(totals.cached as f64 / totals.prompt_tokens.max(1) as f64),
+            thousands(totals.cached_again)
+        );
+        let computed = format!(
+            "{} tokens, {} of them again after a preemption: waste {}",
+            thousands(totals.rows_projected),
+            thousands(totals.recomputed),
+            percent(*waste)
+        );
+        let pages = format!(
+            "{} of {} with texts at the peak, {} on average; {} each",
+            thousands(totals.peak_pages),
+            thousands(setting.pages),
+            percent(*utilisation),
+            count(setting.page_size, "slot")
+        );
+        let most = count(totals.most_sequences, "text");
+        vec![
+            ("in time", in_time),
+            ("time", format!("{elapsed:.1} s, {busy:.1} s of them busy; {tokens_per_second:.1} tokens/s")),
+            ("steps", format!("{}, at most {most} in one", thousands(totals.steps))),
+            ("prefixes", prefixes),
+            ("computed", computed),
+            ("preempted", count(totals.preemptions, "time")),
+            ("pages", pages),
+        ]
     }
 }
 
@@ -275,7 +305,7 @@ impl Spread {
         let mut numbers: Vec<f64> = numbers.map(|number| number / MS).collect();
         numbers.sort_by(f64::total_cmp);
         let n = numbers.len();
-        // The least number that so many percent of all do not exceed.
+        // The least number that this percentage of all do not exceed.
         let at = |percent: usize| numbers.get((n * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
         Spread { mean: numbers.iter().sum::<f64>() / n.max(1) as f64, p50: at(50), p99: at(99) }
     }
@@ -285,91 +315,7 @@ impl Spread {
     }
 }
 
-/// Milliseconds with a digit behind the point, where there are few.
+/// Milliseconds with a digit after the point, where there are few.
 fn ms(ms: f64) -> String {
     if ms < 1000.0 { format!("{ms:.1}") } else { thousands(ms.round() as u64) }
-}
-
-impl Report {
-    /// Lines for people.
-    fn shown(&self) -> String {
-        let setting = &self.setting;
-        let who = match (setting.rate, setting.seed) {
-            (Some(rate), Some(seed)) => format!("{rate} a second by chance (seed {seed})"),
-            _ => "all there at the start (trace b)".into(),
-        };
-        let about = format!(
-            "serving: {}, {who}, at most {} at a time and {} a step\na step costs {} ms and {} ms a token; time is \
-             counted, not measured\n",
-            count(setting.requests, "request"),
-            thousands(setting.running),
-            count(setting.budget, "token"),
-            setting.step_cost_us as f64 / MS,
-            setting.token_cost_us as f64 / MS,
-        );
-        let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
-        for (name, spread) in [("to the first token", &self.first_token_ms), ("per token", &self.per_token_ms)] {
-            table.line([name.to_string()].into_iter().chain(spread.cells()));
-        }
-        about + "\n" + &table.render() + "\n" + &named_lines(&self.lines())
-    }
-
-    fn lines(&self) -> Lines {
-        let Report { setting, counters, goodput, .. } = self;
-        let share = |part: u64, of: u64| percent(part as f64 / of.max(1) as f64);
-        let seconds = |ms: f64| Duration::from_micros((ms * MS) as u64).as_secs_f64();
-        vec![
-            (
-                "in time",
-                format!(
-                    "{} of {}, {}: first token within {} ms, then one every {} ms",
-                    thousands(goodput.requests),
-                    thousands(setting.requests),
-                    percent(goodput.share),
-                    thousands(goodput.first_token_limit_ms),
-                    thousands(goodput.per_token_limit_ms)
-                ),
-            ),
-            (
-                "time",
-                format!(
-                    "{:.1} s, {:.1} s of them busy; {:.1} tokens/s",
-                    seconds(self.elapsed_ms),
-                    seconds(self.busy_ms),
-                    counters.new_tokens as f64 / seconds(self.elapsed_ms).max(1e-6)
-                ),
-            ),
-            ("steps", format!("{}, at most {} in one", thousands(counters.steps), count(counters.most_texts, "text"))),
-            (
-                "prefixes",
-                format!(
-                    "{} of {} prompt tokens found, {}; {} more after a preemption",
-                    thousands(counters.found),
-                    thousands(counters.prompt_tokens),
-                    share(counters.found, counters.prompt_tokens),
-                    thousands(counters.found_again)
-                ),
-            ),
-            (
-                "computed",
-                format!(
-                    "{} tokens, {} of them again after a preemption: waste {}",
-                    thousands(counters.computed),
-                    thousands(counters.computed_again),
-                    percent(counters.waste)
-                ),
-            ),
-            ("preempted", count(counters.preemptions as usize, "time")),
-            (
-                "pages",
-                format!(
-                    "{} of {} with texts at the peak, {} on average; {} each",
-                    thousands(counters.peak_pages),
-                    thousands(setting.pages),
-                    percent(counters.utilisation),
-                    count(setting.page_size, "slot")
-                ),
-            ),
-        ]
-    }
 }
