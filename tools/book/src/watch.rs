@@ -1,80 +1,66 @@
 //! Notices that the book, or the code that it shows, has been edited.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use anyhow::Result;
-use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use walkdir::WalkDir;
 
 use crate::mine::COPY_FOLDER;
 use crate::publish::BUILD_FOLDER;
 
-/// The book itself, the folders that its pages include from, and what the reader writes.
-const WATCHED: [&str; 6] = ["book", "src", "solutions", "tests", "assets", EXERCISES];
+/// The book itself and the folders that its pages include from.
+const WATCHED: [&str; 5] = ["book", "src", "solutions", "tests", "assets"];
 /// Edits there show in the reader's own copy only.
 const EXERCISES: &str = "exercises";
-/// An editor that saves makes several events; a change is over when none has come for this long.
-const QUIET: Duration = Duration::from_millis(200);
+/// How often to look. An editor that saves can change a file several times; a change is over when two looks find the same.
+const LOOK: Duration = Duration::from_millis(200);
 
 pub struct Watch {
-    /// Names of changed files.
-    changes: Receiver<Vec<String>>,
-    /// Changes come as long as it lives. Where watching is impossible the book is served without.
-    _watcher: Option<RecommendedWatcher>,
+    root: PathBuf,
+    folders: Vec<&'static str>,
+    seen: Files,
 }
+
+/// Files, from the root of the repository: when each was written, and how many bytes it has.
+type Files = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 
 impl Watch {
     /// Starts watching the repository at `root`; no edit from now on is missed. Exercises are watched if they show.
-    pub fn start(root: &Path, shows_exercises: bool) -> Result<Self> {
-        // Events carry resolved paths.
-        let root = root.canonicalize()?;
-        let folders = WATCHED.map(|folder| root.join(folder));
-        let (sender, changes) = mpsc::channel();
-        let on_event = move |event: notify::Result<Event>| {
-            let names = event.map_or(Vec::new(), |event| changed_files(&root, &event));
-            if !names.is_empty() {
-                let _ = sender.send(names);
-            }
-        };
-        let watcher = notify::recommended_watcher(on_event).and_then(|mut watcher| {
-            let watched = |folder: &&PathBuf| folder.is_dir() && (shows_exercises || !folder.ends_with(EXERCISES));
-            for folder in folders.iter().filter(watched) {
-                watcher.watch(folder, RecursiveMode::Recursive)?;
-            }
-            Ok(watcher)
-        });
-        if let Err(error) = &watcher {
-            eprintln!("Edits will not show by themselves ({error}): start again to see them");
-        }
-        Ok(Self { changes, _watcher: watcher.ok() })
+    pub fn start(root: &Path, shows_exercises: bool) -> Self {
+        let folders: Vec<&str> = WATCHED.into_iter().chain(shows_exercises.then_some(EXERCISES)).collect();
+        Self { root: root.to_path_buf(), seen: look(root, &folders), folders }
     }
 
     /// Calls `on_change` with the names of the changed files whenever some have changed.
-    pub fn each_change(self, mut on_change: impl FnMut(&[String])) -> ! {
-        while let Ok(first) = self.changes.recv() {
-            let mut names = BTreeSet::from_iter(first);
-            while let Ok(more) = self.changes.recv_timeout(QUIET) {
-                names.extend(more);
-            }
-            on_change(&Vec::from_iter(names));
-        }
+    pub fn each_change(mut self, mut on_change: impl FnMut(&[String])) -> ! {
+        let mut before = self.seen.clone();
         loop {
-            thread::park();
+            thread::sleep(LOOK);
+            let now = look(&self.root, &self.folders);
+            if now == before && now != self.seen {
+                let files: BTreeSet<&PathBuf> = now.keys().chain(self.seen.keys()).collect();
+                let changed = files.into_iter().filter(|file| now.get(*file) != self.seen.get(*file));
+                on_change(&changed.map(|file| file.display().to_string()).collect::<Vec<_>>());
+                self.seen.clone_from(&now);
+            }
+            before = now;
         }
     }
 }
 
-/// The files that the event has changed. Reading is no change, nor is what rendering itself writes: a page that is
-/// served or published must not look like an edit.
-fn changed_files(root: &Path, event: &Event) -> Vec<String> {
-    if matches!(event.kind, EventKind::Access(_)) {
-        return Vec::new();
-    }
+/// The files in some folders. What rendering itself writes is left out: that is no edit.
+fn look(root: &Path, folders: &[&str]) -> Files {
     let built = [BUILD_FOLDER, COPY_FOLDER].map(|folder| root.join(folder));
-    let paths = event.paths.iter().filter(|path| !built.iter().any(|built| path.starts_with(built)));
-    let names = paths.map(|path| path.strip_prefix(root).unwrap_or(path));
-    names.map(|name| name.display().to_string()).collect()
+    let entries = folders.iter().flat_map(|folder| {
+        let all = WalkDir::new(root.join(folder)).into_iter();
+        all.filter_entry(|entry| !built.iter().any(|built| entry.path() == built)).flatten()
+    });
+    let files = entries.filter(|entry| !entry.file_type().is_dir()).filter_map(|entry| {
+        let name = entry.path().strip_prefix(root).ok()?.to_path_buf();
+        let metadata = entry.metadata().ok()?;
+        Some((name, (metadata.modified().ok(), metadata.len())))
+    });
+    files.collect()
 }

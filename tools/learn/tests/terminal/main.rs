@@ -10,13 +10,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use page_by_page_course::stub::fingerprint;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
-use sample::{PATIENCE, Sample, stub, without, wrong};
+use sample::{Sample, stub, wait_until, without, wrong};
 
 /// The state of a process: `S`, `T` if it is stopped, `Z` or nothing if it has ended.
 fn state(pid: i32) -> Option<char> {
@@ -30,11 +29,7 @@ fn is_alive(pid: &str) -> bool {
 
 #[track_caller]
 fn is_gone(pid: &str) {
-    let began = Instant::now();
-    while is_alive(pid) {
-        assert!(began.elapsed() < PATIENCE, "{pid} is still there");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until(|| (!is_alive(pid)).then_some(()), || format!("{pid} is still there"));
 }
 
 /// A terminal with the companion in it.
@@ -91,16 +86,8 @@ impl Terminal {
     /// Waits until this is on the screen; what is there then, without its line ends.
     #[track_caller]
     fn until(&self, words: &str) -> String {
-        let began = Instant::now();
-        loop {
-            let seen = self.seen();
-            let flat = seen.split_whitespace().collect::<Vec<_>>().join(" ");
-            if flat.contains(words) {
-                return flat;
-            }
-            assert!(began.elapsed() < PATIENCE, "{words:?} does not come:\n{seen}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let flat = || self.seen().split_whitespace().collect::<Vec<_>>().join(" ");
+        wait_until(|| Some(flat()).filter(|flat| flat.contains(words)), || format!("no {words:?}:\n{}", self.seen()))
     }
 
     fn press(&mut self, keys: &str) {
@@ -114,24 +101,22 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), Signal::WINCH).unwrap();
     }
 
+    #[track_caller]
+    fn quit(mut self) {
+        self.press("q");
+        assert_eq!(self.ended(), Some(0));
+    }
+
     /// The exit code; the terminal must be as it was.
     #[track_caller]
     fn ended(mut self) -> Option<i32> {
-        let began = Instant::now();
-        let status = loop {
-            match self.child.try_wait().unwrap() {
-                Some(status) => break status,
-                None => assert!(began.elapsed() < PATIENCE, "still running:\n{}", self.seen()),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let status = wait_until(|| self.child.try_wait().unwrap(), || "it is still running".into());
         assert_eq!(modes(&tcgetattr(self.side.as_fd()).unwrap()), self.before, "the terminal's modes");
-        while self.screen.lock().unwrap().screen().alternate_screen()
-            || self.screen.lock().unwrap().screen().hide_cursor()
-        {
-            assert!(began.elapsed() < PATIENCE, "the screen is not given back");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let is_given_back = || {
+            let screen = self.screen.lock().unwrap();
+            (!screen.screen().alternate_screen() && !screen.screen().hide_cursor()).then_some(())
+        };
+        wait_until(is_given_back, || "the screen is not given back".into());
         status.code()
     }
 }
@@ -195,12 +180,11 @@ fn from_the_stub_to_a_chapter_that_is_done() {
     assert_eq!((&ran["tasks"]["1"], &ran["tasks"]["2"], &ran["hints"]["1"]), (&green, &green, &serde_json::json!(2)));
     assert_eq!(ran["fingerprint"], fingerprint(&done));
     // It continues where it was left, and what was green isn't begun anew.
-    let mut again = Terminal::start(&sample, &[], 80, 24);
+    let again = Terminal::start(&sample, &[], 80, 24);
     again.until("2 · More");
     sample.save(&without(&["task 1"]));
     again.until("▸ 2 divide 0/1");
-    again.press("q");
-    assert_eq!(again.ended(), Some(0));
+    again.quit();
 }
 
 #[test]
@@ -234,11 +218,8 @@ fn it_can_be_suspended_and_resized() {
     terminal.until("Not written yet");
     terminal.press("\x1a");
     let pid = Pid::from_child(&terminal.child);
-    let began = Instant::now();
-    while state(pid.as_raw_nonzero().get()) != Some('T') {
-        assert!(began.elapsed() < PATIENCE, "it does not stop");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let is_stopped = || (state(pid.as_raw_nonzero().get()) == Some('T')).then_some(());
+    wait_until(is_stopped, || "it does not stop".into());
     assert_eq!(modes(&tcgetattr(terminal.side.as_fd()).unwrap()), terminal.before, "the shell has its terminal");
     kill_process(pid, Signal::CONT).unwrap();
     terminal.until("Not written yet");
@@ -255,7 +236,7 @@ fn it_can_be_suspended_and_resized() {
 #[test]
 fn a_newer_save_ends_an_older_build() {
     let sample = Sample::new();
-    let mut terminal = Terminal::start(&sample, &[], 80, 24);
+    let terminal = Terminal::start(&sample, &[], 80, 24);
     terminal.until("Not started.");
     sample.save(&format!("{}// SLOW\n", stub()));
     let build = sample.wait_for("building");
@@ -271,14 +252,13 @@ fn a_newer_save_ends_an_older_build() {
     terminal.until("Chapter 2 does not compile: exercises/ch02_more.rs:61");
     sample.save(&format!("{}// ABORTS\n", stub()));
     terminal.until("Not all checks came to an end. task_1_adds asks for 9 bytes more");
-    terminal.press("q");
-    assert_eq!(terminal.ended(), Some(0));
+    terminal.quit();
 }
 
 #[test]
 fn checks_that_hang_are_named_and_ended_and_hide_the_verdict_before() {
     let sample = Sample::new();
-    let mut terminal = Terminal::start(&sample, &["--time-limit", "7"], 90, 24);
+    let terminal = Terminal::start(&sample, &["--time-limit", "7"], 90, 24);
     terminal.until("Not started.");
     sample.save(&wrong());
     terminal.until("0 of 2 green");
@@ -290,8 +270,7 @@ fn checks_that_hang_are_named_and_ended_and_hide_the_verdict_before() {
     assert!(!seen.contains("of 2 green") && !seen.contains("yours: 0"), "{seen}");
     sample.save(&without(&["task 1"]));
     terminal.until("✓ 1 add ▸ 2 divide 0/1");
-    terminal.press("q");
-    assert_eq!(terminal.ended(), Some(0));
+    terminal.quit();
 }
 
 #[test]
@@ -309,8 +288,7 @@ fn what_it_has_started_ends_with_it() {
     terminal.until("Chapter 1 is done");
     is_gone(&story);
     assert!(is_alive(&counts));
-    terminal.press("q");
-    assert_eq!(terminal.ended(), Some(0));
+    terminal.quit();
     is_gone(&counts);
 }
 
@@ -344,8 +322,7 @@ fn a_reset_asks_and_keeps_a_copy() {
     terminal.press("x");
     terminal.until("exercises/ch01_sum.rs is back");
     terminal.until("Not started.");
-    terminal.press("q");
-    assert_eq!(terminal.ended(), Some(0));
+    terminal.quit();
 }
 
 #[test]
@@ -357,15 +334,14 @@ fn no_color_is_heeded() {
         if let Some(value) = value {
             command.env("NO_COLOR", value);
         }
-        let mut terminal = Terminal::of(command, 80, 24);
+        let terminal = Terminal::of(command, 80, 24);
         terminal.until("error: expected `;`");
         let screen = terminal.screen.lock().unwrap();
         let mut cells = (0..24).flat_map(|row| (0..80).map(move |column| (row, column)));
         let has_colours =
             cells.any(|(row, column)| screen.screen().cell(row, column).unwrap().fgcolor() != vt100::Color::Default);
         drop(screen);
-        terminal.press("q");
-        assert_eq!(terminal.ended(), Some(0));
+        terminal.quit();
         has_colours
     };
     assert!(has_colours(None) && has_colours(Some("")) && !has_colours(Some("1")));

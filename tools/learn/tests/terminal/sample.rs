@@ -11,8 +11,18 @@ use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_learn-tool");
 
-/// The longest that anything may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Asks until there is an answer, for as long as anything can take on a busy machine.
+#[track_caller]
+pub fn wait_until<T>(mut ask: impl FnMut() -> Option<T>, what_is_wrong: impl FnOnce() -> String) -> T {
+    let began = Instant::now();
+    loop {
+        match ask() {
+            Some(answer) => return answer,
+            None if began.elapsed() > Duration::from_secs(60) => panic!("{}", what_is_wrong()),
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
 
 pub const SOLUTION: &str = "//! Sums.\n\n/// Adds.\npub fn sum(numbers: &[u32]) -> u32 {\n    // ch01 task 1: add the numbers\n    \
                         numbers.iter().sum()\n}\n\npub fn mean(numbers: &[u32]) -> u32 {\n    // ch01 task 2: divide\n    7\n}\n";
@@ -81,12 +91,7 @@ impl Sample {
 
     #[track_caller]
     pub fn wait_for(&self, file: &str) -> String {
-        let began = Instant::now();
-        while !self.read(file).ends_with('\n') {
-            assert!(began.elapsed() < PATIENCE, "no {file}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.read(file)
+        wait_until(|| Some(self.read(file)).filter(|text| text.ends_with('\n')), || format!("no {file}"))
     }
 }
 
