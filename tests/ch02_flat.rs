@@ -60,7 +60,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_every_layer_is_exactly_as_long_as_the_text() {
+    fn task_1_every_layer_is_exactly_as_long_as_the_sequence() {
         let mut cache = FlatCache::new(LAYOUT);
         let mut tokens = 0;
         for n in [1, 1, 1, 5, 1, 1] {

@@ -64,7 +64,7 @@ mod checks {
         made(&format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
     }
 
-    /// A table over pages of so many slots that has grown by `tokens`, as chapter 5 does it.
+    /// A table over pages of `page_size` slots that has grown by `tokens`, as chapter 5 does it.
     #[track_caller]
     fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
         let mut table = made(&format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
@@ -216,8 +216,8 @@ mod checks {
         let at = "slots after rewind(3) on 9 tokens: in smaller tensors the rows would be copies";
         same!(cache.usage().slots, 9, "{at}");
         extend(&mut cache, 1);
-        same!(cache.usage().rows_copied, 6, "rows copied when the 6 tokens left are extended by 1");
-        same!(cache.usage().slots, 7, "slots when the 6 tokens left are extended by 1");
+        let found = (cache.usage().rows_copied, cache.usage().slots);
+        same!(found, (6, 7), "rows copied, and slots, when the 6 tokens left are extended by 1");
         same!(cache.rewind(7), Ok(()), "rewind(7) on 7 tokens");
         let at = "slots after rewind(7) on 7 tokens: the tensors stay where they are, also for no token";
         same!(cache.usage().slots, 7, "{at}");

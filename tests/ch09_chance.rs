@@ -427,7 +427,7 @@ mod checks {
         assert_accepts("p / q is 0.5, out of 70,000 ids", &other, &rows(OTHER), &[0.6, 0.5], &[LAST]);
     }
 
-    /// Random numbers in the middle of so many equal parts: no threshold of these probabilities lies within a part, so
+    /// Random numbers lie in the middle of this many equal parts: no threshold of these probabilities lies within a part, so
     /// that counting parts is exact.
     const PARTS: usize = 24;
 
@@ -670,14 +670,16 @@ mod checks {
         );
     }
 
-    /// The output of speculation where the target samples like this, too. `judged` is shown each draft and the target's
-    /// probabilities.
+    /// Is shown a draft, the target's probabilities and the new tokens.
+    type Judged<'j> = dyn FnMut(&Draft, &[Vec<f32>], &[u32]) + 'j;
+
+    /// The output of speculation where the target samples like this, too. `judged` sees each step.
     fn story(
         told: &str,
         models: (&mut dyn RewindableModel, &mut SamplingDraftModel<'_>),
         sampling: Sampling,
         (prompt, n, k): (&[u32], usize, usize),
-        judged: &mut dyn FnMut(&Draft, &[Vec<f32>], &[u32]),
+        judged: &mut Judged<'_>,
     ) -> Vec<u32> {
         let mut sampler = Sampler::new(sampling);
         let mut accept = |draft: &Draft, rows: &[Vec<f32>]| {

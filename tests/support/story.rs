@@ -12,7 +12,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use super::asking::asking;
 use super::rows;
 
-/// How the checks sample: not greedy, as so small a model then falls into loops. The seed fixes the story.
+/// How the checks sample: not greedy, because so small a model then falls into loops. The seed fixes the story.
 pub const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 };
 
 pub const PROMPT: &str = "Once upon a time";
@@ -35,21 +35,21 @@ impl Storyteller {
         self.tokenizer.encode(PROMPT).expect("the prompt is text")
     }
 
-    /// The next `n` tokens when `logits_after` answers for the whole text so far, sampled with the fixed seed.
+    /// The next `n` tokens when `logits_after` answers for the whole sequence so far, sampled with the fixed seed.
     pub fn continue_with(&self, n: usize, mut logits_after: impl FnMut(&[u32]) -> Vec<f32>) -> Vec<u32> {
         let prompt = self.prompt();
         let mut sampler = Sampler::new(SAMPLING);
-        let mut text = prompt.clone();
+        let mut tokens = prompt.clone();
         for _ in 0..n {
-            let token = sampler.pick(&logits_after(&text));
-            text.push(token);
+            let token = sampler.pick(&logits_after(&tokens));
+            tokens.push(token);
         }
-        text.split_off(prompt.len())
+        tokens.split_off(prompt.len())
     }
 
-    /// The story as recomputing writes it.
+    /// The story as recomputing generates it.
     pub fn recompute(&self, n: usize) -> Vec<u32> {
-        self.continue_with(n, |text| self.model.step(text, None).expect("a short text fits"))
+        self.continue_with(n, |tokens| self.model.step(tokens, None).expect("a short sequence fits"))
     }
 
     /// Generates a story of `n` tokens through a cache, and compares it with the recomputed one. Before each step,
