@@ -29,7 +29,7 @@ thread_local! {
 #[must_use = "the question is over when this is dropped"]
 pub struct Asking;
 
-/// Notes what is asked next: `extend(3) on 4 tokens`. Within another question, both are told, the newest first.
+/// Notes what is asked next: `extend(3) on 4 tokens`. Within another question, both are printed, the newest first.
 pub fn asking(question: impl Into<String>) -> Asking {
     listen();
     limits::alive();
@@ -47,7 +47,7 @@ pub fn granted<T, E: std::fmt::Debug>(question: impl Into<String>, call: impl Fn
     answer.unwrap_or_else(|error| panic!("{question}\n  expected: no refusal\n  yours:    {error:?}"))
 }
 
-/// From the first call on, a panic is told with its question; one within [`quietly`] is not told at all.
+/// From the first call on, a panic is printed with its question; one within [`quietly`] is not printed at all.
 fn listen() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -194,7 +194,7 @@ pub fn once<T>(what: &str, call: impl FnOnce() -> T) -> T {
 /// The checks that have failed so far, each with its words. What they print is held back until all have ended.
 static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Notes that the check of this thread fails: should another one end the program, this is told all the same.
+/// Notes that the check of this thread fails: if another one ends the program, this is printed all the same.
 pub fn failed(words: &str) {
     let check = thread::current().name().unwrap_or("a check").to_string();
     if let Ok(mut failed) = FAILED.lock() {

@@ -31,7 +31,7 @@ impl Oracle {
         self.append_or(cache, tokens, |n, len, error| format!("extend({n}) on {len} tokens failed: {error}"));
     }
 
-    /// The same, with room enough. A refusal is told with it: `it needs 2 pages, and 2 are free`.
+    /// The same, with room enough. A refusal is reported with it: `it needs 2 pages, and 2 are free`.
     pub fn append_with_room(&mut self, cache: &mut dyn KvCache, tokens: &[usize], room: &str) {
         self.append_or(cache, tokens, |n, len, error| {
             let yours = Err::<(), _>(error);

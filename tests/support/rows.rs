@@ -1,4 +1,4 @@
-//! Rows that say what they are: each number tells its token, its layer, keys or values, and its place.
+//! Rows that can be recognised: each number encodes its token, its layer, keys or values, and its place.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Models whose answers are written in advance: what speculation does can then be told pass by pass.
+//! Models whose answers are written in advance: what speculation does can then be followed pass by pass.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -15,7 +15,7 @@ use super::rows::{self, KINDS};
 #[derive(Default)]
 pub struct Transcript {
     lines: String,
-    /// Beside a line, by its number from 1: what is told if the transcript goes another way there.
+    /// Beside a line, by its number from 1: what is printed if the transcript differs there.
     notes: HashMap<usize, String>,
 }
 
@@ -30,7 +30,7 @@ impl Transcript {
         self.notes.insert(self.lines.lines().count(), note);
     }
 
-    /// Extends a cache and tells what it says of itself.
+    /// Extends a cache and notes what it says of itself.
     pub fn extend(&mut self, cache: &mut dyn KvCache, n: usize) {
         let asking = asking(format!("extend({n}) on {} tokens, in the transcript", cache.len()));
         let outcome = outcome(&cache.extend(n));
