@@ -13,7 +13,9 @@ use page_by_page::serving::schedule::{FinishReason, SequenceId, StepLimits};
 use page_by_page::serving::side_by_side::SideBySide;
 use page_by_page::serving::{Generated, Serving};
 
-use crate::serving::{ASKED, Ended, SEEDED, Setting, all_alone, alone, ends, sampling_of, serving, tiny_model};
+use crate::serving::{
+    ASKED, Ended, SEEDED, Setting, all_alone, alone, ends, sampling_of, serving, setting, tiny_model,
+};
 
 fn samplers(n: u64) -> Vec<Sampler> {
     (0..n).map(|sample| Sampler::new(Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
@@ -141,9 +143,7 @@ fn samples_share_all_full_pages_and_copy_the_rest_but_once() {
 #[test]
 fn samples_that_never_begin_leave_no_page() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 20, sequences: 1 };
-    let setting = Setting { page_size: 4, n_pages: 9, limits, keeps_prefixes: false };
-    let (mut serving, slab) = serving(&model, setting, &[]);
+    let (mut serving, slab) = serving(&model, setting(9, 20, 1), &[]);
     serving.submit_samples(ASKED[0].0.to_vec(), 5, samplers(3)).unwrap();
     serving.step().unwrap();
     assert_eq!(serving.cancel_all().unwrap().len(), 3);

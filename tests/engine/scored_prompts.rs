@@ -16,7 +16,7 @@ use page_by_page::serving::{Generated, Serving, ServingError};
 
 use crate::checkpoints::Folder;
 use crate::serving::{
-    ASKED, SEEDED, Setting, all_alone, ends, overflowing, sampling_of, serving, settings, tiny_model,
+    ASKED, SEEDED, all_alone, ends, overflowing, sampling_of, serving, setting, settings, tiny_model, with_prefixes,
 };
 
 /// How many of the likeliest tokens the tests ask for.
@@ -115,9 +115,7 @@ fn a_prompt_that_cannot_be_scored_ends_its_sequence_and_no_other() {
         let model = overflowing(&folder, column);
         let alone = all_alone(&model, &[], SEEDED);
         for tokens in [3, 20] {
-            let limits = StepLimits { tokens, sequences: 6 };
-            let setting = Setting { page_size: 4, n_pages: 100, limits, keeps_prefixes: true };
-            let (mut serving, slab) = serving(&model, setting, &[]);
+            let (mut serving, slab) = serving(&model, with_prefixes(setting(100, tokens, 6)), &[]);
             let scored = generate_scored(&mut serving, SEEDED, false);
             for (place, (generated, (tokens, end))) in scored.generated.iter().zip(&alone).enumerate() {
                 match scores_alone(&model, ASKED[place].0) {

@@ -12,6 +12,7 @@ use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::{FinishReason, ScheduleError, SequenceId, StepLimits};
 use page_by_page::serving::{Generated, Serving, ServingError, Totals};
+use safetensors::Dtype;
 
 use crate::checkpoints::Folder;
 
@@ -79,6 +80,15 @@ pub struct Setting {
     pub n_pages: usize,
     pub limits: StepLimits,
     pub keeps_prefixes: bool,
+}
+
+/// Pages of 4, and no prefix cache unless it is asked for.
+pub const fn setting(n_pages: usize, tokens: usize, sequences: usize) -> Setting {
+    Setting { page_size: 4, n_pages, limits: StepLimits { tokens, sequences }, keeps_prefixes: false }
+}
+
+pub const fn with_prefixes(setting: Setting) -> Setting {
+    Setting { keeps_prefixes: true, ..setting }
 }
 
 pub fn serving<'m>(model: &'m Model, setting: Setting, ends: &[u32]) -> (Serving<'m>, SharedSlab) {
@@ -204,10 +214,8 @@ fn check_counters(setting: Setting, generated: &[Generated], totals: Totals) {
 #[test]
 fn many_steps_of_one_token_are_as_many_as_there_are_tokens() {
     let model = tiny_model();
-    let setting =
-        Setting { page_size: 4, n_pages: 100, limits: StepLimits { tokens: 1, sequences: 1 }, keeps_prefixes: false };
     let alone = all_alone(&model, &[], SEEDED);
-    let (generated, totals) = generate(&model, setting, SEEDED, &[], &alone);
+    let (generated, totals) = generate(&model, setting(100, 1, 1), SEEDED, &[], &alone);
     let rows: usize = generated.iter().map(|generated| generated.sequence.tokens.len()).sum::<usize>() - 7 - 2;
     assert_eq!((totals.steps, totals.rows_projected), (rows as u64, rows as u64));
     assert_eq!(totals.peak_pages, LONGEST.div_ceil(4));
@@ -216,18 +224,15 @@ fn many_steps_of_one_token_are_as_many_as_there_are_tokens() {
 /// A model whose logit of token 5 overflows once the hidden state's number in this column is above 1 or so.
 pub fn overflowing(folder: &Folder, column: usize) -> Model {
     folder.change_tensor("lm_head.weight", |tensor| {
-        tensor.dtype = safetensors::Dtype::F32;
         let width = tensor.shape[1];
-        let mut numbers: Vec<f32> = match tensor.data.len() / (tensor.shape[0] * width) {
-            2 => {
-                let halves = tensor.data.as_chunks().0.iter();
-                halves.map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect()
-            }
-            _ => tensor.data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-        };
-        numbers[5 * width..6 * width].fill(0.0);
-        numbers[5 * width + column] = 1.5e38;
-        tensor.data = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        if tensor.dtype == Dtype::F16 {
+            let halves = tensor.data.as_chunks().0.iter().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32());
+            tensor.data = halves.flat_map(f32::to_le_bytes).collect();
+            tensor.dtype = Dtype::F32;
+        }
+        let row = &mut tensor.data[4 * 5 * width..4 * 6 * width];
+        row.fill(0);
+        row[4 * column..4 * (column + 1)].copy_from_slice(&1.5e38_f32.to_le_bytes());
     });
     Model::open(Path::new(folder.path())).unwrap()
 }
@@ -244,13 +249,11 @@ fn logits_that_are_not_finite_end_their_sequence_and_no_other() {
         kinds_seen += usize::from(failed > 0 && failed < alone.len() - 1);
         for n_pages in [LONGEST.div_ceil(4), 100] {
             for keeps_prefixes in [true, false] {
-                let limits = StepLimits { tokens: 20, sequences: 6 };
-                let setting = Setting { page_size: 4, n_pages, limits, keeps_prefixes };
-                generate(&model, setting, SEEDED, &[], &alone);
+                generate(&model, Setting { keeps_prefixes, ..setting(n_pages, 20, 6) }, SEEDED, &[], &alone);
             }
         }
     }
-    assert!(kinds_seen > 0, "in no model some texts fail and some do not");
+    assert!(kinds_seen > 0, "in no model some sequences fail and some do not");
 }
 
 #[test]
@@ -260,9 +263,7 @@ fn a_sequence_that_fails_at_once_leaves_no_page_to_others() {
         tensor.data = half::bf16::MAX.to_le_bytes().repeat(tensor.shape[0]);
     });
     let model = Model::open(Path::new(folder.path())).unwrap();
-    let limits = StepLimits { tokens: 100, sequences: 8 };
-    let setting = Setting { page_size: 4, n_pages: 50, limits, keeps_prefixes: true };
-    let (mut serving, slab) = serving(&model, setting, &[]);
+    let (mut serving, slab) = serving(&model, with_prefixes(setting(50, 100, 8)), &[]);
     for place in [0, 2] {
         serving.submit(ASKED[place].0.to_vec(), 5, Sampler::new(SEEDED)).unwrap();
     }
@@ -276,9 +277,7 @@ fn a_sequence_that_fails_at_once_leaves_no_page_to_others() {
 #[test]
 fn a_request_that_never_fits_is_refused_at_once_and_nothing_changes() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 8, sequences: 2 };
-    let setting = Setting { page_size: 4, n_pages: 3, limits, keeps_prefixes: true };
-    let (mut serving, _) = serving(&model, setting, &[]);
+    let (mut serving, _) = serving(&model, with_prefixes(setting(3, 8, 2)), &[]);
     let mut submit = |prompt: &[u32], most| serving.submit(prompt.to_vec(), most, Sampler::new(SEEDED));
     assert_eq!(submit(&[], 3), Err(ServingError::Model(StepError::NoTokens)));
     let unknown = StepError::UnknownToken { token: 97, vocab_size: 97 };
@@ -298,14 +297,12 @@ fn a_request_that_never_fits_is_refused_at_once_and_nothing_changes() {
 #[test]
 fn sequences_cancelled_in_the_middle_of_their_prompts_are_no_stall() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 1, sequences: 1 };
-    let setting = Setting { page_size: 4, n_pages: 20, limits, keeps_prefixes: false };
-    let (mut serving, _) = serving(&model, setting, &[]);
+    let (mut serving, _) = serving(&model, setting(20, 1, 1), &[]);
     for round in 0..20 {
         let id = serving.submit(ASKED[2].0.to_vec(), 5, Sampler::new(SEEDED)).unwrap();
         for step in 0..3 {
             let done = serving.step().unwrap_or_else(|error| panic!("round {round}, step {step}: {error}"));
-            assert_eq!(done.new_tokens, [], "3 of 17 tokens are read");
+            assert_eq!(done.new_tokens, [], "3 of 17 tokens are computed");
         }
         serving.cancel(id).unwrap();
     }
@@ -314,9 +311,7 @@ fn sequences_cancelled_in_the_middle_of_their_prompts_are_no_stall() {
 #[test]
 fn logits_are_handed_out_only_for_sequences_that_keep_them() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 7, sequences: 2 };
-    let setting = Setting { page_size: 4, n_pages: 20, limits, keeps_prefixes: true };
-    let (mut serving, _) = serving(&model, setting, &[]);
+    let (mut serving, _) = serving(&model, with_prefixes(setting(20, 7, 2)), &[]);
     let ids = [ASKED[0], ASKED[1]]
         .map(|(prompt, most)| serving.submit(prompt.to_vec(), most, Sampler::new(Sampling::GREEDY)).unwrap());
     serving.keep_logits(ids[1]);
@@ -336,9 +331,7 @@ fn logits_are_handed_out_only_for_sequences_that_keep_them() {
 #[test]
 fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     let model = tiny_model();
-    let limits = StepLimits { tokens: 64, sequences: 3 };
-    let setting = Setting { page_size: 4, n_pages: 30, limits, keeps_prefixes: false };
-    let (mut serving, slab) = serving(&model, setting, &[]);
+    let (mut serving, slab) = serving(&model, setting(30, 64, 3), &[]);
     let mut submit = |place: usize| {
         let (prompt, most) = ASKED[place];
         serving.submit(prompt.to_vec(), most, Sampler::new(SEEDED)).unwrap()
@@ -349,7 +342,7 @@ fn cancelled_sequences_keep_what_they_have_and_the_others_go_on() {
     }
     serving.cancel(ids[1]).unwrap();
     assert_eq!(serving.cancel(ids[1]), Err(ScheduleError::UnknownSequence(ids[1])));
-    assert_eq!(slab.borrow().pool().n_free(), 30 - 2 * 3, "texts of 9 rows keep 3 pages of 4 slots each");
+    assert_eq!(slab.borrow().pool().n_free(), 30 - 2 * 3, "sequences of 9 rows keep 3 pages of 4 slots each");
     let step = serving.step().unwrap();
     assert_eq!(step.generated[0].sequence.id, ids[1]);
     assert_eq!(step.generated[0].sequence.tokens, alone(&model, (ASKED[2].0, 5), &[], SEEDED).0);

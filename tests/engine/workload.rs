@@ -1,4 +1,5 @@
-//! Workloads: counters that anybody can count again, and what is refused.
+//! Workloads: counters that can be counted by hand, and what is refused. What the traces count is in
+//! `tests/cli/scripts/workload.snap`.
 
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
@@ -11,66 +12,11 @@ fn pages(n_pages: usize, page_size: usize, with_prefixes: bool) -> Pages {
     Pages::new(n_pages, page_size, prefixes).unwrap()
 }
 
-/// A whole trace in a pool of pages of 16.
-fn counters(trace: Trace, n_pages: usize, with_prefixes: bool) -> PageCounters {
-    let mut memory = pages(n_pages, 16, with_prefixes);
-    run(trace.requests(trace.n_requests()), trace.running(), &mut memory, || ()).unwrap()
-}
-
-/// As the tables print it.
-fn percent(share: f64) -> String {
-    format!("{:.1}", 100.0 * share)
-}
-
-/// Pages allocated, tokens found, of how many, utilisation, fragmentation, steps.
-fn in_short(counters: PageCounters) -> (u64, u64, u64, String, String, u64) {
-    let PageCounters { pages_allocated, cached_tokens, prompt_tokens, utilisation, fragmentation, steps, .. } =
-        counters;
-    (pages_allocated, cached_tokens, prompt_tokens, percent(utilisation), percent(fragmentation), steps)
-}
-
-#[test]
-fn shared_and_unique_count_what_was_published() {
-    let expected = (1643, 19_136, 27_382, "12.9".into(), "5.7".into(), 1049);
-    assert_eq!(in_short(counters(Trace::Shared, 512, true)), expected);
-    let expected = (2839, 0, 27_382, "23.7".into(), "5.7".into(), 1049);
-    assert_eq!(in_short(counters(Trace::Shared, 512, false)), expected);
-    for with_prefixes in [true, false] {
-        let expected = (2070, 0, 14_096, "16.1".into(), "8.5".into(), 1085);
-        assert_eq!(in_short(counters(Trace::Unique, 512, with_prefixes)), expected);
-    }
-}
-
-#[test]
-fn the_shared_beginning_is_found_down_to_the_smallest_pool() {
-    for n_pages in [13, 14, 20, 40, 100, 512, 5000] {
-        let counters = counters(Trace::Shared, n_pages, true);
-        assert_eq!((counters.requests, counters.pages_allocated), (300, 1643), "{n_pages} pages");
-        assert_eq!((counters.cached_tokens, percent(counters.hit_rate).as_str()), (19_136, "69.9"), "{n_pages} pages");
-    }
-}
-
-#[test]
-fn chats_find_less_in_a_smaller_pool() {
-    for (n_pages, hit_rate, evicted) in [(500, "84.4", 0), (300, "60.7", 506), (100, "29.8", 1238)] {
-        let counters = counters(Trace::Chats, n_pages, true);
-        let found = (counters.requests, percent(counters.hit_rate), counters.pages_evicted);
-        assert_eq!(found, (120, hit_rate.into(), evicted), "{n_pages} pages");
-        assert_eq!(counters.prompt_tokens, 27_473);
-    }
-}
-
-#[test]
-fn documents_are_found_while_their_tails_go_first() {
-    let counters = counters(Trace::Documents, 130, true);
-    assert_eq!((counters.requests, counters.prompt_tokens, counters.cached_tokens), (80, 41_760, 32_832));
-    assert_eq!((percent(counters.hit_rate).as_str(), counters.pages_evicted), ("78.6", 539));
-}
-
 #[test]
 fn a_page_is_evicted_is_kept_or_was_never_full() {
     for (trace, n_pages) in [(Trace::Shared, 60), (Trace::Unique, 200), (Trace::Chats, 150), (Trace::Documents, 140)] {
-        let counters = counters(trace, n_pages, true);
+        let requests = trace.requests(trace.n_requests());
+        let counters = run(requests, trace.running(), &mut pages(n_pages, 16, true), || ()).unwrap();
         let part_filled = |request: &Request| !request.tokens.len().is_multiple_of(16);
         let tails = trace.requests(trace.n_requests()).filter(part_filled).count() as u64;
         let kept = counters.pages_allocated - counters.pages_evicted - tails;

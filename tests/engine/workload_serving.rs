@@ -7,9 +7,7 @@ use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::ServingError;
 use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 use page_by_page::workload::Request;
-use page_by_page::workload::serving::{
-    Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
-};
+use page_by_page::workload::serving::{Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve};
 
 const COST: Cost = Cost { step: 10_000, token: 200 };
 
@@ -138,18 +136,4 @@ fn the_trace_of_tiny_llm_counts_what_was_published() {
         slots.retain(|[_, _, new]| *new > 0);
     }
     assert_eq!((steps, decoded, most_active, most_pages, waste), (380, 1185, 5, 31, (440, 3712)));
-}
-
-#[test]
-fn the_scheduler_serves_the_trace_of_tiny_llm_in_fewer_steps() {
-    let slab = PageSlab::new(LAYOUT, 128, 32).unwrap();
-    let prefixes = Box::new(PrefixCache::new(128).unwrap());
-    let limits = StepLimits { tokens: 128, sequences: 4 };
-    let served = serve(&tiny_llm(), &slab, prefixes, limits, COST, || ()).unwrap();
-    let counters = served.totals;
-    assert_eq!((counters.new_tokens, counters.prompt_tokens), (1201, 9476));
-    assert_eq!(counters.rows_projected - counters.recomputed, 9476 + 1201 - 16);
-    // There a chunk of a prompt is a pass of its own, beside 380 that decode.
-    let chunks: usize = TINY_LLM.iter().map(|(prompt, _)| prompt.div_ceil(128)).sum();
-    assert_eq!((counters.steps, 380 + chunks), (406, 463));
 }

@@ -23,11 +23,11 @@ pub fn texts(answer: &Value) -> Vec<&str> {
 }
 
 /// Characters, token ids, and why a sequence ended.
-pub type Output = (String, Vec<u64>, Option<String>);
+pub type Streamed = (String, Vec<u64>, Option<String>);
 
 /// What the events of a stream say together: for each output its characters, ids, and why it ended.
-pub fn together(events: &[Value]) -> BTreeMap<u64, Output> {
-    let mut texts: BTreeMap<u64, Output> = BTreeMap::new();
+pub fn together(events: &[Value]) -> BTreeMap<u64, Streamed> {
+    let mut texts: BTreeMap<u64, Streamed> = BTreeMap::new();
     for choice in events.iter().flat_map(|event| event["choices"].as_array().expect("choices")) {
         let (text, ids, reason) = texts.entry(choice["index"].as_u64().unwrap()).or_default();
         assert_eq!(*reason, None, "nothing comes after the end");

@@ -120,7 +120,7 @@ fn belongs_together(view: &Value, n_pages: usize) {
 #[test]
 fn whoever_watches_sees_the_pages_as_they_are() {
     let server = Server::start(Options { n_pages: 40, ..Options::default() });
-    let told = storyteller().tell_text(PROMPTS[0], 200, GREEDY);
+    let output = storyteller().complete(PROMPTS[0], 200, GREEDY);
     let mut views = Views::of(&server, 40);
     let first = views.next();
     assert_eq!((sums(&first), list(&first, "sequences").len()), ([40, 0, 0], 0));
@@ -132,25 +132,25 @@ fn whoever_watches_sees_the_pages_as_they_are() {
         let last = views.wait_for(|view| {
             for text in list(view, "sequences") {
                 let shown = text["text"].as_str().unwrap();
-                assert!(told.text.starts_with(shown), "{shown:?} is not how the text begins");
+                assert!(output.text.starts_with(shown), "{shown:?} is not how the text begins");
                 assert_eq!(text["prompt"], PROMPTS[0]);
             }
             !list(view, "ended").is_empty()
         });
         let ended = &list(&last, "ended")[0];
-        assert_eq!((&ended["text"], &ended["reason"]), (&json!(told.text), &json!(told.reason)));
-        assert_eq!((&ended["prompt"], &ended["new_tokens"]), (&json!(PROMPTS[0]), &json!(told.tokens.len())));
+        assert_eq!((&ended["text"], &ended["reason"]), (&json!(output.text), &json!(output.reason)));
+        assert_eq!((&ended["prompt"], &ended["new_tokens"]), (&json!(PROMPTS[0]), &json!(output.tokens.len())));
         assert_eq!(list(&last, "sequences").len(), 0);
         answer.join().unwrap()
     });
-    assert_eq!(texts(&answer), [told.text.as_str()]);
+    assert_eq!(texts(&answer), [output.text.as_str()]);
 
     // Who comes now sees what the numbers say, and no text that ended before.
     let late = Views::of(&server, 40).next();
     let pages = |state: &str| server.metric("page_by_page:pages", &format!("state=\"{state}\"")) as usize;
     assert_eq!(sums(&late), [pages("free"), pages("cached"), pages("used")]);
     assert!(sums(&late)[1] > 10, "the prefix cache keeps the full pages");
-    assert_eq!(late["counts"]["new_tokens"], told.tokens.len());
+    assert_eq!(late["counts"]["new_tokens"], output.tokens.len());
     assert_eq!(number(&late["counts"]["prompt_tokens"]) as f64, server.metric("vllm:prefix_cache_queries_total", ""));
     server.end().unwrap();
 }
@@ -261,7 +261,7 @@ fn who_may_watch_may_end_a_text() {
     let view = views.wait_for(|view| list(view, "sequences").len() == 2);
     let left: Vec<usize> = list(&view, "sequences").iter().map(|text| number(&text["id"])).collect();
     assert_eq!(left, [ids[0], ids[2]]);
-    let ended = list(&view, "ended").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is told");
+    let ended = list(&view, "ended").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is shown");
     assert_eq!(ended["reason"], "abort");
     // Whoever waits for it gets what there is, and the others go on.
     let mut next_end = || loop {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, ids, storyteller, texts, together};
 use crate::checkpoints::Folder;
 use crate::program::ok;
-use crate::serving::{Alone, Options, Server, Text};
+use crate::serving::{Alone, Options, Output, Server};
 
 #[test]
 fn the_model_says_what_it_is() {
@@ -55,8 +55,8 @@ fn a_greedy_text_is_the_one_that_generate_tells() {
 #[test]
 fn a_prompt_in_any_form_and_several_at_once() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    let told: Vec<Text> = PROMPTS.iter().map(|prompt| alone.tell_text(prompt, 20, GREEDY)).collect();
-    let expected: Vec<&str> = told.iter().map(|text| text.text.as_str()).collect();
+    let outputs: Vec<Output> = PROMPTS.iter().map(|prompt| alone.complete(prompt, 20, GREEDY)).collect();
+    let expected: Vec<&str> = outputs.iter().map(|output| output.text.as_str()).collect();
     let tokens: Vec<Vec<u32>> = PROMPTS.iter().map(|prompt| alone.tokenizer.encode(prompt).unwrap()).collect();
     let ask = |prompt: Value| server.complete(&json!({ "prompt": prompt, "temperature": 0, "max_tokens": 20 }));
     assert_eq!(texts(&ask(json!(PROMPTS))), expected);
@@ -88,7 +88,7 @@ fn samples_have_the_seeds_of_generate_alone_and_in_company() {
                         "prompt": prompt, "max_tokens": 25, "seed": seed, "temperature": 1.2, "top_k": 50, "top_p": 0.9, "n": 2,
                     });
                     let next = Sampling { seed: seed + 1, ..sampling };
-                    let expected = [sampling, next].map(|sampling| alone.tell_text(prompt, 25, sampling).text);
+                    let expected = [sampling, next].map(|sampling| alone.complete(prompt, 25, sampling).text);
                     assert_eq!(texts(&server.complete(&body)), expected, "{prompt}, seed {seed}");
                 }
             });
@@ -126,12 +126,12 @@ fn a_stream_says_what_the_whole_answer_says() {
             let (mut events, is_done) = server.post("/v1/completions", &body).events();
             assert!(is_done, "{body}");
             let usage = if include_usage { events.pop() } else { None };
-            let told = together(&events);
-            for (choice, (text, ids, reason)) in whole["choices"].as_array().unwrap().iter().zip(told.values()) {
+            let outputs = together(&events);
+            for (choice, (text, ids, reason)) in whole["choices"].as_array().unwrap().iter().zip(outputs.values()) {
                 assert_eq!(choice["text"], **text, "{body}");
                 assert_eq!((&choice["token_ids"], &choice["finish_reason"]), (&json!(ids), &json!(reason)), "{body}");
             }
-            assert_eq!(told.len(), whole["choices"].as_array().unwrap().len(), "{body}");
+            assert_eq!(outputs.len(), whole["choices"].as_array().unwrap().len(), "{body}");
             let logprobs = |key: &str| -> Vec<Value> {
                 let parts = events.iter().filter_map(|event| event["choices"][0]["logprobs"][key].as_array());
                 parts.flatten().cloned().collect()
@@ -160,17 +160,17 @@ fn characters_of_several_tokens_come_whole() {
     let mut broken = 0;
     for seed in 0..12 {
         let sampling = Sampling { temperature: 1000.0, top_k: 0, top_p: 1.0, seed };
-        let told = alone.tell_text("The dragon 🐉", 60, sampling);
+        let output = alone.complete("The dragon 🐉", 60, sampling);
         // Tokens at random: some are bytes that never become a character.
-        broken += told.text.matches('\u{FFFD}').count();
+        broken += output.text.matches('\u{FFFD}').count();
         let body = json!({
             "prompt": "The dragon 🐉", "max_tokens": 60, "seed": seed, "temperature": 1000, "top_p": 1, "stream": true,
             "return_token_ids": true,
         });
         let (events, _) = server.post("/v1/completions", &body).events();
         let (text, ids, reason) = &together(&events)[&0];
-        assert_eq!((text, reason.as_deref()), (&told.text, Some(told.reason)), "seed {seed}");
-        assert_eq!(json!(ids), json!(told.tokens), "seed {seed}");
+        assert_eq!((text, reason.as_deref()), (&output.text, Some(output.reason)), "seed {seed}");
+        assert_eq!(json!(ids), json!(output.tokens), "seed {seed}");
     }
     assert!(broken > 0, "at least one text should have had a broken character, or this test shows nothing");
     // And whole ones, which the prompt has: echoed they are as they were.
@@ -181,11 +181,11 @@ fn characters_of_several_tokens_come_whole() {
 #[test]
 fn a_stop_ends_a_text_before_it_is_shown() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    let told = alone.tell_text(PROMPTS[0], 60, GREEDY);
-    let chars: Vec<char> = told.text.chars().collect();
+    let output = alone.complete(PROMPTS[0], 60, GREEDY);
+    let chars: Vec<char> = output.text.chars().collect();
     for (from, len) in [(5, 1), (10, 4), (21, 9), (33, 2), (40, 15), (60, 3), (0, 2)] {
         let stop: String = chars[from..from + len].iter().collect();
-        let expected = &told.text[..told.text.find(&stop).unwrap()];
+        let expected = &output.text[..output.text.find(&stop).unwrap()];
         for stops in [json!(stop), json!(["never said 1", stop]), json!([stop, "never said 2"])] {
             let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 60, "stop": stops });
             let answer = server.complete(&body);
@@ -196,7 +196,10 @@ fn a_stop_ends_a_text_before_it_is_shown() {
     }
     let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 60, "stop": ["never said"] });
     let answer = server.complete(&body);
-    assert_eq!((texts(&answer)[0], &answer["choices"][0]["finish_reason"]), (told.text.as_str(), &json!(told.reason)));
+    assert_eq!(
+        (texts(&answer)[0], &answer["choices"][0]["finish_reason"]),
+        (output.text.as_str(), &json!(output.reason))
+    );
     // What is echoed ends nothing.
     let body = json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 9, "stop": "upon", "echo": true });
     assert!(texts(&server.complete(&body))[0].starts_with(PROMPTS[0]));
@@ -206,19 +209,19 @@ fn a_stop_ends_a_text_before_it_is_shown() {
 fn the_token_that_ends_a_text_is_not_counted() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
-    let told = (0..100).map(|seed| (seed, alone.tell_text(PROMPTS[0], 400, sampling(seed))));
-    let (seed, told) = told.into_iter().find(|(_, told)| told.reason == "stop").expect("one ends by itself");
+    let outputs = (0..100).map(|seed| (seed, alone.complete(PROMPTS[0], 400, sampling(seed))));
+    let (seed, output) = outputs.into_iter().find(|(_, output)| output.reason == "stop").expect("one ends by itself");
     let body = json!({
         "prompt": PROMPTS[0], "max_tokens": 400, "seed": seed, "temperature": 1, "top_p": 0.9, "top_k": 0, "logprobs": 0,
         "return_token_ids": true,
     });
     let answer = server.complete(&body);
     let choice = &answer["choices"][0];
-    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(told.text), &json!("stop")));
-    assert_eq!(answer["usage"]["completion_tokens"], told.tokens.len(), "each token of the text, and no other");
-    assert_eq!(ids(&choice["token_ids"]), told.tokens);
-    assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), told.tokens.len());
-    assert_eq!(server.metric("vllm:generation_tokens_total", ""), told.tokens.len() as f64);
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(output.text), &json!("stop")));
+    assert_eq!(answer["usage"]["completion_tokens"], output.tokens.len(), "each token of the text, and no other");
+    assert_eq!(ids(&choice["token_ids"]), output.tokens);
+    assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), output.tokens.len());
+    assert_eq!(server.metric("vllm:generation_tokens_total", ""), output.tokens.len() as f64);
 }
 
 #[test]
@@ -231,7 +234,7 @@ fn a_chat_is_told_in_the_words_of_the_models_template() {
     let alone = Alone::open(folder.path().as_ref());
     let server = Server::start(Options { folder: folder.path().into(), ..Options::default() });
     let messages = json!([{ "role": "user", "content": " Tell me a story. " }]);
-    let expected = alone.tell_text("user: Tell me a story.\nteller:", 30, GREEDY);
+    let expected = alone.complete("user: Tell me a story.\nteller:", 30, GREEDY);
     let mut body = json!({ "messages": messages, "temperature": 0, "max_completion_tokens": 30, "logprobs": true });
     let answer = server.post("/v1/chat/completions", &body).json();
     assert_eq!(texts(&answer), [expected.text.as_str()]);
@@ -252,7 +255,7 @@ fn a_chat_is_told_in_the_words_of_the_models_template() {
 
     let named =
         json!({ "messages": messages, "temperature": 0, "max_tokens": 8, "chat_template_kwargs": { "name": "king" } });
-    let expected = alone.tell_text("user: Tell me a story.\nking:", 8, GREEDY);
+    let expected = alone.complete("user: Tell me a story.\nking:", 8, GREEDY);
     assert_eq!(texts(&server.post("/v1/chat/completions", &named).json()), [expected.text.as_str()]);
     // All that fits, if nobody says how much.
     let open = json!({ "messages": messages, "temperature": 0, "stop": "." });

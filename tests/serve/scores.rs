@@ -14,8 +14,8 @@ struct Rows(Vec<Vec<f64>>);
 impl Rows {
     fn of(text: &[u32]) -> Self {
         let list = text.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        let told = ok(&["logits", "--all", "--tokens", &list]).json();
-        let rows = told["logits"].as_array().unwrap().iter().map(|row| {
+        let printed = ok(&["logits", "--all", "--tokens", &list]).json();
+        let rows = printed["logits"].as_array().unwrap().iter().map(|row| {
             let row: Vec<f64> = row.as_array().unwrap().iter().map(|logit| logit.as_f64().unwrap()).collect();
             let max = row.iter().copied().fold(f64::MIN, f64::max);
             let sum = row.iter().map(|logit| (logit - max).exp()).sum::<f64>().ln();
@@ -79,9 +79,9 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
         "The",
     ];
     let tokens = prompts.map(|prompt| alone.tokenizer.encode(prompt).unwrap());
-    let told = prompts.map(|prompt| alone.tell_text(prompt, 6, GREEDY));
+    let outputs = prompts.map(|prompt| alone.complete(prompt, 6, GREEDY));
     let whole: Vec<Vec<u32>> =
-        tokens.iter().zip(&told).map(|(prompt, told)| [&prompt[..], &told.tokens].concat()).collect();
+        tokens.iter().zip(&outputs).map(|(prompt, output)| [&prompt[..], &output.tokens].concat()).collect();
     let rows: Vec<Rows> = whole.iter().map(|text| Rows::of(text)).collect();
     for limits in [StepLimits { tokens: 64, sequences: 8 }, StepLimits { tokens: 5, sequences: 3 }] {
         let server = Server::start(Options { limits, ..Options::default() });
@@ -91,7 +91,7 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
                 "prompt": prompt, "temperature": 0, "max_tokens": max_tokens, "echo": true, "logprobs": top, "n": 2,
             });
             let answer = server.complete(&body);
-            let new = &told[place].tokens[..max_tokens];
+            let new = &outputs[place].tokens[..max_tokens];
             assert_eq!(answer["usage"]["completion_tokens"], 2 * max_tokens, "{body}");
             assert_eq!(answer["usage"]["prompt_tokens"], tokens[place].len());
             assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "{body}: all was computed");
@@ -135,11 +135,11 @@ fn the_longest_prompt_can_be_scored() {
 fn what_ends_a_scored_text_has_its_score() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
-    let mut told = (0..100).map(|seed| alone.tell_text(PROMPTS[0], 400, sampling(seed)));
-    let told = told.find(|told| told.reason == "stop").expect("one ends by itself");
-    let prompt = [&alone.tokenizer.encode(PROMPTS[0]).unwrap()[..], &told.tokens].concat();
+    let mut outputs = (0..100).map(|seed| alone.complete(PROMPTS[0], 400, sampling(seed)));
+    let output = outputs.find(|output| output.reason == "stop").expect("one ends by itself");
+    let prompt = [&alone.tokenizer.encode(PROMPTS[0]).unwrap()[..], &output.tokens].concat();
     let seed =
-        (0..200).find(|seed| alone.tell(&prompt, 1, sampling(*seed)).tokens.is_empty()).expect("it ends at once");
+        (0..200).find(|seed| alone.generate(&prompt, 1, sampling(*seed)).tokens.is_empty()).expect("it ends at once");
     let end = alone.model.config().eos_token_ids[0];
     let text = [&prompt[..], &[end]].concat();
     let body = json!({

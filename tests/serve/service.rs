@@ -264,7 +264,7 @@ fn the_command_serves_until_it_is_asked_to_end() {
         let (mut child, address) = serve(&["--pages", "100", "--kv-dtype", "f32", "--name", "teller"]);
         let body = json!({ "prompt": PROMPTS[2], "temperature": 0, "max_tokens": 20, "model": "teller" }).to_string();
         let answer = ask(address, "POST", "/v1/completions", &[], body.as_bytes()).json();
-        assert_eq!(texts(&answer), [alone.tell_text(PROMPTS[2], 20, GREEDY).text]);
+        assert_eq!(texts(&answer), [alone.complete(PROMPTS[2], 20, GREEDY).text]);
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
         let mut says = String::new();
@@ -283,7 +283,7 @@ fn a_server_that_starts_again_finds_the_prompts_of_the_one_before() {
         "Once upon a time there lived an old woman at the edge of a great forest, and she had a cat.",
         "Once upon a time there lived an old woman at the edge of a great forest, and she had a key.",
     ];
-    let told = prompts.map(|prompt| alone.tell_text(prompt, 20, GREEDY).text);
+    let outputs = prompts.map(|prompt| alone.complete(prompt, 20, GREEDY).text);
     let full_pages = |prompt: &str| (alone.tokenizer.encode(prompt).unwrap().len() - 1) / 4;
     let in_pages = 4 * prompts.map(full_pages).iter().sum::<usize>();
     let body = json!({ "prompt": prompts, "temperature": 0, "max_tokens": 20 }).to_string();
@@ -294,7 +294,7 @@ fn a_server_that_starts_again_finds_the_prompts_of_the_one_before() {
         let metrics = ask(address, "GET", "/metrics", &[], b"").body;
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(texts(&answer), told);
+        assert_eq!(texts(&answer), outputs);
         cached.push(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() as usize);
         assert_eq!(crate::serving::metric(&metrics, "page_by_page:page_file_failed", ""), 0.0);
         let read = crate::serving::metric(&metrics, "page_by_page:page_file_pages_total", "what=\"read\"");

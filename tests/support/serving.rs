@@ -1,4 +1,4 @@
-//! A server in this process, on a port of its own, and what its texts are when they are told alone.
+//! A server in this process, on a port of its own, and what its sequences are when they are generated alone.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -153,14 +153,14 @@ pub fn metric(page: &str, name: &str, labels: &str) -> f64 {
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// A model, its tokenizer, and the texts that they tell alone.
+/// A model, its tokenizer, and what they generate alone.
 pub struct Alone {
     pub model: Model,
     pub tokenizer: Tokenizer,
 }
 
-/// A text that was told alone.
-pub struct Text {
+/// What was generated alone.
+pub struct Output {
     pub tokens: Vec<u32>,
     pub text: String,
     /// As the protocol has it.
@@ -172,8 +172,8 @@ impl Alone {
         Alone { model: Model::open(folder).unwrap(), tokenizer: Tokenizer::open(folder).unwrap() }
     }
 
-    /// The text that `generate` tells with the contiguous cache.
-    pub fn tell(&self, prompt: &[u32], max_new_tokens: usize, sampling: Sampling) -> Text {
+    /// What `generate` prints with the contiguous cache.
+    pub fn generate(&self, prompt: &[u32], max_new_tokens: usize, sampling: Sampling) -> Output {
         let mut cache = ContiguousCache::new(self.model.kv_layout(), prompt.len() + max_new_tokens);
         let mut cached = Cached::new(&self.model, &mut cache);
         let mut sampler = Sampler::new(sampling);
@@ -184,11 +184,11 @@ impl Alone {
         tokens.iter().for_each(|token| drop(stream.push(*token).unwrap()));
         stream.finish().unwrap();
         let reason = if tokens.len() == max_new_tokens { "length" } else { "stop" };
-        Text { text: stream.text().into(), tokens, reason }
+        Output { text: stream.text().into(), tokens, reason }
     }
 
-    /// The same for a text.
-    pub fn tell_text(&self, prompt: &str, max_new_tokens: usize, sampling: Sampling) -> Text {
-        self.tell(&self.tokenizer.encode(prompt).unwrap(), max_new_tokens, sampling)
+    /// The same for a prompt in characters.
+    pub fn complete(&self, prompt: &str, max_new_tokens: usize, sampling: Sampling) -> Output {
+        self.generate(&self.tokenizer.encode(prompt).unwrap(), max_new_tokens, sampling)
     }
 }
