@@ -38,7 +38,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Refusal`]: 401 for a key that is missing or wrong, 403 for a host that is not the local computer.
-    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         match self {
             Access::Key(key) => {
                 let given = headers.get(AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
@@ -57,7 +57,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Refusal`]: 403.
-    pub fn check_name(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(crate) fn check_name(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         match self {
             Access::Key(_) => Ok(()),
             Access::Loopback => {
@@ -78,7 +78,7 @@ impl Access {
 ///
 /// # Errors
 /// [`Refusal`]: 403.
-pub fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
     // Browsers set this header, and no page can change it.
     let site = headers.get("sec-fetch-site").map_or(&b"none"[..], |site| site.as_bytes());
     if matches!(site, b"none" | b"same-origin") {
@@ -112,7 +112,7 @@ fn is_local(host: &str) -> bool {
 ///
 /// # Errors
 /// [`Refusal`]: 415, 413, 408; 400 if it is incomplete.
-pub async fn body(request: Request<Body>, at_most: usize, within: Duration) -> Result<Vec<u8>, Refusal> {
+pub(crate) async fn body(request: Request<Body>, at_most: usize, within: Duration) -> Result<Vec<u8>, Refusal> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
         let message = "the body is not declared as JSON; send Content-Type: application/json";

@@ -191,14 +191,9 @@ pub fn serve(
     drop(commands);
     stop.ask();
     let clients_ended = clients.join();
-    match ended {
-        Err(panic) => Err(ServerError::Panic(panic_text(&*panic))),
-        Ok(Err(error)) => Err(error.into()),
-        Ok(Ok(())) => match clients_ended {
-            Ok(result) => Ok(result?),
-            Err(panic) => Err(ServerError::Panic(panic_text(&*panic))),
-        },
-    }
+    let panicked = |panic: Box<dyn Any + Send>| ServerError::Panic(panic_text(&*panic));
+    ended.map_err(panicked)??;
+    Ok(clients_ended.map_err(panicked)??)
 }
 
 /// Answers clients until the server is stopped, and during its grace period.

@@ -114,9 +114,12 @@ impl Chat {
     }
 }
 
+/// Whether a value of a field asks for nothing.
+type IsHarmless = fn(&Value) -> bool;
+
 /// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that change
 /// nothing.
-const UNSUPPORTED: [(&str, fn(&Value) -> bool); 17] = [
+const UNSUPPORTED: [(&str, IsHarmless); 17] = [
     ("presence_penalty", is_zero),
     ("frequency_penalty", is_zero),
     ("min_p", is_zero),
@@ -426,6 +429,10 @@ mod tests {
             is_refused(completion, &fields, says);
             is_refused(chat, &fields, says);
         }
+    }
+
+    #[test]
+    fn what_makes_no_sense_for_one_kind_of_request_is_refused_by_name() {
         for (fields, says) in [
             (json!({ "prompt": null }), "the prompt is missing or empty"),
             (json!({ "prompt": "" }), "the prompt is missing or empty"),

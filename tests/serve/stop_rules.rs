@@ -5,6 +5,7 @@ use page_by_page::chapters::ch01_recompute::generate;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::{Cached, Limits};
+use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
 use crate::checkpoints::Folder;
@@ -125,6 +126,24 @@ fn before_min_tokens_nothing_ends_a_sequence() {
     let error = refused.json()["error"].clone();
     let message = "min_tokens is 17, and at most 16 tokens are generated; lower it or raise max_tokens";
     assert_eq!((refused.status, &error["param"], &error["message"]), (400, &json!("min_tokens"), &json!(message)));
+}
+
+#[test]
+fn a_preempted_sequence_keeps_its_rules() {
+    let limits = StepLimits { tokens: 32, sequences: 3 };
+    let (server, alone) = (Server::start(Options { n_pages: 24, limits, ..Options::default() }), storyteller());
+    let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
+    let the = alone.tokenizer.encode_as_it_is(" the").unwrap()[0];
+    let more = json!({ "n": 6, "stop_token_ids": [the], "min_tokens": 90, "ignore_eos": true });
+    let answer = ask(&server, sampling(4), 120, &more);
+    for (choice, seed) in answer["choices"].as_array().unwrap().iter().zip(4..) {
+        let expected = tokens_alone(&alone, sampling(seed), 120, &[the], (90, &[EOS, the]));
+        assert_eq!(choice["token_ids"], json!(expected), "seed {seed}");
+    }
+    assert!(
+        server.metric("vllm:num_preemptions_total", "") > 0.0,
+        "three of 90 tokens and more do not fit in 24 pages"
+    );
 }
 
 #[test]
