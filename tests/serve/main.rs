@@ -18,12 +18,13 @@ mod serving;
 
 mod answers;
 mod live_pages;
-mod load;
 mod protocol;
 mod refusals;
 mod scores;
 mod service;
 mod stop_rules;
+// The last by name, and so the last to run: it watches the memory of this process.
+mod under_load;
 
 /// These tests run on the reference: they stand on no chapter of a reader's.
 mod whose_code {
