@@ -35,7 +35,8 @@ mod server_pages;
 use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::{self, Source};
 
-use crate::svg::Svg;
+use crate::layout::Grid;
+use crate::svg::{Cell, Svg};
 use crate::words::{escaped, listed};
 
 /// What was seen of the code, drawn and in words. In the picture, a `<g data-step="0">` belongs to the first step, as does the
@@ -57,6 +58,21 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// Draws the next step, with what is said of it; HTML.
+    pub fn step(&mut self, says: String, draw: impl FnOnce(&mut Svg)) {
+        self.svg.step(draw);
+        self.steps.push(says);
+    }
+
+    /// A step with a title, a note and a row of cells.
+    pub fn line(&mut self, says: String, [title, note]: [&str; 2], grid: Grid, cells: impl IntoIterator<Item = Cell>) {
+        self.step(says, |svg| {
+            svg.heading(title, note);
+            svg.row(grid, cells);
+        });
+        self.svg.y += 4.0;
+    }
+
     /// The picture as a file of its own, if there is one.
     pub fn file(&self) -> Option<String> {
         self.alone.as_ref().map(|svg| svg.file(&escaped(&self.label)))

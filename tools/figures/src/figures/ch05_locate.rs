@@ -1,125 +1,75 @@
 //! Chapter 5: pages are taken at boundaries only; then a token is found.
 
 use anyhow::Result;
-use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
 use super::Figure;
 use super::ch05_table::{PAGE_SIZE, pool_that_gives};
 use crate::layout::Grid;
-use crate::svg::{Anchor, Kind, Svg, cell};
-use crate::words::{count, page_numbers, pages, with_before};
+use crate::svg::{Anchor, Cell, Kind, cell};
+use crate::words::{count, page_numbers, pages};
 
 const PAGES: [u32; 4] = [12, 5, 3, 9];
 const GROWS: [usize; 5] = [3, 1, 1, 5, 3];
 const POSITION: usize = 6;
 
-/// One `grow`, or the `locate`.
-struct Frame {
-    operation: String,
-    /// Pages that the step needs, as the table said before.
-    pages_needed: usize,
-    /// The table.
-    pages: Vec<u32>,
-    /// Tokens held.
-    tokens: usize,
-    /// Pages that the pool has left.
-    free: usize,
-    located: Option<Located>,
-}
+pub fn figure() -> Result<Figure> {
+    let n_slots = PAGES.len() * PAGE_SIZE;
+    let grid = Grid::across(0.0, n_slots, PAGE_SIZE);
+    let mut figure = Figure::default();
+    figure.svg.group_names(grid, PAGES.iter().map(|page| format!("page {page}")));
+    for i in 0..n_slots {
+        figure.svg.text(grid.middle(i), figure.svg.y + 9.0, Anchor::Middle, &(i % PAGE_SIZE).to_string());
+    }
+    figure.svg.y += 20.0;
 
-struct Located {
-    page: u32,
-    slot: usize,
-}
-
-fn record() -> Result<Vec<Frame>> {
     let mut pool = pool_that_gives(&PAGES)?;
     let mut table = PageTable::new(PAGE_SIZE)?;
-    let frame = |operation, pages_needed, table: &PageTable, pool: &PagePool, located| Frame {
-        operation,
-        pages_needed,
-        pages: page_numbers(table.pages()),
-        tokens: table.len(),
-        free: pool.n_free(),
-        located,
-    };
-    let mut frames = Vec::new();
     for n in GROWS {
-        let pages_needed = table.pages_needed(n);
+        let (held, before, needed) = (table.len(), table.pages().len(), table.pages_needed(n));
         table.grow(n, &mut pool)?;
-        frames.push(frame(format!("grow({n})"), pages_needed, &table, &pool, None));
+        let taken = match &table.pages()[before..] {
+            [] => "takes no page".into(),
+            new => format!("takes {}", pages(&page_numbers(new))),
+        };
+        let says = format!(
+            "<code>grow({n})</code> needs {} and {taken}: {} in {}. {} free.",
+            count(needed, "page"),
+            count(table.len(), "token"),
+            pages(&page_numbers(table.pages())),
+            count(pool.n_free(), "page")
+        );
+        figure.line(says, [&format!("grow({n})"), &taken], grid, cells(&table, held));
     }
     let Slot { page, slot } = table.locate(POSITION)?;
-    frames.push(frame(format!("locate({POSITION})"), 0, &table, &pool, Some(Located { page: page.0, slot })));
-    Ok(frames)
+    let place = format!("page {}, slot {slot}", page.0);
+    let says = format!("<code>locate({POSITION})</code>: position {POSITION} is in {place}.");
+    let cells = cells(&table, table.len()).enumerate().map(|(position, cell)| cell.lit(position == POSITION));
+    figure.line(says, [&format!("locate({POSITION})"), &place], grid, cells);
+
+    figure.svg.legend(&[(Kind::New, "new token"), (Kind::Reused, "held before"), (Kind::Wasted, "empty slot")]);
+    figure.label = format!(
+        "A page table growing, one line for each step, to {} tokens in {}. In the last line position {POSITION} is marked.",
+        table.len(),
+        count(table.pages().len(), "page"),
+    );
+    figure.caption = format!(
+        "<strong>A page is taken when a token has no slot, and not before.</strong> Cells show positions, with the pages above and \
+         the slots 0 to {} below their names. Position {POSITION} is entry {POSITION} / {PAGE_SIZE} = {} of the table, page {}, \
+         and slot {POSITION} mod {PAGE_SIZE} = {slot}. Recorded from <code>PageTable</code>.",
+        PAGE_SIZE - 1,
+        table.pages().iter().take_while(|entry| **entry != page).count(),
+        page.0
+    );
+    Ok(figure)
 }
 
-pub fn figure() -> Result<Figure> {
-    let frames = &record()?;
-    let last = &frames[frames.len() - 1];
-    let grid = Grid::across(0.0, last.pages.len() * PAGE_SIZE, PAGE_SIZE);
-    let mut svg = Svg::new();
-    svg.group_names(grid, last.pages.iter().map(|page| format!("page {page}")));
-    for i in 0..last.pages.len() * PAGE_SIZE {
-        svg.text(grid.middle(i), svg.y + 9.0, Anchor::Middle, &(i % PAGE_SIZE).to_string());
-    }
-    svg.y += 20.0;
-    for (before, frame) in with_before(frames) {
-        svg.step(|svg| {
-            svg.heading(&frame.operation, &outcome(frame, before));
-            let held_before = before.map_or(0, |before| before.tokens);
-            let content = |position| {
-                let kind = if position < held_before { Kind::Reused } else { Kind::New };
-                let is_located = frame.located.is_some() && position == POSITION;
-                match position < frame.tokens {
-                    true => cell(kind, position).key(format!("t{position}")).lit(is_located),
-                    false => cell(Kind::Wasted, ""),
-                }
-            };
-            svg.row(grid, (0..frame.pages.len() * PAGE_SIZE).map(content));
-        });
-        svg.y += 4.0;
-    }
-    svg.legend(&[(Kind::New, "new token"), (Kind::Reused, "held before"), (Kind::Wasted, "empty slot")]);
-    let (page, slot) = last.located.as_ref().map(|located| (located.page, located.slot)).unwrap_or_default();
-    Ok(Figure {
-        svg,
-        label: format!(
-            "A page table growing, one line for each step, to {} tokens in {}. In the last line position {POSITION} is marked.",
-            last.tokens,
-            count(last.pages.len(), "page"),
-        ),
-        caption: format!(
-            "<strong>A page is taken when a token has no slot, and not before.</strong> Cells show positions, with the pages above \
-             and the slots 0 to {} below their names. Position {POSITION} is entry {POSITION} / {PAGE_SIZE} = {} of the table, \
-             page {page}, and slot {POSITION} mod {PAGE_SIZE} = {slot}. Recorded from <code>PageTable</code>.",
-            PAGE_SIZE - 1,
-            last.pages.iter().take_while(|entry| **entry != page).count()
-        ),
-        steps: with_before(frames).map(|(before, frame)| step_text(frame, before)).collect(),
-        ..Figure::default()
+/// The slots of a table whose first `held` tokens are not new.
+fn cells(table: &PageTable, held: usize) -> impl Iterator<Item = Cell> {
+    let tokens = table.len();
+    (0..table.slots()).map(move |position| match position {
+        _ if position < held => cell(Kind::Reused, position).key(format!("t{position}")),
+        _ if position < tokens => cell(Kind::New, position).key(format!("t{position}")),
+        _ => cell(Kind::Wasted, ""),
     })
-}
-
-fn outcome(frame: &Frame, before: Option<&Frame>) -> String {
-    match (&frame.located, &frame.pages[before.map_or(0, |before| before.pages.len())..]) {
-        (Some(Located { page, slot }), _) => format!("page {page}, slot {slot}"),
-        (None, []) => "takes no page".into(),
-        (None, new) => format!("takes {}", pages(new)),
-    }
-}
-
-fn step_text(frame: &Frame, before: Option<&Frame>) -> String {
-    let (operation, outcome) = (&frame.operation, outcome(frame, before));
-    if frame.located.is_some() {
-        return format!("<code>{operation}</code>: position {POSITION} is in {outcome}.");
-    }
-    format!(
-        "<code>{operation}</code> needs {} and {outcome}: {} in {}. {} free.",
-        count(frame.pages_needed, "page"),
-        count(frame.tokens, "token"),
-        pages(&frame.pages),
-        count(frame.free, "page")
-    )
 }
