@@ -13,42 +13,22 @@ use crate::svg::{Area, Kind, Svg, WIDTH, cell, rounded};
 
 const PROMPT: &str = "Once upon a time";
 
-struct Trace {
-    /// A key of the newest token, in layer 0 and head 0, as it was computed.
-    key: Vec<f32>,
-    /// One for each format.
-    frames: Vec<Frame>,
-}
-
-struct Frame {
-    format: &'static str,
-    bytes: usize,
-    /// The first word, if it is a scale.
-    scale: Option<f32>,
-    /// The numbers that are read, less those that were written.
-    errors: Vec<f32>,
-}
-
-fn record() -> Result<Trace> {
+/// A key of the prompt's newest token, in layer 0 and head 0, as it is computed.
+fn key() -> Result<Vec<f32>> {
     let (model, prompt) = (model(STORYTELLER)?, tokenizer()?.encode(PROMPT)?);
     let (layout, head_dim) = (model.config().kv_layout(), model.config().head_dim);
     let mut cache = ContiguousCache::new(layout, prompt.len());
     model.step(&prompt, Some(&mut cache))?;
     let newest = (prompt.len() - 1) * layout.kv_width();
-    let key = cache.gather(0).0[newest..newest + head_dim].to_vec();
-    let frames = RowFormat::ALL.map(|format| {
-        let (mut packed, mut again) = (vec![0.0; words(format, head_dim)], vec![0.0; head_dim]);
-        encode(format, &key, &mut packed);
-        decode(format, &packed, &mut again);
-        Frame {
-            format: format.name(),
-            bytes: packed.len() * size_of::<f32>(),
-            scale: (format == RowFormat::Int8).then_some(packed[0]),
-            errors: again.iter().zip(&key).map(|(again, number)| again - number).collect(),
-        }
-    });
-    ensure!(frames[0].errors.iter().all(|error| *error == 0.0), "f32 reads the numbers that were written");
-    Ok(Trace { key, frames: frames.into() })
+    Ok(cache.gather(0).0[newest..newest + head_dim].to_vec())
+}
+
+/// The words of the key in a format, and the numbers that are read, less those that were written.
+fn packed(format: RowFormat, key: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let (mut packed, mut again) = (vec![0.0; words(format, key.len())], vec![0.0; key.len()]);
+    encode(format, key, &mut packed);
+    decode(format, &packed, &mut again);
+    (packed, again.iter().zip(key).map(|(again, number)| again - number).collect())
 }
 
 fn largest(numbers: &[f32]) -> f32 {
@@ -56,59 +36,54 @@ fn largest(numbers: &[f32]) -> f32 {
 }
 
 pub fn figure() -> Result<Figure> {
-    let trace = &record()?;
-    let Trace { key, frames, .. } = trace;
-    let most = frames.iter().map(|frame| largest(&frame.errors)).fold(0.0, f32::max);
-    let mut svg = Svg::new();
-    svg.heading(&format!("a key: {} numbers, the largest {:.2}", key.len(), largest(key)), "");
-    draw_bars(&mut svg, 74.0, key, largest(key), Kind::Reused);
-    for frame in frames {
-        svg.y += 12.0;
-        svg.step(|svg| {
-            svg.heading(&format!("{}: {} bytes", frame.format, frame.bytes), &off_by(frame));
-            let words = frames[0].bytes / 4;
-            for word in 0..frame.bytes / 4 {
-                let kind = if word == 0 && frame.scale.is_some() { Kind::Shared } else { Kind::New };
-                svg.cell(Area { height: 20.0, ..Grid::across(0.0, words, words).cell(word, svg.y) }, &cell(kind, ""));
+    let key = key()?;
+    let formats = RowFormat::ALL.map(|format| (format, packed(format, &key)));
+    ensure!(largest(&formats[0].1.1) == 0.0, "f32 reads the numbers that were written");
+    let most = formats.iter().map(|(_, (_, errors))| largest(errors)).fold(0.0, f32::max);
+    let all_words = formats[0].1.0.len();
+    let mut figure = Figure::default();
+    figure.svg.heading(&format!("a key: {} numbers, the largest {:.2}", key.len(), largest(&key)), "");
+    draw_bars(&mut figure.svg, 74.0, &key, largest(&key), Kind::Reused);
+    for (format, (words, errors)) in &formats {
+        let off_by = match largest(errors) {
+            0.0 => "exact".into(),
+            error => format!("off by {error:.5} at most"),
+        };
+        let (name, bytes) = (format.name(), words.len() * size_of::<f32>());
+        figure.svg.y += 12.0;
+        figure.step(format!("<strong>{name}</strong>: {bytes} bytes, {off_by}."), |svg| {
+            svg.heading(&format!("{name}: {bytes} bytes"), &off_by);
+            for word in 0..words.len() {
+                let is_scale = word == 0 && *format == RowFormat::Int8;
+                let kind = if is_scale { Kind::Shared } else { Kind::New };
+                let area = Grid::across(0.0, all_words, all_words).cell(word, svg.y);
+                svg.cell(Area { height: 20.0, ..area }, &cell(kind, ""));
             }
             svg.y += 26.0;
-            draw_bars(svg, 44.0, &frame.errors, most, Kind::Wasted);
+            draw_bars(svg, 44.0, errors, most, Kind::Wasted);
         });
     }
-    svg.legend(&[
+    figure.svg.legend(&[
         (Kind::Reused, "a number"),
         (Kind::New, "a word"),
         (Kind::Shared, "scale"),
         (Kind::Wasted, "its error"),
     ]);
-    let scale = frames[frames.len() - 1].scale.unwrap_or_default();
-    Ok(Figure {
-        svg,
-        label: format!(
-            "Bars for the {} numbers of a key. Below, a panel for each of {} formats, with the words of the key and a bar for the \
-             error of each number.",
-            key.len(),
-            frames.len()
-        ),
-        caption: format!(
-            "<strong>Half or a quarter of the bytes cost little accuracy.</strong> A key of the storyteller after \
-             \u{201c}{PROMPT}\u{201d}, in each format: its words of 4 bytes, and how far each of its numbers is off when it is \
-             read. All errors are drawn to the same scale. In int8 a byte counts {scale:.4}, so a number is off by at most \
-             {:.4}. Recorded from <code>encode</code> and <code>decode</code>.",
-            scale / 2.0
-        ),
-        steps: (frames.iter())
-            .map(|frame| format!("<strong>{}</strong>: {} bytes, {}.", frame.format, frame.bytes, off_by(frame)))
-            .collect(),
-        ..Figure::default()
-    })
-}
-
-fn off_by(frame: &Frame) -> String {
-    match largest(&frame.errors) {
-        0.0 => "exact".into(),
-        error => format!("off by {error:.5} at most"),
-    }
+    figure.label = format!(
+        "Bars for the {} numbers of a key. Below, a panel for each of {} formats, with the words of the key and a bar for the error \
+         of each number.",
+        key.len(),
+        formats.len()
+    );
+    let scale = packed(RowFormat::Int8, &key).0[0];
+    figure.caption = format!(
+        "<strong>Half or a quarter of the bytes cost little accuracy.</strong> A key of the storyteller after \
+         \u{201c}{PROMPT}\u{201d}, in each format: its words of 4 bytes, and how far each of its numbers is off when it is read. \
+         All errors are drawn to the same scale. In int8 a byte counts {scale:.4}, so a number is off by at most {:.4}. Recorded \
+         from <code>encode</code> and <code>decode</code>.",
+        scale / 2.0
+    );
+    Ok(figure)
 }
 
 /// A bar for each number, up or down from the middle. `most`: the number whose bar takes all the height.
