@@ -6,7 +6,7 @@ use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{Case, Event, Make, rule_broken, search, story};
 
 use super::Figure;
-use crate::svg::{Anchor, Area, Kind, Svg, WIDTH, cell};
+use crate::svg::{Anchor, Area, Kind, WIDTH, cell};
 use crate::words::{count, escaped, joined, with_before};
 
 /// The scheduler that is wrong.
@@ -15,15 +15,14 @@ const STEPS: u64 = 100;
 /// The figure has room for this many lines.
 const MOST_LINES: usize = 16;
 
-struct Trace {
-    bug: &'static str,
-    reported: &'static str,
+/// A shrunk case, and the lists of events on the way to it.
+struct Shrunk {
     seed: u64,
     rule: String,
     /// The events of the case.
     events: Vec<What>,
     story: String,
-    frames: Vec<Frame>,
+    lists: Vec<List>,
 }
 
 /// What an event is.
@@ -36,32 +35,32 @@ enum What {
 }
 
 /// A list in which the rule was broken.
-struct Frame {
+struct List {
     /// Lists that were tried until then.
     runs: usize,
     /// The places of its events in the case.
     kept: Vec<usize>,
 }
 
-fn record() -> Result<Trace> {
+fn record() -> Result<Shrunk> {
     let make: Box<Make<'_>> = Box::new(|slab, prefixes, limits| Planted::subject(Some(BUG), slab, prefixes, limits));
     let failed = search(&make, 0..1000, STEPS, || {}).err().with_context(|| format!("{} passes", BUG.name()))?;
     let case = Case::of_seed(failed.seed, STEPS);
     let (setup, rule) = (case.setup, failed.failure.violation.rule);
     let events = &case.events[..failed.events];
-    let mut frames = vec![Frame { runs: 0, kept: (0..events.len()).collect() }];
+    let mut frames = vec![List { runs: 0, kept: (0..events.len()).collect() }];
     let mut runs = 0;
     let shrunk = shrink(events, &mut |asked| {
         runs += 1;
         let broken = rule_broken(&make, setup, &asked.events) == Some(rule);
         if broken {
-            frames.push(Frame { runs, kept: asked.places.clone() });
+            frames.push(List { runs, kept: asked.places.clone() });
         }
         broken
     });
     ensure!(shrunk == failed.case.events, "the same list shrinks to the same");
     // Of lists that are hardly shorter than the one before, or only have smaller numbers, the last is enough.
-    let mut shown: Vec<Frame> = Vec::new();
+    let mut shown: Vec<List> = Vec::new();
     for frame in frames {
         if let [.., before, _] = &shown[..]
             && 4 * frame.kept.len() > 3 * before.kept.len()
@@ -78,27 +77,32 @@ fn record() -> Result<Trace> {
         Event::Take { .. } | Event::GiveBack { .. } => What::Strangers,
         Event::Step => What::Step,
     };
-    Ok(Trace {
-        bug: BUG.name(),
-        reported: BUG.reported(),
+    Ok(Shrunk {
         seed: failed.seed,
         rule: rule.to_string(),
         events: events.iter().map(what).collect(),
         story: story(&make, &failed.case, &failure),
-        frames: shown,
+        lists: shown,
     })
 }
 
 pub fn figure() -> Result<Figure> {
-    let trace = &record()?;
-    let Trace { bug, reported, seed, rule, events, story, frames } = trace;
+    let Shrunk { seed, rule, events, story, lists } = record()?;
     let pitch = 296.0 / events.len() as f64;
-    let mut svg = Svg::new();
-    svg.without_bands();
-    svg.y = 8.0;
-    for (before, frame) in with_before(frames) {
-        svg.step(|svg| {
-            for place in &frame.kept {
+    let mut figure = Figure::default();
+    figure.svg.without_bands();
+    figure.svg.y = 8.0;
+    for (before, List { runs, kept }) in with_before(&lists) {
+        let (now, gone) = (kept.len(), before.map(|before| before.kept.len() - kept.len()));
+        let says = match gone {
+            None => format!("<strong>{now} events</strong>, after which the rule was broken."),
+            Some(0) => format!("{} with smaller numbers, after {runs} runs.", count(now, "event")),
+            Some(gone) => {
+                format!("{} left out: <strong>{now}</strong> remain, after {runs} runs.", count(gone, "event"))
+            }
+        };
+        figure.step(says, |svg| {
+            for place in kept {
                 let (kind, top) = match events[*place] {
                     What::Arrive => (Kind::New, 0.0),
                     What::Cancel => (Kind::Wasted, 0.0),
@@ -108,51 +112,32 @@ pub fn figure() -> Result<Figure> {
                 let (x, width) = (2.0 + *place as f64 * pitch, (pitch - 0.8).max(1.2));
                 svg.cell(Area { x, y: svg.y + top, width, height: 14.0 - top }, &cell(kind, ""));
             }
-            let sign = if is_smaller(before, frame) { "*" } else { "" };
-            svg.text(WIDTH - 2.0, svg.y + 13.0, Anchor::End, &format!("{}{sign}", frame.kept.len()));
+            let smaller = if gone == Some(0) { "*" } else { "" };
+            svg.text(WIDTH - 2.0, svg.y + 13.0, Anchor::End, &format!("{now}{smaller}"));
         });
-        svg.y += 20.0;
+        figure.svg.y += 20.0;
     }
-    svg.text(WIDTH - 2.0, svg.y + 14.0, Anchor::End, "* numbers made smaller");
-    svg.y += 18.0;
-    svg.legend(&[
+    figure.svg.text(WIDTH - 2.0, figure.svg.y + 14.0, Anchor::End, "* numbers made smaller");
+    figure.svg.y += 18.0;
+    figure.svg.legend(&[
         (Kind::New, "a request comes"),
         (Kind::Wasted, "is cancelled"),
         (Kind::Shared, "strangers"),
         (Kind::Reused, "step"),
     ]);
-    let left = frames[frames.len() - 1].kept.len();
+    let (n, left) = (events.len(), lists[lists.len() - 1].kept.len());
     let story: Vec<String> = story.lines().map(|line| escaped(line.trim())).collect();
-    Ok(Figure {
-        svg,
-        label: format!(
-            "Lists of events, each shorter than the one above it, as strips of cells, from {} events to {left}. In each of them \
-             the rule {rule} is still broken.",
-            events.len()
-        ),
-        caption: format!(
-            "<strong>A failing run of {} events shrinks to {left}.</strong> In the case of seed {seed}, <code>{bug}</code> \
-             ({reported}) breaks the rule <em>{rule}</em>. A line is a list in which that rule was broken; the number is its \
-             length. Recorded from <code>shrink</code>. What is left: {}.",
-            events.len(),
-            joined(&story, "; ")
-        ),
-        steps: with_before(frames).map(|(before, frame)| step_text(before, frame)).collect(),
-        ..Figure::default()
-    })
-}
-
-/// Whether a list differs from the one before only in smaller numbers.
-fn is_smaller(before: Option<&Frame>, frame: &Frame) -> bool {
-    before.is_some_and(|before| before.kept.len() == frame.kept.len())
-}
-
-fn step_text(before: Option<&Frame>, frame: &Frame) -> String {
-    let Frame { runs, kept } = frame;
-    let now = kept.len();
-    match before.map(|before| before.kept.len() - now) {
-        None => format!("<strong>{now} events</strong>, after which the rule was broken."),
-        Some(0) => format!("{} with smaller numbers, after {runs} runs.", count(now, "event")),
-        Some(gone) => format!("{} left out: <strong>{now}</strong> remain, after {runs} runs.", count(gone, "event")),
-    }
+    figure.label = format!(
+        "Lists of events, each shorter than the one above it, as strips of cells, from {n} events to {left}. In each of them the \
+         rule {rule} is still broken."
+    );
+    figure.caption = format!(
+        "<strong>A failing run of {n} events shrinks to {left}.</strong> In the case of seed {seed}, <code>{}</code> ({}) breaks the \
+         rule <em>{rule}</em>. A line is a list in which that rule was broken; the number is its length. Recorded from \
+         <code>shrink</code>. What is left: {}.",
+        BUG.name(),
+        BUG.reported(),
+        joined(&story, "; ")
+    );
+    Ok(figure)
 }

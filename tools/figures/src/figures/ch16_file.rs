@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
@@ -16,8 +16,8 @@ use page_by_page::kernels::RowFormat;
 
 use super::Figure;
 use crate::layout::Grid;
-use crate::svg::{Area, Kind, Svg, cell};
-use crate::words::{count, with_before};
+use crate::svg::{Area, Cell, Kind, cell};
+use crate::words::count;
 
 const SHAPE: PageShape = PageShape {
     model: 16,
@@ -52,13 +52,16 @@ enum Operation {
     Flip(usize),
 }
 
-struct Frame {
-    operation: String,
-    /// The words of the sequence.
-    words: &'static str,
-    /// How many pages were written or brought back.
-    pages: usize,
-    places: Vec<Option<Record>>,
+impl Operation {
+    /// Its name, and the words of its sequence.
+    fn name(self) -> (String, &'static str) {
+        match self {
+            Operation::Keep(words) => ("keep".into(), words),
+            Operation::Restart => ("another run".into(), ""),
+            Operation::BringBack(words) | Operation::BringBackAnew(words) => ("read".into(), words),
+            Operation::Flip(place) => (format!("a byte changes at place {place}"), ""),
+        }
+    }
 }
 
 /// What lies at a place.
@@ -136,29 +139,25 @@ impl Run {
         Ok((self.file.bring_back(&tokens(words), &read, &mut self.trie, &self.slab)?, places))
     }
 
-    fn apply(&mut self, operation: Operation) -> Result<Frame> {
-        let mut read = Vec::new();
-        let (name, words, pages) = match operation {
-            Operation::Keep(words) => ("keep".into(), words, self.keep(words)?),
+    /// Returns how many pages were written, found or brought back, and the places that were read.
+    fn apply(&mut self, operation: Operation) -> Result<(usize, Vec<usize>)> {
+        match operation {
+            Operation::Keep(words) => Ok((self.keep(words)?, vec![])),
             Operation::Restart => {
                 *self = Run::open(self.disk.clone())?;
-                ("another run".into(), "", self.file.n_records())
+                Ok((self.file.n_records(), vec![]))
             }
-            Operation::BringBack(words) | Operation::BringBackAnew(words) => {
-                if matches!(operation, Operation::BringBackAnew(_)) {
-                    *self = Run::open(self.disk.clone())?;
-                }
-                let (pages, places) = self.bring_back(words)?;
-                read = places;
-                ("read".into(), words, pages)
+            Operation::BringBack(words) => self.bring_back(words),
+            Operation::BringBackAnew(words) => {
+                *self = Run::open(self.disk.clone())?;
+                self.bring_back(words)
             }
             Operation::Flip(place) => {
                 let byte = SHAPE.offset(place) as usize + SHAPE.record_bytes() - 1;
                 self.disk.0.borrow_mut()[byte] ^= 1;
-                (format!("a byte changes at place {place}"), "", 0)
+                Ok((0, vec![]))
             }
-        };
-        Ok(Frame { operation: name, words, pages, places: self.places(&read) })
+        }
     }
 
     fn places(&self, read: &[usize]) -> Vec<Option<Record>> {
@@ -188,54 +187,49 @@ impl Run {
 
 pub fn figure() -> Result<Figure> {
     let mut run = Run::open(Memory::default())?;
-    let frames: &Vec<Frame> = &OPERATIONS.iter().map(|operation| run.apply(*operation)).collect::<Result<_>>()?;
-    ensure!(frames[4].pages == 2 && frames[7].pages == 0, "two pages come back, and none that is damaged");
-    let mut svg = Svg::new();
-    svg.y = 4.0;
-    for (before, frame) in with_before(frames) {
-        svg.step(|svg| {
-            svg.heading(&frame.operation, frame.words);
-            for (place, record) in frame.places.iter().enumerate() {
-                let number = before.and_then(|before| before.places[place].as_ref()).map(|record| record.number);
-                let content = match record {
-                    Some(record) => record.cell(number),
-                    None => cell(Kind::Free, ""),
-                };
+    let mut figure = Figure::default();
+    figure.svg.y = 4.0;
+    let mut before: Vec<Option<Record>> = vec![None; PLACES];
+    for operation in OPERATIONS {
+        let (name, words) = operation.name();
+        let (pages, read) = run.apply(operation)?;
+        let places = run.places(&read);
+        figure.step(step_text(operation, pages, &before, &places), |svg| {
+            svg.heading(&name, words);
+            for (place, (record, before)) in places.iter().zip(&before).enumerate() {
+                let content = record.as_ref().map_or(cell(Kind::Free, ""), |record| record.cell(before.as_ref()));
                 svg.cell(Area { height: 42.0, ..Grid::across(0.0, PLACES, PLACES).cell(place, svg.y) }, &content);
             }
             svg.y += 42.0;
         });
-        svg.y += 12.0;
+        figure.svg.y += 12.0;
+        before = places;
     }
-    svg.legend(&[
+    figure.svg.legend(&[
         (Kind::New, "written now"),
         (Kind::Shared, "read now"),
         (Kind::Reused, "can be found"),
         (Kind::Wasted, "damaged"),
         (Kind::Stale, "cannot be found"),
     ]);
-    Ok(Figure {
-        svg,
-        label: format!(
-            "A file with {PLACES} places after each of {} operations. A place holds a record: its words, its number and the \
-             record that it follows.",
-            frames.len()
-        ),
-        caption: format!(
-            "<strong>Pages outlive the process, and a damaged one is never used.</strong> A file of {PLACES} places, page size {}; \
-             2 ◂ 1: record 2 follows record 1. Recorded from <code>PageFile</code>.",
-            SHAPE.page_size
-        ),
-        steps: with_before(frames).map(|(before, frame)| step_text(before, frame)).collect(),
-        ..Figure::default()
-    })
+    figure.label = format!(
+        "A file with {PLACES} places after each of {} operations. A place holds a record: its words, its number and the record that \
+         it follows.",
+        OPERATIONS.len()
+    );
+    figure.caption = format!(
+        "<strong>Pages outlive the process, and a damaged one is never used.</strong> A file of {PLACES} places, page size {}; \
+         2 ◂ 1: record 2 follows record 1. Recorded from <code>PageFile</code>.",
+        SHAPE.page_size
+    );
+    Ok(figure)
 }
 
 impl Record {
-    /// `before`: the number of the record that lay at its place before.
-    fn cell(&self, before: Option<u64>) -> crate::svg::Cell {
+    /// `before`: the record that lay at its place before.
+    fn cell(&self, before: Option<&Record>) -> Cell {
         let kind = match self {
-            _ if before != Some(self.number) => Kind::New,
+            _ if before.is_none_or(|before| before.number != self.number) => Kind::New,
             Record { is_whole: false, .. } => Kind::Wasted,
             Record { is_known: false, .. } => Kind::Stale,
             Record { is_read: true, .. } => Kind::Shared,
@@ -247,22 +241,25 @@ impl Record {
     }
 }
 
-fn step_text(before: Option<&Frame>, frame: &Frame) -> String {
-    let (words, pages) = (frame.words, count(frame.pages, "page"));
-    match (frame.operation.as_str(), frame.pages) {
-        ("keep", _) => {
-            let stays = |old: &&Record| frame.places.iter().flatten().any(|record| record.number == old.number);
-            let gone = before.iter().flat_map(|frame| frame.places.iter().flatten()).filter(|old| !stays(old));
+/// `pages`: how many were written, found or brought back.
+fn step_text(operation: Operation, pages: usize, before: &[Option<Record>], places: &[Option<Record>]) -> String {
+    let n = count(pages, "page");
+    match operation {
+        Operation::Keep(words) => {
+            let stays = |old: &&Record| places.iter().flatten().any(|record| record.number == old.number);
+            let gone = before.iter().flatten().filter(|old| !stays(old));
             let room: String =
                 gone.map(|old| format!(" Record {}, which was used longest ago, makes room.", old.number)).collect();
-            format!("“{words}” has finished: <code>keep</code> writes {pages}.{room}")
+            format!("“{words}” has finished: <code>keep</code> writes {n}.{room}")
         }
-        ("another run", _) => format!("The program ends, and another opens the file: {pages} can be found."),
-        ("read", 0) => format!(
-            "In another run “{words}” is requested. The first page is read, and its checksum differs: no page is brought back, \
-             and the file forgets that record and the one that follows it."
+        Operation::Restart => format!("The program ends, and another opens the file: {n} can be found."),
+        Operation::BringBack(words) | Operation::BringBackAnew(words) if pages > 0 => {
+            format!("“{words}” is requested: {n} are read, checked and brought back.")
+        }
+        Operation::BringBack(words) | Operation::BringBackAnew(words) => format!(
+            "In another run “{words}” is requested. The first page is read, and its checksum differs: no page is brought back, and \
+             the file forgets that record and the one that follows it."
         ),
-        ("read", _) => format!("“{words}” is requested: {pages} are read, checked and brought back."),
-        (other, _) => format!("On the disk, {other}. Nothing has noticed yet."),
+        Operation::Flip(place) => format!("On the disk, a byte changes at place {place}. Nothing has noticed yet."),
     }
 }
