@@ -6,9 +6,9 @@ use page_by_page::cache::{KvCache, KvLayout};
 // The graders' rows: each number tells its token, its layer, keys or values.
 #[allow(dead_code)]
 #[path = "../../../tests/support/rows.rs"]
-mod rows;
+mod graders;
 
-use rows::KINDS;
+use graders::KINDS;
 
 /// A small model's rows.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };
@@ -22,7 +22,7 @@ pub fn write(cache: &mut dyn KvCache, letter: char, n: usize) {
     let first = (letter as usize - 'a' as usize) * TOKENS_PER_LETTER;
     let tokens: Vec<usize> = (cache.len() - n..cache.len()).map(|position| first + position).collect();
     for layer in 0..layout.n_layers {
-        let [k, v] = KINDS.map(|kind| rows::rows(layout, &tokens, layer, kind));
+        let [k, v] = KINDS.map(|kind| graders::rows(layout, &tokens, layer, kind));
         cache.write(layer, &k, &v);
     }
 }
@@ -37,7 +37,7 @@ pub fn of_layer(cache: &dyn KvCache, layer: usize) -> Result<Vec<Option<String>>
 pub fn names(layout: KvLayout, layer: usize, k: &[f32], v: &[f32]) -> Result<Vec<Option<String>>> {
     let [k, v] = [(k, KINDS[0]), (v, KINDS[1])].map(|(numbers, kind)| {
         let rows = numbers.chunks_exact(layout.kv_width());
-        rows.map(|row| rows::name(layout, row, layer, kind)).collect::<Vec<_>>()
+        rows.map(|row| graders::name(layout, row, layer, kind)).collect::<Vec<_>>()
     });
     anyhow::ensure!(k == v, "keys and values of layer {layer} differ: {k:?}, {v:?}");
     k.iter().map(|name| letter_name(name)).collect()

@@ -183,7 +183,7 @@ impl Trace {
         };
         let stories: Vec<String> = self.stories.iter().map(says).collect();
         format!(
-            "Two stories that are generated together: {}. Below them {PAGES} pages of {PAGE_SIZE} slots, of which {} are free. The \
+            "Two stories that are generated together: {}. The pool has {PAGES} pages of {PAGE_SIZE} slots, and {} are free. The \
              last page of each story is not full.",
             listed(&stories),
             self.frames[self.frames.len() - 1].free
