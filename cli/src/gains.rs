@@ -9,6 +9,7 @@ use page_by_page::chapters::{Chapter, Source, all, chapter};
 use serde::Serialize;
 
 use crate::output::{print, print_pretty_json, thousands};
+use crate::{options, require};
 use chapters::{Gain, Line};
 use watched::watched;
 
@@ -111,16 +112,10 @@ fn one(number: usize) -> Result<Gain> {
         bail!("there is no chapter {}; the book has 1 to {last}", thousands(number));
     }
     let gain = chapters::of(number);
-    for chapter in needed(&gain) {
-        let Chapter { number, title, name, .. } = chapter;
-        match (chapter.source, chapter.tasks_left().first()) {
-            (Source::Unstarted, _) => {
-                bail!("chapter {number} ({title}) is not started: edit exercises/{name}.rs, or add --features solution")
-            }
-            (Source::Yours, Some(task)) => {
-                bail!("chapter {number} ({title}) is not written yet: {task} is left in exercises/{name}.rs")
-            }
-            (Source::Yours, None) | (Source::Reference, _) => {}
+    for Chapter { number, title, name, source, .. } in needed(&gain) {
+        require::chapters(&[*number])?;
+        if let (Source::Yours, Some(task)) = (source, chapter(*number).tasks_left().first()) {
+            bail!("chapter {number} ({title}) is not written yet: {task} is left in exercises/{name}.rs");
         }
     }
     Ok(gain)
@@ -133,11 +128,7 @@ fn needed(gain: &Gain) -> impl Iterator<Item = &'static Chapter> {
 
 /// True if nothing is left to write in any chapter that it needs.
 fn is_written(gain: &Gain) -> bool {
-    needed(gain).all(|chapter| match chapter.source {
-        Source::Yours => chapter.tasks_left().is_empty(),
-        Source::Reference => true,
-        Source::Unstarted => false,
-    })
+    needed(gain).all(options::is_written)
 }
 
 impl ChapterReport {
@@ -171,12 +162,7 @@ impl ChapterReport {
 
 impl Code {
     fn of(number: &usize) -> Self {
-        let source = match chapter(*number).source {
-            Source::Yours => "yours",
-            Source::Reference => "reference",
-            Source::Unstarted => "unstarted",
-        };
-        Code { chapter: *number, source }
+        Code { chapter: *number, source: require::whose(chapter(*number).source) }
     }
 }
 

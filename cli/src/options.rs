@@ -156,7 +156,8 @@ impl RowOptions {
     }
 }
 
-fn is_written(chapter: &Chapter) -> bool {
+/// Whether nothing is left to write in a chapter.
+pub fn is_written(chapter: &Chapter) -> bool {
     match chapter.source {
         Source::Reference => true,
         Source::Yours => chapter.tasks_left().is_empty(),

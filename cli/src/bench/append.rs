@@ -10,9 +10,8 @@ use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::experiments::{append, rows};
 use page_by_page::model::ModelConfig;
-use serde::Serialize;
 
-use super::{Benchmark, KINDS, Report, Times, filled, require_little_memory, table, turns};
+use super::{Benchmark, KINDS, Report, Row, Times, filled, require_little_memory, table, turns};
 use crate::output::{rate, thousands};
 use crate::{model_dir, require};
 
@@ -44,20 +43,6 @@ pub struct Append {
 /// Tokens appended in a turn.
 const TURN: usize = 16;
 
-/// What it costs to append to one cache of one length.
-#[derive(Serialize)]
-struct Cost {
-    kv: String,
-    tokens: usize,
-    tokens_appended: usize,
-    rows_copied: u64,
-    /// `None` where there are no pages.
-    pages_taken: Option<usize>,
-    turns: usize,
-    seconds_per_token: f64,
-    times_the_first: f64,
-}
-
 impl Benchmark for Append {
     fn run(self) -> Result<Report> {
         require::chapters(&self.chapters())?;
@@ -73,20 +58,7 @@ impl Benchmark for Append {
         for kind in &self.kv {
             costs.extend(self.measure(*kind, layout, &sizes)?);
         }
-        let table = table(
-            1,
-            &costs,
-            |cost| cost.kv.clone(),
-            &[
-                ("cache", |cost| cost.kv.clone()),
-                ("tokens held", |cost| thousands(cost.tokens)),
-                ("rows copied for each", |cost| thousands(cost.rows_copied / TURN as u64)),
-                ("pages taken for 16", |cost| cost.pages_taken.map_or("–".into(), thousands)),
-                ("µs for each", |cost| rate(cost.seconds_per_token * 1e6)),
-                ("× first", |cost| format!("{:.1}", cost.times_the_first)),
-            ],
-        );
-        Report::new(table, &costs)
+        Report::new(table(1, self.tokens.len(), &costs), &costs)
     }
 }
 
@@ -98,7 +70,7 @@ impl Append {
     }
 
     /// Appends to caches of one kind, one of each length, in turns.
-    fn measure(&self, kind: CacheKind, layout: KvLayout, sizes: &[CacheSize]) -> Result<Vec<Cost>> {
+    fn measure(&self, kind: CacheKind, layout: KvLayout, sizes: &[CacheSize]) -> Result<Vec<Row>> {
         let mut cases = Vec::new();
         for (tokens, size) in self.tokens.iter().zip(sizes) {
             let cache = filled(kind, layout, *tokens, *size)?;
@@ -114,15 +86,24 @@ impl Append {
                 cache.rewind(TURN)?;
             }
         }
-        let costs = cases.iter().map(|case| Cost {
-            kv: kind.to_string(),
-            tokens: case.tokens,
-            tokens_appended: TURN,
-            rows_copied: case.rows_copied,
-            pages_taken: (kind == CacheKind::Paged).then(|| case.slots_taken / self.page_size),
-            turns: case.times.count(),
-            seconds_per_token: case.times.median() / TURN as f64,
-            times_the_first: case.times.median() / cases[0].times.median(),
+        let first = cases.first().map_or(0.0, |case| case.times.median());
+        let costs = cases.iter().map(|case| {
+            let pages = (kind == CacheKind::Paged).then(|| case.slots_taken / self.page_size);
+            let (seconds, over_first) = (case.times.median() / TURN as f64, case.times.median() / first);
+            Row::default()
+                .number("kv", kind.to_string())
+                .cell("cache", kind.to_string())
+                .count("tokens", "tokens held", case.tokens)
+                .number("tokens_appended", TURN)
+                .number("rows_copied", case.rows_copied)
+                .cell("rows copied for each", thousands(case.rows_copied / TURN as u64))
+                .number("pages_taken", pages)
+                .cell("pages taken for 16", pages.map_or("–".into(), thousands))
+                .number("turns", case.times.count())
+                .number("seconds_per_token", seconds)
+                .cell("µs for each", rate(seconds * 1e6))
+                .number("times_the_first", over_first)
+                .cell("× first", format!("{over_first:.1}"))
         });
         Ok(costs.collect())
     }

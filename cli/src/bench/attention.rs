@@ -13,10 +13,9 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::experiments::attention::{Gathers, same_bits, step};
 use page_by_page::model::Model;
-use serde::Serialize;
 
-use super::{Benchmark, Report, Times, table, turns};
-use crate::output::{Object, Table, count, mib, rate, thousands};
+use super::{Benchmark, Report, Row, Times, table, turns};
+use crate::output::{Object, count, mib, rate, thousands};
 use crate::{model_dir, require};
 use online::Difference;
 
@@ -89,20 +88,6 @@ const PIECE: usize = 256;
 /// Turns of each length, at least and at most.
 const TURNS: std::ops::Range<usize> = 3..1000;
 
-/// What a step costs.
-#[derive(Serialize)]
-struct Cost {
-    /// Of each sequence, before the step.
-    tokens: usize,
-    way: &'static str,
-    /// Tokens whose rows were copied together, in each layer.
-    rows_copied: usize,
-    bytes_copied: usize,
-    turns: usize,
-    seconds: f64,
-    times_contiguous: f64,
-}
-
 impl Benchmark for AttentionBench {
     fn run(self) -> Result<Report> {
         let in_place = self.attention.iter().any(|way| *way != Way::Gather);
@@ -148,7 +133,7 @@ impl AttentionBench {
     }
 
     /// Steps after this many tokens, all ways in turns.
-    fn measure(&self, model: &mut Model, tokens: usize) -> Result<Vec<Cost>> {
+    fn measure(&self, model: &mut Model, tokens: usize) -> Result<Vec<Row>> {
         let (layout, page_size) = (model.kv_layout(), self.page_size as usize);
         let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size) * usize::from(self.texts))?;
         scatter(&slab, page_size)?;
@@ -177,53 +162,44 @@ impl AttentionBench {
         }
         let row_bytes = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
         let contiguous = measured[0].1.median();
-        let cost = |(way, times, rows_copied): &(Option<Way>, Times, usize)| Cost {
-            tokens,
-            way: way.map_or(SIDE_BY_SIDE, Way::name),
-            rows_copied: *rows_copied,
-            bytes_copied: rows_copied * row_bytes,
-            turns: times.count(),
-            seconds: times.median(),
-            times_contiguous: times.median() / contiguous,
+        let row = |(i, (way, times, rows_copied)): (usize, &(Option<Way>, Times, usize))| {
+            let (seconds, bytes_copied) = (times.median(), rows_copied * row_bytes);
+            let name = way.map_or(SIDE_BY_SIDE, Way::name);
+            Row::default()
+                .number("tokens", tokens)
+                .cell("tokens", if i == 0 { thousands(tokens) } else { String::new() })
+                .number("way", name)
+                .cell("rows", name)
+                .number("turns", times.count())
+                .number("seconds", seconds)
+                .cell("ms a step", rate(seconds * 1e3))
+                .number("times_contiguous", seconds / contiguous)
+                .cell("× side by side", format!("{:.2}", seconds / contiguous))
+                .count("rows_copied", "rows copied", *rows_copied)
+                .number("bytes_copied", bytes_copied)
+                .cell("copied", mib(bytes_copied))
         };
-        Ok(measured.iter().map(cost).collect())
+        Ok(measured.iter().enumerate().map(row).collect())
     }
 
-    fn report(&self, steps: &[Cost], differences: &[Difference]) -> Result<Report> {
-        let mut costs = Table::new(2, &["tokens", "rows", "ms a step", "× side by side", "rows copied", "copied"]);
-        for (i, cost) in steps.iter().enumerate() {
-            let is_new = i == 0 || steps[i - 1].tokens != cost.tokens;
-            if is_new && i > 0 {
-                costs.line([""]);
-            }
-            costs.line([
-                if is_new { thousands(cost.tokens) } else { String::new() },
-                cost.way.to_string(),
-                rate(cost.seconds * 1e3),
-                format!("{:.2}", cost.times_contiguous),
-                thousands(cost.rows_copied),
-                mib(cost.bytes_copied),
-            ]);
-        }
-        let softmax = table(
-            1,
-            differences,
-            |_| (),
-            &[
-                ("online softmax", |difference| difference.blocks.to_string()),
-                ("tokens", |difference| thousands(difference.tokens)),
-                ("largest difference", |difference| format!("{:.1e}", difference.largest)),
-                ("other bits", |difference| format!("{} of {}", difference.different, difference.numbers)),
-            ],
-        );
+    fn report(&self, steps: &[Row], differences: &[Difference]) -> Result<Report> {
+        let costs = table(2, 1 + self.attention.len(), steps);
+        let row = |difference: &Difference| {
+            Row::default()
+                .cell("online softmax", difference.blocks)
+                .cell("tokens", thousands(difference.tokens))
+                .cell("largest difference", format!("{:.1e}", difference.largest))
+                .cell("other bits", format!("{} of {}", difference.different, difference.numbers))
+        };
+        let softmax: Vec<Row> = differences.iter().map(row).collect();
+        let softmax = table(1, softmax.len(), &softmax);
         let (model, threads) = (self.model.display().to_string(), rayon::current_num_threads());
         let text = format!(
-            "{model}, {}, pages of {}: a step of {} behind so many tokens\n\n{}\nall logits have the same bits\n\n\
+            "{model}, {}, pages of {}: a step of {} behind so many tokens\n\n{costs}\nall logits have the same bits\n\n\
              attention of one token, one layer, against two passes\n\n{softmax}",
             count(threads, "thread"),
             count(self.page_size, "slot"),
             count(self.texts, "text"),
-            costs.render(),
         );
         let numbers = Object::default().with("model", model).with("threads", threads).with("texts", self.texts);
         let numbers = numbers.with("page_size", self.page_size).with("steps", steps);

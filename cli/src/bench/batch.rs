@@ -12,9 +12,8 @@ use page_by_page::cache::Rewind;
 use page_by_page::cache::in_place::CacheRef;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::model::{LogitRows, Model};
-use serde::Serialize;
 
-use super::{Benchmark, Rates, Report, Times, paged_model, table, turns};
+use super::{Benchmark, Report, Row, Times, paged_model, table, turns};
 use crate::options::RowOptions;
 use crate::output::{Object, Progress, count, rate, thousands};
 use crate::require;
@@ -53,15 +52,6 @@ pub struct Batch {
 /// The pages, and a sequence that reads a token and forgets it again.
 const CHAPTERS: [usize; 4] = [4, 5, 6, 7];
 
-#[derive(Serialize)]
-struct Size {
-    texts: usize,
-    milliseconds_per_step: f64,
-    tokens_per_second: Rates,
-    /// Tokens a second, against the first size of the list.
-    over_first: Rates,
-}
-
 impl Benchmark for Batch {
     fn run(self) -> Result<Report> {
         require::chapters(&CHAPTERS)?;
@@ -77,12 +67,21 @@ impl Benchmark for Batch {
             }
         }
         let first = times[0].rates(sizes[0] as f64);
-        let size = |(texts, times): (&usize, &Times)| {
-            let tokens_per_second = times.rates(*texts as f64);
-            let (milliseconds_per_step, over_first) = (1e3 * times.median(), tokens_per_second.over(first));
-            Size { texts: *texts, milliseconds_per_step, tokens_per_second, over_first }
+        let row = |(texts, times): (&usize, &Times)| {
+            let (milliseconds, tokens_per_second) = (1e3 * times.median(), times.rates(*texts as f64));
+            // Against the first size of the list.
+            let over_first = tokens_per_second.over(first);
+            Row::default()
+                .number("texts", texts)
+                .cell("texts", texts.to_string())
+                .number("milliseconds_per_step", milliseconds)
+                .cell("ms a step", format!("{milliseconds:.2}"))
+                .number("tokens_per_second", tokens_per_second)
+                .cell("tokens/s", rate(tokens_per_second.median))
+                .number("over_first", over_first)
+                .cell(format!("against {}", sizes[0]), format!("{:.2} ×", over_first.median))
         };
-        let measured: Vec<Size> = sizes.iter().zip(&times).map(size).collect();
+        let measured: Vec<Row> = sizes.iter().zip(&times).map(row).collect();
         self.report(times[0].count(), &measured)
     }
 }
@@ -115,20 +114,9 @@ impl Batch {
         Ok(caches)
     }
 
-    fn report(&self, turns: usize, sizes: &[Size]) -> Result<Report> {
+    fn report(&self, turns: usize, sizes: &[Row]) -> Result<Report> {
         let (model, threads) = (self.model.display().to_string(), rayon::current_num_threads());
-        let against = format!("against {}", sizes[0].texts);
-        let table = table(
-            0,
-            sizes,
-            |_| (),
-            &[
-                ("texts", |size| size.texts.to_string()),
-                ("ms a step", |size| format!("{:.2}", size.milliseconds_per_step)),
-                ("tokens/s", |size| rate(size.tokens_per_second.median)),
-                (&against, |size| format!("{:.2} ×", size.over_first.median)),
-            ],
-        );
+        let table = table(0, sizes.len(), sizes);
         let text = format!(
             "{model}, {}: texts of {} in pages of {}, each reads one token a step\n\n{table}\n{} of all sizes; medians\n",
             count(threads, "thread"),

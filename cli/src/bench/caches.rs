@@ -8,10 +8,8 @@ use page_by_page::cache::kind::CacheKind;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::experiments::generation::generate;
 use page_by_page::model::Model;
-use serde::Serialize;
 
-use super::{Benchmark, Report, Times, table, turns};
-use crate::output::thousands;
+use super::{Benchmark, Report, Row, Times, table, turns};
 use crate::{model_dir, require};
 
 /// Write the same texts with every cache, and compare what that costs
@@ -31,19 +29,6 @@ pub struct Caches {
 /// A text is written again until this much time was spent on it, and the fastest counts.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What one cache cost for one text.
-#[derive(Serialize)]
-struct Cost {
-    tokens: usize,
-    kv: String,
-    rows_projected: u64,
-    rows_copied: u64,
-    bytes_held: usize,
-    bytes_reserved: usize,
-    seconds: f64,
-    times_the_fastest: f64,
-}
-
 impl Benchmark for Caches {
     fn run(self) -> Result<Report> {
         require::chapters(&[1, 2, 3, 4, 5, 6])?;
@@ -56,22 +41,7 @@ impl Benchmark for Caches {
         for tokens in &self.tokens {
             costs.extend(compare(&model, *tokens)?);
         }
-        let table = table(
-            1,
-            &costs,
-            |cost| cost.tokens,
-            &[
-                ("cache", |cost| cost.kv.clone()),
-                ("tokens", |cost| thousands(cost.tokens)),
-                ("rows projected", |cost| thousands(cost.rows_projected)),
-                ("rows copied", |cost| thousands(cost.rows_copied)),
-                ("MiB held", |cost| in_mib(cost.bytes_held)),
-                ("MiB reserved", |cost| in_mib(cost.bytes_reserved)),
-                ("ms", |cost| format!("{:.1}", cost.seconds * 1e3)),
-                ("× fastest", |cost| format!("{:.1}", cost.times_the_fastest)),
-            ],
-        );
-        Report::new(table, &costs)
+        Report::new(table(1, CacheKind::ALL.len(), &costs), &costs)
     }
 }
 
@@ -80,7 +50,7 @@ fn in_mib(bytes: usize) -> String {
 }
 
 /// Writes a text with each cache, in turns.
-fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
+fn compare(model: &Model, tokens: usize) -> Result<Vec<Row>> {
     let config = model.config();
     // The token that ends a text also begins the next. No text is cut short here: all are compared at one length.
     let prompt = &config.eos_token_ids[..1];
@@ -102,16 +72,24 @@ fn compare(model: &Model, tokens: usize) -> Result<Vec<Cost>> {
             run.tokens == runs[0].tokens,
             "{kind} writes another text than {first}: its cache does not hold what was written to it"
         );
-        costs.push(Cost {
-            tokens,
-            kv: kind.to_string(),
-            rows_projected: run.rows_projected,
-            rows_copied: run.usage.rows_copied,
-            bytes_held: run.usage.bytes / run.usage.slots.max(1) * run.usage.tokens,
-            bytes_reserved: run.usage.bytes,
-            seconds: times.best(),
-            times_the_fastest: times.best() / shortest,
-        });
+        let bytes_held = run.usage.bytes / run.usage.slots.max(1) * run.usage.tokens;
+        let (seconds, over_fastest) = (times.best(), times.best() / shortest);
+        costs.push(
+            Row::default()
+                .number("kv", kind.to_string())
+                .cell("cache", kind.to_string())
+                .count("tokens", "tokens", tokens)
+                .count("rows_projected", "rows projected", run.rows_projected)
+                .count("rows_copied", "rows copied", run.usage.rows_copied)
+                .number("bytes_held", bytes_held)
+                .cell("MiB held", in_mib(bytes_held))
+                .number("bytes_reserved", run.usage.bytes)
+                .cell("MiB reserved", in_mib(run.usage.bytes))
+                .number("seconds", seconds)
+                .cell("ms", format!("{:.1}", seconds * 1e3))
+                .number("times_the_fastest", over_fastest)
+                .cell("× fastest", format!("{over_fastest:.1}")),
+        );
     }
     Ok(costs)
 }

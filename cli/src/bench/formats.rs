@@ -13,10 +13,9 @@ use page_by_page::files;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{LogitRows, Model};
-use serde::Serialize;
 
-use super::{Benchmark, Report};
-use crate::output::{Object, Progress, Table, count, thousands};
+use super::{Benchmark, Report, Row, table};
+use crate::output::{Object, Progress, count, thousands};
 use crate::{model_dir, require};
 
 /// Read a text and write stories with rows in each format, and compare with f32
@@ -66,26 +65,6 @@ const ALICE: &str = include_str!("../../../lab/golden/alice.txt");
 /// A text to read, at most: its logits are all kept.
 const MOST_BYTES: usize = 1 << 20;
 
-/// One format beside f32.
-#[derive(Serialize)]
-struct Measured {
-    format: &'static str,
-    bytes_a_token: usize,
-    /// Nats a token.
-    loss: f64,
-    loss_above_f32: f64,
-    largest_logit_difference: f32,
-    /// Positions after which another token is the likeliest.
-    argmax_flips: usize,
-    stories_unchanged: usize,
-    /// For each story, the first new token that differs, from 0; `null` if none does.
-    first_differences: Vec<Option<usize>>,
-    /// Whole pages in the pool.
-    pages: usize,
-    /// Texts that fit into these.
-    texts: usize,
-}
-
 /// What the model makes of text and stories in one format.
 struct Answers {
     /// `[tokens, vocab_size]`
@@ -123,7 +102,7 @@ impl Benchmark for Formats {
             .with("page_size", self.page_size)
             .with("text_tokens", self.text_tokens)
             .with("formats", &formats);
-        Report::new(self.table(&formats, text.len(), prompts.len()), &numbers)
+        Report::new(table(1, formats.len(), &formats), &numbers)
     }
 }
 
@@ -173,7 +152,7 @@ impl Formats {
         Ok(Answers { logits, stories })
     }
 
-    fn compare(&self, model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> Result<Measured> {
+    fn compare(&self, model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> Result<Row> {
         let vocab = model.config().vocab_size;
         let rows = || answers.logits.chunks_exact(vocab).zip(of_f32.logits.chunks_exact(vocab));
         let differences = answers.logits.iter().zip(&of_f32.logits).map(|(a, b)| (a - b).abs());
@@ -181,46 +160,43 @@ impl Formats {
             answers.stories.iter().zip(&of_f32.stories).map(|(story, plain)| first_difference(story, plain)).collect();
         let bytes_a_token = token_bytes(model.row_format(), model.config().kv_layout());
         let pages = self.pool_bytes()? / bytes_a_token.saturating_mul(self.page_size);
-        Ok(Measured {
-            format: model.row_format().name(),
-            bytes_a_token,
-            loss: loss(&answers.logits, text, vocab),
-            loss_above_f32: loss(&answers.logits, text, vocab) - loss(&of_f32.logits, text, vocab),
-            largest_logit_difference: differences.fold(0.0, f32::max),
-            argmax_flips: rows().filter(|(row, plain)| argmax(row) != argmax(plain)).count(),
-            stories_unchanged: first_differences.iter().filter(|first| first.is_none()).count(),
-            first_differences,
-            pages,
-            texts: pages / self.text_tokens.div_ceil(self.page_size),
-        })
+        let argmax_flips = rows().filter(|(row, plain)| argmax(row) != argmax(plain)).count();
+        let largest_difference = differences.fold(0.0, f32::max);
+        let loss_of = |answers: &Answers| loss(&answers.logits, text, vocab);
+        let (loss, above_f32) = (loss_of(answers), loss_of(answers) - loss_of(of_f32));
+        let unchanged = first_differences.iter().filter(|first| first.is_none()).count();
+        let first = first_differences.iter().flatten().min();
+        Ok(Row::default()
+            .number("format", model.row_format().name())
+            .cell("rows", model.row_format().name())
+            .count("bytes_a_token", "bytes a token", bytes_a_token)
+            // Nats a token.
+            .number("loss", loss)
+            .cell("loss", format!("{loss:.5}"))
+            .number("loss_above_f32", above_f32)
+            .cell("above f32", format!("{above_f32:+.5}"))
+            .number("largest_logit_difference", largest_difference)
+            .cell("logit off by", format!("{largest_difference:.4}"))
+            // Positions after which another token is the likeliest.
+            .number("argmax_flips", argmax_flips)
+            .cell("other likeliest", format!("{} of {}", thousands(argmax_flips), thousands(text.len())))
+            .number("stories_unchanged", unchanged)
+            .cell("stories same", format!("{unchanged} of {}", answers.stories.len()))
+            // For each story, the first new token that differs, from 0; null if none does.
+            .number("first_differences", &first_differences)
+            .cell("first other", first.map_or("none".into(), |first| format!("token {}", thousands(*first))))
+            .number("pages", pages)
+            .count(
+                "texts",
+                &format!("texts in {} MiB", thousands(self.pool_mib)),
+                pages / self.text_tokens.div_ceil(self.page_size),
+            ))
     }
 
     fn pool_bytes(&self) -> Result<usize> {
         self.pool_mib
             .checked_mul(1 << 20)
             .context("a pool of more bytes than can be counted; give fewer with --pool-mib")
-    }
-
-    fn table(&self, formats: &[Measured], n_tokens: usize, n_stories: usize) -> String {
-        let texts = format!("texts in {} MiB", thousands(self.pool_mib));
-        let before = ["rows", "bytes a token", "loss", "above f32", "logit off by", "other likeliest"];
-        let heading = [&before[..], &["stories same", "first other", &texts]].concat();
-        let mut table = Table::new(1, &heading);
-        for measured in formats {
-            let first = measured.first_differences.iter().flatten().min();
-            table.line([
-                measured.format.into(),
-                thousands(measured.bytes_a_token),
-                format!("{:.5}", measured.loss),
-                format!("{:+.5}", measured.loss_above_f32),
-                format!("{:.4}", measured.largest_logit_difference),
-                format!("{} of {}", thousands(measured.argmax_flips), thousands(n_tokens)),
-                format!("{} of {n_stories}", measured.stories_unchanged),
-                first.map_or("none".into(), |first| format!("token {}", thousands(*first))),
-                thousands(measured.texts),
-            ]);
-        }
-        table.render()
     }
 }
 

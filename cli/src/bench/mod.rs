@@ -30,7 +30,7 @@ use page_by_page::model::Model;
 use serde::Serialize;
 
 use crate::options::RowOptions;
-use crate::output::{Table, mib, pretty_json, print, thousands};
+use crate::output::{Object, Table, mib, pretty_json, print, thousands};
 use crate::{model_dir, require};
 use times::{Rates, Times, turns};
 
@@ -119,19 +119,49 @@ impl<B: Args + Benchmark> Command<B> {
     }
 }
 
-/// A heading, and the cell of a row below it.
-type Column<'a, R> = (&'a str, fn(&R) -> String);
+/// What was measured in one case. A number has a key in JSON; if the table shows it, there is a cell with a heading.
+#[derive(Default)]
+struct Row {
+    numbers: Object,
+    cells: Vec<(String, String)>,
+}
 
-/// A table with a line for each row, and an empty line before each new group. The first `text_columns` columns hold text.
-fn table<R, G: PartialEq>(text_columns: usize, rows: &[R], group: fn(&R) -> G, columns: &[Column<'_, R>]) -> String {
-    let mut table = Table::new(text_columns, &columns.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
-    for group in rows.chunk_by(|a, b| group(a) == group(b)) {
-        for row in group {
-            table.line(columns.iter().map(|(_, cell)| cell(row)));
-        }
-        table.line([""]);
+impl Row {
+    /// The row, with a number that the table does not show.
+    fn number(mut self, key: &'static str, value: impl Serialize) -> Self {
+        self.numbers = self.numbers.with(key, value);
+        self
     }
-    table.render().trim_end().to_string() + "\n"
+
+    /// The row, with a cell of the table.
+    fn cell(mut self, heading: impl Into<String>, cell: impl Into<String>) -> Self {
+        self.cells.push((heading.into(), cell.into()));
+        self
+    }
+
+    /// The row, with a count that the table shows with its commas.
+    fn count(self, key: &'static str, heading: &str, count: impl TryInto<u64> + Serialize + Copy) -> Self {
+        self.number(key, count).cell(heading, thousands(count))
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.numbers.serialize(serializer)
+    }
+}
+
+/// A table of these rows, with an empty line after each `group` of them. The first `text_columns` columns hold text.
+fn table(text_columns: usize, group: usize, rows: &[Row]) -> String {
+    let heading = rows.iter().take(1).flat_map(|row| &row.cells).map(|(heading, _)| heading.as_str());
+    let mut table = Table::new(text_columns, &heading.collect::<Vec<_>>());
+    for (i, row) in rows.iter().enumerate() {
+        if i > 0 && i % group.max(1) == 0 {
+            table.line([""]);
+        }
+        table.line(row.cells.iter().map(|(_, cell)| cell.as_str()));
+    }
+    table.render()
 }
 
 /// The caches that keep rows, in the order of the book.

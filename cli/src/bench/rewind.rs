@@ -9,10 +9,9 @@ use page_by_page::cache::KvLayout;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::experiments::{append, rewind, rows};
 use page_by_page::model::ModelConfig;
-use serde::Serialize;
 
-use super::{Benchmark, KINDS, Report, Times, filled, require_little_memory, table, turns};
-use crate::output::{rate, thousands};
+use super::{Benchmark, KINDS, Report, Row, Times, filled, require_little_memory, table, turns};
+use crate::output::{Object, rate, thousands};
 use crate::{model_dir, require};
 
 /// Forget the newest tokens of texts, and compare that with copying the others
@@ -40,26 +39,6 @@ pub struct Rewinding {
 const FEW: usize = 4;
 const TURNS: usize = 7;
 
-/// What it costs to forget, both ways.
-#[derive(Serialize)]
-struct Cost {
-    kv: String,
-    tokens: usize,
-    tokens_forgotten: usize,
-    rewind: Way,
-    /// `None` where there are no pages.
-    pages_returned: Option<usize>,
-    copy: Way,
-    copy_over_rewind: f64,
-}
-
-/// One way to forget.
-#[derive(Serialize)]
-struct Way {
-    rows_copied: u64,
-    seconds: f64,
-}
-
 impl Benchmark for Rewinding {
     fn run(self) -> Result<Report> {
         require::chapters(&[2, 3, 4, 5, 6, 7])?;
@@ -76,29 +55,13 @@ impl Benchmark for Rewinding {
                 }
             }
         }
-        let table = table(
-            1,
-            &costs,
-            |cost| cost.tokens,
-            &[
-                ("cache", |cost| cost.kv.clone()),
-                ("tokens", |cost| thousands(cost.tokens)),
-                ("forgotten", |cost| thousands(cost.tokens_forgotten)),
-                ("pages returned", |cost| cost.pages_returned.map_or("–".into(), thousands)),
-                ("rows copied", |cost| thousands(cost.rewind.rows_copied)),
-                ("µs", |cost| rate(cost.rewind.seconds * 1e6)),
-                ("rows to copy instead", |cost| thousands(cost.copy.rows_copied)),
-                ("µs", |cost| rate(cost.copy.seconds * 1e6)),
-                ("× rewind", |cost| rate(cost.copy_over_rewind)),
-            ],
-        );
-        Report::new(table, &costs)
+        Report::new(table(1, 2 * KINDS.len(), &costs), &costs)
     }
 }
 
 impl Rewinding {
     /// Forgets tokens of one text in both ways, in turns.
-    fn measure(&self, kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: usize) -> Result<Cost> {
+    fn measure(&self, kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: usize) -> Result<Row> {
         let size = CacheSize::for_tokens(tokens, self.page_size)?;
         let (mut cache, mut other) = (filled(kind, layout, tokens, size)?, filled(kind, layout, tokens, size)?);
         let again = rows(layout, forgotten);
@@ -114,14 +77,24 @@ impl Rewinding {
             slots_returned = before.slots - after.slots;
             append(cache.as_mut(), &again)?;
         }
-        Ok(Cost {
-            kv: kind.to_string(),
-            tokens,
-            tokens_forgotten: forgotten,
-            pages_returned: (kind == CacheKind::Paged).then(|| slots_returned / self.page_size),
-            copy_over_rewind: copies.median() / rewinds.median().max(1e-9),
-            rewind: Way { rows_copied, seconds: rewinds.median() },
-            copy: Way { rows_copied: rows_to_copy, seconds: copies.median() },
-        })
+        let pages = (kind == CacheKind::Paged).then(|| slots_returned / self.page_size);
+        let (rewind, copy) = (rewinds.median(), copies.median());
+        let way = |rows: u64, seconds: f64| Object::default().with("rows_copied", rows).with("seconds", seconds);
+        let over_rewind = copy / rewind.max(1e-9);
+        Ok(Row::default()
+            .number("kv", kind.to_string())
+            .cell("cache", kind.to_string())
+            .count("tokens", "tokens", tokens)
+            .count("tokens_forgotten", "forgotten", forgotten)
+            .number("pages_returned", pages)
+            .cell("pages returned", pages.map_or("–".into(), thousands))
+            .number("rewind", way(rows_copied, rewind))
+            .cell("rows copied", thousands(rows_copied))
+            .cell("µs", rate(rewind * 1e6))
+            .number("copy", way(rows_to_copy, copy))
+            .cell("rows to copy instead", thousands(rows_to_copy))
+            .cell("µs", rate(copy * 1e6))
+            .number("copy_over_rewind", over_rewind)
+            .cell("× rewind", rate(over_rewind)))
     }
 }

@@ -8,9 +8,8 @@ use page_by_page::cache::CacheError;
 use page_by_page::experiments::forks;
 use page_by_page::model::ModelConfig;
 
-use super::{Benchmark, Report, require_little_memory, table};
+use super::{Benchmark, Report, Row, require_little_memory, table};
 use crate::generate::MOST_SEQUENCES;
-use crate::output::thousands;
 use crate::{model_dir, require};
 
 /// Count what several texts of one prompt cost, apart and shared
@@ -53,18 +52,15 @@ impl Benchmark for Samples {
         // The snapshot holds the prompt once more.
         let slots = samples.n_pages().saturating_mul(page_size).saturating_add(prompt_tokens);
         require_little_memory(layout, slots)?;
-        let costs = [samples.apart()?, samples.restored()?, samples.forked()?];
-        let table = table(
-            1,
-            &costs,
-            |_| (),
-            &[
-                ("texts", |cost| cost.way.to_string()),
-                ("rows computed", |cost| thousands(cost.rows_computed)),
-                ("pages held", |cost| thousands(cost.pages_held)),
-                ("rows copied", |cost| thousands(cost.rows_copied)),
-            ],
-        );
-        Report::new(table, &costs)
+        let row = |cost: forks::Cost| {
+            Row::default()
+                .number("way", cost.way)
+                .cell("texts", cost.way)
+                .count("rows_computed", "rows computed", cost.rows_computed)
+                .count("pages_held", "pages held", cost.pages_held)
+                .count("rows_copied", "rows copied", cost.rows_copied)
+        };
+        let costs = [samples.apart()?, samples.restored()?, samples.forked()?].map(row);
+        Report::new(table(1, costs.len(), &costs), &costs)
     }
 }
