@@ -114,13 +114,8 @@ pub fn figure() -> Result<Figure> {
     const BELOW: f64 = 24.0 + 3.0 * LINE + 14.0;
     let pages_of = SEQUENCES.map(|tokens| frames[0].pages.of(tokens));
     let [needed, free_before, free_after] = [frames[2].pages.of(ASKED), frames[1].pages.free, frames[2].pages.free];
-    let (slots, longest) =
-        frames[2].refused.as_ref().map(|refused| (refused.free, refused.longest_gap)).unwrap_or_default();
-    let region_titles = [
-        format!("sequences of {}: {} free", listed(&SEQUENCES), frames[0].regions.free),
-        format!("the sequence of {} ends: {} free", SEQUENCES[0], frames[1].regions.free),
-        format!("{ASKED} asked for, {slots} free: refused, longest gap {longest}"),
-    ];
+    let (slots, longest) = refused(frames);
+    let region_titles = region_titles(frames);
     let page_titles = [
         format!("{} pages: {} free", listed(&pages_of), frames[0].pages.free),
         format!("{} pages come back: {free_before} free", free_before - frames[0].pages.free),
@@ -173,6 +168,20 @@ pub fn figure() -> Result<Figure> {
         ],
         ..Figure::default()
     })
+}
+
+/// Free slots, and those of the longest gap, when no region could be reserved.
+fn refused(frames: &[Frame]) -> (usize, usize) {
+    frames[2].refused.as_ref().map(|refused| (refused.free, refused.longest_gap)).unwrap_or_default()
+}
+
+fn region_titles(frames: &[Frame]) -> [String; 3] {
+    let (slots, longest) = refused(frames);
+    [
+        format!("sequences of {}: {} free", listed(&SEQUENCES), frames[0].regions.free),
+        format!("the sequence of {} ends: {} free", SEQUENCES[0], frames[1].regions.free),
+        format!("{ASKED} asked for, {slots} free: refused, longest gap {longest}"),
+    ]
 }
 
 /// Pieces and gaps, to scale. `slots`: in one unit of the memory.

@@ -76,17 +76,7 @@ pub fn figure() -> Result<Figure> {
         }
         let state =
             format!("Owners <code>{}</code>, free list <code>{}</code>", joined(&owners, " "), joined(&free, " "));
-        let (title, says) = match outcome.map(|pages| page_numbers(&pages)) {
-            Err(error) => (
-                format!("{operation} refused"),
-                format!("<code>{operation}</code> is refused, <code>{error:?}</code>: nothing changes."),
-            ),
-            Ok(pages) if pages.is_empty() => (operation.clone(), format!("<code>{operation}</code>. {state}.")),
-            Ok(pages) => (
-                format!("{operation} → {}", joined(&pages, ", ")),
-                format!("<code>{operation}</code> gives {}. {state}.", listed(&pages)),
-            ),
-        };
+        let (title, says) = outcome_text(&operation, outcome, &state);
         figure.step(says, |svg| {
             let y = svg.y;
             svg.bold(0.0, y + 19.0, Anchor::Start, &title);
@@ -125,4 +115,19 @@ pub fn figure() -> Result<Figure> {
          list was read by taking every page of a pool that went the same way."
     );
     Ok(figure)
+}
+
+/// An operation in the picture, and in the list of steps. `state`: how the pool is then.
+fn outcome_text(operation: &str, outcome: Result<Vec<PageId>, CacheError>, state: &str) -> (String, String) {
+    match outcome.map(|pages| page_numbers(&pages)) {
+        Err(error) => (
+            format!("{operation} refused"),
+            format!("<code>{operation}</code> is refused, <code>{error:?}</code>: nothing changes."),
+        ),
+        Ok(pages) if pages.is_empty() => (operation.into(), format!("<code>{operation}</code>. {state}.")),
+        Ok(pages) => (
+            format!("{operation} → {}", joined(&pages, ", ")),
+            format!("<code>{operation}</code> gives {}. {state}.", listed(&pages)),
+        ),
+    }
 }

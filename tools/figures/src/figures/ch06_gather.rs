@@ -14,7 +14,7 @@ use crate::svg::{Anchor, Kind, Svg, named};
 use crate::words::{joined, listed};
 
 /// Sequences `d` and `e` end, and `a` gets their pages: the page that was freed last first.
-pub const EARLIER: [(char, usize); 3] = [('d', 4), ('e', 4), ('b', 3)];
+pub const EARLIER: [(char, usize); 3] = [('d', 4), ('b', 3), ('e', 4)];
 pub const ENDED: [char; 2] = ['d', 'e'];
 pub const TOKENS: usize = 6;
 

@@ -192,12 +192,6 @@ pub fn figure() -> Result<Figure> {
         (cell(Kind::Wasted, "P"), "preempted"),
         (cell(Kind::Shared, "5"), "recomputes 5"),
     ]);
-    let again: u64 = REQUESTS
-        .iter()
-        .zip(&trace.computed)
-        .map(|((_, n_prompt, most), computed)| computed - (n_prompt + most - 1) as u64)
-        .sum();
-    let asked: Vec<String> = REQUESTS.iter().map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")).collect();
     Ok(Figure {
         svg,
         label: format!(
@@ -206,18 +200,28 @@ pub fn figure() -> Result<Figure> {
             frames.len(),
             REQUESTS.len()
         ),
-        caption: format!(
-            "<strong>Sequences join and leave between any two steps.</strong> {} requests in {PAGES} pages of {PAGE_SIZE}, budget \
-             {BUDGET}, at most {RUNNING} running; prompts + new tokens: {}. Below the line: tokens computed in the step, free \
-             pages after it, and pages that only the prefix cache has. {again} tokens are recomputed, and {} were still cached. \
-             Recorded from <code>Scheduler</code>.",
-            REQUESTS.len(),
-            listed(&asked),
-            trace.cached_again.iter().sum::<usize>()
-        ),
+        caption: caption(trace),
         steps: frames.iter().enumerate().map(|(step, frame)| step_text(step, frame)).collect(),
         ..Figure::default()
     })
+}
+
+fn caption(trace: &Trace) -> String {
+    let again: u64 = REQUESTS
+        .iter()
+        .zip(&trace.computed)
+        .map(|((_, n_prompt, most), computed)| computed - (n_prompt + most - 1) as u64)
+        .sum();
+    let asked: Vec<String> = REQUESTS.iter().map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")).collect();
+    format!(
+        "<strong>Sequences join and leave between any two steps.</strong> {} requests in {PAGES} pages of {PAGE_SIZE}, budget \
+         {BUDGET}, at most {RUNNING} running; prompts + new tokens: {}. Below the line: tokens computed in the step, free \
+         pages after it, and pages that only the prefix cache has. {again} tokens are recomputed, and {} were still cached. \
+         Recorded from <code>Scheduler</code>.",
+        REQUESTS.len(),
+        listed(&asked),
+        trace.cached_again.iter().sum::<usize>()
+    )
 }
 
 fn draw_doing(svg: &mut Svg, area: Area, doing: Doing) {
