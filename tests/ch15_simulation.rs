@@ -191,7 +191,8 @@ mod checks {
 
     #[test]
     fn task_1_j_order_of_arrival() {
-        let cases: [(Expected, &[u64], &[u64], &[u64]); 18] = [
+        type Ids = &'static [u64];
+        let cases: [(Expected, Ids, Ids, Ids); 18] = [
             (Holds, &[], &[], &[]),
             (Holds, &[0], &[], &[0]),
             (Holds, &[], &[0], &[0]),

@@ -64,35 +64,35 @@ mod checks {
     const MANY: usize = if cfg!(miri) { 300 } else { 70_000 };
 
     /// A number of a row, from all that it depends on. Any bits may come: a number, a NaN, a word of packed rows.
-    fn word(text: &[u32], layer: usize, kind: usize, i: usize) -> f32 {
-        let parts = text.iter().copied().chain([layer as u32, kind as u32, i as u32]);
+    fn word(prefix: &[u32], layer: usize, kind: usize, i: usize) -> f32 {
+        let parts = prefix.iter().copied().chain([layer as u32, kind as u32, i as u32]);
         let mix = |hash: u32, part: u32| (hash ^ part).wrapping_mul(0x9E37_79B1).rotate_left(13);
         f32::from_bits(parts.fold(0x811C_9DC5, mix))
     }
 
     /// The keys (or values) of the last page of these tokens, which end with it: `[n_layers, page_size, kv_width]`.
-    fn rows(shape: &PageShape, text: &[u32], kind: usize) -> Vec<f32> {
-        let first = text.len() - shape.page_size;
+    fn rows(shape: &PageShape, prefix: &[u32], kind: usize) -> Vec<f32> {
+        let first = prefix.len() - shape.page_size;
         let mut rows = Vec::new();
         for layer in 0..shape.layout.n_layers {
             for slot in 0..shape.page_size {
-                rows.extend((0..shape.layout.kv_width()).map(|i| word(&text[..=first + slot], layer, kind, i)));
+                rows.extend((0..shape.layout.kv_width()).map(|i| word(&prefix[..=first + slot], layer, kind, i)));
             }
         }
         rows
     }
 
     /// The record of the last page of these tokens.
-    fn record_of(shape: &PageShape, number: u64, parent: u64, text: &[u32]) -> Vec<u8> {
-        let tokens = &text[text.len() - shape.page_size..];
-        record(shape, number, parent, tokens, &rows(shape, text, 0), &rows(shape, text, 1))
+    fn record_of(shape: &PageShape, number: u64, parent: u64, prefix: &[u32]) -> Vec<u8> {
+        let tokens = &prefix[prefix.len() - shape.page_size..];
+        record(shape, number, parent, tokens, &rows(shape, prefix, 0), &rows(shape, prefix, 1))
     }
 
     /// A file with these records: number, parent, and the tokens that the page ends.
     fn file_of(shape: &PageShape, records: &[(u64, u64, &[u32])]) -> Vec<u8> {
         let mut file = shape.header().to_vec();
-        for (number, parent, text) in records {
-            file.extend(record_of(shape, *number, *parent, text));
+        for (number, parent, prefix) in records {
+            file.extend(record_of(shape, *number, *parent, prefix));
         }
         file
     }
@@ -112,10 +112,10 @@ mod checks {
     }
 
     /// Tokens for a failure message.
-    fn shown(text: &[u32]) -> String {
-        match text {
-            [a, b, .., z] if text.len() > 12 => format!("{} tokens [{a}, {b}, …, {z}]", text.len()),
-            _ => format!("{text:?}"),
+    fn shown(tokens: &[u32]) -> String {
+        match tokens {
+            [a, b, .., z] if tokens.len() > 12 => format!("{} tokens [{a}, {b}, …, {z}]", tokens.len()),
+            _ => format!("{tokens:?}"),
         }
     }
 
@@ -483,18 +483,19 @@ mod checks {
 
     #[test]
     fn task_1_decode_reads_what_was_encoded() {
-        for (number, parent, text) in [(1, 0, counting(1, 4)), (1 << 40, (1 << 40) - 1, vec![u32::MAX, 0, 7, 1 << 31])]
+        for (number, parent, tokens) in
+            [(1, 0, counting(1, 4)), (1 << 40, (1 << 40) - 1, vec![u32::MAX, 0, 7, 1 << 31])]
         {
-            let bytes = record_of(&SHAPE, number, parent, &text);
-            let (k, v) = (rows(&SHAPE, &text, 0), rows(&SHAPE, &text, 1));
-            let question = format!("decode of record {number} after {parent}, tokens {text:?}");
+            let bytes = record_of(&SHAPE, number, parent, &tokens);
+            let (k, v) = (rows(&SHAPE, &tokens, 0), rows(&SHAPE, &tokens, 1));
+            let question = format!("decode of record {number} after {parent}, tokens {tokens:?}");
             let (head, found) = granted(question.as_str(), || decode(&SHAPE, &bytes));
             same!((head.number, head.parent), (number, parent), "number and parent in a {question}");
-            same!(head.tokens[..], text[..], "tokens in a {question}");
+            same!(head.tokens[..], tokens[..], "tokens in a {question}");
             same!(bits(&found.k) == bits(&k), true, "all bits of the keys in a {question}: the same");
             same!(bits(&found.v) == bits(&v), true, "all bits of the values in a {question}: the same");
             let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
-            let expected = Head { number, parent, tokens: text.as_slice().into(), rows_checksum };
+            let expected = Head { number, parent, tokens: tokens.as_slice().into(), rows_checksum };
             same!(head, expected, "the head in a {question}");
         }
     }
@@ -599,16 +600,16 @@ mod checks {
 
     #[test]
     fn task_2_very_many_records() {
-        // One text of as many pages as there are records, each of one token.
-        let text: Vec<u32> = (0..MANY as u32).collect();
+        // One sequence of as many pages as there are records, each of one token.
+        let tokens: Vec<u32> = (0..MANY as u32).collect();
         let mut bytes = TINY.header().to_vec();
-        for (i, token) in text.iter().enumerate() {
+        for (i, token) in tokens.iter().enumerate() {
             bytes.extend(record(&TINY, i as u64 + 1, i as u64, &[*token], &[1.0], &[2.0]));
         }
         let disk = MemoryDisk::of(bytes);
-        let file = once("open of a file with one long text", || open(&disk, TINY, room(&TINY, MANY)));
-        same!(file.n_records(), MANY, "records of a file with one long text");
-        let places = once("find of one long text", || file.find(&text));
+        let file = once("open of a file with one long sequence", || open(&disk, TINY, room(&TINY, MANY)));
+        same!(file.n_records(), MANY, "records of a file with one long sequence");
+        let places = once("find of one long sequence", || file.find(&tokens));
         same!(places == (0..MANY).collect::<Vec<_>>(), true, "find gives the places of all {MANY} pages, in order");
     }
 
@@ -731,13 +732,15 @@ mod checks {
         }
     }
 
+    /// Places, sequences that are kept before, one whose write fails, after how many bytes, those that are kept then, and the rule.
+    type FailedWrite<'a> = (usize, Vec<&'a [u32]>, &'a [u32], usize, Vec<&'a [u32]>, &'a str);
+
     /// What follows a page that was not written could never be found, and half a page is none.
     #[test]
     fn task_3_when_a_write_fails() {
         let [a, b, c] = [1, 100, 200].map(|first| counting(first, 8));
         let long = counting(1, 16);
-        // Places, sequences that are kept before, one whose write fails, after how many bytes, and those that are kept then.
-        let mut cases: Vec<(usize, Vec<&[u32]>, &[u32], usize, Vec<&[u32]>, &str)> = Vec::new();
+        let mut cases: Vec<FailedWrite<'_>> = Vec::new();
         for fits in [0, 1, 3, 39, 40, 41, 500, 999] {
             cases.push((9, vec![&a], &b, RECORD + fits, vec![&b, &c], "half a page is none, and its place is used"));
         }
@@ -786,7 +789,7 @@ mod checks {
             bytes.extend(record(&TINY, u64::from(i) + 1, 0, &[i], &[1.0], &[2.0]));
         }
         let disk = MemoryDisk::of(bytes);
-        let mut file = once("open of a file with many texts", || open(&disk, TINY, room(&TINY, n)));
+        let mut file = once("open of a file with many sequences", || open(&disk, TINY, room(&TINY, n)));
         let (slab, _trie) = memory(&TINY, 2);
         let mut cache = made("ForkCache::new of chapter 10", || ForkCache::new(&slab));
         granted("extend(1) of chapter 10", || cache.extend(1));
@@ -1088,8 +1091,8 @@ mod checks {
     #[test]
     fn task_4_a_different_slab_is_an_error() {
         let mut desk = Desk::new(3, 9, "");
-        let text = counting(1, 9);
-        desk.keep(&text);
+        let tokens = counting(1, 9);
+        desk.keep(&tokens);
         let wanted: Vec<Wanted> = (0..2).map(|page| Wanted { page, place: page, number: page as u64 + 1 }).collect();
         let read = desk.read(&wanted);
         // The prefix cache keeps pages of a larger slab.
@@ -1098,10 +1101,10 @@ mod checks {
         granted("extend(28) of chapter 10", || first.extend(28));
         let mut cache = made("ForkCache::new of chapter 10", || ForkCache::new(&large));
         granted("extend(4) of chapter 10", || cache.extend(4));
-        granted("insert_into of chapter 11", || cache.insert_into(&mut trie, &text));
+        granted("insert_into of chapter 11", || cache.insert_into(&mut trie, &tokens));
         let (small, _) = memory(&SHAPE, 3);
         let asked = asking("bring_back to a slab of 3 pages, for a prefix cache that has page 7 of a different one");
-        let outcome = desk.file.bring_back(&text, &read, &mut trie, &small);
+        let outcome = desk.file.bring_back(&tokens, &read, &mut trie, &small);
         drop(asked);
         same!(
             outcome,
@@ -1109,7 +1112,7 @@ mod checks {
             "bring_back with a different slab"
         );
         same!(small.borrow().pool().n_free(), 3, "pages that are free of the slab after a refusal");
-        let outcome = desk.file.wanted(&text, &mut trie, &small).err();
+        let outcome = desk.file.wanted(&tokens, &mut trie, &small).err();
         same!(outcome, Some(CacheError::ForeignPage { page: PageId(7), n_pages: 3 }), "wanted with a different slab");
     }
 

@@ -49,12 +49,12 @@ impl MemoryDisk {
         self.0.borrow_mut().bytes[byte] ^= mask;
     }
 
-    /// From now on so many bytes may be written; `None`: as many as you like. The write that goes beyond is cut off there.
+    /// From now on this many bytes can be written; `None`: any number. The write that goes beyond is cut off there.
     pub fn set_room(&self, room: Option<usize>) {
         self.0.borrow_mut().room = room;
     }
 
-    /// So many bytes more are written, then a write is cut off, and then all is well again.
+    /// This many bytes more are written, then a write is cut off, and then all is well again.
     pub fn fail_once(&self, after: usize) {
         let mut state = self.0.borrow_mut();
         (state.room, state.fails_once) = (Some(after), true);
@@ -198,20 +198,21 @@ pub fn prefixes(shape: &PageShape, file: &[u8]) -> Vec<(Vec<u32>, usize)> {
     heads.sort_by_key(|head| head.number);
     // By its prefix, the latest record of it and its number.
     let mut kept: HashMap<Vec<u32>, (u64, usize)> = HashMap::new();
-    let mut texts: HashMap<u64, Vec<u32>> = HashMap::from([(0, Vec::new())]);
+    let mut by_number: HashMap<u64, Vec<u32>> = HashMap::from([(0, Vec::new())]);
     for head in heads {
-        let Some(before) = texts.get(&head.parent) else { continue };
-        let text = [&before[..], &head.tokens].concat();
-        if kept.insert(text.clone(), (head.number, head.place)).is_some() {
-            // The earlier one is gone, and with it those behind it.
-            kept.retain(|other, _| other.len() <= text.len() || !other.starts_with(&text));
-            texts.retain(|_, other| !other.starts_with(&text));
+        let Some(before) = by_number.get(&head.parent) else { continue };
+        let prefix = [&before[..], &head.tokens].concat();
+        if kept.insert(prefix.clone(), (head.number, head.place)).is_some() {
+            // The earlier one is gone, and with it those that follow it.
+            kept.retain(|other, _| other.len() <= prefix.len() || !other.starts_with(&prefix));
+            by_number.retain(|_, other| !other.starts_with(&prefix));
         }
-        texts.insert(head.number, text);
+        by_number.insert(head.number, prefix);
     }
     // As new as the newest that it begins; of those that are equal, the longer one goes first.
-    let age = |text: &Vec<u32>| kept.iter().filter(|(other, _)| other.starts_with(text)).map(|(_, (n, _))| *n).max();
-    let mut order: Vec<_> = kept.iter().map(|(text, (_, place))| (age(text), text.clone(), *place)).collect();
+    let age =
+        |prefix: &Vec<u32>| kept.iter().filter(|(other, _)| other.starts_with(prefix)).map(|(_, (n, _))| *n).max();
+    let mut order: Vec<_> = kept.iter().map(|(prefix, (_, place))| (age(prefix), prefix.clone(), *place)).collect();
     order.sort_by(|(a, x, _), (b, y, _)| a.cmp(b).then(y.len().cmp(&x.len())));
-    order.into_iter().map(|(_, text, place)| (text, place)).collect()
+    order.into_iter().map(|(_, prefix, place)| (prefix, place)).collect()
 }
