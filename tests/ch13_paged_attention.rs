@@ -258,7 +258,7 @@ mod checks {
     fn task_1_wide_walks_cost_no_more() {
         let slab = slab_of(ONE_NUMBER, 1, 5 * MANY);
         let mut a = cache(&slab);
-        for n in [64, 16, 8, 4, 2, 1].map(|part| 5 * MANY / part) {
+        for n in [64, 16, 8, 6, 5, 4, 3, 2, 1].map(|part| 5 * MANY / part) {
             let more = n - a.len();
             extend(&mut a, more);
             let what = format!("runs(0) of {n} tokens, page size 1");
