@@ -169,7 +169,7 @@ fn trouble(arguments: &[String]) -> Option<String> {
 #[test]
 fn no_number_in_any_option_makes_it_panic_or_hang() {
     let small = Folder::copy_of("storyteller-draft");
-    // A pass over so many tokens is the longest that a benchmark takes.
+    // A pass over 80 tokens is the longest that a benchmark takes.
     small.set("config.json", "max_position_embeddings", json!(80));
     small.write("chat_template.jinja", "{{ messages[0].content }}");
     small.write("prompts.jsonl", "{\"prompt\": \"a\", \"max_new_tokens\": 2}\nno\n{\"prompt\": \"The king\"}\n");

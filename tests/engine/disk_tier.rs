@@ -17,7 +17,7 @@ use page_by_page::model::Model;
 use page_by_page::serving::Serving;
 use page_by_page::serving::schedule::StepLimits;
 
-/// A file that can be read when its gate is open. Who stands before the gate for long gets an error.
+/// A file that can be read when its gate is open. A read that waits for long gets an error.
 #[derive(Clone)]
 struct Gated {
     file: FileDisk,
@@ -65,7 +65,7 @@ fn model() -> Model {
     Model::open(&crate::support::root().join("assets/storyteller")).unwrap()
 }
 
-/// An empty memory with this file behind it.
+/// An empty memory whose pages go to this file.
 fn serve<'m>(model: &'m Model, disk: &Gated) -> (Serving<'m>, Tier) {
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, 60).unwrap();
     let prefixes: SharedPrefixes = Rc::new(RefCell::new(Box::new(PrefixCache::new(PAGE_SIZE).unwrap())));
@@ -75,8 +75,8 @@ fn serve<'m>(model: &'m Model, disk: &Gated) -> (Serving<'m>, Tier) {
     (Serving::new(model, &slab, Box::new(prefixes), limits, &[]).unwrap(), tier)
 }
 
-/// Tells a text to its end, in however many steps.
-fn tell_one(serving: &mut Serving<'_>, tier: &mut Tier, prompt: &[u32]) -> Vec<u32> {
+/// Generates one sequence to its end, in however many steps.
+fn generate_one(serving: &mut Serving<'_>, tier: &mut Tier, prompt: &[u32]) -> Vec<u32> {
     let greedy = Sampler::new(Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 });
     serving.submit(prompt.to_vec(), 9, greedy).unwrap();
     let mut tokens = Vec::new();
@@ -84,7 +84,7 @@ fn tell_one(serving: &mut Serving<'_>, tier: &mut Tier, prompt: &[u32]) -> Vec<u
         let step = serving.step().unwrap();
         tier.keep(serving.scheduler(), &step.generated).unwrap();
         assert!(tier.arrived(false).unwrap().is_empty(), "nothing comes through a gate that is shut");
-        tokens.extend(step.generated.into_iter().flat_map(|told| told.sequence.tokens));
+        tokens.extend(step.generated.into_iter().flat_map(|generated| generated.sequence.tokens));
     }
     tokens
 }
@@ -98,7 +98,7 @@ fn others_compute_while_pages_are_read() {
     let expected = {
         let (mut serving, mut tier) = serve(&model, &Gated::open(&path));
         assert_eq!(tier.ask(&prompt).unwrap(), None, "there is nothing to wait for in a new file");
-        tell_one(&mut serving, &mut tier, &prompt)
+        generate_one(&mut serving, &mut tier, &prompt)
     };
     let disk = Gated::open(&path);
     let (mut serving, mut tier) = serve(&model, &disk);
@@ -106,8 +106,8 @@ fn others_compute_while_pages_are_read() {
     let first = tier.ask(&prompt).unwrap().expect("pages to wait for");
     let second = tier.ask(&prompt).unwrap().expect("the same pages to wait for");
     assert_eq!(tier.counters().read, 9, "of 40 tokens all but one, in pages of 4, and none twice");
-    let told = tell_one(&mut serving, &mut tier, &other);
-    assert_eq!((told.len(), tier.counters().brought_back), (other.len() + 9, 0));
+    let tokens = generate_one(&mut serving, &mut tier, &other);
+    assert_eq!((tokens.len(), tier.counters().brought_back), (other.len() + 9, 0));
     disk.set(true);
     let mut tickets = tier.arrived(true).unwrap();
     while tickets.len() < 2 {
@@ -116,6 +116,6 @@ fn others_compute_while_pages_are_read() {
         tickets.extend(more);
     }
     assert_eq!((tickets, tier.counters().brought_back), (vec![first, second], 9));
-    assert_eq!(tell_one(&mut serving, &mut tier, &prompt), expected);
+    assert_eq!(generate_one(&mut serving, &mut tier, &prompt), expected);
     assert_eq!(serving.totals().cached, 36);
 }

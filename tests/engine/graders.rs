@@ -1,4 +1,4 @@
-//! What the graders share is checked itself: a check that cannot fail grades nobody.
+//! What the graders share is checked itself: a check that cannot fail is worth nothing.
 
 use std::ffi::OsString;
 

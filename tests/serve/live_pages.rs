@@ -15,7 +15,7 @@ use crate::serving::{Options, Server};
 pub struct Views {
     connection: Connection,
     rest: String,
-    /// Whether the pages and the texts of each view belong together is checked for a pool of so many.
+    /// Pages of the pool; each view's pages and sequences are checked against it.
     n_pages: usize,
     /// Of the last view.
     version: usize,

@@ -257,7 +257,7 @@ fn a_chat_is_told_in_the_words_of_the_models_template() {
         json!({ "messages": messages, "temperature": 0, "max_tokens": 8, "chat_template_kwargs": { "name": "king" } });
     let expected = alone.complete("user: Tell me a story.\nking:", 8, GREEDY);
     assert_eq!(texts(&server.post("/v1/chat/completions", &named).json()), [expected.text.as_str()]);
-    // All that fits, if nobody says how much.
+    // All that fits, if the request does not say how much.
     let open = json!({ "messages": messages, "temperature": 0, "stop": "." });
     assert_eq!(server.post("/v1/chat/completions", &open).status, 200);
 

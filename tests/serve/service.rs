@@ -142,7 +142,7 @@ fn a_server_that_is_to_end_finishes_what_it_has_begun() {
     let address = server.address;
     server.stop.ask();
     thread::sleep(Duration::from_millis(50));
-    assert!(Connection::open(address).is_err(), "nobody else is let in");
+    assert!(Connection::open(address).is_err(), "no new client is let in");
     let mut reasons = Vec::new();
     loop {
         let chunk = long.read_chunk().unwrap();
