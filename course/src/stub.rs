@@ -1,6 +1,7 @@
-//! A reader's file: read, told from the stub that was handed out, and refused where it would make red look green.
+//! Reads a file in `exercises/`, computes the fingerprint that tells an untouched stub from started work, and refuses code that
+//! uses `std::process`, because `exit(0)` would end the checks as if they had passed.
 //!
-//! The build script decides by it whose code is compiled; the tools show the same.
+//! The build script decides by the fingerprint whose code is compiled, and the tools show the same.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -39,7 +40,7 @@ pub fn fingerprint(text: &str) -> String {
     format!("{hash:016x}")
 }
 
-/// A text line by line, without what stands behind `//`.
+/// A text line by line, without its `//` comments.
 pub fn code(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
     lines.join("\n")
@@ -79,7 +80,7 @@ mod tests {
         assert!(says.starts_with("a.rs:2: not text in UTF-8: the byte 0xE9 at offset 16 "), "{says}");
         assert!(!says.contains("git checkout"), "{says}");
         fs::remove_file(folder.path().join("a.rs")).unwrap();
-        // A folder is there, and cannot be read, whoever asks.
+        // A folder exists, and cannot be read as a file.
         fs::create_dir(folder.path().join("a.rs")).unwrap();
         let says = read().unwrap_err();
         assert!(says.starts_with("a.rs is there but cannot be read (") && !says.contains("git checkout"), "{says}");

@@ -1,8 +1,8 @@
 //! A server that speaks OpenAI's protocol, so that clients need no change: many sequences for many clients, in one slab of pages.
 //!
 //! ```text
-//!   client ── connections ── guard ── http ── protocol ──┐ requests
-//!   client ── connections ── guard ── http ── protocol ──┼───────► engine: Serving of chapter 12, slab, prefix cache
+//!   client ── connections ── access ── http ── protocol ──┐ requests
+//!   client ── connections ── access ── http ── protocol ──┼───────► engine: Serving of chapter 12, slab, prefix cache
 //!   client ◄─ connections ◄─────────── http ◄─ answer ◄──┘ events    one thread, one step after the other
 //! ```
 //!

@@ -1,8 +1,9 @@
-//! The file, the thread and a prefix cache, for a loop that serves sequences.
+//! Puts a page file behind the prefix cache: a sequence's pages are read before it is scheduled, and full pages are written
+//! after each step.
 //!
-//! The loop asks for the pages of a sequence before it hands the sequence to the scheduler. While they are read, others compute.
-//! When they have come, they go to the prefix cache, and the scheduler finds them there like any others. After each step, the
-//! pages that are full by now are written: an eviction never waits for a disk.
+//! The loop asks for a sequence's pages before it hands the sequence to the scheduler. A thread reads them while other sequences
+//! compute. They then go to the prefix cache, where the scheduler finds them like any others. Because full pages are written after
+//! each step, an eviction never waits for a disk.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -1,7 +1,8 @@
-//! The prefix cache with two exceptions: a prompt that is scored is computed whole, and a sample begins with a fork.
+//! Wraps the prefix cache for the scheduler. A scored prompt finds only rows whose scores are already known. Further samples of
+//! a prompt find a fork of the first sample's pages instead of a cached prefix.
 //!
-//! Samples of one prompt fork the cache of the first, which has computed it. A scheduler knows no forks, but it looks every
-//! sequence up, so the others are submitted with their first tokens, and the lookup hands each of them a fork.
+//! A scheduler knows nothing of forks, but it looks every sequence up. So the further samples are submitted with their first
+//! tokens, and the lookup hands each of them a fork.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! A scheduler's steps, without the computation between [`plan`](Steps::plan) and [`settle`](Steps::settle): a model does it, or
-//! a script that only counts. Here every step is counted, and plans that lead nowhere are refused.
+//! Drives the scheduler: the caller calls [`plan`](Steps::plan), computes with the model or only counts, and calls
+//! [`settle`](Steps::settle). This type counts each step and returns an error for a plan that makes no progress.
 
 use std::collections::HashMap;
 

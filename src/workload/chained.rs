@@ -1,4 +1,4 @@
-//! vLLM's pool as the page memory of a run.
+//! vLLM's pool as a [`PageMemory`], so that a trace can be replayed with vLLM's prefix cache as well as with chapter 11's.
 
 use crate::cache::{CacheError, PageId};
 use crate::prefixes::chain::Chain;

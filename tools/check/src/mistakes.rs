@@ -36,7 +36,6 @@ pub struct Mistake {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
-    #[serde(alias = "mutation")]
     mistake: Vec<Mistake>,
 }
 

@@ -4,7 +4,7 @@
 //! thing: the task, what is green, the first failure in the check's own words, and where the page explains it. Everything
 //! else is a key away. Hints and questions come from the page.
 //!
-//! `app` holds the state, runs the loop and answers keys; `current` is the chapter and its verdict; `run` runs cargo; `view` draws.
+//! `app` holds the state, and runs the loop; `keys` answers keys; `current` is the chapter and its verdict; `run` runs cargo; `view` draws.
 
 mod app;
 mod book;
