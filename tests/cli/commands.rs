@@ -35,7 +35,7 @@ fn help_has_an_example_and_every_option_a_word() {
     let all = ok(&["--help"]).stdout;
     let place = |heading: &str| all.find(heading).unwrap_or_else(|| panic!("{heading} in:\n{all}"));
     let [reading, status, measuring] =
-        ["While you read and build:", "\n  status ", "Measuring and checking:"].map(|heading| place(heading));
+        ["While you read and build:", "\n  status ", "Measuring and checking:"].map(place);
     assert!(reading < status && status < measuring, "{all}");
     let help = ok(&["generate", "--help"]).stdout;
     for heading in ["-n, --samples", "\nSampling:\n", "\nCache:\n", "\nSeveral outputs:\n", "\nSpeculative decoding:\n"]

@@ -213,7 +213,8 @@ fn a_fault_in_the_engine_ends_everything_and_hangs_nothing() {
     }
     let panics = |page_size| faulty(page_size, || panic!("page 7 is gone"));
     let refuses = |page_size| faulty(page_size, || CacheError::DoubleFree(PageId(7)));
-    let faults: [(fn(usize) -> Box<dyn Prefixes>, &str); 2] =
+    type NewCache = fn(usize) -> Box<dyn Prefixes>;
+    let faults: [(NewCache, &str); 2] =
         [(panics, "the engine has panicked: page 7 is gone"), (refuses, "the engine has stopped: ")];
     for (prefixes, says) in faults {
         let server = Server::start(Options { prefixes, ..Options::default() });
