@@ -742,7 +742,7 @@ mod checks {
         NextToken, ScheduleError, ScheduledChunk, SequenceCounters, SequenceId, StepLimits,
     };
     use page_by_page::simulation::{Event, FIRST_NEW, LAYOUT, Setup, alone_until, watched};
-    use page_by_page::workload::serving::TINY_LLM;
+    use page_by_page::workload::arrivals::TINY_LLM;
 
     use super::world::{Call, Fails, World, answer, ids, in_words, setup, unchecked, with_prefix_cache};
     use crate::support::asking::{asking, granted, made};

@@ -30,7 +30,7 @@ mod checks {
     use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
     use page_by_page::chapters::ch16_pages_on_disk::{PageFile, decode};
     use page_by_page::decode::sampler::Sampler;
-    use page_by_page::disk::file::FileDisk;
+    use page_by_page::disk::file_disk::FileDisk;
     use page_by_page::disk::record::{Head, RecordError};
     use page_by_page::disk::{HEADER, PageFileError, PageShape, Read, Wanted};
     use page_by_page::kernels::RowFormat;

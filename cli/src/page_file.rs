@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::PageShape;
-use page_by_page::disk::file::FileDisk;
+use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::disk::tier::{SharedPrefixes, Tier};
 use page_by_page::model::Model;
 use page_by_page::prefixes::Prefixes;

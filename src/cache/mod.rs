@@ -18,10 +18,10 @@
 //!
 //! A cache belongs to one sequence. The chapters implement the caches; this file only specifies them.
 
+pub mod first_fit;
 pub mod in_place;
 pub mod kind;
 pub mod page_metadata;
-pub mod regions;
 pub mod snapshot;
 
 use std::borrow::Cow;

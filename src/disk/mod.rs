@@ -8,15 +8,15 @@
 //!   a page is full ── written at once, so that whatever is evicted later lies in the file already
 //! ```
 //!
-//! - [`Disk`]: bytes at places, a [file](file::FileDisk) or what a test puts in its place.
+//! - [`Disk`]: bytes at places, a [file](file_disk::FileDisk) or what a test puts in its place.
 //! - [`PageShape`]: what all pages of a file have in common; the file begins with it.
 //! - [`record`]: a page as it is written; [`index`]: what lies at which place.
 //! - [`Wanted`] and [`Read`]: pages asked for, and the bytes that were read.
 //! - [`reader`]: the thread that reads; [`tier`]: the file, the thread and a prefix cache, for a loop that serves sequences.
 
-pub mod file;
+pub mod file_disk;
 pub mod index;
-pub mod memory;
+pub mod memory_disk;
 pub mod reader;
 pub mod record;
 pub mod tier;

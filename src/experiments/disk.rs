@@ -11,7 +11,7 @@ use crate::chapters::ch06_paged::PageSlab;
 use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::decode::sampler::{Sampler, Sampling};
 use crate::disk::PageShape;
-use crate::disk::memory::MemoryDisk;
+use crate::disk::memory_disk::MemoryDisk;
 use crate::disk::tier::{SharedPrefixes, Tier};
 use crate::model::Model;
 use crate::model::tokenizer::Tokenizer;

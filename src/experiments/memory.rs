@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use super::SMALL;
-use crate::cache::regions::{NoGap, Regions};
+use crate::cache::first_fit::{NoGap, Regions};
 use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch04_page_pool::PagePool;

@@ -8,7 +8,7 @@ use crate::chapters::ch11_prefix_cache::PrefixCache;
 use crate::prefixes::Prefixes;
 use crate::prefixes::chain::{Chain, FirstOut};
 use crate::serving::schedule::StepLimits;
-use crate::workload::serving::{Cost, LAYOUT, serve, tiny_llm};
+use crate::workload::arrivals::{Cost, LAYOUT, serve, tiny_llm};
 use crate::workload::{PageCounters, Pages, Trace, run};
 
 /// What happens to the pages of a finished sequence.

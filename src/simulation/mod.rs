@@ -18,20 +18,20 @@
 //!   [`story`](fn@story).
 //! - [`examples`]: a few cases of the kind that one writes by hand, none of which finds anything.
 
+mod draw_case;
 pub mod examples;
-mod generate;
-mod model;
 pub mod planted;
 mod search;
 mod shrinking;
+mod stand_in_model;
 mod story;
 mod subject;
 mod world;
 
-pub use generate::smaller;
-pub use model::{END_OF_TEXT, FIRST_NEW, LAYOUT, alone, alone_until, prompt};
+pub use draw_case::smaller;
 pub use search::{Found, Passed, rule_broken, search};
 pub use shrinking::{Kept, Shrinking};
+pub use stand_in_model::{END_OF_TEXT, FIRST_NEW, LAYOUT, alone, alone_until, prompt};
 pub use story::{in_words, story};
 pub use subject::{Make, Subject, chapter_12};
 pub use world::{CacheCalls, MOST_SEQUENCES, World, is_inside, pulse, watched};

@@ -16,7 +16,7 @@ use crate::prefixes::none::NoPrefixes;
 use crate::prefixes::{HeldPage, Prefixes};
 use crate::serving::schedule::{NextToken, ScheduleError, SequenceId};
 
-use super::model::{LAYOUT, Rows, prompt, rows};
+use super::stand_in_model::{LAYOUT, Rows, prompt, rows};
 use super::{END_OF_TEXT, Ended, Event, Make, Planned, Rule, Scene, Seen, Setup, Subject, Violation};
 
 /// Sequences that are there at the same time, waiting or running, at most.

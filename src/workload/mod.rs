@@ -14,17 +14,17 @@
 //! A sequence begins only if the pages for all of its tokens, and for what the running ones still lack, are free or can be
 //! evicted. So no step ever fails and no sequence is preempted; the price is room that stands empty.
 //!
-//! All counters are exact and the same on every machine. So they are where the [scheduler serves](serving) requests that
+//! All counters are exact and the same on every machine. So they are where the [scheduler serves](arrivals) requests that
 //! arrive at random.
 
-mod chained;
-mod pages;
-pub mod serving;
+pub mod arrivals;
+mod chapter_pages;
 mod traces;
+mod vllm_pages;
 
-pub use chained::ChainTable;
-pub use pages::Pages;
+pub use chapter_pages::Pages;
 pub use traces::{Request, Trace};
+pub use vllm_pages::ChainTable;
 
 use serde::Serialize;
 

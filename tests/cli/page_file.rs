@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use page_by_page::disk::file::FileDisk;
+use page_by_page::disk::file_disk::FileDisk;
 use serde_json::Value;
 use tempfile::TempDir;
 

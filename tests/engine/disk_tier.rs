@@ -10,7 +10,7 @@ use std::time::Duration;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::disk::file::FileDisk;
+use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::disk::tier::{SharedPrefixes, Tier};
 use page_by_page::disk::{Disk, PageShape};
 use page_by_page::model::Model;

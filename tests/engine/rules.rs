@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use page_by_page::workload::serving::TINY_LLM;
+use page_by_page::workload::arrivals::TINY_LLM;
 
 const PAGE_SIZE: usize = 16;
 

@@ -7,7 +7,7 @@ use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::ServingError;
 use page_by_page::serving::schedule::{ScheduleError, StepLimits};
 use page_by_page::workload::Request;
-use page_by_page::workload::serving::{Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve};
+use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve};
 
 const COST: Cost = Cost { step: 10_000, token: 200 };
 

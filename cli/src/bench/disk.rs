@@ -11,7 +11,7 @@ use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch16_pages_on_disk::PageFile;
 use page_by_page::disk::PageShape;
-use page_by_page::disk::file::FileDisk;
+use page_by_page::disk::file_disk::FileDisk;
 use page_by_page::experiments::attention::same_bits;
 use page_by_page::model::{LogitRows, Model};
 

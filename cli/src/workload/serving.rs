@@ -7,7 +7,7 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::workload::serving::{
+use page_by_page::workload::arrivals::{
     Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
 };
 use serde::Serialize;

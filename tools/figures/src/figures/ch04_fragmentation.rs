@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use page_by_page::cache::PageId;
-use page_by_page::cache::regions::{NoGap, Regions};
+use page_by_page::cache::first_fit::{NoGap, Regions};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 
 use super::Figure;
