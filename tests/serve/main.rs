@@ -23,7 +23,6 @@ mod refusals;
 mod scores;
 mod service;
 mod stop_rules;
-// The last by name, and so the last to run: it watches the memory of this process.
 mod under_load;
 
 /// These tests run on the reference: they stand on no chapter of a reader's.

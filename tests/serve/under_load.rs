@@ -115,6 +115,7 @@ fn resident() -> Option<usize> {
 }
 
 #[test]
+#[ignore = "it watches the memory of its process, so it runs alone: .ci/run asks for it"]
 fn thousands_of_requests_a_third_of_them_cut_off() {
     let folder = bundled("storyteller-draft");
     let jobs = jobs(&Alone::open(&folder));
@@ -135,16 +136,10 @@ fn thousands_of_requests_a_third_of_them_cut_off() {
         });
         resident()
     };
-    let mut memory: Vec<Option<usize>> = (0..ROUNDS).map(round).collect();
-    let grows = |memory: &[Option<usize>]| {
-        let [.., before, after] = memory else { panic!("two rounds at the least") };
-        before.zip(*after).is_some_and(|(before, after)| after > before + MOST_GROWTH)
-    };
-    // The process has other tests, whose memory comes and goes: what one round keeps, each of them does.
-    while grows(&memory) && memory.len() < 3 * ROUNDS {
-        memory.push(round(memory.len()));
+    let memory: Vec<usize> = (0..ROUNDS).filter_map(round).collect();
+    if let [.., before, after] = memory[..] {
+        assert!(after < before + MOST_GROWTH, "memory grows: {memory:?} bytes after each round");
     }
-    assert!(!grows(&memory), "memory grows: {memory:?} bytes after each round");
     let Seen { right, cut, refused } = seen;
     let (right, cut, refused) = (right.into_inner(), cut.into_inner(), refused.into_inner());
     let metric = |name: &str| server.metric(name, "");
@@ -155,7 +150,7 @@ fn thousands_of_requests_a_third_of_them_cut_off() {
         metric("vllm:prefix_cache_queries_total"),
         began.elapsed()
     );
-    assert_eq!(right + cut, memory.len() * CLIENTS * REQUESTS);
+    assert_eq!(right + cut, ROUNDS * CLIENTS * REQUESTS);
     assert!(cut * 10 > (right + cut) * 3, "a third was to be cut off: {cut} of {}", right + cut);
     // Or this load would show little.
     assert!(metric("vllm:num_preemptions_total") > 20.0, "the pool was to be too small");
