@@ -44,6 +44,12 @@ pub fn with_before<F>(frames: &[F]) -> impl Iterator<Item = (Option<&F>, &F)> {
     [None].into_iter().chain(frames.iter().map(Some)).zip(frames)
 }
 
+/// Words as tokens: the place of each among all words.
+pub fn tokens(words: &str, all: &[&str]) -> Vec<u32> {
+    let token = |word| all.iter().position(|other| *other == word).map(|token| token as u32);
+    words.split(' ').filter_map(token).collect()
+}
+
 /// A number with its thousands apart: `32,896`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();

@@ -1,23 +1,20 @@
 //! Chapter 16: the content of a file of four places, from sequence to sequence and from run to run.
 
-use std::cell::RefCell;
-use std::io;
-use std::rc::Rc;
-
 use anyhow::Result;
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch16_pages_on_disk::{PageFile, decode};
+use page_by_page::disk::PageShape;
+use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::record::decode_head;
-use page_by_page::disk::{Disk, PageShape};
 use page_by_page::kernels::RowFormat;
 
 use super::Figure;
 use crate::layout::Grid;
 use crate::svg::{Area, Cell, Kind, cell};
-use crate::words::count;
+use crate::words::{count, tokens};
 
 const SHAPE: PageShape = PageShape {
     model: 16,
@@ -77,97 +74,57 @@ struct Record {
     is_read: bool,
 }
 
-#[derive(Clone, Default)]
-struct Memory(Rc<RefCell<Vec<u8>>>);
-
-impl Disk for Memory {
-    fn len(&mut self) -> io::Result<u64> {
-        Ok(self.0.borrow().len() as u64)
-    }
-
-    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        bytes.copy_from_slice(&self.0.borrow()[offset as usize..][..bytes.len()]);
-        Ok(())
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let (mut all, end) = (self.0.borrow_mut(), offset as usize + bytes.len());
-        let len = all.len().max(end);
-        all.resize(len, 0);
-        all[offset as usize..end].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn cut(&mut self, len: u64) -> io::Result<()> {
-        self.0.borrow_mut().truncate(len as usize);
-        Ok(())
-    }
-}
-
-fn tokens(words: &str) -> Vec<u32> {
-    let place = |word: &str| WORDS.iter().position(|other| *other == word).map(|place| place as u32);
-    words.split(' ').filter_map(place).collect()
-}
-
 /// A file, and a memory that does not hold any of it yet.
 struct Run {
-    disk: Memory,
+    disk: MemoryDisk,
     file: PageFile,
     slab: SharedSlab,
     trie: PrefixCache,
 }
 
 impl Run {
-    fn open(disk: Memory) -> Result<Self> {
+    fn open(disk: MemoryDisk) -> Result<Self> {
         let file = PageFile::open(Box::new(disk.clone()), SHAPE, SHAPE.offset(PLACES))?;
         let slab = PageSlab::new(SHAPE.layout, SHAPE.page_size, PAGES)?;
         Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)? })
     }
 
-    /// Returns how many pages were written.
-    fn keep(&mut self, words: &str) -> Result<usize> {
-        let mut cache = ForkCache::new(&self.slab)?;
-        cache.extend(tokens(words).len())?;
-        Ok(self.file.keep(&tokens(words), cache.table(), &self.slab.borrow())?)
-    }
-
-    /// Returns how many pages came back, and the places that were read.
-    fn bring_back(&mut self, words: &str) -> Result<(usize, Vec<usize>)> {
-        let wanted = self.file.wanted(&tokens(words), &mut self.trie, &self.slab)?;
-        let places = wanted.iter().map(|wanted| wanted.place).collect();
-        let read: Vec<_> = wanted.into_iter().map(|wanted| self.file.read(wanted)).collect();
-        Ok((self.file.bring_back(&tokens(words), &read, &mut self.trie, &self.slab)?, places))
-    }
-
     /// Returns how many pages were written, found or brought back, and the places that were read.
     fn apply(&mut self, operation: Operation) -> Result<(usize, Vec<usize>)> {
+        let tokens = tokens(operation.name().1, &WORDS);
+        let (mut pages, mut places) = (0, Vec::new());
         match operation {
-            Operation::Keep(words) => Ok((self.keep(words)?, vec![])),
+            Operation::Keep(_) => {
+                let mut cache = ForkCache::new(&self.slab)?;
+                cache.extend(tokens.len())?;
+                pages = self.file.keep(&tokens, cache.table(), &self.slab.borrow())?;
+            }
             Operation::Restart => {
                 *self = Run::open(self.disk.clone())?;
-                Ok((self.file.n_records(), vec![]))
+                pages = self.file.n_records();
             }
-            Operation::BringBack(words) => self.bring_back(words),
+            Operation::BringBack(_) => {
+                let wanted = self.file.wanted(&tokens, &mut self.trie, &self.slab)?;
+                places.extend(wanted.iter().map(|wanted| wanted.place));
+                let read: Vec<_> = wanted.into_iter().map(|wanted| self.file.read(wanted)).collect();
+                pages = self.file.bring_back(&tokens, &read, &mut self.trie, &self.slab)?;
+            }
             Operation::BringBackAnew(words) => {
-                *self = Run::open(self.disk.clone())?;
-                self.bring_back(words)
+                self.apply(Operation::Restart)?;
+                return self.apply(Operation::BringBack(words));
             }
             Operation::Flip(place) => {
                 let byte = SHAPE.offset(place) as usize + SHAPE.record_bytes() - 1;
-                self.disk.0.borrow_mut()[byte] ^= 1;
-                Ok((0, vec![]))
+                self.disk.bytes()[byte] ^= 1;
             }
         }
+        Ok((pages, places))
     }
 
     fn places(&self, read: &[usize]) -> Vec<Option<Record>> {
-        let bytes = self.disk.0.borrow();
-        let mut known = Vec::new();
-        for operation in OPERATIONS {
-            if let Operation::Keep(words) = operation {
-                known.extend(self.file.find(&tokens(words)));
-            }
-        }
+        let bytes = self.disk.bytes();
+        let find = |operation: Operation| self.file.find(&tokens(operation.name().1, &WORDS));
+        let known: Vec<usize> = OPERATIONS.into_iter().flat_map(find).collect();
         let record = |place: usize| {
             let record = bytes.get(SHAPE.offset(place) as usize..)?.get(..SHAPE.record_bytes())?;
             let head = decode_head(&SHAPE, record).ok()?;
@@ -186,7 +143,7 @@ impl Run {
 }
 
 pub fn figure() -> Result<Figure> {
-    let mut run = Run::open(Memory::default())?;
+    let mut run = Run::open(MemoryDisk::default())?;
     let mut figure = Figure::default();
     figure.svg.y = 4.0;
     let mut before: Vec<Option<Record>> = vec![None; PLACES];
