@@ -11,7 +11,7 @@ use page_by_page::prefixes::Prefixes;
 
 use super::Figure;
 use crate::svg::{Area, Kind, Svg, cell};
-use crate::words::{count, joined, listed, page_numbers, pages, with_before};
+use crate::words::{count, joined, listed, page_numbers, pages, tokens};
 
 const PAGE_SIZE: usize = 2;
 const PAGES: usize = 6;
@@ -42,16 +42,6 @@ enum Operation {
     Evict(usize),
 }
 
-struct Frame {
-    operation: String,
-    /// The pages of the sequence when its missing tokens are computed, before they are inserted.
-    pages_before: Vec<u32>,
-    /// The pages of the sequence in the end.
-    pages: Vec<u32>,
-    nodes: Vec<Node>,
-    free: usize,
-}
-
 /// A page of the trie.
 #[derive(Clone, PartialEq)]
 struct Node {
@@ -79,11 +69,6 @@ impl Operation {
     }
 }
 
-fn tokens(words: &str) -> Vec<u32> {
-    let token = |word| WORDS.iter().position(|other| *other == word).map(|token| token as u32);
-    words.split(' ').filter_map(token).collect()
-}
-
 /// A pool, a trie and the tables of the sequences that run.
 struct Run {
     pool: PagePool,
@@ -92,34 +77,39 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the pages of the sequence before and after the operation.
-    fn apply(&mut self, operation: Operation) -> Result<[Vec<u32>; 2]> {
-        let tokens = tokens(operation.words().unwrap_or_default());
+    /// Returns the pages of the sequence after the operation, and what happened in words; HTML.
+    fn apply(&mut self, operation: Operation) -> Result<(Vec<u32>, String)> {
+        let words = operation.words().unwrap_or_default();
+        let tokens = tokens(words, &WORDS);
         match operation {
             Operation::Lookup(name) => {
                 let table = self.trie.lookup(&tokens, &mut self.pool)?;
-                let found = page_numbers(table.pages());
+                let own = page_numbers(table.pages());
+                let found = pages(&own);
                 self.tables.insert(name, table);
-                Ok([vec![], found])
+                Ok((own, format!("{name} begins, “{words}”: <code>lookup</code> finds {found}, which gains an owner")))
             }
             Operation::Insert(name) => {
                 let mut table = self.tables.remove(&name).map_or_else(|| PageTable::new(PAGE_SIZE), Ok)?;
                 table.grow(tokens.len() - table.len(), &mut self.pool)?;
                 let before = page_numbers(table.pages());
                 self.trie.insert(&tokens, &mut table, &mut self.pool)?;
-                let after = page_numbers(table.pages());
+                let own = page_numbers(table.pages());
                 self.tables.insert(name, table);
-                Ok([before, after])
+                let swaps = before.iter().zip(&own).filter(|(old, new)| old != new);
+                let swaps: String =
+                    swaps.map(|(old, new)| format!("; for its page {old} it gets page {new}")).collect();
+                Ok((own, format!("{name}, “{words}”, has {}: <code>insert</code>{swaps}", pages(&before))))
             }
             Operation::End(names) => {
                 for mut table in names.chars().filter_map(|name| self.tables.remove(&name)) {
                     table.release(&mut self.pool)?;
                 }
-                Ok([vec![], vec![]])
+                Ok((vec![], format!("{}: the pages lose an owner", operation.name())))
             }
             Operation::Evict(n) => {
                 ensure!(self.trie.evict(n, &mut self.pool)? == n, "{n} pages can be evicted");
-                Ok([vec![], vec![]])
+                Ok((vec![], format!("<code>{}</code>", operation.name())))
             }
         }
     }
@@ -130,7 +120,7 @@ impl Run {
         let owners = (0..PAGES as u32).map(|page| self.pool.owners(PageId(page))).collect::<Result<Vec<_>, _>>()?;
         let mut nodes: Vec<Node> = Vec::new();
         for (_, words) in SEQUENCES {
-            let table = self.trie.lookup(&[tokens(words), vec![u32::MAX]].concat(), &mut self.pool)?;
+            let table = self.trie.lookup(&[tokens(words, &WORDS), vec![u32::MAX]].concat(), &mut self.pool)?;
             let words: Vec<&str> = words.split(' ').collect();
             let mut parent = None;
             for (page, words) in page_numbers(table.pages()).into_iter().zip(words.chunks(PAGE_SIZE)) {
@@ -147,71 +137,62 @@ impl Run {
     }
 }
 
-fn record() -> Result<Vec<Frame>> {
-    let frames = (1..=OPERATIONS.len()).map(|done| frame(&OPERATIONS[..done]));
-    frames.collect()
-}
-
-/// The state after these operations, in a pool of their own.
-fn frame(operations: &[Operation]) -> Result<Frame> {
-    let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
-    let mut last = [vec![], vec![]];
-    for operation in operations {
-        last = run.apply(*operation)?;
-    }
-    let ([pages_before, pages], free) = (last, run.pool.n_free());
-    Ok(Frame { operation: operations[operations.len() - 1].name(), pages_before, pages, nodes: run.nodes()?, free })
-}
-
 pub fn figure() -> Result<Figure> {
-    let frames = &record()?;
-    let mut svg = Svg::new();
-    svg.y = 4.0;
-    for ((before, frame), operation) in with_before(frames).zip(OPERATIONS) {
-        svg.step(|svg| {
-            let free = format!("{} of {PAGES} pages free", frame.free);
-            svg.heading(
-                &format!("{} {}", frame.operation, joined(&frame.pages, " ")),
-                operation.words().unwrap_or(&free),
-            );
-            draw_trie(svg, frame, before);
+    let mut figure = Figure::default();
+    figure.svg.y = 4.0;
+    let mut before: Vec<Node> = Vec::new();
+    for done in 1..=OPERATIONS.len() {
+        // A pool and a trie for each line, because reading the trie changes it.
+        let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
+        let (mut own, mut says) = (vec![], String::new());
+        for operation in &OPERATIONS[..done] {
+            (own, says) = run.apply(*operation)?;
+        }
+        let operation = OPERATIONS[done - 1];
+        let (free, nodes) = (run.pool.n_free(), run.nodes()?);
+        if let Operation::Evict(_) = operation {
+            let stays = |node: &&Node| nodes.iter().any(|other| other.page == node.page);
+            let gone = before.iter().filter(|node| !stays(node)).map(|node| node.page);
+            says = format!("{says}: {} evicted", pages(&gone.collect::<Vec<_>>()));
+        }
+        figure.step(format!("{says}. {} free.", count(free, "page")), |svg| {
+            let title = format!("{} {}", operation.name(), joined(&own, " "));
+            svg.heading(&title, operation.words().unwrap_or(&format!("{free} of {PAGES} pages free")));
+            draw_trie(svg, &nodes, &before);
         });
-        svg.y += 6.0;
+        figure.svg.y += 6.0;
+        before = nodes;
     }
-    svg.legend(&[
+    figure.svg.legend(&[
         (Kind::New, "added now"),
         (Kind::Shared, "also held by a sequence"),
         (Kind::Reused, "held by the trie alone"),
     ]);
-    Ok(Figure {
-        svg,
-        label: format!(
-            "The trie after each of {} operations: its pages with their words and reference counts, each page joined to the one \
-             before it.",
-            frames.len(),
-        ),
-        caption: format!(
-            "<strong>Sequences come and go, and the trie keeps what they have computed.</strong> Page size {PAGE_SIZE}, {PAGES} \
-             pages. Recorded from <code>PrefixCache</code>."
-        ),
-        steps: with_before(frames).zip(OPERATIONS).map(|((before, frame), at)| step_text(frame, before, at)).collect(),
-        ..Figure::default()
-    })
+    figure.label = format!(
+        "The trie after each of {} operations: its pages with their words and reference counts, each page joined to the one before \
+         it.",
+        OPERATIONS.len(),
+    );
+    figure.caption = format!(
+        "<strong>Sequences come and go, and the trie keeps what they have computed.</strong> Page size {PAGE_SIZE}, {PAGES} pages. \
+         Recorded from <code>PrefixCache</code>."
+    );
+    Ok(figure)
 }
 
-fn draw_trie(svg: &mut Svg, frame: &Frame, before: Option<&Frame>) {
+fn draw_trie(svg: &mut Svg, nodes: &[Node], before: &[Node]) {
     const WIDTH: f64 = 130.0;
     const COLUMN: f64 = 166.0;
     const ROW: f64 = 47.0;
     let mut row = 0;
     let mut middles: BTreeMap<u32, f64> = BTreeMap::new();
-    for node in &frame.nodes {
+    for node in nodes {
         // A node stands in the row of its parent, unless a sibling stands there already.
-        let is_first = frame.nodes.iter().find(|other| other.parent == node.parent) == Some(node);
+        let is_first = nodes.iter().find(|other| other.parent == node.parent) == Some(node);
         row += usize::from(!is_first);
         let x = if node.parent.is_some() { 2.0 + COLUMN } else { 2.0 };
         let area = Area { x, y: svg.y + row as f64 * ROW, width: WIDTH, height: 40.0 };
-        let is_new = before.is_none_or(|before| before.nodes.iter().all(|other| other.page != node.page));
+        let is_new = before.iter().all(|other| other.page != node.page);
         let kind = match node.owners {
             _ if is_new => Kind::New,
             1 => Kind::Reused,
@@ -225,28 +206,6 @@ fn draw_trie(svg: &mut Svg, frame: &Frame, before: Option<&Frame>) {
         }
         middles.insert(*page, middle);
     }
-    let rows = if frame.nodes.is_empty() { 0 } else { row + 1 };
+    let rows = if nodes.is_empty() { 0 } else { row + 1 };
     svg.y += rows as f64 * ROW;
-}
-
-fn step_text(frame: &Frame, before: Option<&Frame>, operation: Operation) -> String {
-    let Frame { operation: name, pages_before, pages: own, nodes, .. } = frame;
-    let words = operation.words().unwrap_or_default();
-    let what = match operation {
-        Operation::Lookup(name) => {
-            format!("{name} begins, “{words}”: <code>lookup</code> finds {}, which gains an owner", pages(own))
-        }
-        Operation::Insert(name) => {
-            let swaps = pages_before.iter().zip(own).filter(|(own, page)| own != page);
-            let swaps: String = swaps.map(|(own, page)| format!("; for its page {own} it gets page {page}")).collect();
-            format!("{name}, “{words}”, has {}: <code>insert</code>{swaps}", pages(pages_before))
-        }
-        Operation::End(_) => format!("{name}: the pages lose an owner"),
-        Operation::Evict(_) => {
-            let stays = |node: &&Node| nodes.iter().any(|other| other.page == node.page);
-            let gone = before.iter().flat_map(|before| &before.nodes).filter(|node| !stays(node)).map(|node| node.page);
-            format!("<code>{name}</code>: {} evicted", pages(&gone.collect::<Vec<_>>()))
-        }
-    };
-    format!("{what}. {} free.", count(frame.free, "page"))
 }
