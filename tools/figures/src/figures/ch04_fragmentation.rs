@@ -19,81 +19,58 @@ const SEQUENCES: [usize; 3] = [200, 1000, 150];
 /// Asked for when the first sequence has ended.
 const ASKED: usize = 800;
 
-/// The same step in both memories.
-struct Frame {
-    regions: Memory,
-    /// The refusal of a region.
-    refused: Option<Refusal>,
-    pages: Memory,
+/// From a step's memory to the next one's, and from the panel of regions to that of pages.
+const LINE: f64 = 56.0;
+const BELOW: f64 = 24.0 + 3.0 * LINE + 14.0;
+
+/// The same sequences in both memories.
+struct Memories {
+    regions: Regions,
+    pool: PagePool,
+    sequences: Vec<Sequence>,
 }
 
-/// In slots, or in pages.
-struct Memory {
-    /// What the sequences have, from the first slot or page to the last.
-    taken: Vec<Piece>,
-    /// First and one past the last.
-    gaps: Vec<Range<usize>>,
-    free: usize,
-}
-
-/// A sequence has one region, but may have pages in several places.
-struct Piece {
-    tokens: usize,
-    place: Range<usize>,
-}
-
-struct Refusal {
-    free: usize,
-    longest_gap: usize,
-}
-
-/// A sequence in both memories.
 struct Sequence {
     tokens: usize,
+    /// None if it was refused.
     region: Option<Range<usize>>,
     pages: Vec<PageId>,
 }
 
-fn record() -> Result<Vec<Frame>> {
-    let (mut regions, mut pool) = (Regions::new(SLOTS), PagePool::new(PAGES)?);
-    let mut sequences = Vec::new();
-    for tokens in SEQUENCES {
-        let region = Some(regions.reserve(tokens)?);
-        sequences.push(Sequence { tokens, region, pages: pool.alloc_n(tokens.div_ceil(PAGE_SIZE))? });
-    }
-    let all_came = frame(&regions, &pool, &sequences)?;
+/// What a sequence has in one place: its tokens, and the slots or the pages.
+type Piece = (usize, Range<usize>);
 
-    let first = sequences.remove(0);
-    ensure!(first.region.is_some_and(|region| regions.release(&region)), "the region was not taken");
-    for page in first.pages {
-        pool.free(page)?;
+impl Memories {
+    /// Returns how many pages the sequence gets.
+    fn add(&mut self, tokens: usize, region: Option<Range<usize>>) -> Result<usize> {
+        let pages = self.pool.alloc_n(tokens.div_ceil(PAGE_SIZE))?;
+        self.sequences.push(Sequence { tokens, region, pages });
+        Ok(self.sequences[self.sequences.len() - 1].pages.len())
     }
-    let first_ended = frame(&regions, &pool, &sequences)?;
 
-    let NoGap { free, longest_gap, .. } = regions.reserve(ASKED).err().context("the region was not refused")?;
-    sequences.push(Sequence { tokens: ASKED, region: None, pages: pool.alloc_n(ASKED.div_ceil(PAGE_SIZE))? });
-    let refused = Some(Refusal { free, longest_gap });
-    let asked = Frame { refused, ..frame(&regions, &pool, &sequences)? };
-    Ok(vec![all_came, first_ended, asked])
-}
-
-fn frame(regions: &Regions, pool: &PagePool, sequences: &[Sequence]) -> Result<Frame> {
-    let (mut in_regions, mut in_pages) = (Vec::new(), Vec::new());
-    for Sequence { tokens, region, pages } in sequences {
-        in_regions.extend(region.clone().map(|place| Piece { tokens: *tokens, place }));
-        let mut pages: Vec<usize> = pages.iter().map(|page| page.index()).collect();
-        pages.sort_unstable();
-        in_pages.extend(runs(&pages).into_iter().map(|place| Piece { tokens: *tokens, place }));
+    /// Draws both memories, regions above pages. `gaps`: what a gap between regions is.
+    fn draw(&self, figure: &mut Figure, says: String, titles: [String; 2], gaps: Kind) -> Result<()> {
+        let owners: Vec<u32> =
+            (0..PAGES as u32).map(|page| self.pool.owners(PageId(page))).collect::<Result<_, _>>()?;
+        let (free, n_free) = ((0..PAGES).filter(|page| owners[*page] == 0).collect::<Vec<_>>(), self.pool.n_free());
+        ensure!(free.len() == n_free, "{} pages have no owner, {n_free} are free", free.len());
+        let (mut in_regions, mut in_pages): (Vec<Piece>, Vec<Piece>) = (Vec::new(), Vec::new());
+        for Sequence { tokens, region, pages } in &self.sequences {
+            in_regions.extend(region.clone().map(|place| (*tokens, place)));
+            let mut pages: Vec<usize> = pages.iter().map(|page| page.index()).collect();
+            pages.sort_unstable();
+            in_pages.extend(runs(&pages).into_iter().map(|place| (*tokens, place)));
+        }
+        in_pages.sort_by_key(|(_, place)| place.start);
+        let y = 24.0 + figure.steps.len() as f64 * LINE;
+        figure.step(says, |svg| {
+            svg.text(0.0, y + 14.0, Anchor::Start, &titles[0]);
+            draw_memory(svg, y + 20.0, 1.0, (gaps, &self.regions.gaps()), &in_regions);
+            svg.text(0.0, BELOW + y + 14.0, Anchor::Start, &titles[1]);
+            draw_memory(svg, BELOW + y + 20.0, PAGE_SIZE as f64, (Kind::Free, &runs(&free)), &in_pages);
+        });
+        Ok(())
     }
-    in_pages.sort_by_key(|piece: &Piece| piece.place.start);
-    let owners: Vec<u32> = (0..PAGES).map(|page| pool.owners(PageId(page as u32))).collect::<Result<_, _>>()?;
-    let free: Vec<usize> = (0..PAGES).filter(|page| owners[*page] == 0).collect();
-    ensure!(free.len() == pool.n_free(), "{} pages have no owner, {} are free", free.len(), pool.n_free());
-    Ok(Frame {
-        regions: Memory { taken: in_regions, gaps: regions.gaps(), free: regions.free() },
-        refused: None,
-        pages: Memory { taken: in_pages, gaps: runs(&free), free: free.len() },
-    })
 }
 
 /// Numbers that follow each other, as ranges. `numbers` rise.
@@ -101,91 +78,68 @@ fn runs(numbers: &[usize]) -> Vec<Range<usize>> {
     numbers.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1).collect()
 }
 
-impl Memory {
-    /// What a sequence has, in slots or pages.
-    fn of(&self, tokens: usize) -> usize {
-        self.taken.iter().filter(|piece| piece.tokens == tokens).map(|piece| piece.place.len()).sum()
-    }
-}
-
 pub fn figure() -> Result<Figure> {
-    let frames = &record()?;
-    const LINE: f64 = 56.0;
-    const BELOW: f64 = 24.0 + 3.0 * LINE + 14.0;
-    let pages_of = SEQUENCES.map(|tokens| frames[0].pages.of(tokens));
-    let [needed, free_before, free_after] = [frames[2].pages.of(ASKED), frames[1].pages.free, frames[2].pages.free];
-    let (slots, longest) = refused(frames);
-    let region_titles = region_titles(frames);
-    let page_titles = [
-        format!("{} pages: {} free", listed(&pages_of), frames[0].pages.free),
-        format!("{} pages come back: {free_before} free", free_before - frames[0].pages.free),
-        format!("{needed} pages asked for: taken, {free_after} free"),
-    ];
-    let mut svg = Svg::new();
-    svg.heading(&format!("A region for each sequence: {} slots", grouped(SLOTS as u64)), "");
-    svg.bold(0.0, BELOW + 16.0, Anchor::Start, &format!("The same in {PAGES} pages of {PAGE_SIZE} slots"));
-    for (step, frame) in frames.iter().enumerate() {
-        let y = 24.0 + step as f64 * LINE;
-        svg.step(|svg| {
-            svg.text(0.0, y + 14.0, Anchor::Start, &region_titles[step]);
-            let gaps = if frame.refused.is_some() { Kind::Wasted } else { Kind::Free };
-            draw_memory(svg, y + 20.0, 1.0, &frame.regions, gaps);
-            svg.text(0.0, BELOW + y + 14.0, Anchor::Start, &page_titles[step]);
-            draw_memory(svg, BELOW + y + 20.0, PAGE_SIZE as f64, &frame.pages, Kind::Free);
-        });
+    let mut figure = Figure::default();
+    figure.svg.heading(&format!("A region for each sequence: {} slots", grouped(SLOTS as u64)), "");
+    let same = format!("The same in {PAGES} pages of {PAGE_SIZE} slots");
+    figure.svg.bold(0.0, BELOW + 16.0, Anchor::Start, &same);
+    let mut memories = Memories { regions: Regions::new(SLOTS), pool: PagePool::new(PAGES)?, sequences: Vec::new() };
+    let mut pages_of = Vec::new();
+    for tokens in SEQUENCES {
+        let region = memories.regions.reserve(tokens)?;
+        pages_of.push(memories.add(tokens, Some(region))?);
     }
-    svg.y = 2.0 * BELOW;
-    svg.legend(&[(Kind::New, "taken now"), (Kind::Reused, "taken"), (Kind::Free, "free"), (Kind::Wasted, "too short")]);
-    let gaps = joined(&frames[1].regions.gaps.iter().map(|gap| gap.len()).collect::<Vec<_>>(), " and ");
-    Ok(Figure {
-        svg,
-        label: format!(
-            "Two panels of three bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} \
-             slots are free. Below, the same memory as {PAGES} pages, and the pages of one sequence in two places.",
-            grouped(SLOTS as u64),
-        ),
-        caption: format!(
-            "<strong>Memory can be free and of no use.</strong> {slots} slots are free, but no gap is longer than {longest}, so a \
-             sequence of {ASKED} tokens has no place. In pages of {PAGE_SIZE} it needs {needed}, wherever they lie: {free_before} \
-             are free. Recorded from <code>Regions</code> and <code>PagePool</code>."
-        ),
-        steps: vec![
-            format!(
-                "Sequences of {} tokens take regions of that many slots, or {} pages. {} slots or {} pages are left.",
-                listed(&SEQUENCES),
-                listed(&pages_of),
-                frames[0].regions.free,
-                frames[0].pages.free
-            ),
-            format!(
-                "The sequence of {} ends. The free slots are in gaps of {gaps}, {} in all. Free pages: {free_before}.",
-                SEQUENCES[0], frames[1].regions.free
-            ),
-            format!(
-                "A sequence of {ASKED} tokens comes. No region can be reserved for it: {slots} slots are free, but the longest gap \
-                 has {longest}. <code>alloc_n({needed})</code> takes pages in two places; {free_after} are left."
-            ),
-        ],
-        ..Figure::default()
-    })
-}
+    let (all, pages_of) = (listed(&SEQUENCES), listed(&pages_of));
+    let (slots, pages) = (memories.regions.free(), memories.pool.n_free());
+    let says = format!(
+        "Sequences of {all} tokens take regions of that many slots, or {pages_of} pages. {slots} slots or {pages} pages are left."
+    );
+    let titles = [format!("sequences of {all}: {slots} free"), format!("{pages_of} pages: {pages} free")];
+    memories.draw(&mut figure, says, titles, Kind::Free)?;
 
-/// Free slots, and those of the longest gap, when no region could be reserved.
-fn refused(frames: &[Frame]) -> (usize, usize) {
-    frames[2].refused.as_ref().map(|refused| (refused.free, refused.longest_gap)).unwrap_or_default()
-}
+    let first = memories.sequences.remove(0);
+    ensure!(first.region.is_some_and(|region| memories.regions.release(&region)), "the region was not taken");
+    first.pages.into_iter().try_for_each(|page| memories.pool.free(page))?;
+    let gaps = joined(&memories.regions.gaps().iter().map(Range::len).collect::<Vec<_>>(), " and ");
+    let (slots, free) = (memories.regions.free(), memories.pool.n_free());
+    let ended = SEQUENCES[0];
+    let says = format!(
+        "The sequence of {ended} ends. The free slots are in gaps of {gaps}, {slots} in all. Free pages: {free}."
+    );
+    let back = format!("{} pages come back: {free} free", free - pages);
+    memories.draw(&mut figure, says, [format!("the sequence of {ended} ends: {slots} free"), back], Kind::Free)?;
 
-fn region_titles(frames: &[Frame]) -> [String; 3] {
-    let (slots, longest) = refused(frames);
-    [
-        format!("sequences of {}: {} free", listed(&SEQUENCES), frames[0].regions.free),
-        format!("the sequence of {} ends: {} free", SEQUENCES[0], frames[1].regions.free),
+    let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
+    let NoGap { free: slots, longest_gap: longest, .. } = refused;
+    let needed = memories.add(ASKED, None)?;
+    let left = memories.pool.n_free();
+    let says = format!(
+        "A sequence of {ASKED} tokens comes. No region can be reserved for it: {slots} slots are free, but the longest gap has \
+         {longest}. <code>alloc_n({needed})</code> takes pages in two places; {left} are left."
+    );
+    let titles = [
         format!("{ASKED} asked for, {slots} free: refused, longest gap {longest}"),
-    ]
+        format!("{needed} pages asked for: taken, {left} free"),
+    ];
+    memories.draw(&mut figure, says, titles, Kind::Wasted)?;
+    figure.svg.y = 2.0 * BELOW;
+    let legend = [(Kind::New, "taken now"), (Kind::Reused, "taken"), (Kind::Free, "free"), (Kind::Wasted, "too short")];
+    figure.svg.legend(&legend);
+    figure.label = format!(
+        "Two panels of three bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are \
+         free. Below, the same memory as {PAGES} pages, and the pages of one sequence in two places.",
+        grouped(SLOTS as u64),
+    );
+    figure.caption = format!(
+        "<strong>Memory can be free and of no use.</strong> {slots} slots are free, but no gap is longer than {longest}, so a \
+         sequence of {ASKED} tokens has no place. In pages of {PAGE_SIZE} it needs {needed}, wherever they lie: {free} are free. \
+         Recorded from <code>Regions</code> and <code>PagePool</code>."
+    );
+    Ok(figure)
 }
 
 /// Pieces and gaps, to scale. `slots`: in one unit of the memory.
-fn draw_memory(svg: &mut Svg, y: f64, slots: f64, memory: &Memory, gaps: Kind) {
+fn draw_memory(svg: &mut Svg, y: f64, slots: f64, gaps: (Kind, &[Range<usize>]), taken: &[Piece]) {
     let scale = (WIDTH - 4.0) / SLOTS as f64 * slots;
     let mut draw = |kind, Range { start, end }: &Range<usize>, key: String| {
         let (x, width) = (2.0 + *start as f64 * scale, (end - start) as f64 * scale - 2.0);
@@ -193,8 +147,8 @@ fn draw_memory(svg: &mut Svg, y: f64, slots: f64, memory: &Memory, gaps: Kind) {
         let word = if width < 14.0 { String::new() } else { grouped((end - start) as u64) };
         svg.cell(Area { x, y, width, height: CELL - 2.0 }, &cell(kind, word).key(key));
     };
-    memory.gaps.iter().for_each(|gap| draw(gaps, gap, String::new()));
-    for Piece { tokens, place } in &memory.taken {
+    gaps.1.iter().for_each(|gap| draw(gaps.0, gap, String::new()));
+    for (tokens, place) in taken {
         draw(if *tokens == ASKED { Kind::New } else { Kind::Reused }, place, format!("sequence-{tokens}"));
     }
     // A tick for each page.
