@@ -6,7 +6,7 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 
 use super::Figure;
 use crate::layout::Grid;
-use crate::svg::{Anchor, Kind, cell};
+use crate::svg::{Anchor, Kind, Svg, cell};
 use crate::words::{joined, listed, page_numbers};
 
 const PAGES: usize = 4;
@@ -52,13 +52,12 @@ impl Operation {
 }
 
 pub fn figure() -> Result<Figure> {
-    let (counts, list) = (Grid::between(138.0, 242.0, PAGES, PAGES), Grid::between(256.0, 360.0, PAGES, PAGES));
     let mut figure = Figure::default();
     figure.svg.text(138.0, 15.0, Anchor::Start, "owners of page");
     figure.svg.text(256.0, 15.0, Anchor::Start, "free list,");
     figure.svg.text(256.0, 36.0, Anchor::Start, "next one first");
     for page in 0..PAGES {
-        figure.svg.bold(counts.middle(page), 36.0, Anchor::Middle, &page.to_string());
+        figure.svg.bold(counts().middle(page), 36.0, Anchor::Middle, &page.to_string());
     }
     figure.svg.y = 46.0;
     let mut before = vec![0; PAGES];
@@ -78,23 +77,8 @@ pub fn figure() -> Result<Figure> {
             format!("Owners <code>{}</code>, free list <code>{}</code>", joined(&owners, " "), joined(&free, " "));
         let (title, says) = outcome_text(&operation, outcome, &state);
         figure.step(says, |svg| {
-            let y = svg.y;
-            svg.bold(0.0, y + 19.0, Anchor::Start, &title);
-            svg.row(
-                counts,
-                (owners.iter().zip(&before).enumerate()).map(|(page, owners)| {
-                    let kind = match owners {
-                        (0, _) => Kind::Free,
-                        (1, 0) => Kind::New,
-                        (1, _) => Kind::Reused,
-                        _ => Kind::Shared,
-                    };
-                    cell(kind, owners.0).key(format!("page-{page}"))
-                }),
-            );
-            svg.y = y;
-            let kind = |page: u32| if before[page as usize] == 0 { Kind::Free } else { Kind::New };
-            svg.row(list, free.iter().map(|page| cell(kind(*page), page).key(format!("page-{page}"))));
+            svg.bold(0.0, svg.y + 19.0, Anchor::Start, &title);
+            draw_pool(svg, &owners, &free, &before);
         });
         before = owners;
     }
@@ -115,6 +99,29 @@ pub fn figure() -> Result<Figure> {
          list was read by taking every page of a pool that went the same way."
     );
     Ok(figure)
+}
+
+fn counts() -> Grid {
+    Grid::between(138.0, 242.0, PAGES, PAGES)
+}
+
+/// Reference counts and the free list. `before`: the reference counts before the operation.
+fn draw_pool(svg: &mut Svg, owners: &[u32], free: &[u32], before: &[u32]) {
+    let y = svg.y;
+    let count = |(page, (now, before)): (usize, (&u32, &u32))| {
+        let kind = match (now, before) {
+            (0, _) => Kind::Free,
+            (1, 0) => Kind::New,
+            (1, _) => Kind::Reused,
+            _ => Kind::Shared,
+        };
+        cell(kind, now).key(format!("page-{page}"))
+    };
+    svg.row(counts(), owners.iter().zip(before).enumerate().map(count));
+    svg.y = y;
+    let kind = |page: u32| if before[page as usize] == 0 { Kind::Free } else { Kind::New };
+    let list = Grid::between(256.0, 360.0, PAGES, PAGES);
+    svg.row(list, free.iter().map(|page| cell(kind(*page), page).key(format!("page-{page}"))));
 }
 
 /// An operation in the picture, and in the list of steps. `state`: how the pool is then.
