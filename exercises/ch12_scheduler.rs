@@ -20,7 +20,7 @@ use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Prefixes, available_pages};
 use crate::serving::schedule::*;
 
 /// Pages that a sequence needs beyond those of its `table`, for all of its tokens and the
@@ -30,19 +30,6 @@ use crate::serving::schedule::*;
 /// only one new token to come it's 1 page, because that token is never computed.
 fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     todo!("ch12 task 2: how many more pages, for its tokens and the next?")
-}
-
-/// A sequence that owns pages.
-struct Running {
-    sequence: Sequence,
-    cache: ForkCache,
-}
-
-impl Running {
-    /// Tokens without rows.
-    fn uncomputed(&self) -> usize {
-        self.sequence.tokens.len() - self.cache.len()
-    }
 }
 
 /// Shares a slab, a prefix cache and the steps of a model among sequences.
@@ -57,8 +44,8 @@ pub struct Scheduler {
     /// In order of arrival.
     running: Vec<Running>,
     finished: Vec<Finished>,
-    /// The chunks of a step that isn't settled yet.
-    planned: Vec<ScheduledChunk>,
+    /// The step that isn't settled yet.
+    planned: Plan,
 }
 
 impl Scheduler {
@@ -72,9 +59,7 @@ impl Scheduler {
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
-        if limits.tokens == 0 || limits.sequences == 0 {
-            return Err(ScheduleError::NoStep(limits));
-        }
+        limits.check()?;
         let (waiting, running, finished, planned) = Default::default();
         let (slab, end_of_text) = (slab.clone(), end_of_text.to_vec());
         Ok(Scheduler { slab, prefixes, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
@@ -113,12 +98,6 @@ impl Scheduler {
         todo!("ch12 task 1: queue the request, or reject what can never fit")
     }
 
-    /// Slots in a page, and pages in the pool.
-    fn pool_size(&self) -> (usize, usize) {
-        let slab = self.slab.borrow();
-        (slab.page_size, slab.pool.n_pages())
-    }
-
     /// The chunks of the next step, oldest sequence first, with room made for their tokens.
     ///
     /// Each running sequence computes all that it has left, as far as the budget goes and
@@ -133,26 +112,6 @@ impl Scheduler {
     /// [`ScheduleError::Cache`] if a cache fails for a reason other than a lack of pages.
     pub fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
         todo!("ch12 task 2: which sequences compute how many tokens in this step?")
-    }
-
-    fn check_settled(&self) -> Result<(), ScheduleError> {
-        match self.planned.len() {
-            0 => Ok(()),
-            chunks => Err(ScheduleError::NotSettled { chunks }),
-        }
-    }
-
-    /// Puts `n` tokens of the sequence at `place` into the plan. Room for them has been made.
-    fn schedule(&mut self, place: usize, n: usize) {
-        let n_running = self.running.len();
-        assert!(place < n_running, "schedule of place {place}, but only {n_running} run: did make_room return false?");
-        let running = &mut self.running[place];
-        let (sequence, held) = (running.sequence.id, running.cache.len());
-        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same place?");
-        assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
-        running.sequence.counters.computed += n as u64;
-        let caught_up = running.uncomputed() == 0;
-        self.planned.push(ScheduledChunk { sequence, tokens: n, caught_up });
     }
 
     /// Makes room for `n` more tokens of the sequence at `place`: evicts the pages that are
@@ -183,29 +142,15 @@ impl Scheduler {
         todo!("ch12 task 2: can the first of the queue start?")
     }
 
-    /// Pages that are free, and pages that only the prefix cache owns, which can be evicted.
-    fn available_pages(&self) -> usize {
-        let pool = &self.slab.borrow().pool;
-        pool.n_free() + self.prefixes.n_evictable(pool)
-    }
-
     /// The first waiting sequence runs from now on, with the tokens that `cache` holds.
     fn start(&mut self, cache: ForkCache) {
-        let Some(mut sequence) = self.waiting.pop_front() else { return };
-        sequence.counters.start(cache.len());
-        self.running.push(Running { sequence, cache });
+        let first = self.waiting.pop_front();
+        self.running.extend(first.map(|sequence| Running::start(sequence, cache)));
     }
 
     /// What the model has to compute: the chunks of the plan, in its order.
     pub fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
-        let mut chunks = self.planned.iter().copied().peekable();
-        let mut inputs = Vec::new();
-        for Running { sequence, cache } in &mut self.running {
-            let Some(chunk) = chunks.next_if(|chunk| chunk.sequence == sequence.id) else { continue };
-            let end = cache.len();
-            inputs.push(ChunkInput { chunk, tokens: &sequence.tokens[end - chunk.tokens..end], cache });
-        }
-        inputs
+        self.planned.inputs(&mut self.running)
     }
 
     /// The step is computed. `next` holds the next token of each sequence that has
@@ -220,14 +165,6 @@ impl Scheduler {
     /// [`ScheduleError::Cache`] if the prefix cache refuses a page.
     pub fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
         todo!("ch12 task 3: cache the full pages, hand out the next tokens")
-    }
-
-    /// The tokens must be those of the sequences that have caught up, in the plan's order.
-    fn check_tokens(&self, next: &[NextToken]) -> Result<(), ScheduleError> {
-        let due = self.planned.iter().filter(|chunk| chunk.caught_up);
-        let wanted: Vec<SequenceId> = due.map(|chunk| chunk.sequence).collect();
-        let given: Vec<SequenceId> = next.iter().map(|next| next.sequence).collect();
-        if wanted == given { Ok(()) } else { Err(ScheduleError::WrongTokens { wanted, given }) }
     }
 
     /// Adds a token to the sequence at `place`. Returns why the sequence finishes with it, if

@@ -18,7 +18,7 @@ use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Prefixes, available_pages};
 use crate::serving::schedule::*;
 
 // ANCHOR: pages_needed
@@ -34,19 +34,6 @@ fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 }
 // ANCHOR_END: pages_needed
 
-/// A sequence that owns pages.
-struct Running {
-    sequence: Sequence,
-    cache: ForkCache,
-}
-
-impl Running {
-    /// Tokens without rows.
-    fn uncomputed(&self) -> usize {
-        self.sequence.tokens.len() - self.cache.len()
-    }
-}
-
 /// Shares a slab, a prefix cache and the steps of a model among sequences.
 pub struct Scheduler {
     slab: SharedSlab,
@@ -59,8 +46,8 @@ pub struct Scheduler {
     /// In order of arrival.
     running: Vec<Running>,
     finished: Vec<Finished>,
-    /// The chunks of a step that isn't settled yet.
-    planned: Vec<ScheduledChunk>,
+    /// The step that isn't settled yet.
+    planned: Plan,
 }
 
 impl Scheduler {
@@ -74,9 +61,7 @@ impl Scheduler {
         limits: StepLimits,
         end_of_text: &[u32],
     ) -> Result<Self, ScheduleError> {
-        if limits.tokens == 0 || limits.sequences == 0 {
-            return Err(ScheduleError::NoStep(limits));
-        }
+        limits.check()?;
         let (waiting, running, finished, planned) = Default::default();
         let (slab, end_of_text) = (slab.clone(), end_of_text.to_vec());
         Ok(Scheduler { slab, prefixes, limits, end_of_text, next_id: 0, waiting, running, finished, planned })
@@ -122,8 +107,8 @@ impl Scheduler {
         if max_new_tokens == 0 {
             self.finished.push(Finished { sequence, reason: FinishReason::Limit });
         } else {
-            let (page_size, n_pages) = self.pool_size();
-            let needed = sequence.max_rows().div_ceil(page_size);
+            let slab = self.slab.borrow();
+            let (needed, n_pages) = (sequence.max_rows().div_ceil(slab.page_size), slab.pool.n_pages());
             if needed > n_pages {
                 let prompt = sequence.n_prompt;
                 return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages });
@@ -134,12 +119,6 @@ impl Scheduler {
         Ok(id)
     }
     // ANCHOR_END: submit
-
-    /// Slots in a page, and pages in the pool.
-    fn pool_size(&self) -> (usize, usize) {
-        let slab = self.slab.borrow();
-        (slab.page_size, slab.pool.n_pages())
-    }
 
     // ANCHOR: plan
     /// The chunks of the next step, oldest sequence first, with room made for their tokens.
@@ -156,7 +135,7 @@ impl Scheduler {
     /// [`ScheduleError::Cache`] if a cache fails for a reason other than a lack of pages.
     pub fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError> {
         // ch12 task 2: which sequences compute how many tokens in this step?
-        self.check_settled()?;
+        self.planned.check_settled()?;
         let mut budget = self.limits.tokens;
         let mut place = 0;
         while budget > 0 {
@@ -165,34 +144,14 @@ impl Scheduler {
             }
             let n = self.running[place].uncomputed().min(budget);
             if self.make_room(place, n)? {
-                self.schedule(place, n);
+                self.planned.schedule(&mut self.running, place, n);
                 budget -= n;
                 place += 1;
             }
         }
-        Ok(self.planned.clone())
+        Ok(self.planned.chunks.clone())
     }
     // ANCHOR_END: plan
-
-    fn check_settled(&self) -> Result<(), ScheduleError> {
-        match self.planned.len() {
-            0 => Ok(()),
-            chunks => Err(ScheduleError::NotSettled { chunks }),
-        }
-    }
-
-    /// Puts `n` tokens of the sequence at `place` into the plan. Room for them has been made.
-    fn schedule(&mut self, place: usize, n: usize) {
-        let n_running = self.running.len();
-        assert!(place < n_running, "schedule of place {place}, but only {n_running} run: did make_room return false?");
-        let running = &mut self.running[place];
-        let (sequence, held) = (running.sequence.id, running.cache.len());
-        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same place?");
-        assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
-        running.sequence.counters.computed += n as u64;
-        let caught_up = running.uncomputed() == 0;
-        self.planned.push(ScheduledChunk { sequence, tokens: n, caught_up });
-    }
 
     // ANCHOR: make_room
     /// Makes room for `n` more tokens of the sequence at `place`: evicts the pages that are
@@ -248,7 +207,7 @@ impl Scheduler {
         let cache = ForkCache::with_prefix(&self.slab, &mut *self.prefixes, &first.tokens)?;
         let others = self.running().map(|(sequence, table)| pages_needed(sequence, table));
         let needed = pages_needed(first, cache.table()) + others.sum::<usize>();
-        if needed > self.available_pages() {
+        if needed > available_pages(&*self.prefixes, &self.slab) {
             return Ok(false);
         }
         self.start(cache);
@@ -256,29 +215,15 @@ impl Scheduler {
     }
     // ANCHOR_END: admit
 
-    /// Pages that are free, and pages that only the prefix cache owns, which can be evicted.
-    fn available_pages(&self) -> usize {
-        let pool = &self.slab.borrow().pool;
-        pool.n_free() + self.prefixes.n_evictable(pool)
-    }
-
     /// The first waiting sequence runs from now on, with the tokens that `cache` holds.
     fn start(&mut self, cache: ForkCache) {
-        let Some(mut sequence) = self.waiting.pop_front() else { return };
-        sequence.counters.start(cache.len());
-        self.running.push(Running { sequence, cache });
+        let first = self.waiting.pop_front();
+        self.running.extend(first.map(|sequence| Running::start(sequence, cache)));
     }
 
     /// What the model has to compute: the chunks of the plan, in its order.
     pub fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
-        let mut chunks = self.planned.iter().copied().peekable();
-        let mut inputs = Vec::new();
-        for Running { sequence, cache } in &mut self.running {
-            let Some(chunk) = chunks.next_if(|chunk| chunk.sequence == sequence.id) else { continue };
-            let end = cache.len();
-            inputs.push(ChunkInput { chunk, tokens: &sequence.tokens[end - chunk.tokens..end], cache });
-        }
-        inputs
+        self.planned.inputs(&mut self.running)
     }
 
     // ANCHOR: settle
@@ -294,8 +239,8 @@ impl Scheduler {
     /// [`ScheduleError::Cache`] if the prefix cache refuses a page.
     pub fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
         // ch12 task 3: cache the full pages, hand out the next tokens
-        self.check_tokens(next)?;
-        for chunk in std::mem::take(&mut self.planned) {
+        self.planned.check_tokens(next)?;
+        for chunk in std::mem::take(&mut self.planned.chunks) {
             let place = self.place(chunk.sequence)?;
             let Running { sequence, cache } = &mut self.running[place];
             cache.insert_into(&mut *self.prefixes, &sequence.tokens)?;
@@ -310,14 +255,6 @@ impl Scheduler {
         Ok(())
     }
     // ANCHOR_END: settle
-
-    /// The tokens must be those of the sequences that have caught up, in the plan's order.
-    fn check_tokens(&self, next: &[NextToken]) -> Result<(), ScheduleError> {
-        let due = self.planned.iter().filter(|chunk| chunk.caught_up);
-        let wanted: Vec<SequenceId> = due.map(|chunk| chunk.sequence).collect();
-        let given: Vec<SequenceId> = next.iter().map(|next| next.sequence).collect();
-        if wanted == given { Ok(()) } else { Err(ScheduleError::WrongTokens { wanted, given }) }
-    }
 
     /// Adds a token to the sequence at `place`. Returns why the sequence finishes with it, if
     /// it does; an end of text isn't added, and counts before the limit.
@@ -345,7 +282,7 @@ impl Scheduler {
     /// Otherwise [`ScheduleError::UnknownSequence`] if the sequence has finished or never came.
     pub fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         // ch12 task 3: finish a sequence wherever it is
-        self.check_settled()?;
+        self.planned.check_settled()?;
         let waiting = self.waiting.iter().position(|sequence| sequence.id == id);
         let sequence = match waiting.and_then(|place| self.waiting.remove(place)) {
             Some(sequence) => sequence,

@@ -10,7 +10,6 @@ use clap::Args;
 use page_by_page::cache::kind::CacheKind;
 use page_by_page::model::Model;
 use page_by_page::serving::SCORED_AT_ONCE;
-use page_by_page::serving::schedule::ScheduleError;
 use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::ChatTemplate;
@@ -90,9 +89,7 @@ impl Serve {
     pub fn run(self) -> Result<()> {
         require::chapters(&[&CHAPTERS[..], self.page_file.chapters()].concat())?;
         let (limits, pool) = (self.scheduling.limits(), &self.scheduling.pool);
-        if limits.tokens == 0 || limits.sequences == 0 {
-            return Err(ScheduleError::NoStep(limits).into());
-        }
+        limits.check()?;
         let dir = model_dir(&self.model.dir);
         let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir).transpose();

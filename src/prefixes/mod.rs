@@ -12,6 +12,7 @@ use std::rc::Rc;
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
+use crate::chapters::ch06_paged::SharedSlab;
 
 /// Full pages that outlive the sequences that filled them, found by the tokens they hold.
 ///
@@ -72,6 +73,13 @@ pub trait Prefixes {
     fn pages(&self) -> Vec<HeldPage<'_>> {
         Vec::new()
     }
+}
+
+/// Pages that are free, and pages that only the prefix cache owns, which can be evicted.
+pub(crate) fn available_pages(prefixes: &dyn Prefixes, slab: &SharedSlab) -> usize {
+    let slab = slab.borrow();
+    let pool = slab.pool();
+    pool.n_free() + prefixes.n_evictable(pool)
 }
 
 /// A cache with several handles. It does not list its pages.

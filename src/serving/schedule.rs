@@ -12,7 +12,7 @@
 //! [`plan`]: crate::chapters::ch12_scheduler::Scheduler::plan
 //! [`settle`]: crate::chapters::ch12_scheduler::Scheduler::settle
 
-use crate::cache::CacheError;
+use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch10_fork::ForkCache;
 
 /// Names a sequence of a scheduler: the first is 0, and later arrivals have higher numbers.
@@ -69,6 +69,25 @@ impl Sequence {
     }
 }
 
+/// A sequence that owns pages: dropping its cache gives them back.
+pub(crate) struct Running {
+    pub(crate) sequence: Sequence,
+    pub(crate) cache: ForkCache,
+}
+
+impl Running {
+    /// A sequence that runs from now on, with the tokens that `cache` holds.
+    pub(crate) fn start(mut sequence: Sequence, cache: ForkCache) -> Self {
+        sequence.counters.start(cache.len());
+        Running { sequence, cache }
+    }
+
+    /// Tokens without rows.
+    pub(crate) fn uncomputed(&self) -> usize {
+        self.sequence.tokens.len() - self.cache.len()
+    }
+}
+
 /// How much a step can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
@@ -76,6 +95,16 @@ pub struct StepLimits {
     pub tokens: usize,
     /// Sequences that run at the same time, at most.
     pub sequences: usize,
+}
+
+impl StepLimits {
+    /// Refuses limits under which no step can compute anything.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NoStep`] if one of them is 0.
+    pub fn check(self) -> Result<(), ScheduleError> {
+        if self.tokens == 0 || self.sequences == 0 { Err(ScheduleError::NoStep(self)) } else { Ok(()) }
+    }
 }
 
 /// A sequence's part of a step.
@@ -87,6 +116,64 @@ pub struct ScheduledChunk {
     pub tokens: usize,
     /// Whether the cache then holds all tokens of the sequence, which is due its next token.
     pub caught_up: bool,
+}
+
+/// The chunks of a step, from plan to settle; none between steps.
+#[derive(Default)]
+pub(crate) struct Plan {
+    /// At most one for each running sequence, oldest first.
+    pub(crate) chunks: Vec<ScheduledChunk>,
+}
+
+#[allow(dead_code)] // Chapter 12 calls all of these once it is written.
+impl Plan {
+    /// Adds `n` tokens of the sequence at `place`. Room for them has been made.
+    #[track_caller]
+    pub(crate) fn schedule(&mut self, running: &mut [Running], place: usize, n: usize) {
+        let n_running = running.len();
+        assert!(place < n_running, "schedule of place {place}, but only {n_running} run: did make_room return false?");
+        let running = &mut running[place];
+        let (sequence, held) = (running.sequence.id, running.cache.len());
+        assert!(n > 0, "schedule of 0 tokens of sequence {sequence}: does a loop of plan stay at the same place?");
+        assert!(n <= held, "schedule of {n} tokens of sequence {sequence}, with room for {held}: make it first");
+        running.sequence.counters.computed += n as u64;
+        let caught_up = running.uncomputed() == 0;
+        self.chunks.push(ScheduledChunk { sequence, tokens: n, caught_up });
+    }
+
+    /// What the model has to compute for those of the chunks whose sequences run.
+    pub(crate) fn inputs<'a>(&self, running: &'a mut [Running]) -> Vec<ChunkInput<'a>> {
+        let mut inputs = Vec::new();
+        for Running { sequence, cache } in running {
+            let chunk = self.chunks.iter().find(|chunk| chunk.sequence == sequence.id);
+            let Some(chunk) = chunk.copied() else { continue };
+            let end = cache.len();
+            inputs.push(ChunkInput { chunk, tokens: &sequence.tokens[end - chunk.tokens..end], cache });
+        }
+        inputs
+    }
+
+    /// Refuses while a step isn't settled.
+    ///
+    /// # Errors
+    /// [`ScheduleError::NotSettled`].
+    pub(crate) fn check_settled(&self) -> Result<(), ScheduleError> {
+        match self.chunks.len() {
+            0 => Ok(()),
+            chunks => Err(ScheduleError::NotSettled { chunks }),
+        }
+    }
+
+    /// The tokens must be those of the sequences that have caught up, in the plan's order.
+    ///
+    /// # Errors
+    /// [`ScheduleError::WrongTokens`].
+    pub(crate) fn check_tokens(&self, next: &[NextToken]) -> Result<(), ScheduleError> {
+        let due = self.chunks.iter().filter(|chunk| chunk.caught_up);
+        let wanted: Vec<SequenceId> = due.map(|chunk| chunk.sequence).collect();
+        let given: Vec<SequenceId> = next.iter().map(|next| next.sequence).collect();
+        if wanted == given { Ok(()) } else { Err(ScheduleError::WrongTokens { wanted, given }) }
+    }
 }
 
 /// A sequence's next token, as the model chose it.
@@ -142,7 +229,7 @@ pub struct SequenceCounters {
 
 impl SequenceCounters {
     /// Notes how many tokens were cached when the sequence started, or started again.
-    pub fn start(&mut self, cached: usize) {
+    fn start(&mut self, cached: usize) {
         *(if self.computed == 0 { &mut self.cached } else { &mut self.cached_again }) += cached;
     }
 }

@@ -8,7 +8,7 @@ use crate::cache::{KvCache, Usage};
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Prefixes, available_pages};
 use crate::serving::schedule::{
     ChunkInput, Finished, NextToken, ScheduleError, ScheduledChunk, SequenceId, StepLimits,
 };
@@ -120,9 +120,8 @@ impl Steps {
 
     /// Pages that sequences have. A page that only the prefix cache owns is not counted.
     pub(crate) fn pages_in_use(&self) -> usize {
-        let slab = self.slab.borrow();
-        let pool = slab.pool();
-        (pool.n_pages() - pool.n_free()).saturating_sub(self.scheduler.prefixes().n_evictable(pool))
+        let n_pages = self.slab.borrow().pool().n_pages();
+        n_pages.saturating_sub(available_pages(self.scheduler.prefixes(), &self.slab))
     }
 
     /// Ends a step with the tokens that the plan asks for.

@@ -9,9 +9,10 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Prefixes, available_pages};
 use crate::serving::schedule::{
-    ChunkInput, FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
+    ChunkInput, FinishReason, Finished, NextToken, Plan, Running, ScheduleError, ScheduledChunk, Sequence, SequenceId,
+    StepLimits,
 };
 
 use super::subject::seen;
@@ -132,9 +133,9 @@ pub struct Planted {
     limits: StepLimits,
     next_id: u64,
     waiting: VecDeque<Sequence>,
-    running: Vec<(Sequence, ForkCache)>,
+    running: Vec<Running>,
     finished: Vec<Finished>,
-    planned: Vec<ScheduledChunk>,
+    planned: Plan,
     /// Caches that no sequence has any more.
     lost: Vec<ForkCache>,
 }
@@ -150,9 +151,7 @@ impl Planted {
         prefixes: Box<dyn Prefixes>,
         limits: StepLimits,
     ) -> Result<Box<dyn Subject>, ScheduleError> {
-        if limits.tokens == 0 || limits.sequences == 0 {
-            return Err(ScheduleError::NoStep(limits));
-        }
+        limits.check()?;
         let (waiting, running, finished, planned, lost) = Default::default();
         let slab = slab.clone();
         Ok(Box::new(Planted { bug, slab, prefixes, limits, next_id: 0, waiting, running, finished, planned, lost }))
@@ -178,20 +177,14 @@ impl Planted {
         let needed = if self.has(Bug::NextChunk) {
             cache.table().pages_needed(chunk.min(first.tokens.len() - cache.len()))
         } else {
-            let others = self.running.iter().map(|(sequence, cache)| pages_needed(sequence, cache.table()));
+            let others = self.running.iter().map(|running| pages_needed(&running.sequence, running.cache.table()));
             others.sum::<usize>() + pages_needed(first, cache.table())
         };
-        let room = {
-            let slab = self.slab.borrow();
-            slab.pool().n_free() + self.prefixes.n_evictable(slab.pool())
-        };
-        if needed > room {
+        if needed > available_pages(&*self.prefixes, &self.slab) {
             return Ok(false);
         }
-        self.running.extend(self.waiting.pop_front().map(|mut sequence| {
-            sequence.counters.start(cache.len());
-            (sequence, cache)
-        }));
+        let first = self.waiting.pop_front();
+        self.running.extend(first.map(|sequence| Running::start(sequence, cache)));
         Ok(true)
     }
 
@@ -200,7 +193,7 @@ impl Planted {
     fn make_room(&mut self, place: usize, n: usize) -> Result<(Option<usize>, bool), CacheError> {
         let (mut place, mut any) = (place, false);
         while place < self.running.len() {
-            let missing = match self.running[place].1.extend(n) {
+            let missing = match self.running[place].cache.extend(n) {
                 Ok(()) => return Ok((Some(place), any)),
                 Err(CacheError::OutOfPages { needed, free }) => needed - free,
                 Err(error) => return Err(error),
@@ -209,8 +202,7 @@ impl Planted {
             if evicted < missing {
                 any = true;
                 let victim = self.victim(place);
-                let (mut sequence, cache) = self.running.remove(victim);
-                drop(cache);
+                let mut sequence = self.running.remove(victim).sequence;
                 sequence.counters.preemptions += 1;
                 self.waiting.push_front(sequence);
                 match victim.cmp(&place) {
@@ -228,19 +220,19 @@ impl Planted {
         let newest = self.running.len() - 1;
         if self.has(Bug::PlannedVictim) && newest == place && newest > 0 {
             // Rather than itself, the one with most pages.
-            let most = |place: &usize| (self.running[*place].1.table().pages().len(), *place);
+            let most = |place: &usize| (self.running[*place].cache.table().pages().len(), *place);
             return (0..=newest).max_by_key(most).unwrap_or(newest);
         }
         newest
     }
 
     fn keep_pages(&mut self, place: usize) -> Result<(), CacheError> {
-        let (sequence, cache) = &mut self.running[place];
+        let Running { sequence, cache } = &mut self.running[place];
         cache.insert_into(&mut *self.prefixes, &sequence.tokens)
     }
 
     fn place(&self, id: SequenceId) -> Option<usize> {
-        self.running.iter().position(|(sequence, _)| sequence.id == id)
+        self.running.iter().position(|running| running.sequence.id == id)
     }
 
     fn finish(&mut self, sequence: Sequence, reason: FinishReason) {
@@ -284,7 +276,7 @@ impl Subject for Planted {
 
     fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         if let Some(place) = self.place(id) {
-            let (sequence, cache) = self.running.remove(place);
+            let Running { sequence, cache } = self.running.remove(place);
             let in_its_prompt = cache.len() < sequence.n_prompt;
             if self.has(Bug::CancelLeaks) && in_its_prompt {
                 self.lost.push(cache);
@@ -309,8 +301,7 @@ impl Subject for Planted {
                 admitted += 1;
                 place = self.running.len() - 1;
             }
-            let (sequence, cache) = &self.running[place];
-            let n = (sequence.tokens.len() - cache.len()).min(budget);
+            let n = self.running[place].uncomputed().min(budget);
             let (still, went) = self.make_room(place, n)?;
             any_victim |= went;
             let Some(at) = still else { continue };
@@ -319,10 +310,10 @@ impl Subject for Planted {
                 Some(Bug::PromptLength) if sequence.counters.preemptions > 0 => held >= sequence.n_prompt,
                 _ => held == sequence.tokens.len(),
             };
-            let (sequence, cache) = &self.running[place];
+            let Running { sequence, cache } = &mut self.running[place];
             let (id, caught_up) = (sequence.id, has_caught_up(sequence, cache.len()));
-            self.running[place].0.counters.computed += n as u64;
-            self.planned.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
+            sequence.counters.computed += n as u64;
+            self.planned.chunks.push(ScheduledChunk { sequence: id, tokens: n, caught_up });
             if self.has(Bug::FoundTooEarly) {
                 self.keep_pages(place)?;
             }
@@ -332,29 +323,21 @@ impl Subject for Planted {
                 place += 1;
             }
         }
-        Ok(self.planned.clone())
+        Ok(self.planned.chunks.clone())
     }
 
     fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
-        let mut inputs = Vec::new();
-        for (sequence, cache) in &mut self.running {
-            let Some(chunk) = self.planned.iter().find(|chunk| chunk.sequence == sequence.id).copied() else {
-                continue;
-            };
-            let end = cache.len();
-            inputs.push(ChunkInput { chunk, tokens: &sequence.tokens[end - chunk.tokens..end], cache });
-        }
-        inputs
+        self.planned.inputs(&mut self.running)
     }
 
     fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
-        for chunk in std::mem::take(&mut self.planned) {
+        for chunk in std::mem::take(&mut self.planned.chunks) {
             let Some(place) = self.place(chunk.sequence) else { continue };
             self.keep_pages(place)?;
         }
         for next in next {
             let Some(place) = self.place(next.sequence) else { continue };
-            let sequence = &mut self.running[place].0;
+            let sequence = &mut self.running[place].sequence;
             let reason = if next.token == END_OF_TEXT {
                 Some(FinishReason::EndOfText)
             } else {
@@ -362,7 +345,7 @@ impl Subject for Planted {
                 (sequence.new_tokens().len() == sequence.max_new_tokens).then_some(FinishReason::Limit)
             };
             if let Some(reason) = reason {
-                let (sequence, cache) = self.running.remove(place);
+                let Running { sequence, cache } = self.running.remove(place);
                 let last = cache.table().pages().last().copied();
                 drop(cache);
                 if self.has(Bug::FreedTwice) {
@@ -375,7 +358,7 @@ impl Subject for Planted {
     }
 
     fn running(&self) -> Vec<SeenSequence> {
-        let running = self.running.iter().map(|(sequence, cache)| SeenSequence {
+        let running = self.running.iter().map(|Running { sequence, cache }| SeenSequence {
             held: cache.len(),
             pages: cache.table().pages().to_vec(),
             ..seen(sequence)
