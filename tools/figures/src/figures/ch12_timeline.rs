@@ -21,23 +21,14 @@ const RUNNING: usize = 3;
 const REQUESTS: [(usize, usize, usize); 4] = [(0, 6, 9), (0, 7, 5), (1, 9, 5), (4, 5, 3)];
 const MOST_STEPS: usize = 14;
 
-struct Trace {
-    /// What each sequence has cost in the end.
-    computed: Vec<u64>,
-    cached_again: Vec<usize>,
-    frames: Vec<Frame>,
-}
-
 /// A step.
 struct Frame {
-    /// What each sequence does; `null` before it comes and after it has finished.
-    sequences: Vec<Option<Doing>>,
-    /// Tokens computed.
-    budget_used: usize,
-    free: usize,
-    /// Pages that only the prefix cache has.
-    evictable: usize,
-    finished: Vec<u64>,
+    /// What each sequence does; `None` before it comes and after it has finished.
+    sequences: [Option<Doing>; REQUESTS.len()],
+    /// Tokens computed, pages that are free afterwards, and pages that only the prefix cache has.
+    numbers: [usize; 3],
+    /// HTML.
+    says: String,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -88,20 +79,30 @@ impl Run {
             }
         }
         self.scheduler.settle(&picks)?;
-        let mut finished = Vec::new();
+        let mut finished = String::new();
         for done in self.scheduler.take_finished() {
-            self.counters[done.sequence.id.0 as usize] = done.sequence.counters;
-            finished.push(done.sequence.id.0);
+            let place = done.sequence.id.0;
+            self.counters[place as usize] = done.sequence.counters;
+            finished.push_str(&format!("Sequence {place} has finished. "));
         }
         let slab = self.slab.borrow();
         let (free, evictable) = (slab.pool().n_free(), self.scheduler.prefixes().n_evictable(slab.pool()));
-        let budget_used = plan.iter().map(|chunk| chunk.tokens).sum();
-        Ok(Some(Frame { sequences, budget_used, free, evictable, finished }))
+        let computed = plan.iter().map(|chunk| chunk.tokens).sum();
+        let doing = (0..).zip(&sequences).filter_map(|(place, doing)| Some((place, (*doing)?)));
+        let doing: Vec<String> =
+            doing.map(|(place, doing): (usize, _)| format!("sequence {place} {}", doing.says())).collect();
+        let says = format!(
+            "Step {}: {}. {finished}{computed} of {BUDGET} tokens computed; pages free: {free}, in the prefix cache only: \
+             {evictable}.",
+            step + 1,
+            joined(&doing, ", "),
+        );
+        Ok(Some(Frame { sequences, numbers: [computed, free, evictable], says }))
     }
 
     /// What each sequence does in a step with this plan. `ran`: those that ran before it.
-    fn doing(&mut self, ran: &[SequenceId], plan: &[ScheduledChunk]) -> Vec<Option<Doing>> {
-        let mut sequences = vec![None; REQUESTS.len()];
+    fn doing(&mut self, ran: &[SequenceId], plan: &[ScheduledChunk]) -> [Option<Doing>; REQUESTS.len()] {
+        let mut sequences = [None; REQUESTS.len()];
         for sequence in self.scheduler.waiting() {
             let (place, is_victim) = (sequence.id.0 as usize, ran.contains(&sequence.id));
             sequences[place] = Some(if is_victim { Doing::Preempted } else { Doing::Waits });
@@ -122,7 +123,8 @@ impl Run {
     }
 }
 
-fn record() -> Result<Trace> {
+/// The steps, and what each sequence has cost in the end.
+fn record() -> Result<(Vec<Frame>, [SequenceCounters; REQUESTS.len()])> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, PAGES)?;
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
     let scheduler = Scheduler::new(&slab, Box::new(PrefixCache::new(PAGE_SIZE)?), limits, &[])?;
@@ -143,11 +145,7 @@ fn record() -> Result<Trace> {
         run.counters.iter().any(|counters| counters.cached_again > 0),
         "one finds its own pages in the cache again"
     );
-    Ok(Trace {
-        computed: run.counters.iter().map(|counters| counters.computed).collect(),
-        cached_again: run.counters.iter().map(|counters| counters.cached_again).collect(),
-        frames,
-    })
+    Ok((frames, run.counters))
 }
 
 const TOP: f64 = 24.0;
@@ -156,9 +154,9 @@ const UNDER: f64 = TOP + REQUESTS.len() as f64 * LINE;
 const NUMBERS: f64 = 22.0;
 
 pub fn figure() -> Result<Figure> {
-    let trace = &record()?;
-    let frames = &trace.frames;
-    let mut svg = Svg::new();
+    let (frames, counters) = record()?;
+    let mut figure = Figure::default();
+    let svg = &mut figure.svg;
     svg.without_bands();
     svg.text(0.0, 15.0, Anchor::Start, "step");
     for place in 0..REQUESTS.len() {
@@ -169,91 +167,75 @@ pub fn figure() -> Result<Figure> {
     }
     svg.line(&format!("M0 {}H360", UNDER + 2.0));
     let grid = Grid::across(56.0, frames.len(), frames.len());
-    for (step, frame) in frames.iter().enumerate() {
-        svg.step(|svg| {
+    let n_steps = frames.len();
+    for (step, Frame { sequences, numbers, says }) in frames.into_iter().enumerate() {
+        figure.step(says, |svg| {
             let middle = grid.middle(step);
             svg.text(middle, 15.0, Anchor::Middle, &(step + 1).to_string());
-            for (place, doing) in frame.sequences.iter().enumerate() {
+            for (place, doing) in sequences.into_iter().enumerate() {
                 if let Some(doing) = doing {
-                    draw_doing(svg, grid.cell(step, TOP + place as f64 * LINE), *doing);
+                    doing.draw(svg, grid.cell(step, TOP + place as f64 * LINE));
                 }
             }
-            for (line, number) in [frame.budget_used, frame.free, frame.evictable].into_iter().enumerate() {
+            for (line, number) in numbers.into_iter().enumerate() {
                 let y = UNDER + NUMBERS * line as f64 + 20.0;
                 svg.text(middle, y, Anchor::Middle, &number.to_string());
             }
         });
     }
-    svg.y = UNDER + 3.0 * NUMBERS + 8.0;
-    svg.legend_of(&[
+    figure.svg.y = UNDER + 3.0 * NUMBERS + 8.0;
+    figure.svg.legend_of(&[
         (cell(Kind::New, "5"), "computes 5 of its prompt"),
         (cell(Kind::Reused, ""), "decodes"),
         (cell(Kind::Free, ""), "waits"),
         (cell(Kind::Wasted, "P"), "preempted"),
         (cell(Kind::Shared, "5"), "recomputes 5"),
     ]);
-    Ok(Figure {
-        svg,
-        label: format!(
-            "A time line of {} steps with a row for each of {} sequences: when it computes its prompt, decodes, waits, is \
-             preempted and recomputes. Below, the budget used, free pages and cached pages.",
-            frames.len(),
-            REQUESTS.len()
-        ),
-        caption: caption(trace),
-        steps: frames.iter().enumerate().map(|(step, frame)| step_text(step, frame)).collect(),
-        ..Figure::default()
-    })
+    figure.label = format!(
+        "A time line of {n_steps} steps with a row for each of {} sequences: when it computes its prompt, decodes, waits, is \
+         preempted and recomputes. Below, the budget used, free pages and cached pages.",
+        REQUESTS.len()
+    );
+    figure.caption = caption(&counters);
+    Ok(figure)
 }
 
-fn caption(trace: &Trace) -> String {
-    let again: u64 = REQUESTS
-        .iter()
-        .zip(&trace.computed)
-        .map(|((_, n_prompt, most), computed)| computed - (n_prompt + most - 1) as u64)
-        .sum();
+fn caption(counters: &[SequenceCounters]) -> String {
+    let computed: u64 = counters.iter().map(|counters| counters.computed).sum();
+    let once: usize = REQUESTS.iter().map(|(_, n_prompt, most)| n_prompt + most - 1).sum();
     let asked: Vec<String> = REQUESTS.iter().map(|(_, n_prompt, most)| format!("{n_prompt} + {most}")).collect();
     format!(
         "<strong>Sequences join and leave between any two steps.</strong> {} requests in {PAGES} pages of {PAGE_SIZE}, budget \
          {BUDGET}, at most {RUNNING} running; prompts + new tokens: {}. Below the line: tokens computed in the step, free \
-         pages after it, and pages that only the prefix cache has. {again} tokens are recomputed, and {} were still cached. \
+         pages after it, and pages that only the prefix cache has. {} tokens are recomputed, and {} were still cached. \
          Recorded from <code>Scheduler</code>.",
         REQUESTS.len(),
         listed(&asked),
-        trace.cached_again.iter().sum::<usize>()
+        computed - once as u64,
+        counters.iter().map(|counters| counters.cached_again).sum::<usize>()
     )
 }
 
-fn draw_doing(svg: &mut Svg, area: Area, doing: Doing) {
-    let low = |height: f64| Area { y: area.y + (area.height - height) / 2.0, height, ..area };
-    match doing {
-        Doing::Prefill(n) => svg.cell(area, &cell(Kind::New, n)),
-        Doing::Decode => svg.cell(low(16.0), &cell(Kind::Reused, "")),
-        Doing::Waits => svg.cell(low(4.0), &cell(Kind::Free, "")),
-        Doing::Preempted => svg.cell(area, &cell(Kind::Wasted, "P")),
-        Doing::Resumes(n) => svg.cell(area, &cell(Kind::Shared, n)),
+impl Doing {
+    fn draw(self, svg: &mut Svg, area: Area) {
+        let low = |height: f64| Area { y: area.y + (area.height - height) / 2.0, height, ..area };
+        match self {
+            Doing::Prefill(n) => svg.cell(area, &cell(Kind::New, n)),
+            Doing::Decode => svg.cell(low(16.0), &cell(Kind::Reused, "")),
+            Doing::Waits => svg.cell(low(4.0), &cell(Kind::Free, "")),
+            Doing::Preempted => svg.cell(area, &cell(Kind::Wasted, "P")),
+            Doing::Resumes(n) => svg.cell(area, &cell(Kind::Shared, n)),
+        }
     }
-}
 
-fn step_text(step: usize, frame: &Frame) -> String {
-    let doing = |(place, doing): (usize, &Option<Doing>)| {
-        let words = match (*doing)? {
+    /// After the name of its sequence.
+    fn says(self) -> String {
+        match self {
             Doing::Prefill(n) => format!("computes {n} of its prompt"),
             Doing::Decode => "decodes".into(),
             Doing::Waits => "waits".into(),
             Doing::Preempted => "is preempted".into(),
             Doing::Resumes(n) => format!("resumes and recomputes {n}"),
-        };
-        Some(format!("sequence {place} {words}"))
-    };
-    let doing: Vec<String> = frame.sequences.iter().enumerate().filter_map(doing).collect();
-    let finished: String = frame.finished.iter().map(|place| format!("Sequence {place} has finished. ")).collect();
-    format!(
-        "Step {}: {}. {finished}{} of {BUDGET} tokens computed; pages free: {}, in the prefix cache only: {}.",
-        step + 1,
-        joined(&doing, ", "),
-        frame.budget_used,
-        frame.free,
-        frame.evictable
-    )
+        }
+    }
 }

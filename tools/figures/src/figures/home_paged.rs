@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
+use page_by_page::chapters::ch05_page_table::Slot;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::decode::Limits;
 use page_by_page::decode::sampler::{Sampler, Sampling};
@@ -33,74 +34,24 @@ struct Request {
     begins: usize,
 }
 
-struct Trace {
-    stories: Vec<Story>,
-    frames: Vec<Frame>,
-}
-
-struct Story {
-    name: char,
-    /// The page table at the end.
-    pages: Vec<u32>,
-}
-
-/// A step of the model.
-struct Frame {
-    computed: Vec<Computed>,
-    /// Pages without an owner afterwards.
-    free: usize,
-}
-
-/// The tokens that a story computes in a step, and the places of their rows.
-struct Computed {
-    story: char,
-    is_prompt: bool,
-    tokens: Vec<Token>,
-}
-
-/// The text of a token, and the page and the slot of its rows. The token at the start of a sequence has no text.
-struct Token(String, usize, usize);
-
-/// A story while it is generated.
-struct Running<'t> {
+/// A story while it is generated, and what was seen of it.
+struct Story<'t> {
     request: &'static Request,
     cache: PagedCache,
     sampler: Sampler,
     tokens: Vec<u32>,
     stream: TextStream<'t>,
+    /// Of the tokens that are computed.
+    rows: Vec<Row>,
 }
 
-fn record() -> Result<Trace> {
-    let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
-    let slab = PageSlab::new(model.config().kv_layout(), PAGE_SIZE, PAGES)?;
-    let mut all = Vec::new();
-    for request in &STORIES {
-        let (cache, tokens) = (PagedCache::new(&slab)?, tokenizer.encode(request.prompt)?);
-        all.push(Running { request, cache, sampler: request.sampler(), tokens, stream: tokenizer.stream() });
-    }
-    let mut frames = Vec::new();
-    for step in 0..STEPS {
-        let mut running: Vec<&mut Running> = all.iter_mut().filter(|one| one.request.begins <= step).collect();
-        let held: Vec<usize> = running.iter().map(|one| one.cache.len()).collect();
-        // One pass of the model for all of them.
-        let mut batch = Vec::new();
-        for (one, held) in running.iter_mut().zip(&held) {
-            batch.push(model.chunk(&one.tokens[*held..], Some(&mut one.cache), LogitRows::Newest(1))?);
-        }
-        let logits = model.forward(batch)?;
-        let mut computed = Vec::new();
-        for ((one, held), row) in running.iter_mut().zip(&held).zip(logits.chunks_exact(model.config().vocab_size)) {
-            computed.push(one.computed(*held)?);
-            one.tokens.push(one.sampler.pick(row));
-        }
-        let free = slab.borrow().pool().n_free();
-        let owned: usize = all.iter().map(|one| one.cache.table().pages().len()).sum();
-        ensure!(free == PAGES - owned, "{free} pages are free, {owned} have an owner");
-        frames.push(Frame { computed, free });
-    }
-    all.iter().try_for_each(|one| one.is_the_same_alone(&model, &tokenizer))?;
-    let story = |one: &Running| Story { name: one.request.name, pages: page_numbers(one.cache.table().pages()) };
-    Ok(Trace { stories: all.iter().map(story).collect(), frames })
+/// The rows of a token.
+struct Row {
+    /// The step that computed them.
+    step: usize,
+    /// What the token reads. The one at the start of a sequence has no letters.
+    text: String,
+    at: Slot,
 }
 
 impl Request {
@@ -110,17 +61,26 @@ impl Request {
     }
 }
 
-impl Running<'_> {
-    /// The tokens that the cache holds after the first `held`.
-    fn computed(&mut self, held: usize) -> Result<Computed> {
-        let mut tokens = Vec::new();
-        for position in held..self.cache.len() {
-            let place = self.cache.table().locate(position)?;
-            tokens.push(Token(self.stream.push(self.tokens[position])?, place.page.index(), place.slot));
-        }
-        Ok(Computed { story: self.request.name, is_prompt: held == 0, tokens })
+/// A step of the model: one pass for all stories that have begun.
+fn compute(step: usize, model: &Model, stories: &mut [Story]) -> Result<()> {
+    let mut running: Vec<&mut Story> = stories.iter_mut().filter(|story| story.request.begins <= step).collect();
+    let mut batch = Vec::new();
+    for story in &mut running {
+        let held = story.cache.len();
+        batch.push(model.chunk(&story.tokens[held..], Some(&mut story.cache), LogitRows::Newest(1))?);
     }
+    let logits = model.forward(batch)?;
+    for (story, logits) in running.into_iter().zip(logits.chunks_exact(model.config().vocab_size)) {
+        for position in story.rows.len()..story.cache.len() {
+            let (text, at) = (story.stream.push(story.tokens[position])?, story.cache.table().locate(position)?);
+            story.rows.push(Row { step, text, at });
+        }
+        story.tokens.push(story.sampler.pick(logits));
+    }
+    Ok(())
+}
 
+impl Story<'_> {
     /// Fails unless this story is the one that is generated without a cache, alone.
     fn is_the_same_alone(&self, model: &Model, tokenizer: &Tokenizer) -> Result<()> {
         let Request { name, prompt, .. } = self.request;
@@ -133,61 +93,67 @@ impl Running<'_> {
         ensure!(output == alone, "story {name} differs when it is generated alone");
         Ok(())
     }
-}
 
-impl Trace {
-    /// All tokens that a story has computed, each with its step.
-    fn tokens(&self, story: char) -> impl Iterator<Item = (usize, &Token)> {
-        self.frames.iter().enumerate().flat_map(move |(step, frame)| {
-            let own = frame.computed.iter().filter(move |computed| computed.story == story);
-            own.flat_map(|computed| &computed.tokens).map(move |token| (step, token))
-        })
+    fn of_step(&self, step: usize) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| row.step == step)
     }
 
-    fn tokens_of_step(&self, story: char, step: usize) -> impl Iterator<Item = &Token> {
-        self.tokens(story).filter(move |(at, _)| *at == step).map(|(_, token)| token)
+    /// The pages whose first slot is filled in this step.
+    fn taken(&self, step: usize) -> Vec<u32> {
+        self.of_step(step).filter(|row| row.at.slot == 0).map(|row| row.at.page.0).collect()
     }
 
-    /// The pages whose first slot a story fills in this step.
-    fn taken(&self, story: char, step: usize) -> Vec<usize> {
-        self.tokens_of_step(story, step).filter(|token| token.2 == 0).map(|token| token.1).collect()
+    /// The page table.
+    fn pages(&self) -> Vec<u32> {
+        page_numbers(self.cache.table().pages())
     }
 
-    /// The left edge and the line of each token of a story. Lines break before a word.
-    fn places(&self, story: char) -> Vec<(f64, usize)> {
-        let tokens: Vec<&str> = self.tokens(story).map(|(_, token)| token.0.as_str()).collect();
+    /// What a step computes; HTML.
+    fn step_text(&self, step: usize) -> String {
+        let (name, new) = (self.request.name, self.taken(step));
+        if step == self.request.begins {
+            return format!(
+                "{name} computes its prompt: {} in {}",
+                count(self.of_step(step).count(), "token"),
+                pages(&new)
+            );
+        }
+        let says = |Row { text, at, .. }: &Row| {
+            let taken = if new.contains(&at.page.0) { ", just taken" } else { "" };
+            format!("\u{201c}{}\u{201d} in page {}{taken}", escaped(text.trim_start()), at.page.0)
+        };
+        format!("{name}: {}", joined(&self.of_step(step).map(says).collect::<Vec<_>>(), ", "))
+    }
+
+    fn says(&self) -> String {
+        let text: String = self.rows.iter().map(|row| row.text.as_str()).collect();
+        format!("\u{201c}{}\u{201d}, in {}", text.trim(), pages(&self.pages()))
+    }
+
+    /// The left edge and the line of each token. Lines break before a word.
+    fn places(&self) -> Vec<(f64, usize)> {
         let (mut x, mut line) = (0.0, 0);
         let mut places = Vec::new();
-        for (index, token) in tokens.iter().enumerate() {
-            let pieces = tokens[index + 1..].iter().take_while(|next| !next.starts_with(' '));
-            let word = text_width(token) + pieces.map(|next| text_width(next)).sum::<f64>();
-            if token.starts_with(' ') && x + word > WIDTH {
+        for (index, Row { text, .. }) in self.rows.iter().enumerate() {
+            let pieces = self.rows[index + 1..].iter().take_while(|next| !next.text.starts_with(' '));
+            let word = text_width(text) + pieces.map(|next| text_width(&next.text)).sum::<f64>();
+            if text.starts_with(' ') && x + word > WIDTH {
                 (x, line) = (-text_width(" "), line + 1);
             }
             places.push((x, line));
-            x += text_width(token);
+            x += text_width(text);
         }
         places
     }
 
-    /// The height of a story: its name, and its lines.
-    fn height(&self, story: char) -> f64 {
-        self.places(story).last().map_or(0.0, |(_, line)| 20.0 + (line + 1) as f64 * LINE)
+    /// The height of the story: its name, and its lines.
+    fn height(&self) -> f64 {
+        self.places().last().map_or(0.0, |(_, line)| 20.0 + (line + 1) as f64 * LINE)
     }
 
-    /// The stories, their tables, and the rest.
-    fn says(&self) -> String {
-        let says = |story: &Story| {
-            let text: String = self.tokens(story.name).map(|(_, token)| token.0.as_str()).collect();
-            format!("\u{201c}{}\u{201d}, in {}", text.trim(), pages(&story.pages))
-        };
-        let stories: Vec<String> = self.stories.iter().map(says).collect();
-        format!(
-            "Two stories that are generated together: {}. The pool has {PAGES} pages of {PAGE_SIZE} slots, and {} are free. The \
-             last page of each story is not full.",
-            listed(&stories),
-            self.frames[self.frames.len() - 1].free
-        )
+    /// Story b leans, wherever it is.
+    fn style(&self) -> &'static str {
+        if self.request.name == STORIES[1].name { " font-style=\"italic\"" } else { "" }
     }
 }
 
@@ -204,34 +170,31 @@ const LEGEND: [(Kind, &str); 4] = [
 ];
 
 pub fn figure() -> Result<Figure> {
-    let trace = &record()?;
-    let mut svg = Svg::new();
-    svg.without_bands();
-    let mut tops = Vec::new();
-    for story in &trace.stories {
-        tops.push(svg.y);
-        draw_head(&mut svg, story);
-        svg.y += trace.height(story.name) + 8.0;
+    let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
+    let slab = PageSlab::new(model.config().kv_layout(), PAGE_SIZE, PAGES)?;
+    let mut stories = Vec::new();
+    for request in &STORIES {
+        let (cache, tokens, sampler) = (PagedCache::new(&slab)?, tokenizer.encode(request.prompt)?, request.sampler());
+        stories.push(Story { request, cache, sampler, tokens, stream: tokenizer.stream(), rows: Vec::new() });
     }
-    let slab = svg.y;
-    draw_slab(&mut svg);
-    for step in 0..trace.frames.len() {
-        svg.step(|svg| {
-            for (story, top) in trace.stories.iter().zip(&tops) {
-                svg.y = *top;
-                draw_words(svg, trace, story, step);
-            }
-            svg.y = slab;
-            draw_rows(svg, trace, step);
-        });
+    let (mut steps, mut free) = (Vec::new(), PAGES);
+    for step in 0..STEPS {
+        compute(step, &model, &mut stories)?;
+        free = slab.borrow().pool().n_free();
+        let owned: usize = stories.iter().map(|story| story.pages().len()).sum();
+        ensure!(free == PAGES - owned, "{free} pages are free, {owned} have an owner");
+        let running = stories.iter().filter(|story| story.request.begins <= step);
+        let says: Vec<String> = running.map(|story| story.step_text(step)).collect();
+        steps.push(format!("{}. {} free.", joined(&says, "; "), count(free, "page")));
     }
-    // What the pointer finds of each page, over all that is drawn in it.
-    (0..PAGES).for_each(|page| svg.mark(page_area(&svg, page), &format!("page-{page}")));
-    svg.y += SLAB_HEIGHT;
-    svg.legend(&LEGEND);
+    stories.iter().try_for_each(|story| story.is_the_same_alone(&model, &tokenizer))?;
     Ok(Figure {
-        svg,
-        label: trace.says(),
+        svg: draw(&stories),
+        label: format!(
+            "Two stories that are generated together: {}. The pool has {PAGES} pages of {PAGE_SIZE} slots, and {free} are free. The \
+             last page of each story is not full.",
+            listed(&stories.iter().map(Story::says).collect::<Vec<_>>()),
+        ),
         caption: format!(
             "<strong>Two stories share one pool of pages.</strong> The <code>{STORYTELLER}</code> model generates both together, \
              with one <code>PagedCache</code> each over one slab of {PAGES} pages of {PAGE_SIZE} slots. A cell is a token, with its \
@@ -239,51 +202,75 @@ pub fn figure() -> Result<Figure> {
              and checked: computed without any cache, each story is the same.",
             listed(&STORIES.map(|story| story.seed))
         ),
-        steps: (0..trace.frames.len()).map(|step| step_text(trace, step)).collect(),
-        alone: Some(draw_alone(trace)),
+        steps,
+        alone: Some(draw_alone(&stories)),
         ..Figure::default()
     })
 }
 
+/// Each step of the stories, one below the other, and of their pages. Where they stand depends on how long the stories get.
+fn draw(stories: &[Story]) -> Svg {
+    let mut svg = Svg::new();
+    svg.without_bands();
+    let mut tops = Vec::new();
+    for story in stories {
+        tops.push(svg.y);
+        draw_head(&mut svg, story);
+        svg.y += story.height() + 8.0;
+    }
+    let slab = svg.y;
+    draw_slab(&mut svg);
+    for step in 0..STEPS {
+        svg.step(|svg| {
+            for (story, top) in stories.iter().zip(&tops) {
+                svg.y = *top;
+                draw_words(svg, story, step);
+            }
+            svg.y = slab;
+            draw_rows(svg, stories, step);
+        });
+    }
+    // What the pointer finds of each page, over all that is drawn in it.
+    (0..PAGES).for_each(|page| svg.mark(page_area(&svg, page), &format!("page-{page}")));
+    svg.y += SLAB_HEIGHT;
+    svg.legend(&LEGEND);
+    svg
+}
+
 /// The last frame as a picture of its own: stories on the left, pages on the right.
-fn draw_alone(trace: &Trace) -> Svg {
+fn draw_alone(stories: &[Story]) -> Svg {
     const MARGIN: f64 = 16.0;
     let mut svg = Svg::with_width(2.0 * WIDTH + 40.0 + 2.0 * MARGIN);
     (svg.left, svg.y) = (MARGIN, MARGIN + 30.0);
-    for story in &trace.stories {
+    for story in stories {
         draw_head(&mut svg, story);
-        (0..STEPS).for_each(|step| draw_words(&mut svg, trace, story, step));
-        svg.y += trace.height(story.name) + 22.0;
+        (0..STEPS).for_each(|step| draw_words(&mut svg, story, step));
+        svg.y += story.height() + 22.0;
     }
     svg.legend(&LEGEND);
     (svg.left, svg.y) = (MARGIN + WIDTH + 40.0, MARGIN);
     draw_slab(&mut svg);
-    (0..STEPS).for_each(|step| draw_rows(&mut svg, trace, step));
+    (0..STEPS).for_each(|step| draw_rows(&mut svg, stories, step));
     svg.y += SLAB_HEIGHT + MARGIN;
     svg
 }
 
-/// Story b leans, wherever it is.
-fn style(story: char) -> &'static str {
-    if story == STORIES[1].name { " font-style=\"italic\"" } else { "" }
-}
-
 fn draw_head(svg: &mut Svg, story: &Story) {
-    svg.bold(svg.left, svg.y + 15.0, Anchor::Start, &format!("Story {}", story.name));
+    svg.bold(svg.left, svg.y + 15.0, Anchor::Start, &format!("Story {}", story.request.name));
     svg.text(svg.left + 138.0, svg.y + 15.0, Anchor::End, "in pages");
 }
 
 /// What a step adds to a story: its words, and the pages that it takes.
-fn draw_words(svg: &mut Svg, trace: &Trace, story: &Story, step: usize) {
-    for ((at, token), (left, line)) in trace.tokens(story.name).zip(trace.places(story.name)) {
-        let word = token.0.trim_start();
-        if at == step && !word.is_empty() {
-            let left = svg.left + left + text_width(&token.0) - text_width(word);
-            svg.fitted(left, svg.y + 35.0 + line as f64 * LINE, style(story.name), word);
+fn draw_words(svg: &mut Svg, story: &Story, step: usize) {
+    for (row, (left, line)) in story.rows.iter().zip(story.places()) {
+        let word = row.text.trim_start();
+        if row.step == step && !word.is_empty() {
+            let left = svg.left + left + text_width(&row.text) - text_width(word);
+            svg.fitted(left, svg.y + 35.0 + line as f64 * LINE, story.style(), word);
         }
     }
-    for page in trace.taken(story.name, step) {
-        let index = story.pages.iter().position(|number| *number as usize == page).unwrap_or_default();
+    for page in story.taken(step) {
+        let index = story.pages().iter().position(|number| *number == page).unwrap_or_default();
         svg.text(svg.left + 163.0 + index as f64 * 26.0, svg.y + 15.0, Anchor::Middle, &page.to_string());
     }
 }
@@ -312,41 +299,25 @@ fn draw_slab(svg: &mut Svg) {
 }
 
 /// What a step changes in the slab: pages taken, slots written; the step before wrote cells that are no longer new.
-fn draw_rows(svg: &mut Svg, trace: &Trace, step: usize) {
-    for story in &trace.stories {
-        let style = style(story.name);
-        for page in trace.taken(story.name, step) {
+fn draw_rows(svg: &mut Svg, stories: &[Story], step: usize) {
+    for story in stories {
+        let style = story.style();
+        for page in story.taken(step) {
+            let page = page as usize;
             let at = slot(svg, page, 0).baseline();
             let bold = format!(" font-weight=\"700\"{style}");
-            svg.words(svg.left + 27.0, at, Anchor::Start, &bold, &story.name.to_string());
-            let is_new =
-                |index| trace.tokens_of_step(story.name, step).any(|token| (token.1, token.2) == (page, index));
+            svg.words(svg.left + 27.0, at, Anchor::Start, &bold, &story.request.name.to_string());
+            let is_new = |index| story.of_step(step).any(|row| (row.at.page.index(), row.at.slot) == (page, index));
             for index in (0..PAGE_SIZE).filter(|index| !is_new(*index)) {
                 svg.cell(slot(svg, page, index).shrunk(0.25), &cell(Kind::Wasted, ""));
             }
         }
         // A new cell is drawn within the border of the one that covers it in the next step.
         for (kind, at, shrunk) in [(Kind::Reused, step.checked_sub(1), 0.0), (Kind::New, Some(step), 0.75)] {
-            for Token(text, page, index) in at.into_iter().flat_map(|at| trace.tokens_of_step(story.name, at)) {
+            for Row { text, at, .. } in at.into_iter().flat_map(|at| story.of_step(at)) {
                 let word = if text.is_empty() { START } else { text.trim_start() };
-                svg.cell(slot(svg, *page, *index).shrunk(shrunk), &cell(kind, word).styled(style));
+                svg.cell(slot(svg, at.page.index(), at.slot).shrunk(shrunk), &cell(kind, word).styled(style));
             }
         }
     }
-}
-
-fn step_text(trace: &Trace, step: usize) -> String {
-    let Frame { computed, free } = &trace.frames[step];
-    let says = |Computed { story, is_prompt, tokens }: &Computed| {
-        let new = trace.taken(*story, step);
-        if *is_prompt {
-            return format!("{story} computes its prompt: {} in {}", count(tokens.len(), "token"), pages(&new));
-        }
-        let says = |Token(text, page, _): &Token| {
-            let taken = if new.contains(page) { ", just taken" } else { "" };
-            format!("\u{201c}{}\u{201d} in page {page}{taken}", escaped(text.trim_start()))
-        };
-        format!("{story}: {}", joined(&tokens.iter().map(says).collect::<Vec<_>>(), ", "))
-    };
-    format!("{}. {} free.", joined(&computed.iter().map(says).collect::<Vec<_>>(), "; "), count(*free, "page"))
 }
