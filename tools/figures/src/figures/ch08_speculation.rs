@@ -13,12 +13,14 @@ pub fn figure() -> Result<Figure> {
     let mut accepted: Vec<usize> = frames.iter().map(Step::accepted).collect();
     accepted.sort_unstable();
     ensure!(accepted == [0, 1, 2, 3], "draft tokens accepted: {accepted:?}, expected every number once");
-    let mut svg = Svg::new();
+    let mut figure = Figure::default();
     for (index, step) in frames.iter().enumerate() {
-        svg.step(|svg| draw_step(svg, index + 1, generated(&frames[..=index]), step));
-        svg.y += 10.0;
+        let (passes, tokens) = (index + 1, generated(&frames[..=index]));
+        let passes = if passes == 1 { "1 pass".into() } else { format!("{passes} passes") };
+        figure.step(step_text(step, &passes, tokens), |svg| draw_step(svg, &passes, tokens, step));
+        figure.svg.y += 10.0;
     }
-    svg.legend(&[
+    figure.svg.legend(&[
         (Kind::New, "new token"),
         (Kind::Reused, "accepted"),
         (Kind::Stale, "rejected"),
@@ -26,24 +28,19 @@ pub fn figure() -> Result<Figure> {
     ]);
     let last = &frames[frames.len() - 1];
     let draft_passes: usize = frames.iter().map(|step| step.draft.passes.len()).sum();
-    Ok(Figure {
-        svg,
-        label: format!(
-            "{} steps of speculative decoding after \u{201c}{PROMPT}\u{201d}, each with a row of {K} draft tokens over a row of \
-             the target\u{2019}s choices.",
-            frames.len(),
-        ),
-        caption: format!(
-            "<strong>{} new tokens take {} passes of the target and {draft_passes} of the draft model.</strong> \
-             \u{201c}{}\u{201d} {}",
-            generated(frames),
-            frames.len(),
-            text(&[&last.tokens[..], &last.new_tokens].concat()),
-            recorded()
-        ),
-        steps: (0..frames.len()).map(|index| step_text(frames, index)).collect(),
-        ..Figure::default()
-    })
+    figure.label = format!(
+        "{} steps of speculative decoding after \u{201c}{PROMPT}\u{201d}, each with a row of {K} draft tokens over a row of the \
+         target\u{2019}s choices.",
+        frames.len(),
+    );
+    figure.caption = format!(
+        "<strong>{} new tokens take {} passes of the target and {draft_passes} of the draft model.</strong> \u{201c}{}\u{201d} {}",
+        generated(frames),
+        frames.len(),
+        text(&[&last.tokens[..], &last.new_tokens].concat()),
+        recorded()
+    );
+    Ok(figure)
 }
 
 /// New tokens of these steps.
@@ -51,13 +48,11 @@ fn generated(steps: &[Step]) -> usize {
     steps.iter().map(|step| step.new_tokens.len()).sum()
 }
 
-fn draw_step(svg: &mut Svg, passes: usize, tokens: usize, step: &Step) {
+/// `passes`, `tokens`: of the target so far.
+fn draw_step(svg: &mut Svg, passes: &str, tokens: usize, step: &Step) {
     let grid = Grid::across(52.0, K + 1, K + 1);
-    let word = if passes == 1 { "pass" } else { "passes" };
-    svg.heading(
-        &format!("… {}", text(&step.tokens[step.tokens.len() - 3..])),
-        &format!("{passes} {word}, {tokens} tokens"),
-    );
+    let newest = text(&step.tokens[step.tokens.len() - 3..]);
+    svg.heading(&format!("… {newest}"), &format!("{passes}, {tokens} tokens"));
     let kind = |i, held, kinds: [Kind; 2]| if i < held { kinds[0] } else { kinds[1] };
     svg.label("draft");
     let drafted = step.drafted.iter().enumerate();
@@ -79,8 +74,7 @@ fn is_behind(step: &Step, memory: &Memory) -> bool {
     memory.passes.len() > step.drafted.len()
 }
 
-fn step_text(frames: &[Step], index: usize) -> String {
-    let step = &frames[index];
+fn step_text(step: &Step, passes: &str, tokens: usize) -> String {
     let memory = |name: &str, memory: &Memory| match &memory.forgotten[..] {
         [] if is_behind(step, memory) => {
             format!("the {name} computes its last draft token, {}", italic(&step.drafted[K - 1..]))
@@ -89,13 +83,12 @@ fn step_text(frames: &[Step], index: usize) -> String {
         words => format!("the {name} forgets {}", italic(words)),
     };
     format!(
-        "Drafted: {}. Accepted: {} of {K}. New tokens: {}. Then {}, {}. So far {} for {} of the target.",
+        "Drafted: {}. Accepted: {} of {K}. New tokens: {}. Then {}, {}. So far {} for {passes} of the target.",
         italic(&step.drafted),
         step.accepted(),
         italic(&step.new_tokens),
         memory("target", &step.target),
         memory("draft model", &step.draft),
-        count(generated(&frames[..=index]), "new token"),
-        if index == 0 { "1 pass".into() } else { format!("{} passes", index + 1) },
+        count(tokens, "new token"),
     )
 }

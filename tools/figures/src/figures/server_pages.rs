@@ -14,7 +14,7 @@ use page_by_page::serving::view::{self, EndedView, SequenceView, State, View, Wo
 use super::Figure;
 use crate::layout::Grid;
 use crate::models::{STORYTELLER, model, tokenizer};
-use crate::svg::{Cell, Kind, Svg, cell};
+use crate::svg::{Cell, Kind, cell};
 use crate::words::{count, escaped, joined, listed, pages, with_before};
 
 const PAGE_SIZE: usize = 8;
@@ -74,6 +74,13 @@ fn record() -> Result<Vec<View>> {
             serving.cancel(SequenceId(CANCELLED.1))?;
         }
     }
+    for view in &frames {
+        for page in 0..PAGES {
+            let (sequences, owners) = (sequences_of(view, page).len() as u32, view.owners[page]);
+            let is_whole = (sequences..=sequences + 1).contains(&owners);
+            ensure!(is_whole, "page {page}: {sequences} sequences, {owners} owners");
+        }
+    }
     let ended = |reason| frames.iter().any(|frame| frame.ended.iter().any(|ended| ended.reason == reason));
     let seen =
         |wanted: fn(Page) -> bool| frames.iter().any(|frame| (0..PAGES).any(|page| wanted(content(frame, page))));
@@ -115,41 +122,37 @@ fn letter(id: u64) -> char {
 
 pub fn figure() -> Result<Figure> {
     let frames = &record()?;
-    let mut svg = Svg::new();
-    svg.without_bands();
+    let mut figure = Figure::default();
+    figure.svg.without_bands();
     for (before, view) in with_before(frames) {
-        svg.step(|svg| {
+        figure.step(step_text(view), |svg| {
             svg.heading(&format!("step {}", view.steps), &counted(view));
             svg.row(Grid::across(0.0, PAGES, PAGES), (0..PAGES).map(|page| page_cell(view, before, page)));
         });
     }
-    svg.legend(&[
+    figure.svg.legend(&[
         (Kind::New, "came now"),
         (Kind::Reused, "a sequence’s"),
         (Kind::Shared, "of several sequences"),
         (Kind::Stale, "only the prefix cache has it"),
         (Kind::Free, "free"),
     ]);
+    figure.label = format!(
+        "A pool of {PAGES} pages of {PAGE_SIZE} slots, one line for each of {} views. A cell is a page, with the letter of its \
+         sequence or the number of sequences that share it.",
+        frames.len()
+    );
     let counts = &frames[frames.len() - 1].counts;
-    Ok(Figure {
-        svg,
-        label: format!(
-            "A pool of {PAGES} pages of {PAGE_SIZE} slots, one line for each of {} views. A cell is a page, with the letter of \
-             its sequence or the number of sequences that share it.",
-            frames.len()
-        ),
-        caption: format!(
-            "<strong>What <code>/pages</code> shows of {} sequences in one pool.</strong> {PAGES} pages of {PAGE_SIZE} slots, and \
-             the bundled model. After step {} B is cancelled and D comes. In the end {} of {} prompt tokens were cached. Recorded \
-             from the engine’s own pool, page tables and scheduler.",
-            REQUESTS.len(),
-            CANCELLED.0,
-            counts.cached_tokens,
-            counts.prompt_tokens
-        ),
-        steps: frames.iter().map(step_text).collect(),
-        ..Figure::default()
-    })
+    figure.caption = format!(
+        "<strong>What <code>/pages</code> shows of {} sequences in one pool.</strong> {PAGES} pages of {PAGE_SIZE} slots, and the \
+         bundled model. After step {} B is cancelled and D comes. In the end {} of {} prompt tokens were cached. Recorded from the \
+         engine’s own pool, page tables and scheduler.",
+        REQUESTS.len(),
+        CANCELLED.0,
+        counts.cached_tokens,
+        counts.prompt_tokens
+    );
+    Ok(figure)
 }
 
 /// Pages with sequences, cached, free.
@@ -218,23 +221,5 @@ fn sequence_text(sequence: &SequenceView) -> String {
         }
         State::Waiting => format!("{name} waits"),
         State::Preempted => format!("{name} was preempted and waits"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_view_is_whole() {
-        for view in record().unwrap() {
-            for page in 0..PAGES {
-                let (sequences, owners) = (sequences_of(&view, page).len() as u32, view.owners[page]);
-                assert!(
-                    (sequences..=sequences + 1).contains(&owners),
-                    "page {page}: {sequences} sequences, {owners} owners"
-                );
-            }
-        }
     }
 }
