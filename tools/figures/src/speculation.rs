@@ -70,6 +70,11 @@ pub fn italic(words: &[String]) -> String {
     format!("<em>{}</em>", joined(words, " "))
 }
 
+/// `1 pass`, `3 passes`
+pub fn passes(n: usize) -> String {
+    if n == 1 { "1 pass".into() } else { format!("{n} passes") }
+}
+
 /// Tokens as text.
 pub fn text(words: &[String]) -> String {
     let mut text = String::new();

@@ -12,40 +12,38 @@ pub fn figure() -> Result<Figure> {
     let step = &one_step()?;
     let Step { drafted, new_tokens, target, draft, .. } = step;
     let (newest, after) = (step.newest(), &new_tokens[step.accepted()]);
-    let mut svg = Svg::new();
-    for moment in ["before", "computed", "after"] {
-        svg.step(|svg| draw_moment(svg, moment, step));
-        svg.y += 8.0;
-    }
-    svg.legend(&[(Kind::Reused, "in the cache"), (Kind::New, "just computed"), (Kind::Free, "not computed")]);
-    Ok(Figure {
-        svg,
-        label: "The tokens in the caches of target and draft model before a step, when draft and verification are computed, and \
-                after the step."
-            .into(),
-        caption: format!(
-            "<strong>Before and after a step, both caches hold all but the newest token.</strong> The step of the first figure. \
-             {}",
-            recorded()
+    let mut figure = Figure::default();
+    let says = [
+        format!(
+            "Before: the newest token is <em>{newest}</em>. Neither model has computed it; both hold all before it."
         ),
-        steps: vec![
-            format!("Before: the newest token is <em>{newest}</em>. Neither model has computed it; both hold all before it."),
-            format!(
-                "Draft and verify: the target has computed <em>{newest}</em> {0}. The draft model has computed <em>{newest}</em> \
-                 {1} but not its last draft token, {2}, because nothing comes after that.",
-                italic(drafted),
-                italic(&drafted[..K - 1]),
-                italic(&drafted[K - 1..])
-            ),
-            format!(
-                "After: the target has forgotten {} and the draft model {}. Both hold the same again: all but the newest token, \
-                 <em>{after}</em>.",
-                count(target.forgotten.len(), "token"),
-                count(draft.forgotten.len(), "token")
-            ),
-        ],
-        ..Figure::default()
-    })
+        format!(
+            "Draft and verify: the target has computed <em>{newest}</em> {0}. The draft model has computed <em>{newest}</em> {1} but \
+             not its last draft token, {2}, because nothing comes after that.",
+            italic(drafted),
+            italic(&drafted[..K - 1]),
+            italic(&drafted[K - 1..])
+        ),
+        format!(
+            "After: the target has forgotten {} and the draft model {}. Both hold the same again: all but the newest token, \
+             <em>{after}</em>.",
+            count(target.forgotten.len(), "token"),
+            count(draft.forgotten.len(), "token")
+        ),
+    ];
+    for (moment, says) in ["before", "computed", "after"].into_iter().zip(says) {
+        figure.step(says, |svg| draw_moment(svg, moment, step));
+        figure.svg.y += 8.0;
+    }
+    figure.svg.legend(&[(Kind::Reused, "in the cache"), (Kind::New, "just computed"), (Kind::Free, "not computed")]);
+    figure.label = "The tokens in the caches of target and draft model before a step, when draft and verification are computed, and \
+                    after the step."
+        .into();
+    figure.caption = format!(
+        "<strong>Before and after a step, both caches hold all but the newest token.</strong> The step of the first figure. {}",
+        recorded()
+    );
+    Ok(figure)
 }
 
 fn draw_moment(svg: &mut Svg, moment: &str, step: &Step) {

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::Figure;
 use crate::layout::Grid;
-use crate::speculation::{K, Memory, PROMPT, Step, italic, recorded, steps, text};
+use crate::speculation::{K, Memory, PROMPT, Step, italic, passes, recorded, steps, text};
 use crate::svg::{Anchor, Kind, Svg, named};
 use crate::words::count;
 
@@ -15,8 +15,7 @@ pub fn figure() -> Result<Figure> {
     ensure!(accepted == [0, 1, 2, 3], "draft tokens accepted: {accepted:?}, expected every number once");
     let mut figure = Figure::default();
     for (index, step) in frames.iter().enumerate() {
-        let (passes, tokens) = (index + 1, generated(&frames[..=index]));
-        let passes = if passes == 1 { "1 pass".into() } else { format!("{passes} passes") };
+        let (passes, tokens) = (passes(index + 1), generated(&frames[..=index]));
         figure.step(step_text(step, &passes, tokens), |svg| draw_step(svg, &passes, tokens, step));
         figure.svg.y += 10.0;
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::Figure;
 use crate::layout::{CELL, Grid};
-use crate::speculation::{K, Step, italic, one_step, recorded, text};
+use crate::speculation::{K, Step, italic, one_step, passes, recorded, text};
 use crate::svg::{Kind, Svg, named};
 use crate::words::{count, joined, listed};
 
@@ -12,65 +12,57 @@ pub fn figure() -> Result<Figure> {
     let step = &one_step()?;
     let Step { tokens, drafted, choices, new_tokens, target, draft } = step;
     let (newest, accepted) = (step.newest(), step.accepted());
-    let mut svg = Svg::new();
-    for act in ["draft", "verify", "accept", "rewind"] {
-        svg.step(|svg| draw_act(svg, act, step));
-        svg.y += 8.0;
+    let mut figure = Figure::default();
+    let says = [
+        format!(
+            "Draft: after \u{201c}{}\u{201d} the draft model proposes {}, in {}.",
+            text(tokens),
+            italic(drafted),
+            passes(draft.passes.len())
+        ),
+        format!(
+            "Verify: the target computes <em>{newest} {}</em> in one pass, and chooses a token after each: {}.",
+            joined(drafted, " "),
+            italic(choices)
+        ),
+        format!(
+            "Accept: {} accepted. The first choice that differs, <em>{}</em>, is the target\u{2019}s own token and ends the \
+             step. The rows after it continue a sequence that does not exist.",
+            count(accepted, "draft token"),
+            new_tokens[accepted]
+        ),
+        format!(
+            "Rewind: the target forgets {}, the draft model {}. Both hold the sequence up to <em>{}</em>: all but the newest \
+             token.",
+            italic(&target.forgotten),
+            italic(&draft.forgotten),
+            new_tokens[accepted - 1]
+        ),
+    ];
+    for (act, says) in ["draft", "verify", "accept", "rewind"].into_iter().zip(says) {
+        figure.step(says, |svg| draw_act(svg, act, step));
+        figure.svg.y += 8.0;
     }
-    svg.legend(&[
+    figure.svg.legend(&[
         (Kind::Reused, "kept"),
         (Kind::New, "new"),
         (Kind::Stale, "rejected"),
         (Kind::Wasted, "computed, not used"),
     ]);
-    Ok(Figure {
-        svg,
-        label: format!(
-            "One step in four acts: the draft model proposes {}, the target answers {}, and the new tokens are {}.",
-            listed(drafted),
-            listed(choices),
-            listed(new_tokens)
-        ),
-        caption: format!(
-            "<strong>One pass of the target gives {} new tokens, the very ones that it would have generated alone.</strong> The \
-             sequence was \u{201c}{}\u{201d}. {}",
-            new_tokens.len(),
-            text(tokens),
-            recorded()
-        ),
-        steps: vec![
-            format!(
-                "Draft: after \u{201c}{}\u{201d} the draft model proposes {}, in {}.",
-                text(tokens),
-                italic(drafted),
-                passes(draft.passes.len())
-            ),
-            format!(
-                "Verify: the target computes <em>{newest} {}</em> in one pass, and chooses a token after each: {}.",
-                joined(drafted, " "),
-                italic(choices)
-            ),
-            format!(
-                "Accept: {} accepted. The first choice that differs, <em>{}</em>, is the target\u{2019}s own token and ends the \
-                 step. The rows after it continue a sequence that does not exist.",
-                count(accepted, "draft token"),
-                new_tokens[accepted]
-            ),
-            format!(
-                "Rewind: the target forgets {}, the draft model {}. Both hold the sequence up to <em>{}</em>: all but the newest \
-                 token.",
-                italic(&target.forgotten),
-                italic(&draft.forgotten),
-                new_tokens[accepted - 1]
-            ),
-        ],
-        ..Figure::default()
-    })
-}
-
-/// `1 pass`, `3 passes`
-fn passes(n: usize) -> String {
-    if n == 1 { "1 pass".into() } else { format!("{n} passes") }
+    figure.label = format!(
+        "One step in four acts: the draft model proposes {}, the target answers {}, and the new tokens are {}.",
+        listed(drafted),
+        listed(choices),
+        listed(new_tokens)
+    );
+    figure.caption = format!(
+        "<strong>One pass of the target gives {} new tokens, the very ones that it would have generated alone.</strong> The \
+         sequence was \u{201c}{}\u{201d}. {}",
+        new_tokens.len(),
+        text(tokens),
+        recorded()
+    );
+    Ok(figure)
 }
 
 fn draw_act(svg: &mut Svg, act: &str, step: &Step) {

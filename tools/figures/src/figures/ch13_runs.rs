@@ -79,7 +79,7 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     let runs = || sequence.runs.iter().zip(cache.table().pages().iter().map(|page| page.index()));
     let middle = |page: usize, slot: usize| grid(PAGES).middle(page * PAGE_SIZE + slot);
     let numbers = Grid::across(64.0, TOKENS, TOKENS);
-    figure.step(runs_text(&sequence.runs, slab), |svg| draw_lines(svg, slab));
+    figure.step(runs_text(sequence.runs, slab), |svg| draw_lines(svg, slab));
     let mut weights: Vec<f32> = Vec::new();
     for (run, page) in runs() {
         let score = |place: usize| dot(&QUERY, &sequence.keys[place..place + 2]);
