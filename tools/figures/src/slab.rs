@@ -167,18 +167,18 @@ pub fn name_pages(svg: &mut Svg, n_pages: usize) {
 
 /// A figure of nothing but states, a line for each.
 pub fn figure(states: &[State], legend: &[(Kind, &str)], caption: String) -> Figure {
-    let mut svg = Svg::new();
+    let mut figure = Figure { caption, ..Figure::default() };
     let n_pages = states[0].slab.len();
-    name_pages(&mut svg, n_pages);
+    name_pages(&mut figure.svg, n_pages);
     for (before, state) in with_before(states) {
-        svg.step(|svg| state.draw(svg, before));
-        svg.y += 4.0;
+        figure.step(state.step(), |svg| state.draw(svg, before));
+        figure.svg.y += 4.0;
     }
-    svg.legend(legend);
-    let label = format!(
+    figure.svg.legend(legend);
+    figure.label = format!(
         "A slab of {n_pages} pages of {PAGE_SIZE} slots, one line after each of {} operations. In the last line {}.",
         states.len(),
         states[states.len() - 1].says()
     );
-    Figure { svg, label, caption, steps: states.iter().map(State::step).collect(), ..Figure::default() }
+    figure
 }

@@ -86,7 +86,7 @@ impl Area {
         self.y + self.height / 2.0 + 5.0
     }
 
-    /// Smaller by so much on each side.
+    /// Smaller by this much on each side.
     pub fn shrunk(self, by: f64) -> Self {
         let (width, height) = (self.width - 2.0 * by, self.height - 2.0 * by);
         Area { x: self.x + by, y: self.y + by, width, height }

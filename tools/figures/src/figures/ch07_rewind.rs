@@ -1,4 +1,4 @@
-//! Chapter 7: a sequence goes back over a page boundary, and another one takes the page.
+//! Chapter 7: a sequence goes back over a page boundary, and the other sequence takes the page.
 
 use anyhow::Result;
 use page_by_page::cache::{CacheError, Rewind};
