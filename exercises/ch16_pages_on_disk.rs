@@ -19,8 +19,6 @@
 //!
 //! Check your work with `cargo test --features solution --test ch16_pages_on_disk`.
 
-use std::ops::Range;
-
 use crate::cache::{CacheError, KvCache, PageId};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
@@ -77,9 +75,7 @@ impl PageFile {
     /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) says which are to
     /// be read, and [`bring_back`](Self::bring_back) checks them.
     pub fn read(&mut self, wanted: Wanted) -> Read {
-        let mut bytes = vec![0; self.shape.record_bytes()];
-        let read = self.disk.read(self.shape.offset(wanted.place), &mut bytes);
-        Read { wanted, bytes: read.map(|()| bytes) }
+        Read::of(wanted, &mut *self.disk, self.shape.offset(wanted.place), self.shape.record_bytes())
     }
 
     /// The places of the pages that `tokens` begins with, in its order, as far as the file has
@@ -138,11 +134,6 @@ impl PageFile {
         todo!("ch16 task 3: write what is missing, in the order of the sequence")
     }
 
-    /// Where the numbers of a page lie in a slab's `k` and in its `v`: all of them side by side.
-    fn numbers(&self, page: PageId) -> Range<usize> {
-        page.index() * self.shape.numbers()..(page.index() + 1) * self.shape.numbers()
-    }
-
     /// The pages of a sequence that the file has and `prefixes` has not, in the order of the
     /// sequence; at least one token is left to compute. The pages that the file has are used
     /// now, those in memory included, but not a last page that would leave no token. No page
@@ -196,7 +187,7 @@ impl PageFile {
 
     /// Copies the rows of a record to a page of the slab.
     fn copy_in(&self, page: PageId, rows: &PageRows, slab: &mut PageSlab) {
-        let numbers = self.numbers(page);
+        let numbers = self.shape.range_of(page);
         slab.k[numbers.clone()].copy_from_slice(&rows.k);
         slab.v[numbers].copy_from_slice(&rows.v);
     }

@@ -17,8 +17,6 @@
 //! Given, in `src/disk`: the bytes of a record (`record.rs`), and what lies at which place
 //! (`index.rs`), which is read from the heads when the file is opened.
 
-use std::ops::Range;
-
 use crate::cache::{CacheError, KvCache, PageId};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
@@ -90,9 +88,7 @@ impl PageFile {
     /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) says which are to
     /// be read, and [`bring_back`](Self::bring_back) checks them.
     pub fn read(&mut self, wanted: Wanted) -> Read {
-        let mut bytes = vec![0; self.shape.record_bytes()];
-        let read = self.disk.read(self.shape.offset(wanted.place), &mut bytes);
-        Read { wanted, bytes: read.map(|()| bytes) }
+        Read::of(wanted, &mut *self.disk, self.shape.offset(wanted.place), self.shape.record_bytes())
     }
 
     // ANCHOR: find
@@ -196,7 +192,7 @@ impl PageFile {
         for (page, tokens) in full.chunks_exact(size).enumerate().skip(found) {
             let Some(place) = self.make_room(before) else { break };
             let parent = places.last().map_or(0, |place| self.index.head(*place).number);
-            let rows = self.numbers(table.pages()[page]);
+            let rows = self.shape.range_of(table.pages()[page]);
             outcome = self.put(place, parent, tokens, (&slab.k[rows.clone()], &slab.v[rows]));
             if outcome.is_err() {
                 break;
@@ -207,11 +203,6 @@ impl PageFile {
         outcome.map(|()| places.len() - found)
     }
     // ANCHOR_END: keep
-
-    /// Where the numbers of a page lie in a slab's `k` and in its `v`: all of them side by side.
-    fn numbers(&self, page: PageId) -> Range<usize> {
-        page.index() * self.shape.numbers()..(page.index() + 1) * self.shape.numbers()
-    }
 
     // ANCHOR: wanted
     /// The pages of a sequence that the file has and `prefixes` has not, in the order of the
@@ -304,7 +295,7 @@ impl PageFile {
 
     /// Copies the rows of a record to a page of the slab.
     fn copy_in(&self, page: PageId, rows: &PageRows, slab: &mut PageSlab) {
-        let numbers = self.numbers(page);
+        let numbers = self.shape.range_of(page);
         slab.k[numbers.clone()].copy_from_slice(&rows.k);
         slab.v[numbers].copy_from_slice(&rows.v);
     }

@@ -22,8 +22,9 @@ pub mod record;
 pub mod tier;
 
 use std::io;
+use std::ops::Range;
 
-use crate::cache::KvLayout;
+use crate::cache::{KvLayout, PageId};
 use crate::kernels::RowFormat;
 use crate::model::Model;
 
@@ -98,6 +99,11 @@ impl PageShape {
         self.layout.n_layers * self.page_size * self.layout.kv_width()
     }
 
+    /// Where the numbers of a page lie in a slab's `k` and in its `v`: those of all layers side by side.
+    pub(crate) fn range_of(&self, page: PageId) -> Range<usize> {
+        page.index() * self.numbers()..(page.index() + 1) * self.numbers()
+    }
+
     /// The first bytes of a file of such pages.
     ///
     /// ```text
@@ -165,6 +171,15 @@ pub struct Read {
     pub wanted: Wanted,
     /// The bytes at its place, as many as a record has.
     pub bytes: io::Result<Vec<u8>>,
+}
+
+impl Read {
+    /// Reads the `record_bytes` bytes from `offset` on, whatever is there.
+    pub(crate) fn of(wanted: Wanted, disk: &mut dyn Disk, offset: u64, record_bytes: usize) -> Self {
+        let mut bytes = vec![0; record_bytes];
+        let read = disk.read(offset, &mut bytes);
+        Read { wanted, bytes: read.map(|()| bytes) }
+    }
 }
 
 /// Why a file of pages was not opened, or a page not written.

@@ -42,12 +42,8 @@ impl PageReader {
         let work = move || {
             // It ends when the other side is gone.
             for Job { ticket, pages, record_bytes } in to_do {
-                let mut read = |(wanted, offset)| {
-                    let mut bytes = vec![0; record_bytes];
-                    let outcome = disk.read(offset, &mut bytes);
-                    Read { wanted, bytes: outcome.map(|()| bytes) }
-                };
-                if tell.send(Done { ticket, pages: pages.into_iter().map(&mut read).collect() }).is_err() {
+                let read = |(wanted, offset)| Read::of(wanted, &mut disk, offset, record_bytes);
+                if tell.send(Done { ticket, pages: pages.into_iter().map(read).collect() }).is_err() {
                     break;
                 }
             }
