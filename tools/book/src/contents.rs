@@ -29,6 +29,41 @@ pub struct CodeBlock {
     pub text: String,
 }
 
+impl CodeBlock {
+    fn begin(line: usize, kind: &CodeBlockKind<'_>) -> Self {
+        let info = match kind {
+            CodeBlockKind::Fenced(info) => info,
+            CodeBlockKind::Indented => "",
+        };
+        let words = info.split([' ', '\t', ',']).filter(|word| !word.is_empty());
+        CodeBlock { line, info: words.map(str::to_string).collect(), text: String::new() }
+    }
+}
+
+/// The list items, quotes, paragraphs and cells that are open, each by its number. HTML blocks are none of them.
+struct Nesting {
+    open: Vec<usize>,
+    begun: usize,
+}
+
+impl Nesting {
+    fn follow(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Start(Tag::HtmlBlock) | Event::End(TagEnd::HtmlBlock) => {}
+            Event::Start(_) => {
+                self.begun += 1;
+                self.open.push(self.begun);
+            }
+            Event::End(_) => drop(self.open.pop()),
+            _ => {}
+        }
+    }
+
+    fn innermost(&self) -> usize {
+        self.open.last().copied().unwrap_or(0)
+    }
+}
+
 impl Contents {
     pub fn read(text: &str) -> Self {
         let line_starts: Vec<usize> =
@@ -41,20 +76,10 @@ impl Contents {
         let mut block: Option<CodeBlock> = None;
         let mut image: Option<(usize, String)> = None;
 
-        let mut open_containers = vec![0];
-        let mut containers = 0;
-
+        let mut nesting = Nesting { open: vec![0], begun: 0 };
         for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter() {
             let line = line_of(range.start);
-            match &event {
-                Event::Start(Tag::HtmlBlock) | Event::End(TagEnd::HtmlBlock) => {}
-                Event::Start(_) => {
-                    containers += 1;
-                    open_containers.push(containers);
-                }
-                Event::End(_) => drop(open_containers.pop()),
-                _ => {}
-            }
+            nesting.follow(&event);
             match event {
                 Event::Start(Tag::Heading { level, .. }) => contents.headings.push((line, level as u8)),
                 Event::Start(Tag::Link { dest_url, link_type, .. }) if link_type != LinkType::Email => {
@@ -67,14 +92,7 @@ impl Contents {
                     image = Some((line, String::new()));
                 }
                 Event::End(TagEnd::Image) => contents.images.extend(image.take()),
-                Event::Start(Tag::CodeBlock(kind)) => {
-                    let info = match &kind {
-                        CodeBlockKind::Fenced(info) => info,
-                        CodeBlockKind::Indented => "",
-                    };
-                    let words = info.split([' ', '\t', ',']).filter(|word| !word.is_empty());
-                    block = Some(CodeBlock { line, info: words.map(str::to_string).collect(), text: String::new() });
-                }
+                Event::Start(Tag::CodeBlock(kind)) => block = Some(CodeBlock::begin(line, &kind)),
                 Event::End(TagEnd::CodeBlock) => contents.code_blocks.extend(block.take()),
                 Event::Text(text) => {
                     if let Some(block) = &mut block {
@@ -92,8 +110,7 @@ impl Contents {
                     }
                 }
                 Event::Html(_) | Event::InlineHtml(_) => {
-                    let container = open_containers.last().copied().unwrap_or(0);
-                    contents.containers.push((line, container));
+                    contents.containers.push((line, nesting.innermost()));
                     only_html[range.clone()].copy_from_slice(&text.as_bytes()[range]);
                 }
                 _ => {}

@@ -62,10 +62,7 @@ impl RenderedBook {
     pub fn check_link(&self, from: &Path, target: &str) -> Result<(), (String, String)> {
         let fault = |problem: String, next_step: &str| Err((problem, next_step.to_string()));
         if is_web_address(target) {
-            let host = target.split("//").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next());
-            let is_sound = host.is_some_and(|host| host.contains('.') || host.starts_with("localhost"))
-                && !target.contains(char::is_whitespace);
-            return match is_sound {
+            return match has_host(target) {
                 true => Ok(()),
                 false => fault(format!("`{target}` is not a web address"), "write https://host/path"),
             };
@@ -120,6 +117,13 @@ impl RenderedBook {
         );
         Err((format!("`{}` has no heading or id `#{fragment}`", file.display()), next_step))
     }
+}
+
+/// Whether a web address names a host, and holds no space.
+fn has_host(address: &str) -> bool {
+    let host = address.split("//").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next());
+    host.is_some_and(|host| host.contains('.') || host.starts_with("localhost"))
+        && !address.contains(char::is_whitespace)
 }
 
 impl RenderedPage {
