@@ -484,7 +484,7 @@ mod checks {
         same!(found, Ok(vec![111, 4463, end]), "new tokens after 1, 2 with k = 3; {end} is an end, out of 70,000 ids");
     }
 
-    /// Drafts as it was told, whatever the sequence is, and notes what it hears.
+    /// Drafts what the script says, whatever the sequence is, and records its calls.
     #[derive(Default)]
     struct Told {
         draft: Draft,

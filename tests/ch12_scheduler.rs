@@ -408,7 +408,7 @@ mod world {
             let evicted: usize = calls.evictions.iter().map(|(_, evicted)| evicted).sum();
             assert!(
                 evicted == 0 || after.n_free == 0 || !gone.is_empty(),
-                "plan has evicted {}, and {} free after it: no more are to be evicted than are missing; {said}",
+                "plan evicted {}, which leaves {} free: evict no more pages than are missing; {said}",
                 count(evicted, "page"),
                 count(after.n_free, "page")
             );
@@ -431,7 +431,7 @@ mod world {
             assert!(again.is_empty(), "{} preempted and admitted again in the same step; {said}", were(&again));
         }
 
-        /// Who computes how much, and whom that preempts.
+        /// How many tokens each sequence computes, and which sequences are preempted for it.
         #[track_caller]
         fn check_chunks(&self, step: &Step) {
             let Step { before, plan, calls, victims, said, .. } = step;
@@ -1389,7 +1389,7 @@ mod checks {
         assert!(counters.cached_again > 0, "sequence 1 finds nothing of what it had computed; {}", world.at());
         same!(
             counters.computed + counters.cached_again as u64,
-            // All but the newest, and once more those that it had computed when it was preempted.
+            // All but the newest, and a second time those it had computed when it was preempted.
             (5 + 9 - 1) + had as u64 - 1,
             "tokens that sequence 1 has computed and found again in the prefix cache: it had {had} when it was preempted, the newest without a row"
         );

@@ -59,7 +59,7 @@ mod checks {
         numbers.iter().copied().map(PageId).collect()
     }
 
-    /// A sequence of so many tokens, 1 of them its prompt, of which its table holds `held`, and no end in sight.
+    /// A sequence of `n_tokens` tokens, the first of them its prompt, whose table holds `held` of them; it is far from finished.
     fn sequence(id: u64, n_tokens: usize, held: usize) -> SeenSequence {
         let (id, pages, counters) = (SequenceId(id), Vec::new(), SequenceCounters::default());
         SeenSequence { id, n_prompt: 1, n_tokens, max_new_tokens: 1000, held, pages, counters }

@@ -150,7 +150,7 @@ mod checks {
         (slab, made("PrefixCache::new of chapter 11", || PrefixCache::new(size)))
     }
 
-    /// A cache that has so many tokens, with no rows written.
+    /// A cache that holds this many tokens, with no rows written.
     #[track_caller]
     fn running(slab: &SharedSlab, tokens: usize) -> ForkCache {
         let mut cache = made("ForkCache::new of chapter 10", || ForkCache::new(slab));
@@ -425,7 +425,7 @@ mod checks {
             let whole = wanted.iter().take_while(is_whole).count();
             let n = whole.min(self.slab.borrow().pool().n_pages() - held);
             let read = self.read(&wanted);
-            // The last page may be in memory though it was not asked for.
+            // The last page can be in memory although it was not asked for.
             let last = self.held(&tokens[..tokens.len() / size * size]) / size;
             let then = if n == 0 { last } else { held + n };
             self.bring_back(tokens, &read, n, then * size);
@@ -826,7 +826,7 @@ mod checks {
         }
     }
 
-    /// A page that was asked for by another sequence is read for that one. What is after it belongs after it.
+    /// A page that a different sequence asked for is read for that one, and the pages after it follow it.
     #[test]
     fn task_4_pages_may_be_missing_in_the_middle() {
         let tokens = counting(1, 17);

@@ -117,7 +117,7 @@ impl Serve {
         Ok(())
     }
 
-    /// Listens where the options say, if only those who may reach the server can.
+    /// Listens on the address of the options. Without a key, only this computer must be able to reach it.
     fn listen(&self, model: String) -> Result<(Settings, TcpListener)> {
         let key = self.key()?;
         let (addresses, is_here) = self.addresses()?;

@@ -334,7 +334,7 @@ impl Answer {
     }
 }
 
-/// Does slow work on a thread for blocking work, so that it delays no other client.
+/// Runs slow work on a thread for blocking work, so that no client has to wait for it.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {

@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(shown(&["abcd", "bc"], &["xabcd"]).1.as_deref(), Some("xa"));
         assert_eq!(shown(&["b", "ab"], &["xa", "b"]).1.as_deref(), Some("xa"));
         assert_eq!(shown(&["ab", "b"], &["xa", "b"]).1.as_deref(), Some("x"));
-        // What may begin a stop string is held back, and let go of as a whole.
+        // Text that might begin a stop string is held back, and released as a whole.
         assert_eq!(shown(&["abcd"], &["xabc", "e"]).0, ["x", "xabce"]);
     }
 

@@ -17,7 +17,7 @@ use crate::model::Model;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRule {
-    /// Those that the target chooses itself: the output is the same as without drafts.
+    /// Only tokens that the target would choose itself, so the output is the same as without drafts.
     Match,
     /// At random, with probability min(1, p/q): more are accepted, and each output is as likely as without drafts.
     Sample,

@@ -1,5 +1,5 @@
-//! Puts a page file behind the prefix cache: a sequence's pages are read before it is scheduled, and full pages are written
-//! after each step.
+//! Backs the prefix cache with a page file: a sequence's pages are read before it is scheduled, and full pages are written after
+//! each step.
 //!
 //! The loop asks for a sequence's pages before it hands the sequence to the scheduler. A thread reads them while other sequences
 //! compute. They then go to the prefix cache, where the scheduler finds them like any others. Because full pages are written after

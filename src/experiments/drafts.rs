@@ -34,7 +34,7 @@ pub struct Drafts<'s> {
     pub source: &'s mut DraftSource,
     /// Tokens of a draft, at most.
     pub k: usize,
-    /// Which of them are accepted.
+    /// The rule by which drafts are accepted.
     pub accept: AcceptRule,
 }
 

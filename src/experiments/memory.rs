@@ -36,7 +36,7 @@ pub struct FreePages {
     pub free: usize,
     /// Pages that it needs.
     pub needed: usize,
-    /// Pages that are left when it has them.
+    /// Pages left after it has taken them.
     #[serde(rename = "taken", serialize_with = "is_ok")]
     pub outcome: Result<usize, CacheError>,
 }

@@ -80,7 +80,7 @@ pub struct Serving<'m> {
 struct Companion {
     sampler: Sampler,
     stop_rules: StopRules,
-    /// Tokens that were drawn: those that it has generated.
+    /// Tokens drawn so far: those it has generated.
     drawn: usize,
     /// Whether each step hands out the logits of its token.
     keeps_logits: bool,

@@ -22,7 +22,7 @@ pub struct Views {
 }
 
 impl Views {
-    /// Asks to watch; the answer, if it is another one.
+    /// Asks to watch; returns the answer if it is something else.
     pub fn ask(address: SocketAddr, headers: &[(&str, &str)]) -> Result<Connection, Response> {
         let mut connection = Connection::open(address).unwrap();
         connection.send("GET", "/pages", headers, b"").unwrap();
@@ -263,7 +263,7 @@ fn who_may_watch_may_end_a_text() {
     assert_eq!(left, [ids[0], ids[2]]);
     let ended = list(&view, "ended").iter().find(|ended| number(&ended["id"]) == ids[1]).expect("it is shown");
     assert_eq!(ended["reason"], "abort");
-    // Whoever waits for it gets what there is, and the others go on.
+    // Its client gets the tokens generated so far, and the others go on.
     let mut next_end = || loop {
         let chunk = connection.read_chunk().unwrap();
         for data in chunk.split("\n\n").filter_map(|event| event.strip_prefix("data: ")) {

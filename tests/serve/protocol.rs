@@ -94,7 +94,7 @@ fn samples_have_the_seeds_of_generate_alone_and_in_company() {
             });
         }
     });
-    // Without a seed, another text each time.
+    // Without a seed, a different output each time.
     let free = || server.complete(&json!({ "prompt": "The", "max_tokens": 20 }))["choices"][0]["text"].clone();
     assert_ne!([free(), free(), free()], [free(), free(), free()]);
 }

@@ -1,4 +1,4 @@
-//! What is refused: requests that cannot be answered, clients that may not ask.
+//! Refusals: requests that cannot be answered, and clients that are not allowed to ask.
 
 use serde_json::json;
 

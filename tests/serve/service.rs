@@ -107,7 +107,7 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
     let patient = Server::start(Options::default());
     let body = json!({ "prompt": "a".repeat(20 << 20) });
     assert_eq!(patient.post("/v1/completions", &body).status, 413);
-    // Nobody reads: megabytes of probabilities.
+    // A client that never reads: megabytes of probabilities.
     let mut deaf = send(
         server.address,
         &json!({ "prompt": [1], "n": 8, "max_tokens": 590, "stream": true, "logprobs": 20, "temperature": 1000, "seed": 1 }),
@@ -118,7 +118,7 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
     let rest = deaf.read_to_end();
     assert!(rest.is_err() || !rest.unwrap().contains("[DONE]"), "it was cut off");
     all_pages_come_back(&server, 600);
-    // And the server is as well as before.
+    // The server answers as before.
     assert_eq!(server.get("/health").status, 200);
 }
 

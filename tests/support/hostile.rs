@@ -129,7 +129,7 @@ pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The same bytes with one part replaced by another as long.
+/// The same bytes with one part replaced by a different one of the same length.
 pub fn replaced(bytes: &[u8], part: &str, other: &str) -> Vec<u8> {
     assert_eq!(part.len(), other.len());
     let place = bytes.windows(part.len()).position(|found| found == part.as_bytes()).expect(part);

@@ -60,7 +60,7 @@ pub struct Formats {
     page_size: usize,
 }
 
-/// The text that is read unless there is another.
+/// The text that is read by default.
 const ALICE: &str = include_str!("../../../lab/golden/alice.txt");
 /// A text to read, at most: its logits are all kept.
 const MOST_BYTES: usize = 1 << 20;
@@ -177,7 +177,7 @@ impl Formats {
             .cell("above f32", format!("{above_f32:+.5}"))
             .number("largest_logit_difference", largest_difference)
             .cell("logit off by", format!("{largest_difference:.4}"))
-            // Positions after which another token is the likeliest.
+            // Positions after which a different token is the likeliest.
             .number("argmax_flips", argmax_flips)
             .cell("other likeliest", format!("{} of {}", thousands(argmax_flips), thousands(text.len())))
             .number("stories_unchanged", unchanged)

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use page_by_page::cache::{KvCache, KvLayout};
 
-// The graders' rows: each number tells its token, its layer, keys or values.
+// The graders' rows: each number says which token and layer it belongs to, and whether it is a key or a value.
 #[allow(dead_code)]
 #[path = "../../../tests/support/rows.rs"]
 mod graders;
