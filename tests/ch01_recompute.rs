@@ -359,7 +359,7 @@ mod checks {
             same!(model.rows_projected(), expected, "rows after call {}, with {tokens} tokens", call + 1);
         }
 
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/golden/one-layer-odd");
         let tiny = Model::open(&folder).expect("a golden checkpoint opens");
         let mut model = Recompute::new(&tiny);
         for call in 1..=1_320 {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden files under tests/golden: what an independent Qwen3 computes.
+"""Writes the golden files under assets/golden: what an independent Qwen3 computes.
 
 The reference is Hugging Face transformers' Qwen3ForCausalLM on the CPU: weights
 as stored, upcast to float32, eager attention, one thread, one forward pass over
@@ -117,8 +117,8 @@ def main():
 def parse_args():
     names = [shape.name for shape in SHAPES] + ["storyteller", "storyteller-draft"]
     parser = argparse.ArgumentParser(description="Write the golden files that the Rust engine is compared with.")
-    parser.add_argument("--out", type=Path, default=REPO / "tests/golden", metavar="DIR",
-                        help="where the golden files go (default: tests/golden of this repository)")
+    parser.add_argument("--out", type=Path, default=REPO / "assets/golden", metavar="DIR",
+                        help="where the golden files go (default: assets/golden of this repository)")
     parser.add_argument("--storyteller", type=Path, default=REPO / "assets/storyteller", metavar="DIR",
                         help="the bundled target model (default: assets/storyteller)")
     parser.add_argument("--storyteller-draft", type=Path, default=REPO / "assets/storyteller-draft", metavar="DIR",

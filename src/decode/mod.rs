@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn an_empty_sequence_is_refused_even_if_no_row_is_asked_for() {
         use super::*;
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/one-layer-odd");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/golden/one-layer-odd");
         let model = Model::open(&folder).expect("a golden checkpoint opens");
         for n in [0, 1] {
             assert_eq!(Recompute::new(&model).last_logits(&[], n), Err(StepError::NoTokens), "{n} rows after no token");

@@ -72,7 +72,7 @@ fn any_pieces_in_any_company_give_the_same_bits() {
 
 #[test]
 fn also_where_nothing_is_a_multiple_of_sixteen() {
-    check(&Model::open(&crate::support::root().join("tests/golden/one-layer-odd")).unwrap());
+    check(&Model::open(&crate::support::root().join("assets/golden/one-layer-odd")).unwrap());
 }
 
 #[test]

@@ -14,12 +14,12 @@ struct Golden {
     argmax: Vec<usize>,
 }
 
-fn tests() -> PathBuf {
-    crate::support::root().join("tests/golden")
+fn goldens() -> PathBuf {
+    crate::support::root().join("assets/golden")
 }
 
 fn read(name: &str) -> Golden {
-    let bytes = std::fs::read(tests().join(name).join("golden.safetensors")).unwrap();
+    let bytes = std::fs::read(goldens().join(name).join("golden.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let integers = |name| -> Vec<usize> {
         let data = file.tensor(name).unwrap().data();
@@ -59,14 +59,13 @@ fn compare(name: &str, checkpoint: &Path) -> f32 {
 #[test]
 fn logits_agree_with_transformers() {
     let mut cases = 0;
-    for entry in std::fs::read_dir(tests()).unwrap() {
+    for entry in std::fs::read_dir(goldens()).unwrap() {
         let path = entry.unwrap().path();
         if !path.is_dir() {
             continue;
         }
         let name = path.file_name().unwrap().to_str().unwrap();
-        let checkpoint =
-            if path.join("config.json").exists() { path.clone() } else { tests().join("../../assets").join(name) };
+        let checkpoint = if path.join("config.json").exists() { path.clone() } else { goldens().join("..").join(name) };
         let worst = compare(name, &checkpoint);
         println!("{name}: {worst:e}");
         assert!(worst < 2e-5, "{name}: a logit is off by {worst:e} of its position's scale");
@@ -77,7 +76,7 @@ fn logits_agree_with_transformers() {
 
 #[test]
 fn ends_of_text_come_from_the_generation_config_first() {
-    let ends = |name: &str| Model::open(&tests().join(name)).unwrap().config().eos_token_ids.clone();
+    let ends = |name: &str| Model::open(&goldens().join(name)).unwrap().config().eos_token_ids.clone();
     assert_eq!(ends("long-eos-list"), [7, 11], "generation_config.json has a list");
     assert_eq!(ends("tied-with-head"), [2, 1], "a single id in config.json, a list in generation_config.json");
 }
@@ -86,7 +85,7 @@ fn ends_of_text_come_from_the_generation_config_first() {
 #[test]
 fn the_bundled_models_open_elsewhere() {
     for (name, layers) in [("storyteller", 6), ("storyteller-draft", 2)] {
-        let path = tests().join("../../assets").join(name).join("config.json");
+        let path = goldens().join("..").join(name).join("config.json");
         let config: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         let fields = "attention_bias head_dim hidden_act hidden_size intermediate_size max_position_embeddings max_window_layers \
                       num_attention_heads num_hidden_layers num_key_value_heads rms_norm_eps rope_theta sliding_window \

@@ -33,7 +33,7 @@ pub const ASKED: [(&[u32], usize); 8] = [
 const LONGEST: usize = 17 + 25 - 1;
 
 pub fn tiny_model() -> Model {
-    Model::open(&crate::support::root().join("tests/golden/bf16-gqa3")).unwrap()
+    Model::open(&crate::support::root().join("assets/golden/bf16-gqa3")).unwrap()
 }
 
 /// A sequence as it ends.

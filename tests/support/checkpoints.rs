@@ -22,10 +22,10 @@ pub struct Tensor {
 }
 
 impl Folder {
-    /// A copy of `tests/golden/NAME` or `assets/NAME`.
+    /// A copy of `assets/golden/NAME` or `assets/NAME`.
     pub fn copy_of(name: &str) -> Self {
         let root = crate::support::root();
-        let source = ["tests/golden", "assets"].map(|parent| root.join(parent).join(name));
+        let source = ["assets/golden", "assets"].map(|parent| root.join(parent).join(name));
         let source = source.iter().find(|dir| dir.join("config.json").exists()).expect("a golden or bundled model");
         let dir = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(source).unwrap() {
