@@ -13,6 +13,7 @@ mkdir -p "$home"
 
 make_venv() {
     [ -x "$home/$1/bin/python" ] || python3 -m venv "$home/$1"
+    "$home/$1/bin/pip" install --quiet --upgrade 'pip>=26'
 }
 
 install_llama.cpp() {
