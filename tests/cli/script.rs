@@ -7,12 +7,14 @@
 //! 1> sequence 1
 //! 1> One day a man was
 //! 2> error: …
-//! exit 1
+//! $ generate --max-new-tokens 3 --json | counters text
 //! ```
 //!
-//! `$` starts the program, in a folder of the script's own; the other lines are its streams, by their numbers, and its exit
-//! code where that is not 0. `$ show FILE` prints a file of that folder. A test runs every command of its file again and
-//! compares. To add a command, write its line and accept the new file as in `.cargo/config.toml`.
+//! `$` starts the program, in a folder of the script's own; the other lines are its streams, by their numbers. After `|` stand
+//! the first words of the lines to keep; errors are always kept. The exit code is 1 after an error and 0 otherwise; where it is
+//! not, it has a line `exit N`. Of a wrong usage, `exit 2`, the first lines are kept: clap writes the others.
+//! `$ show FILE` prints a file of the script's folder. A test runs every command of its file again and compares. To add a
+//! command, write its line and accept the new file as in `.cargo/config.toml`.
 //!
 //! What is measured is a `#`: times and rates, and every fraction that a benchmark prints or leaves in `times.json`.
 
@@ -94,13 +96,14 @@ impl Script {
         while let Some(line) = lines.next() {
             transcript += &format!("{line}\n");
             let Some(command) = line.strip_prefix("$ ") else { continue };
+            let (command, kept) = command.split_once(" | ").unwrap_or((command, ""));
             let mut input = String::new();
             while let Some(line) = lines.next_if(|line| line.starts_with("0>")) {
                 transcript += &format!("{line}\n");
                 input += &format!("{}\n", line[2..].strip_prefix(' ').unwrap_or_default());
             }
             let run = self.run(command, &input);
-            transcript += &self.rendered(command, &run);
+            transcript += &self.rendered(command, kept, &run);
             steps.push(Step { command: command.into(), run });
         }
         (steps, transcript)
@@ -134,8 +137,8 @@ impl Script {
         words
     }
 
-    /// What a run has printed, without what is never the same twice.
-    fn rendered(&self, command: &str, run: &Run) -> String {
+    /// What a run has printed, without what is never the same twice; of lines that begin with a word, only these.
+    fn rendered(&self, command: &str, kept: &str, run: &Run) -> String {
         let is_measured = is_measured(command);
         let mut rendered = String::new();
         for (number, text) in [(1, &run.stdout), (2, &run.stderr)] {
@@ -143,13 +146,21 @@ impl Script {
             for (name, path) in &self.models {
                 text = text.replace(path, name);
             }
-            let lines = in_json(&text, is_measured)
+            let mut lines = in_json(&text, is_measured)
                 .unwrap_or_else(|| text.lines().map(|line| without_times(line, is_measured)).collect());
+            if run.code == Some(2) {
+                lines.truncate(lines.iter().position(String::is_empty).unwrap_or(lines.len()));
+            }
+            if !kept.is_empty() {
+                let first = |line: &str| line.split([' ', ':']).next().unwrap_or_default().to_string();
+                lines.retain(|line| kept.split(' ').chain(["error"]).any(|word| word == first(line)));
+            }
             for line in lines {
                 rendered += &format!("{}\n", format!("{number}> {line}").trim_end());
             }
         }
-        if run.code != Some(0) {
+        let is_error = run.stderr.lines().any(|line| line.starts_with("error: "));
+        if run.code != Some(i32::from(is_error)) {
             rendered += &format!("exit {}\n", run.code.map_or("by a signal".into(), |code| code.to_string()));
         }
         rendered
@@ -200,6 +211,8 @@ fn steady(value: &mut Value, is_measured: bool) {
                 let is_time = name == "timings" || name.contains("second");
                 match name.as_str() {
                     "threads" => *value = "#".into(),
+                    // As many as fit in a time.
+                    "turns" if is_measured => *value = "#".into(),
                     _ => steady(value, is_measured || is_time),
                 }
             }
