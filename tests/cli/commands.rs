@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::flags::commands;
-use crate::program::{PROGRAM, ok, run, run_in};
+use crate::program::{PROGRAM, Run, ok, run, run_in};
+use crate::script::names;
 
 #[test]
 fn help_has_an_example_and_every_option_a_word() {
@@ -22,26 +23,27 @@ fn help_has_an_example_and_every_option_a_word() {
         let help = ok(&[&command[..], &["--help"]].concat()).stdout;
         assert!(help.contains("Example") && !help.contains("TODO"), "{command:?}:\n{help}");
         let short = ok(&[&command[..], &["-h"]].concat()).stdout;
-        assert!(short.lines().all(|line| line.chars().count() <= 100), "lines are wrapped:\n{short}");
         let mut lines = short.lines().peekable();
         while let Some(line) = lines.next() {
-            // An option, and what it does beside it or below it.
+            // What an option does stands beside it or below it.
             let is_indented = |line: &str| line.starts_with("          ");
             let is_option = line.trim_start().starts_with('-') && line.starts_with("  ") && !is_indented(line);
             let goes_on = lines.peek().is_some_and(|next| is_indented(next) && !next.trim().starts_with('-'));
             assert!(!is_option || line.trim().contains("  ") || goes_on, "{command:?}: no word about {line}");
         }
     }
-    let all = ok(&["--help"]).stdout;
-    let place = |heading: &str| all.find(heading).unwrap_or_else(|| panic!("{heading} in:\n{all}"));
-    let [reading, status, measuring] =
-        ["While you read and build:", "\n  status ", "Measuring and checking:"].map(place);
-    assert!(reading < status && status < measuring, "{all}");
-    let help = ok(&["generate", "--help"]).stdout;
-    for heading in ["-n, --samples", "\nSampling:\n", "\nCache:\n", "\nSeveral outputs:\n", "\nSpeculative decoding:\n"]
-    {
-        assert!(help.contains(heading), "{heading}");
-    }
+}
+
+/// The command's help explains each key of the JSON object that it has printed.
+#[track_caller]
+pub fn keys_are_documented(command: &str, printed: &Run) {
+    let help = ok(&[command, "--help"]).stdout;
+    let documented = help.split_once("What the JSON object holds:").expect("a list of keys").1;
+    let words: Vec<&str> = documented.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let keys = printed.stdout.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once("\": "));
+    let keys: Vec<&str> = keys.map(|(key, _)| key).collect();
+    assert!(keys.len() > 12, "{keys:?}");
+    keys.iter().for_each(|key| assert!(words.contains(key), "{key} is not in the help:{documented}"));
 }
 
 #[cfg(not(feature = "serve"))]
@@ -90,8 +92,6 @@ fn status_lists_the_chapters_and_says_what_is_next() {
         };
         assert!(line.contains(&says), "{line}");
     }
-    let line = lines.iter().find(|line| line.contains("Recompute everything")).unwrap();
-    assert!(line.ends_with("3 tasks to write"), "{line}");
 }
 
 #[test]
@@ -102,12 +102,7 @@ fn status_is_an_object_too() {
     // The record of the repository is found from any of its folders.
     let status = run_in(&root.path().join("deeper/still"), &["status", "--json"]);
     assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
-    // The help names every key.
-    let help = ok(&["status", "--help"]).stdout;
-    let documented = help.split_once("What the JSON object holds:").expect("a list of keys").1;
-    let is_named = |key| documented.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == key);
-    let keys = status.stdout.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once("\": "));
-    keys.for_each(|(key, _)| assert!(is_named(key), "{key} is not in the help:{documented}"));
+    keys_are_documented("status", &status);
     let status = status.json();
     assert_eq!((&status["at"], &status["note"]), (&json!("ch02_flat"), &json!(null)));
     assert!(status["next"]["text"].as_str().unwrap().starts_with("Next: "), "{status}");
@@ -172,14 +167,6 @@ fn synth(shape: &str, out: &str, more: &[&str]) -> String {
     ok(&[&["synth", "--shape", shape, "--out", out], more].concat()).stderr
 }
 
-/// The names in a folder.
-fn names(folder: impl AsRef<Path>) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
 #[test]
 fn synth_writes_what_logits_reads_in_every_type_and_any_number_of_files() {
     for (dtype, shards, bytes) in [("bf16", "1", 2), ("f16", "24", 2), ("f32", "3", 4)] {
@@ -197,11 +184,6 @@ fn synth_writes_what_logits_reads_in_every_type_and_any_number_of_files() {
         assert_eq!(logits.len(), 256);
         assert!(logits.iter().all(|logit| logit.as_f64().unwrap().abs() > 0.0), "random weights give random logits");
     }
-    let (_parent, out) = new_folder();
-    synth("tiny", &out, &[]);
-    let config: Value = serde_json::from_slice(&std::fs::read(Path::new(&out).join("config.json")).unwrap()).unwrap();
-    assert_eq!((&config["dtype"], &config["torch_dtype"]), (&json!("bfloat16"), &json!("bfloat16")));
-    assert_eq!(config["rope_parameters"]["rope_theta"], config["rope_theta"]);
 }
 
 #[test]

