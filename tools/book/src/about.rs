@@ -3,10 +3,6 @@
 use mdbook_markdown::pulldown_cmark::{Event, Tag, TagEnd};
 use mdbook_markdown::{MarkdownOptions, new_cmark_parser};
 
-use crate::contents::Contents;
-use crate::finding::Findings;
-use crate::page::Page;
-
 /// Search engines show about as many characters.
 const LONGEST: usize = 160;
 /// A shorter first paragraph says too little, and the next is read, too.
@@ -24,29 +20,9 @@ pub fn description(text: &str) -> String {
     }
 }
 
-pub fn capitalised(text: &str) -> String {
+fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
-/// Adds a finding for each page that says nothing of itself, or just what another page says.
-pub fn check(pages: &[(Page, Contents)], findings: &mut Findings) {
-    let descriptions: Vec<String> = pages.iter().map(|(page, _)| description(&page.text)).collect();
-    for (at, (page, _)) in pages.iter().enumerate() {
-        if descriptions[at].is_empty() {
-            findings.add(
-                page.place_of_line(1),
-                "no sentence says what the page is about",
-                "begin it with a paragraph: search engines, previews and lists of pages quote it",
-            );
-        } else if let Some(before) = descriptions[..at].iter().position(|other| *other == descriptions[at]) {
-            findings.add(
-                page.place_of_line(1),
-                format!("the page begins with the words of `{}`", pages[before].0.file.display()),
-                "say in the first paragraph what this page is about",
-            );
-        }
-    }
 }
 
 /// The first paragraphs, at least `SHORTEST` characters of them if there are as many.

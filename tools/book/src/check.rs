@@ -15,10 +15,10 @@ use crate::names::Names;
 use crate::page::Page;
 use crate::render::{Complaint, render};
 use crate::rendered::RenderedBook;
-use crate::{about, claims, markup};
+use crate::{claims, markup};
 
 const SOURCE: &str = "book/src";
-pub const SUMMARY: &str = "book/src/SUMMARY.md";
+const SUMMARY: &str = "book/src/SUMMARY.md";
 
 /// A rendered book and all that is wrong with it.
 pub struct Build {
@@ -42,7 +42,6 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
         claims::check(root, page, contents, &names, &mut findings);
         markup::check(page, contents, &mut findings);
     }
-    about::check(&pages, &mut findings);
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.
         bail!("{findings}");
@@ -50,7 +49,7 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
     let complaints = render(root, folder.path(), figures)?;
     let rendered = RenderedBook::read(folder.path())?;
     check_links(root, &pages, &rendered, &mut findings);
-    check_rendered(root, &pages, &rendered, &mut findings);
+    check_rendered(&pages, &rendered, &mut findings);
     for complaint in complaints {
         report(&complaint, &pages, &mut findings);
     }
@@ -134,7 +133,7 @@ fn check_links(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBook,
     }
 }
 
-fn check_rendered(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
+fn check_rendered(pages: &[(Page, Contents)], rendered: &RenderedBook, findings: &mut Findings) {
     const NO_NETWORK: &str = "the book must read the same without a network: put the file under book/ and name that";
 
     for (page, _) in pages {
@@ -142,8 +141,11 @@ fn check_rendered(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBo
             continue;
         };
         for id in &html.repeated_ids {
+            // A heading that mdBook gave its id has none of these spellings.
+            let spellings = [format!("id=\"{id}\""), format!("#{id}}}")];
+            let last = spellings.iter().filter_map(|spelling| page.text.rfind(spelling)).max();
             findings.add(
-                place_of_repeated_id(page, id),
+                page.place(last.unwrap_or(0)),
                 format!("the id `{id}` is used twice in this page"),
                 "give each its own; several headings with one text get a number by themselves",
             );
@@ -154,64 +156,31 @@ fn check_rendered(root: &Path, pages: &[(Page, Contents)], rendered: &RenderedBo
     }
 
     // What no page has written comes from the theme or the stylesheets.
-    let from_theme = (rendered.pages.values())
-        .flat_map(|html| &html.remote)
-        .filter(|address| !pages.iter().any(|(page, _)| page.text.contains(address.as_str())));
-    let from_css = rendered.remote_in_css.iter().map(|(_, address)| address);
-    for address in from_theme.chain(from_css) {
-        let place = find_in_theme(root, address).unwrap_or_else(|| Place::new("book/book.toml", 1));
-        findings.add(place, format!("every page fetches `{address}`"), NO_NETWORK);
+    let from_theme = (rendered.pages.iter())
+        .flat_map(|(file, html)| html.remote.iter().map(move |address| (file, address)))
+        .filter(|(_, address)| !pages.iter().any(|(page, _)| page.text.contains(address.as_str())));
+    for (file, address) in from_theme.chain(rendered.remote_in_css.iter().map(|(file, address)| (file, address))) {
+        let problem = format!("`{}` fetches `{address}`", file.display());
+        findings.add(Place::new("book/book.toml", 1), problem, NO_NETWORK);
     }
 }
 
-/// The last place where the id is written out; a heading that mdBook gave its id has none.
-fn place_of_repeated_id(page: &Page, id: &str) -> Place {
-    let spellings = [format!("id=\"{id}\""), format!("id='{id}'"), format!("#{id}}}")];
-    let last = spellings.iter().filter_map(|spelling| page.text.rfind(spelling)).max();
-    page.place(last.unwrap_or(0))
-}
-
-/// The line of the theme, stylesheets or configuration that holds `needle`.
-fn find_in_theme(root: &Path, needle: &str) -> Option<Place> {
-    let book = WalkDir::new(root.join("book")).sort_by_file_name().into_iter();
-    let own = book
-        .filter_entry(|entry| entry.file_name() != "html" && entry.file_name() != "mine" && entry.file_name() != "src");
-    own.flatten().find_map(|entry| {
-        let text = fs::read_to_string(entry.path()).ok()?;
-        let line = text.lines().position(|line| line.contains(needle))? + 1;
-        Some(Place::new(entry.path().strip_prefix(root).ok()?, line))
-    })
-}
-
-/// Adds a warning of mdBook's own, unless a check above has said the same with its line.
+/// Adds a warning of mdBook's own. A check above has said what its includes lack.
 fn report(complaint: &Complaint, pages: &[(Page, Contents)], findings: &mut Findings) {
     let message = &complaint.message;
     if complaint.from.ends_with("links") {
         return;
     }
-    let page = pages.iter().map(|(page, _)| page).find(|page| {
-        let name = page.file.strip_prefix(SOURCE).unwrap_or(&page.file);
-        message.contains(&format!("`{}`", name.display())) || message.contains(&format!("in {} ", name.display()))
+    let page = pages.iter().map(|(page, _)| &page.file).find(|file| {
+        let name = file.strip_prefix(SOURCE).unwrap_or(file).display();
+        message.contains(&format!("`{name}`")) || message.contains(&format!("in {name} "))
     });
-    if message.contains("HTML") && page.is_some_and(|page| findings.mentions(&page.file)) {
-        return;
-    }
-    let mut lines = message.lines().map(str::trim);
-    let problem = lines.next().unwrap_or_default().to_string();
-    // The warning quotes a tag or a footnote: look for it in the page.
-    let quoted = problem.split('`').nth(1).unwrap_or_default().trim_end_matches('>');
-    let place = match page {
-        Some(page) => page.find(quoted),
-        None => Place::new("book/book.toml", 1),
-    };
-    findings.add(place, format!("mdBook warns: {problem}"), lines.collect::<Vec<_>>().join(" "));
+    let (problem, next_step) = message.split_once('\n').unwrap_or((message, ""));
+    let file = page.map_or(Path::new("book/book.toml"), PathBuf::as_path);
+    findings.add(Place::new(file, 1), format!("mdBook warns: {problem}"), next_step.trim());
 }
 
-/// `book/src/part1/ch02.md` → `part1/ch02.html`. mdBook makes a `README.md` the index of its folder.
+/// `book/src/part1/ch02.md` → `part1/ch02.html`
 pub fn rendered_name(page: &Page) -> PathBuf {
-    let name = page.file.strip_prefix(SOURCE).unwrap_or(&page.file);
-    match name.file_stem().is_some_and(|stem| stem.eq_ignore_ascii_case("readme")) {
-        true => name.with_file_name("index.html"),
-        false => name.with_extension("html"),
-    }
+    page.file.strip_prefix(SOURCE).unwrap_or(&page.file).with_extension("html")
 }

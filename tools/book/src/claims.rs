@@ -14,8 +14,7 @@ use crate::names::Names;
 use crate::page::Page;
 
 static FILE: LazyLock<Regex> = LazyLock::new(|| {
-    let folders = "src|exercises|solutions|tests|tools|assets|book|benches";
-    Regex::new(&format!(r"^((?:{folders})/[^\s:]*)(?::\d+)?$")).expect("valid pattern")
+    Regex::new(r"^((?:src|exercises|solutions|tests|tools|assets|book)/[^\s:]*)(?::\d+)?$").expect("valid pattern")
 });
 static FUNCTION: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^([a-z_][a-z0-9_]*)\((?:…|\.\.\.)?\)$").expect("valid pattern"));
@@ -23,17 +22,14 @@ static MEMBER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^((?:[A-Za-z_]\w*::)*)([A-Za-z_]\w*)::([A-Za-z_]\w*)(?:\(.*\))?$").expect("valid pattern")
 });
 
-/// Types of the standard library and of our dependencies that pages can name without a link.
-const FOREIGN_TYPES: &str = "
+/// Crates whose items pages can name by a path, and types of theirs that need no link.
+const FOREIGN: &str = "
+    alloc anyhow clap core half insta memmap2 proptest rand_chacha rayon safetensors serde serde_json std thiserror tokenizers
     Arc Box BTreeMap BTreeSet BinaryHeap Cell Clone Cow Default Drop Duration File HashMap HashSet Instant Iterator Mmap Mutex
     Option Ordering Path PathBuf Range Rc RefCell Result SafeTensors Self String Vec VecDeque Weak
     bf16 bool char f16 f32 f64 i32 i64 i8 slice str u16 u32 u64 u8 usize";
-/// Crates whose items pages can name by a path.
-const FOREIGN_CRATES: &str =
-    "alloc anyhow clap core half insta memmap2 proptest rand_chacha rayon safetensors serde serde_json
-    std thiserror tokenizers";
-/// Well-known functions of the standard library and of C.
-const FOREIGN_FUNCTIONS: &str = "clone collect drop expect free iter malloc mmap pop push unwrap";
+/// Well-known functions of the standard library and of C, and those that are derived.
+const FOREIGN_FUNCTIONS: &str = "clone collect default drop expect free iter malloc mmap pop push unwrap";
 /// Path segments that stand for the whole crate.
 const CRATE_ROOTS: &str = "chapters crate page_by_page self super";
 
@@ -45,7 +41,7 @@ pub fn check(root: &Path, page: &Page, contents: &Contents, names: &Names, findi
         let claim = if let Some(file) = FILE.captures(span) {
             check_file(root, &file[1])
         } else if let Some(function) = FUNCTION.captures(span) {
-            check_function(&function[1], names)
+            is_known("no function", &function[1], names.all())
         } else if let Some(member) = MEMBER.captures(span) {
             check_member(&member[1], &member[2], &member[3], names)
         } else {
@@ -92,35 +88,23 @@ fn is_one_of(name: &str, list: &str) -> bool {
     list.split_whitespace().any(|listed| listed == name)
 }
 
-fn check_function(name: &str, names: &Names) -> Claim {
-    if is_one_of(name, FOREIGN_FUNCTIONS) || names.functions.contains(name) {
-        return Ok(());
-    }
-    let functions = names.functions.iter().map(String::as_str);
-    let problem = format!("no function `{name}` in the crate, its exercises or its tests");
-    Err((problem, did_you_mean(name, functions, LINK_FOREIGN)))
-}
-
 /// `leading::owner::name`: a method of a type, or an item of a module.
 fn check_member(leading: &str, owner: &str, name: &str, names: &Names) -> Claim {
     let first = leading.split("::").next().filter(|first| !first.is_empty());
-    let is_ours = names.types.contains(owner);
-    if is_one_of(first.unwrap_or(owner), FOREIGN_CRATES) || !is_ours && is_one_of(owner, FOREIGN_TYPES) {
+    if is_one_of(first.unwrap_or(owner), FOREIGN) || is_one_of(owner, FOREIGN) {
         return Ok(());
     }
-    let (problem, known): (String, Vec<&str>) = if is_ours {
-        (format!("`{owner}` has no `{name}`"), names.members_of(owner).collect())
-    } else if is_one_of(owner, CRATE_ROOTS) {
-        let everywhere = names.modules.iter().flat_map(|(module, items)| items.iter().chain([module]));
-        (format!("nothing in the crate is named `{name}`"), everywhere.map(String::as_str).collect())
-    } else if let Some(items) = names.modules.get(owner) {
-        (format!("module `{owner}` has no `{name}`"), items.iter().map(String::as_str).collect())
-    } else {
-        let known = names.types.iter().chain(names.modules.keys()).map(String::as_str);
-        return Err((format!("no type or module `{owner}`"), did_you_mean(owner, known, LINK_FOREIGN)));
-    };
-    match known.contains(&name) {
-        true => Ok(()),
-        false => Err((problem, did_you_mean(name, known, LINK_FOREIGN))),
+    if is_one_of(owner, CRATE_ROOTS) {
+        return is_known("nothing in the crate is named", name, names.all());
     }
+    is_known("no type or module", owner, names.owners())?;
+    is_known(&format!("`{owner}` has no"), name, names.members_of(owner))
+}
+
+fn is_known<'n>(problem: &str, name: &str, known: impl Iterator<Item = &'n str>) -> Claim {
+    let known: Vec<&str> = known.collect();
+    if known.contains(&name) || is_one_of(name, FOREIGN_FUNCTIONS) {
+        return Ok(());
+    }
+    Err((format!("{problem} `{name}`"), did_you_mean(name, known, LINK_FOREIGN)))
 }

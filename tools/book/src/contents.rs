@@ -17,8 +17,6 @@ pub struct Contents {
     /// Markdown images: line and alternative text.
     pub images: Vec<(usize, String)>,
     pub html: Vec<(usize, Piece)>,
-    /// For each line with HTML, which list item, quote, paragraph or cell it is in, by number.
-    containers: Vec<(usize, usize)>,
 }
 
 pub struct CodeBlock {
@@ -40,30 +38,6 @@ impl CodeBlock {
     }
 }
 
-/// The list items, quotes, paragraphs and cells that are open, each by its number. HTML blocks are none of them.
-struct Nesting {
-    open: Vec<usize>,
-    begun: usize,
-}
-
-impl Nesting {
-    fn follow(&mut self, event: &Event<'_>) {
-        match event {
-            Event::Start(Tag::HtmlBlock) | Event::End(TagEnd::HtmlBlock) => {}
-            Event::Start(_) => {
-                self.begun += 1;
-                self.open.push(self.begun);
-            }
-            Event::End(_) => drop(self.open.pop()),
-            _ => {}
-        }
-    }
-
-    fn innermost(&self) -> usize {
-        self.open.last().copied().unwrap_or(0)
-    }
-}
-
 impl Contents {
     pub fn read(text: &str) -> Self {
         let line_starts: Vec<usize> =
@@ -76,10 +50,8 @@ impl Contents {
         let mut block: Option<CodeBlock> = None;
         let mut image: Option<(usize, String)> = None;
 
-        let mut nesting = Nesting { open: vec![0], begun: 0 };
         for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter() {
             let line = line_of(range.start);
-            nesting.follow(&event);
             match event {
                 Event::Start(Tag::Heading { level, .. }) => contents.headings.push((line, level as u8)),
                 Event::Start(Tag::Link { dest_url, link_type, .. }) if link_type != LinkType::Email => {
@@ -110,7 +82,6 @@ impl Contents {
                     }
                 }
                 Event::Html(_) | Event::InlineHtml(_) => {
-                    contents.containers.push((line, nesting.innermost()));
                     only_html[range.clone()].copy_from_slice(&text.as_bytes()[range]);
                 }
                 _ => {}
@@ -120,12 +91,6 @@ impl Contents {
         contents.html = html::pieces(&only_html);
         contents.read_html();
         contents
-    }
-
-    /// The list item, quote, paragraph or cell that the HTML on `line` is in, by number.
-    pub fn container(&self, line: usize) -> usize {
-        let after = self.containers.partition_point(|(start, _)| *start <= line);
-        after.checked_sub(1).map_or(0, |index| self.containers[index].1)
     }
 
     /// Adds what the hand-written HTML has in the way of headings, links and inline code.

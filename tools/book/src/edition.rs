@@ -9,14 +9,12 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail, ensure};
-use mdbook_driver::config::Config;
-use mdbook_markdown::pulldown_cmark::{Event, Tag, TagEnd};
-use mdbook_markdown::{MarkdownOptions, new_cmark_parser};
+use mdbook_driver::MDBook;
+use mdbook_driver::book::BookItem;
 use regex::Regex;
 
 use crate::about::description;
-use crate::address::Address;
-use crate::check::{Build, EXERCISE_LINK, SUMMARY, rendered_name};
+use crate::check::{Build, EXERCISE_LINK, rendered_name};
 use crate::html::{self, Piece};
 use crate::markdown;
 use crate::publish::files_in;
@@ -27,7 +25,6 @@ const PAPER: &str = "page-by-page.pdf";
 /// Beside the link to the page for printing.
 const PAPER_LINK: &str = "<a href=\"page-by-page.pdf\" class=\"pbp-paper\" title=\"The whole book as a PDF\" \
                           aria-label=\"The whole book as a PDF\">PDF</a>";
-const PREVIEW_SIZE: (u32, u32) = (1200, 630);
 
 /// The stubs, as text: each server tells browsers something else about `.rs`.
 const STUBS: &str = "exercises";
@@ -46,8 +43,6 @@ struct Leaf {
     part: String,
     title: String,
     description: String,
-    /// What its first picture shows.
-    picture: Option<String>,
 }
 
 struct Edition<'b> {
@@ -56,24 +51,44 @@ struct Edition<'b> {
     summary: String,
     /// The pages in order, at least one.
     leaves: Vec<Leaf>,
-    address: Option<&'b Address>,
+    address: Option<&'b str>,
+    /// What the first picture shows.
+    picture: String,
     has_preview: bool,
     has_paper: bool,
 }
 
+/// The address of a published book, with a slash at its end.
+///
+/// # Errors
+/// If it does not name a folder on a server.
+pub fn site_url(text: &str) -> Result<String, String> {
+    let rest = ["https://", "http://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+    let is_folder = rest.is_some_and(|rest| {
+        rest.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && rest.chars().all(|c| c.is_ascii_alphanumeric() || "-._~%:/".contains(c))
+            && !rest.ends_with(".html")
+    });
+    match is_folder {
+        true => Ok(format!("{}/", text.trim_end_matches('/'))),
+        false => Err("write the folder's address, such as https://example.org/book/".into()),
+    }
+}
+
 /// Makes the rendered book in `build` one to be published, with the files of the folder `extra` in it.
-pub fn make(root: &Path, build: &Build, address: Option<&Address>, extra: Option<&Path>) -> Result<()> {
+pub fn make(root: &Path, build: &Build, address: Option<&str>, extra: Option<&Path>) -> Result<()> {
     let folder = build.folder.path();
     if let Some(extra) = extra {
         add(folder, extra)?;
     }
-    let config = Config::from_disk(root.join("book/book.toml"))?.book;
+    let book = MDBook::load(root.join("book"))?;
     let edition = Edition {
         folder,
-        title: config.title.context("book.toml names no title")?,
-        summary: config.description.context("book.toml has no description")?,
-        leaves: leaves(root, build)?,
+        leaves: leaves(&book, build),
+        title: book.config.book.title.context("book.toml names no title")?,
+        summary: book.config.book.description.context("book.toml has no description")?,
         address,
+        picture: build.pages.iter().find_map(|(page, _)| picture(&page.text)).unwrap_or_default(),
         has_preview: folder.join(PREVIEW).is_file(),
         has_paper: folder.join(PAPER).is_file(),
     };
@@ -83,23 +98,13 @@ pub fn make(root: &Path, build: &Build, address: Option<&Address>, extra: Option
     edition.write("llms.txt", edition.llms())?;
     if let Some(address) = address {
         edition.write("sitemap.xml", edition.sitemap(address))?;
-        // Below the root of a server, no crawler asks for one.
-        if address.path() == "/" {
-            let robots = format!("User-agent: *\nAllow: /\n\nSitemap: {}\n", address.of("sitemap.xml"));
-            edition.write("robots.txt", robots)?;
-        }
     }
     for file in with_extension(&root.join(STUBS), "rs")? {
         let stub = fs::read(root.join(STUBS).join(&file)).with_context(|| format!("reading {file}"))?;
         edition.write(&format!("{STUBS}/{file}{STUB_ENDING}"), stub)?;
     }
-    for file in with_extension(folder, "html")? {
-        // Others in folders of their own are fragments of pages.
-        if !file.contains('/') || edition.leaves.iter().any(|leaf| leaf.file == file) {
-            edition.finish(&file)?;
-        }
-    }
-    Ok(())
+    // Others in folders of their own are fragments of pages.
+    with_extension(folder, "html")?.iter().filter(|file| !file.contains('/')).try_for_each(|file| edition.finish(file))
 }
 
 /// The files in a folder and the folders in it that end like this, with `/` on every system.
@@ -108,10 +113,6 @@ fn with_extension(folder: &Path, extension: &str) -> Result<Vec<String>> {
     Ok(files.map(|file| file.to_string_lossy().replace('\\', "/")).collect())
 }
 
-/// What a book without an address goes without.
-pub const LEFT_OUT: &str = "Left out, as nothing says where it will be read (--site-url https://host/path/): sitemap.xml, canonical links, the \
-     address and the picture of link previews, and a 404 page that works for addresses below the book's own folder";
-
 /// Copies the files of `extra` into the book. They must not hide any of its own.
 fn add(folder: &Path, extra: &Path) -> Result<()> {
     for file in files_in(extra).with_context(|| format!("--add {}", extra.display()))? {
@@ -119,61 +120,36 @@ fn add(folder: &Path, extra: &Path) -> Result<()> {
         if to.exists() {
             bail!("--add {}: the book has a file {} of its own", extra.display(), file.display());
         }
-        let from = extra.join(&file);
-        if file == Path::new(PREVIEW) {
-            let size = png_size(&fs::read(&from).with_context(|| format!("reading {}", from.display()))?);
-            ensure!(
-                size == Some(PREVIEW_SIZE),
-                "{}: link previews take a PNG of 1200 by 630 pixels, this is {}",
-                from.display(),
-                size.map_or("no PNG".to_string(), |(width, height)| format!("one of {width} by {height}"))
-            );
-        }
         fs::create_dir_all(to.parent().unwrap_or(folder))
-            .and_then(|()| fs::copy(&from, &to))
-            .with_context(|| format!("copying {}", from.display()))?;
+            .and_then(|()| fs::copy(extra.join(&file), &to))
+            .with_context(|| format!("copying {}", file.display()))?;
     }
     Ok(())
 }
 
-/// Width and height, from the first chunk of the file.
-fn png_size(bytes: &[u8]) -> Option<(u32, u32)> {
-    let is_png = bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.get(12..16)? == b"IHDR";
-    let number = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    is_png.then_some((number(16)?, number(20)?))
-}
-
-/// The pages of the book, as SUMMARY.md lists them.
-fn leaves(root: &Path, build: &Build) -> Result<Vec<Leaf>> {
-    let text = fs::read_to_string(root.join(SUMMARY)).with_context(|| format!("reading {SUMMARY}"))?;
-    let mut listed: HashMap<String, (String, String)> = HashMap::new();
-    let (mut said, mut target, mut headings) = (String::new(), String::new(), Vec::new());
-    for event in new_cmark_parser(&text, &MarkdownOptions::default()) {
-        match event {
-            Event::Start(Tag::Heading { .. }) => said.clear(),
-            Event::End(TagEnd::Heading(_)) => headings.push(std::mem::take(&mut said)),
-            Event::Start(Tag::Link { dest_url, .. }) => {
-                said.clear();
-                let name = dest_url.strip_suffix(".md").unwrap_or(&dest_url);
-                target = format!("{name}.html").replace("README.html", "index.html");
-            }
-            Event::End(TagEnd::Link) => {
-                // The first heading is the list's own.
-                let part = headings.iter().skip(1).next_back().cloned().unwrap_or_default();
-                listed.insert(std::mem::take(&mut target), (part, said.clone()));
-            }
-            Event::Text(text) | Event::Code(text) => said.push_str(&text),
-            _ => {}
+/// The pages of the book, with their parts and titles as SUMMARY.md lists them.
+fn leaves(book: &MDBook, build: &Build) -> Vec<Leaf> {
+    let mut listed = HashMap::new();
+    let mut part = "";
+    for item in book.iter() {
+        match item {
+            BookItem::PartTitle(title) => part = title,
+            BookItem::Chapter(chapter) => drop(listed.insert(chapter.path.as_deref(), (part, &chapter.name))),
+            BookItem::Separator => {}
         }
     }
     let leaves = build.pages.iter().map(|(page, _)| {
-        let file = rendered_name(page).to_string_lossy().replace('\\', "/");
-        let (part, title) = listed.remove(&file).unwrap_or_else(|| (String::new(), file.clone()));
-        Leaf { file, part, title, description: description(&page.text), picture: picture(&page.text) }
+        let file = rendered_name(page);
+        let (part, title) =
+            listed.get(&Some(&*file.with_extension("md"))).map_or(("", ""), |(part, title)| (part, title));
+        Leaf {
+            file: file.to_string_lossy().replace('\\', "/"),
+            part: part.to_string(),
+            title: title.to_string(),
+            description: description(&page.text),
+        }
     });
-    let leaves: Vec<Leaf> = leaves.collect();
-    ensure!(!leaves.is_empty(), "the book has no pages");
-    Ok(leaves)
+    leaves.collect()
 }
 
 /// The words for the first picture of a page.
@@ -206,8 +182,9 @@ impl Edition<'_> {
     fn finish(&self, name: &str) -> Result<()> {
         let page = fs::read_to_string(self.folder.join(name)).with_context(|| format!("reading {name}"))?;
         let page = STUB_LINK.replace_all(&page, format!("href=\"{STUBS}/$1{STUB_ENDING}\""));
-        let mut page = match self.address {
-            Some(address) => page.replace("<base href=\"/\">", &format!("<base href=\"{}\">", address.path())),
+        let path = self.address.and_then(|address| Some(&address[address.find("://")? + 3..]));
+        let mut page = match path.and_then(|address| Some(&address[address.find('/')?..])) {
+            Some(path) => page.replace("<base href=\"/\">", &format!("<base href=\"{path}\">")),
             // Right at least beside the other pages, wherever those are.
             None => page.replace("        <base href=\"/\">\n", ""),
         };
@@ -215,9 +192,8 @@ impl Edition<'_> {
             let print = "<a href=\"print.html\"";
             page = page.replacen(print, &format!("{PAPER_LINK}\n                        {print}"), 1);
         }
-        let is_this = |leaf: &&Leaf| leaf.file == name;
-        let first = &self.leaves[0];
-        if let Some(leaf) = if name == "index.html" { Some(first) } else { self.leaves.iter().find(is_this) } {
+        let is_this = |leaf: &&Leaf| leaf.file == name || name == "index.html";
+        if let Some(leaf) = self.leaves.iter().find(is_this) {
             let general = format!("<meta name=\"description\" content=\"{}\">", escaped(&self.summary));
             ensure!(
                 page.matches(&general).count() == 1,
@@ -243,14 +219,13 @@ impl Edition<'_> {
         let mut card = "summary";
         if let Some(address) = self.address {
             let url = self.place(leaf, address);
-            head += &format!("        <link rel=\"canonical\" href=\"{}\">\n", escaped(&url));
+            head += &format!("        <link rel=\"canonical\" href=\"{url}\">\n");
             head += &meta("property", "og:url", &url);
             if self.has_preview {
-                let (width, height) = PREVIEW_SIZE;
-                head += &meta("property", "og:image", &address.of(PREVIEW));
-                head += &meta("property", "og:image:width", &width.to_string());
-                head += &meta("property", "og:image:height", &height.to_string());
-                head += &meta("property", "og:image:alt", self.leaves[0].picture.as_ref().unwrap_or(&self.title));
+                head += &meta("property", "og:image", &format!("{address}{PREVIEW}"));
+                head += &meta("property", "og:image:width", "1200");
+                head += &meta("property", "og:image:height", "630");
+                head += &meta("property", "og:image:alt", &self.picture);
                 card = "summary_large_image";
             }
         }
@@ -258,12 +233,12 @@ impl Edition<'_> {
     }
 
     /// The first page is the book's own address.
-    fn place(&self, leaf: &Leaf, address: &Address) -> String {
-        if leaf.file == self.leaves[0].file { address.to_string() } else { address.of(&leaf.file) }
+    fn place(&self, leaf: &Leaf, address: &str) -> String {
+        if leaf.file == self.leaves[0].file { address.to_string() } else { format!("{address}{}", leaf.file) }
     }
 
-    fn sitemap(&self, address: &Address) -> String {
-        let places = self.leaves.iter().map(|leaf| escaped(&self.place(leaf, address)));
+    fn sitemap(&self, address: &str) -> String {
+        let places = self.leaves.iter().map(|leaf| self.place(leaf, address));
         let urls: String = places.map(|place| format!("<url><loc>{place}</loc></url>\n")).collect();
         format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -274,7 +249,7 @@ impl Edition<'_> {
     /// The book for a language model that is asked about it, as <https://llmstxt.org> proposes: what it is, and the pages as
     /// Markdown, each with a line.
     fn llms(&self) -> String {
-        let at = |file: &str| self.address.map_or_else(|| file.to_string(), |address| address.of(file));
+        let address = self.address.unwrap_or_default();
         let mut text = format!("# {}\n\n> {}. {}\n\n", self.title, self.summary, self.leaves[0].description);
         text +=
             "The pages below are the book's own Markdown, with the code that they show. A figure is told in words.\n";
@@ -282,11 +257,11 @@ impl Edition<'_> {
             let part = if pages[0].part.is_empty() { "Begin" } else { &pages[0].part };
             text += &format!("\n## {part}\n\n");
             for Leaf { file, title, description, .. } in pages {
-                text += &format!("- [{title}]({}): {description}\n", at(&format!("{file}.md")));
+                text += &format!("- [{title}]({address}{file}.md): {description}\n");
             }
         }
         if self.has_paper {
-            text += &format!("\n## Optional\n\n- [The whole book]({}): for paper, as a PDF\n", at(PAPER));
+            text += &format!("\n## Optional\n\n- [The whole book]({address}{PAPER}): for paper, as a PDF\n");
         }
         text
     }

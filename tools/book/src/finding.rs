@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
 
 pub use page_by_page_course::includes::Place;
 
@@ -35,10 +34,6 @@ impl Findings {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    pub fn mentions(&self, file: &Path) -> bool {
-        self.0.iter().any(|finding| finding.place.file == file)
     }
 }
 

@@ -9,7 +9,6 @@ use html5ever::tokenizer::{BufferQueue, Tag, TagKind, Token, TokenSink, TokenSin
 pub struct Element {
     pub name: String,
     attributes: Vec<(String, String)>,
-    pub self_closing: bool,
 }
 
 impl Element {
@@ -25,15 +24,6 @@ impl Element {
 
     pub fn attribute_values(&self) -> impl Iterator<Item = &str> {
         self.attributes.iter().map(|(_, value)| value.as_str())
-    }
-
-    /// An element that never has content, such as `<br>`.
-    pub fn is_void(&self) -> bool {
-        const VOID: &[&str] = &[
-            "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track",
-            "wbr",
-        ];
-        VOID.contains(&self.name.as_str())
     }
 }
 
@@ -88,6 +78,5 @@ fn element(tag: Tag) -> Element {
         attributes: (tag.attrs.into_iter())
             .map(|attribute| (attribute.name.local.to_string(), attribute.value.to_string()))
             .collect(),
-        self_closing: tag.self_closing,
     }
 }

@@ -4,7 +4,6 @@
 //! strand a reader: a dead link, an empty block of code, a task that names a function that is not there.
 
 mod about;
-mod address;
 mod check;
 mod claims;
 mod commands;
@@ -27,19 +26,16 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-use crate::address::Address;
-use crate::check::Build;
 use crate::mine::Mine;
-use crate::publish::Out;
 
 /// Read the book: render it, serve it on this computer and open it in the browser.
 ///
 /// Without a subcommand the book stays served, and follows your edits, until you press Ctrl-C.
 #[derive(Parser)]
-#[command(name = "cargo book", bin_name = "cargo book", version)]
+#[command(name = "cargo book", bin_name = "cargo book", args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     task: Option<Task>,
@@ -72,8 +68,8 @@ enum Task {
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
         /// Where the folder will be read, such as https://example.org/page-by-page/
-        #[arg(long, value_name = "URL", requires = "out")]
-        site_url: Option<Address>,
+        #[arg(long, value_name = "URL", requires = "out", value_parser = edition::site_url)]
+        site_url: Option<String>,
         /// Put the files of this folder beside the pages: preview.png becomes the picture of link previews,
         /// page-by-page.pdf is linked from every page (tools/publish/run makes both)
         #[arg(long, value_name = "FOLDER", requires = "out")]
@@ -82,19 +78,11 @@ enum Task {
         #[arg(long, conflicts_with = "out")]
         mine: bool,
     },
-    /// Check the book and leave book/html alone; exit with 1 if a check fails
-    Check,
     /// Run every command that the pages show and see that it works
     ///
     /// Takes the code blocks marked `console` and runs their lines that begin with `$ `, from the top of the repository,
     /// each once and for at most ten minutes. Blocks marked `console,norun` are left out.
-    Commands {
-        /// Only pages whose file name contains this, such as ch02
-        page: Option<String>,
-        /// Show the commands without running them
-        #[arg(long)]
-        list: bool,
-    },
+    Commands,
 }
 
 fn main() -> ExitCode {
@@ -109,51 +97,29 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = repository_root()?;
-    let is_shown = matches!(arguments.task, None | Some(Task::Build { .. }));
-    ensure!(is_shown || !arguments.mine, "--mine shows your own copy: cargo book --mine, or cargo book build --mine");
-    let is_mine = arguments.mine || matches!(arguments.task, Some(Task::Build { mine: true, .. }));
-    let mine = is_mine.then(|| Mine::new(&root));
     match &arguments.task {
-        None => match serve::serve(&root, mine, arguments.port, !arguments.no_open)? {},
-        Some(Task::Build { out: Some(out), site_url, add, .. }) => {
-            ensure!(mine.is_none(), "--out publishes the book; your own copy is for you: cargo book build --mine");
-            let out = Out::look_at(&root, out)?;
-            build(&root, None, |build| {
-                edition::make(&root, build, site_url.as_ref(), add.as_deref())?;
-                out.publish(build.folder.path())?;
-                println!("The book is in {}", out.folder().join("index.html").display());
-                match site_url {
-                    Some(address) => println!("It is made to be read at {address}"),
-                    None => println!("{}", edition::LEFT_OUT),
+        None => match serve::serve(&root, arguments.mine, arguments.port, !arguments.no_open)? {},
+        Some(Task::Build { out, site_url, add, mine }) => {
+            let mut mine = mine.then(|| Mine::new(&root));
+            let own = root.join(if mine.is_some() { mine::COPY_FOLDER } else { publish::BUILD_FOLDER });
+            let build = mine::build(&root, mine.as_mut())?;
+            if !build.findings.is_empty() {
+                eprintln!("{}", build.findings);
+                return Ok(ExitCode::FAILURE);
+            }
+            let fresh = build.folder.path();
+            match out {
+                Some(out) => {
+                    edition::make(&root, &build, site_url.as_deref(), add.as_deref())?;
+                    publish::publish_into(fresh, out)?;
                 }
-                Ok(())
-            })
+                None => publish::publish(fresh, &own)?,
+            }
+            println!("The book is in {}", out.as_ref().unwrap_or(&own).join("index.html").display());
+            Ok(ExitCode::SUCCESS)
         }
-        Some(Task::Build { .. }) => {
-            let to = root.join(if is_mine { mine::COPY_FOLDER } else { publish::BUILD_FOLDER });
-            build(&root, mine, |build| {
-                publish::publish(build.folder.path(), &to)?;
-                println!("The book is in {}", to.join("index.html").display());
-                Ok(())
-            })
-        }
-        Some(Task::Check) => build(&root, None, |_| {
-            println!("The book is in order");
-            Ok(())
-        }),
-        Some(Task::Commands { page, list }) => commands::run(&root, page.as_deref(), *list),
+        Some(Task::Commands) => commands::run(&root),
     }
-}
-
-/// Renders and checks the book, or the reader's copy, and does `then` with it if there is nothing to mend.
-fn build(root: &Path, mut mine: Option<Mine>, then: impl FnOnce(&Build) -> Result<()>) -> Result<ExitCode> {
-    let build = mine::build(root, mine.as_mut())?;
-    if !build.findings.is_empty() {
-        eprintln!("{}", build.findings);
-        return Ok(ExitCode::FAILURE);
-    }
-    then(&build)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The folder that holds `book/book.toml`: the current one or the nearest above it.

