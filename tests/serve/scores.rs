@@ -120,16 +120,6 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
     }
 }
 
-#[test]
-fn the_longest_prompt_can_be_scored() {
-    let server = Server::start(Options { limits: StepLimits { tokens: 256, sequences: 2 }, ..Options::default() });
-    let body = json!({ "prompt": vec![500; 1024], "max_tokens": 0, "echo": true, "logprobs": 0 });
-    let choice = server.complete(&body)["choices"][0].clone();
-    let scores = choice["logprobs"]["token_logprobs"].as_array().unwrap();
-    assert_eq!((scores.len(), &scores[0]), (1024, &Value::Null));
-    assert!(scores[1..].iter().all(Value::is_number));
-}
-
 /// Evaluation programs ask for one new token, and drop the last score: there has to be one, also where that token is an end.
 #[test]
 fn what_ends_a_scored_text_has_its_score() {

@@ -63,16 +63,14 @@ fn is_answer(alone: &Alone, answer: &Value, tokens: &[u32], reason: &str) {
     assert_eq!(answer["usage"]["completion_tokens"], tokens.len());
 }
 
-/// Greedy, and two that draw.
-fn samplings() -> [Sampling; 3] {
-    let drawn = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
-    [Sampling::GREEDY, drawn(1), drawn(2)]
+fn drawn(seed: u64) -> Sampling {
+    Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed }
 }
 
 #[test]
 fn a_stop_token_ends_a_sequence_and_is_no_part_of_it() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    for sampling in samplings() {
+    for sampling in [Sampling::GREEDY, drawn(1), drawn(2)] {
         let plain = tokens_alone(&alone, sampling, 40, &[EOS], (0, &[]));
         // A request that spells out the defaults is the plain one.
         let defaults = json!({ "stop_token_ids": [], "min_tokens": 0, "ignore_eos": false });
@@ -89,21 +87,22 @@ fn a_stop_token_ends_a_sequence_and_is_no_part_of_it() {
 #[test]
 fn an_end_of_text_that_is_ignored_is_a_token_like_all_others() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
-    let ended = |seed: &u64| !tokens_alone(&alone, sampling(*seed), 400, &[], (0, &[])).iter().all(|id| *id != EOS);
-    let sampling = sampling((0..100).find(ended).expect("one draws an end of text"));
+    let ended = |seed: &u64| !tokens_alone(&alone, drawn(*seed), 400, &[], (0, &[])).iter().all(|id| *id != EOS);
+    let sampling = drawn((0..100).find(ended).expect("one draws an end of text"));
     let expected = tokens_alone(&alone, sampling, 400, &[], (0, &[]));
     is_answer(&alone, &ask(&server, sampling, 400, &json!({ "ignore_eos": true })), &expected, "length");
     // As a stop token it ends the sequence all the same.
     let place = expected.iter().position(|id| *id == EOS).unwrap();
     let both = json!({ "ignore_eos": true, "stop_token_ids": [EOS] });
     is_answer(&alone, &ask(&server, sampling, 400, &both), &expected[..place], "stop");
+    // Where it counts, it is no part of the output.
+    is_answer(&alone, &ask(&server, sampling, 400, &json!({})), &expected[..place], "stop");
 }
 
 #[test]
 fn before_min_tokens_nothing_ends_a_sequence() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    for sampling in samplings() {
+    for sampling in [Sampling::GREEDY, drawn(1), drawn(2)] {
         let stop = tokens_alone(&alone, sampling, 40, &[EOS], (0, &[]))[5];
         for min_tokens in [5, 6, 20, 40] {
             let expected = tokens_alone(&alone, sampling, 40, &[EOS, stop], (min_tokens, &[EOS, stop]));
@@ -132,12 +131,11 @@ fn before_min_tokens_nothing_ends_a_sequence() {
 fn a_preempted_sequence_keeps_its_rules() {
     let limits = StepLimits { tokens: 32, sequences: 3 };
     let (server, alone) = (Server::start(Options { n_pages: 24, limits, ..Options::default() }), storyteller());
-    let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
     let the = alone.tokenizer.encode_as_it_is(" the").unwrap()[0];
     let more = json!({ "n": 6, "stop_token_ids": [the], "min_tokens": 90, "ignore_eos": true });
-    let answer = ask(&server, sampling(4), 120, &more);
+    let answer = ask(&server, drawn(4), 120, &more);
     for (choice, seed) in answer["choices"].as_array().unwrap().iter().zip(4..) {
-        let expected = tokens_alone(&alone, sampling(seed), 120, &[the], (90, &[EOS, the]));
+        let expected = tokens_alone(&alone, drawn(seed), 120, &[the], (90, &[EOS, the]));
         assert_eq!(choice["token_ids"], json!(expected), "seed {seed}");
     }
     assert!(
@@ -147,20 +145,27 @@ fn a_preempted_sequence_keeps_its_rules() {
 }
 
 #[test]
-fn a_stop_string_takes_its_tokens_along() {
+fn a_stop_ends_a_text_before_it_is_shown() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let plain = tokens_alone(&alone, Sampling::GREEDY, 60, &[EOS], (0, &[]));
     let whole = alone.tokenizer.decode(&plain).unwrap();
-    for (from, len) in [(5, 1), (21, 9), (40, 15), (60, 3)] {
+    let shown = |tokens: &[u32]| alone.tokenizer.decode(tokens).unwrap();
+    for (from, len) in [(0, 2), (5, 1), (21, 9), (40, 15), (60, 3)] {
         let stop = &whole[from..from + len];
-        let choice = ask(&server, Sampling::GREEDY, 60, &json!({ "stop": stop }))["choices"][0].clone();
-        let (text, ids) = (choice["text"].as_str().unwrap(), choice["token_ids"].as_array().unwrap());
-        assert_eq!(text, &whole[..whole.find(stop).unwrap()]);
-        let n_ids = ids.len();
-        assert_eq!(json!(ids), json!(plain[..n_ids]));
-        assert!(alone.tokenizer.decode(&plain[..n_ids]).unwrap().starts_with(text), "{stop:?}: all that is sent");
-        assert!(alone.tokenizer.decode(&plain[..n_ids - 1]).unwrap().len() < text.len(), "{stop:?}: and no token more");
+        for stops in [json!(stop), json!(["never said 1", stop]), json!([stop, "never said 2"])] {
+            let choice = ask(&server, Sampling::GREEDY, 60, &json!({ "stop": stops }))["choices"][0].clone();
+            let (text, ids) = (choice["text"].as_str().unwrap(), choice["token_ids"].as_array().unwrap());
+            assert_eq!((text, &choice["finish_reason"]), (&whole[..whole.find(stop).unwrap()], &json!("stop")));
+            let (ids, more) = plain.split_at(ids.len());
+            assert!(!more.is_empty() && choice["token_ids"] == json!(ids), "{stops}");
+            assert!(shown(ids).starts_with(text), "{stops}: all that is sent");
+            let before = ids.split_last().map_or(0, |(_, before)| shown(before).len());
+            assert!(text.is_empty() || before < text.len(), "{stops}: and no token more");
+        }
     }
+    // What is echoed ends nothing.
+    let echoed = ask(&server, Sampling::GREEDY, 9, &json!({ "stop": "upon", "echo": true }));
+    assert!(echoed["choices"][0]["text"].as_str().unwrap().starts_with(PROMPT));
 }
 
 #[test]
@@ -179,28 +184,13 @@ fn a_chat_ends_by_the_same_rules_and_names_each_token() {
     let text = alone.tokenizer.decode(&expected).unwrap();
     assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(text), &json!("stop")));
     let tokens = choice["logprobs"]["content"].as_array().unwrap();
-    for (told, id) in tokens.iter().zip(&expected) {
-        let token = alone.tokenizer.token(*id).unwrap();
-        assert_eq!((&told["token"], &told["bytes"]), (&json!(token), &json!(token.as_bytes())));
-        // Greedy: it is the likeliest.
-        assert_eq!(
-            (&told["top_logprobs"][0]["token"], &told["top_logprobs"][0]["logprob"]),
-            (&told["token"], &told["logprob"])
-        );
-        assert_eq!(told["top_logprobs"].as_array().unwrap().len(), 2);
-    }
     assert_eq!(tokens.len(), expected.len());
-}
-
-#[test]
-fn cached_tokens_are_counted_once_for_each_prompt() {
-    let (server, alone) = (Server::start(Options::default()), storyteller());
-    let prompts =
-        ["Once upon a time there was a king who had three sons", "The old fox said to the wolf that he was hungry"];
-    let body = json!({ "prompt": prompts, "n": 3, "max_tokens": 2 });
-    server.complete(&body);
-    let full = |prompt: &str| (alone.tokenizer.encode(prompt).unwrap().len() - 1) / 8 * 8;
-    let usage = server.complete(&body)["usage"].clone();
-    assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], prompts.map(full).iter().sum::<usize>());
-    assert_eq!(usage["total_tokens"].as_u64().unwrap() - usage["prompt_tokens"].as_u64().unwrap(), 12);
+    for (found, id) in tokens.iter().zip(&expected) {
+        let token = alone.tokenizer.token(*id).unwrap();
+        assert_eq!((&found["token"], &found["bytes"]), (&json!(token), &json!(token.as_bytes())));
+        // Greedy: it is the likeliest.
+        let top = &found["top_logprobs"];
+        assert_eq!((&top[0]["token"], &top[0]["logprob"]), (&found["token"], &found["logprob"]));
+        assert_eq!(top.as_array().unwrap().len(), 2);
+    }
 }
