@@ -106,7 +106,7 @@ pub struct RowOptions {
 }
 
 /// The ways to read rows by name.
-const ATTENTIONS: [(&str, Attention); 3] =
+pub const ATTENTIONS: [(&str, Attention); 3] =
     [("gather", Attention::Gather), ("paged", Attention::Paged), ("plain", Attention::Plain)];
 /// The row formats by name.
 const FORMATS: [(&str, RowFormat); 4] =

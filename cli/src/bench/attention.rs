@@ -1,4 +1,4 @@
-//! `bench attention`: a decode step on a long text, its rows gathered, in pages, and side by side.
+//! `bench attention`: a decode step on a long sequence, its rows gathered, in pages, and side by side.
 
 mod online;
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use page_by_page::cache::in_place::{Attention, InPlace};
 use page_by_page::cache::{KvCache, Rewind};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -14,14 +14,14 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use page_by_page::experiments::attention::{Gathers, same_bits, step};
 use page_by_page::model::Model;
 
-use super::{Benchmark, Report, Row, Times, table, turns};
-use crate::output::{Object, count, mib, rate, thousands};
+use super::{Report, Row, Times, named_model, table, turns};
+use crate::options::{ATTENTIONS, named};
+use crate::output::{count, mib, rate, thousands};
 use crate::{model_dir, require};
-use online::Difference;
 
-/// Compare decode steps on long texts: rows gathered, read in their pages, or side by side
+/// Compare decode steps on long sequences: rows gathered, read in their pages, or side by side
 ///
-/// Texts of so many random rows lie in contiguous caches and in scattered pages of a slab. A step computes one token more of
+/// Sequences of random rows lie in contiguous caches and in scattered pages of a slab. A step computes one token more of
 /// each, in turns with the other ways, and it is forgotten again. Of two such steps the second counts, and the median of all
 /// turns. All ways must give the same logits, bit for bit. Below that, an online softmax of the same kind of rows is compared
 /// with the one in two passes.
@@ -32,16 +32,16 @@ Example:
   page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
   page-by-page bench attention --model /tmp/qwen3-0.6b --contexts 256,1024,4096")]
 pub struct AttentionBench {
-    /// Tokens that each text has before, separated by commas [default: 256, 1024 and 4096, as far as the model has positions]
+    /// Tokens that each sequence has before, separated by commas [default: 256, 1024 and 4096, as far as the model has positions]
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     contexts: Vec<usize>,
-    /// Texts that read a token in each step
+    /// Sequences that read a token in each step
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     texts: u16,
     /// Ways to read pages, separated by commas: gather, paged, plain (where they lie, with the loops of chapter 13)
-    #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_enum, hide_possible_values = true,
-          default_values_t = [Way::Gather, Way::Paged])]
-    attention: Vec<Way>,
+    #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = named(&ATTENTIONS), hide_possible_values = true,
+          default_values = ["gather", "paged"])]
+    attention: Vec<Attention>,
     /// Slots in a page
     #[arg(long, value_name = "P", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     page_size: u32,
@@ -53,34 +53,16 @@ pub struct AttentionBench {
     seconds: u64,
 }
 
-/// Ways to read pages.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Way {
-    Gather,
-    Paged,
-    Plain,
-}
-
-impl Way {
-    fn attention(self) -> Attention {
-        match self {
-            Way::Gather => Attention::Gather,
-            Way::Paged => Attention::Paged,
-            Way::Plain => Attention::Plain,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Way::Gather => "pages, gathered",
-            Way::Paged => "pages, in place",
-            Way::Plain => "pages, chapter 13's loops",
-        }
+/// The contiguous caches, or a way to read pages.
+fn name(way: Option<Attention>) -> &'static str {
+    match way {
+        None => "side by side",
+        Some(Attention::Gather) => "pages, gathered",
+        Some(Attention::Paged) => "pages, in place",
+        Some(Attention::Plain) => "pages, chapter 13's loops",
     }
 }
 
-/// The contiguous caches, beside the ways to read pages.
-const SIDE_BY_SIDE: &str = "side by side";
 /// Lengths that are measured if none are asked for.
 const CONTEXTS: [usize; 3] = [256, 1024, 4096];
 /// Tokens that are written at once when a sequence is made.
@@ -88,11 +70,10 @@ const PIECE: usize = 256;
 /// Turns of each length, at least and at most.
 const TURNS: std::ops::Range<usize> = 3..1000;
 
-impl Benchmark for AttentionBench {
-    fn run(self) -> Result<Report> {
-        let in_place = self.attention.iter().any(|way| *way != Way::Gather);
-        require::chapters(&[3, 4, 5, 6, 7])?;
-        require::chapters(if in_place { &[13] } else { &[] })?;
+impl AttentionBench {
+    pub fn run(self) -> Result<Report> {
+        let in_place = self.attention.iter().any(|way| *way != Attention::Gather);
+        require::chapters(if in_place { &[3, 4, 5, 6, 7, 13] } else { &[3, 4, 5, 6, 7] })?;
         let mut model = Model::open(&model_dir(&self.model))?;
         let contexts = self.contexts(model.config().max_positions)?;
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
@@ -104,20 +85,28 @@ impl Benchmark for AttentionBench {
             steps.extend(self.measure(&mut model, *tokens)?);
         }
         let heads = model.config().heads();
-        let differences: Vec<Difference> =
-            contexts.iter().flat_map(|tokens| online::differences(heads, *tokens)).collect();
-        self.report(&steps, &differences)
+        let softmax: Vec<Row> = contexts.iter().flat_map(|tokens| online::differences(heads, *tokens)).collect();
+        let text = format!(
+            "{}, {}, pages of {}: a step of {}, after as many tokens as the table says\n\n{}\nall logits have the same bits\n\n\
+             attention of one token, one layer, against two passes\n\n{}",
+            self.model.display(),
+            count(rayon::current_num_threads(), "thread"),
+            count(self.page_size, "slot"),
+            count(self.texts, "text"),
+            table(2, 1 + self.attention.len(), &steps),
+            table(1, softmax.len(), &softmax),
+        );
+        let numbers = named_model(&self.model).with("texts", self.texts);
+        Report::new(text, &numbers.with("steps", steps).with("online_softmax", softmax))
     }
-}
 
-impl AttentionBench {
     /// The lengths that were asked for, or the usual ones; refuses what the model has no positions for.
     fn contexts(&self, positions: usize) -> Result<Vec<usize>> {
         for tokens in &self.contexts {
-            ensure!(*tokens > 0, "a text of 0 tokens has nothing to read; give 1 or more");
+            ensure!(*tokens > 0, "a sequence of 0 tokens has nothing to read; give 1 or more");
             ensure!(
                 *tokens < positions,
-                "the model has {} positions: a text of {} and one token more do not fit; give at most {}",
+                "the model has {} positions: a sequence of {} and one token more do not fit; give at most {}",
                 thousands(positions),
                 count(*tokens, "token"),
                 thousands(positions.saturating_sub(1))
@@ -143,67 +132,37 @@ impl AttentionBench {
             paged.push(filled(PagedCache::new(&slab)?, tokens, seed)?);
         }
         let ways = [None].into_iter().chain(self.attention.iter().copied().map(Some));
-        let mut measured: Vec<(Option<Way>, Times, usize)> = ways.map(|way| (way, Times::default(), 0)).collect();
+        let mut measured: Vec<(Option<Attention>, Times, usize)> = ways.map(|way| (way, Times::default(), 0)).collect();
         let mut expected: Option<Vec<f32>> = None;
         for _ in turns("measuring", TURNS, Duration::from_secs(self.seconds)) {
             for (way, times, rows_copied) in &mut measured {
-                model.set_attention(way.map_or(Attention::Gather, Way::attention));
+                model.set_attention(way.unwrap_or(Attention::Gather));
                 let logits;
                 (logits, *rows_copied) = match way {
                     None => second_step(model, &mut contiguous, times)?,
                     Some(_) => second_step(model, &mut paged, times)?,
                 };
-                let name = way.map_or(SIDE_BY_SIDE, Way::name);
                 ensure!(
                     same_bits(&logits, expected.get_or_insert_with(|| logits.clone())),
-                    "after {tokens} tokens, {name}, the logits have other bits than side by side"
+                    "after {tokens} tokens, {}, the logits have other bits than side by side",
+                    name(*way)
                 );
             }
         }
         let row_bytes = 2 * layout.n_layers * layout.kv_width() * size_of::<f32>();
-        let contiguous = measured[0].1.median();
-        let row = |(i, (way, times, rows_copied)): (usize, &(Option<Way>, Times, usize))| {
+        let side_by_side = measured[0].1.median();
+        let row = |(i, (way, times, rows_copied)): (usize, &(Option<Attention>, Times, usize))| {
             let (seconds, bytes_copied) = (times.median(), rows_copied * row_bytes);
-            let name = way.map_or(SIDE_BY_SIDE, Way::name);
+            let over = seconds / side_by_side;
             Row::default()
-                .number("tokens", tokens)
-                .cell("tokens", if i == 0 { thousands(tokens) } else { String::new() })
-                .number("way", name)
-                .cell("rows", name)
-                .number("turns", times.count())
-                .number("seconds", seconds)
-                .cell("ms a step", rate(seconds * 1e3))
-                .number("times_contiguous", seconds / contiguous)
-                .cell("× side by side", format!("{:.2}", seconds / contiguous))
-                .count("rows_copied", "rows copied", *rows_copied)
-                .number("bytes_copied", bytes_copied)
-                .cell("copied", mib(bytes_copied))
+                .cell("tokens", tokens, if i == 0 { thousands(tokens) } else { String::new() })
+                .text("rows", name(*way))
+                .cell("ms a step", seconds * 1e3, rate(seconds * 1e3))
+                .cell("× side by side", over, format!("{over:.2}"))
+                .count("rows copied", *rows_copied)
+                .cell("copied", bytes_copied, mib(bytes_copied))
         };
         Ok(measured.iter().enumerate().map(row).collect())
-    }
-
-    fn report(&self, steps: &[Row], differences: &[Difference]) -> Result<Report> {
-        let costs = table(2, 1 + self.attention.len(), steps);
-        let row = |difference: &Difference| {
-            Row::default()
-                .cell("online softmax", difference.blocks)
-                .cell("tokens", thousands(difference.tokens))
-                .cell("largest difference", format!("{:.1e}", difference.largest))
-                .cell("other bits", format!("{} of {}", difference.different, difference.numbers))
-        };
-        let softmax: Vec<Row> = differences.iter().map(row).collect();
-        let softmax = table(1, softmax.len(), &softmax);
-        let (model, threads) = (self.model.display().to_string(), rayon::current_num_threads());
-        let text = format!(
-            "{model}, {}, pages of {}: a step of {} behind so many tokens\n\n{costs}\nall logits have the same bits\n\n\
-             attention of one token, one layer, against two passes\n\n{softmax}",
-            count(threads, "thread"),
-            count(self.page_size, "slot"),
-            count(self.texts, "text"),
-        );
-        let numbers = Object::default().with("model", model).with("threads", threads).with("texts", self.texts);
-        let numbers = numbers.with("page_size", self.page_size).with("steps", steps);
-        Report::new(text, &numbers.with("online_softmax", differences))
     }
 }
 

@@ -17,9 +17,8 @@ use page_by_page::kernels::multiply_adds;
 use page_by_page::model::Model;
 use page_by_page::model::checkpoint::Weight;
 use rayon::prelude::*;
-use serde::Serialize;
 
-use super::{Benchmark, Rates, Report, Times, turns};
+use super::{Rates, Report, Times, named_model, turns};
 use crate::output::{Object, Table, count, rate, thousands};
 use crate::{model_dir, require};
 
@@ -37,7 +36,7 @@ pub struct Engine {
     /// Model folder, or a bundled model: storyteller, storyteller-draft
     #[arg(long, value_name = "DIR", default_value = "storyteller")]
     model: PathBuf,
-    /// Tokens before the step in the lines on long texts, if the model has as many positions: a list
+    /// Tokens before the step in the lines on long sequences, if the model has as many positions: a list
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [4096])]
     contexts: Vec<usize>,
     /// How long to measure; three turns are taken at least
@@ -56,17 +55,6 @@ const SMALL: usize = 3;
 /// Rounds of the plain loop in a turn: some milliseconds.
 const LOOP: usize = 1 << 20;
 
-/// Decode steps on a long sequence.
-#[derive(Serialize)]
-struct Context {
-    tokens: usize,
-    bytes_of_rows: usize,
-    decode_steps: usize,
-    decode_tokens_per_second: Rates,
-    /// Against adding up the bytes of all weights and rows once.
-    decode_share_of_sum: Rates,
-}
-
 /// How long everything took that takes turns.
 #[derive(Default)]
 struct Measured {
@@ -79,11 +67,11 @@ struct Measured {
     in_loop: usize,
 }
 
-/// A rate as it is printed: its name, how, and in what; and its key in JSON.
-struct Line(&'static str, String, Rates, fn(f64) -> String, &'static str);
+/// A rate as it is printed: its name, how, and in what.
+struct Line(String, Rates, fn(f64) -> String, &'static str);
 
-impl Benchmark for Engine {
-    fn run(self) -> Result<Report> {
+impl Engine {
+    pub fn run(self) -> Result<Report> {
         require::chapters(&[3])?;
         let model = Model::open(&model_dir(&self.model))?;
         let config = model.config();
@@ -100,9 +88,55 @@ impl Benchmark for Engine {
         for _ in turns("measuring", 3..usize::MAX, Duration::from_secs(self.seconds)) {
             measured.turn(&model, &tokens[..prefill], &tokens[..PROMPT + steps])?;
         }
-        let contexts = self.contexts.iter().filter(|tokens| **tokens < positions);
-        let contexts = contexts.map(|tokens| self.context(&model, *tokens)).collect::<Result<Vec<_>>>()?;
-        self.report(&model, prefill, &measured, &contexts)
+        let mut lines = measured.lines(&model, prefill);
+        for tokens in self.contexts.iter().filter(|tokens| **tokens < positions) {
+            lines.extend(self.context(&model, *tokens)?);
+        }
+        self.report(&model, &measured, &lines)
+    }
+
+    /// Decode steps on a sequence of this many tokens. Their rows are made up: what they hold makes no difference to the time.
+    fn context(&self, model: &Model, tokens: usize) -> Result<[Line; 2]> {
+        const STEPS: usize = 5;
+        let layout = model.config().kv_layout();
+        let most = (STEPS * 20).min(model.config().max_positions - tokens);
+        require::slots(layout, tokens + most)?;
+        let mut cache = ContiguousCache::new(layout, tokens + most);
+        let row: Vec<f32> = (0..layout.kv_width()).map(|i| (i % 13) as f32 / 13.0 - 0.5).collect();
+        for _ in 0..tokens {
+            append(&mut cache, &row)?;
+        }
+        let (mut sums, mut steps) = (Times::default(), Times::default());
+        let patience = Duration::from_secs(self.seconds) / 2;
+        for step in turns("measuring long sequences", STEPS.min(most)..most, patience) {
+            sums.of(|| sum_all(model, &cache));
+            steps.of(|| model.step(&[step as u32 % model.config().vocab_size as u32], Some(&mut cache)))?;
+        }
+        let of_sum = steps.rates(1.0).over(sums.rates(1.0));
+        Ok([
+            Line(format!("decode at {}", thousands(tokens)), steps.rates(1.0), rate, "tokens/s"),
+            Line("  weights and rows summed".into(), of_sum, percent, "of that speed"),
+        ])
+    }
+
+    fn report(&self, model: &Model, measured: &Measured, lines: &[Line]) -> Result<Report> {
+        let mut table = Table::new(1, &["", "best", "median", ""]);
+        let mut numbers = Vec::new();
+        for Line(name, rates, show, unit) in lines {
+            table.line([name, &show(rates.best), &show(rates.median), *unit]);
+            let line = Object::default().with("what", name.trim());
+            numbers.push(line.with("best", rates.best).with("median", rates.median).with("unit", unit));
+        }
+        let text = format!(
+            "{}, {}: each token reads {} bytes of weights\n\n{}\n{} and as many sums, {}, in turns\n",
+            self.model.display(),
+            count(rayon::current_num_threads(), "thread"),
+            thousands(weight_bytes(model)),
+            table.render(),
+            count(measured.decodes.count(), "decode step"),
+            count(measured.prefills.count(), "prefill"),
+        );
+        Report::new(text, &named_model(&self.model).with("rates", numbers))
     }
 }
 
@@ -133,107 +167,40 @@ impl Measured {
         }
         Ok(())
     }
-}
 
-impl Engine {
-    /// Decode steps on a sequence of this many tokens. Their rows are made up: what they hold makes no difference to the time.
-    fn context(&self, model: &Model, tokens: usize) -> Result<Context> {
-        const STEPS: usize = 5;
-        let layout = model.config().kv_layout();
-        let most = (STEPS * 20).min(model.config().max_positions - tokens);
-        require::slots(layout, tokens + most)?;
-        let mut cache = ContiguousCache::new(layout, tokens + most);
-        let row: Vec<f32> = (0..layout.kv_width()).map(|i| (i % 13) as f32 / 13.0 - 0.5).collect();
-        for _ in 0..tokens {
-            append(&mut cache, &row)?;
-        }
-        let (mut sums, mut steps) = (Times::default(), Times::default());
-        for step in turns("measuring long texts", STEPS.min(most)..most, Duration::from_secs(self.seconds) / 2) {
-            sums.of(|| sum_all(model, &cache));
-            steps.of(|| model.step(&[step as u32 % model.config().vocab_size as u32], Some(&mut cache)))?;
-        }
-        Ok(Context {
-            tokens,
-            bytes_of_rows: tokens * 2 * layout.n_layers * layout.kv_width() * size_of::<f32>(),
-            decode_steps: steps.count(),
-            decode_tokens_per_second: steps.rates(1.0),
-            decode_share_of_sum: steps.rates(1.0).over(sums.rates(1.0)),
-        })
-    }
-
-    fn report(&self, model: &Model, prefill: usize, measured: &Measured, contexts: &[Context]) -> Result<Report> {
-        let Measured { decodes, prefills, .. } = measured;
-        let bytes_per_token = model.weights().map(|weight| weight.bytes().len()).sum::<usize>();
-        let (name, threads) = (self.model.display().to_string(), rayon::current_num_threads());
-        let lines = lines(model, prefill, bytes_per_token, measured);
-        let mut numbers = Object::default()
-            .with("model", &name)
-            .with("threads", threads)
-            .with("bytes_per_token", bytes_per_token)
-            .with("decode_steps", decodes.count())
-            .with("prefill_tokens", prefill)
-            .with("prefills", prefills.count())
-            .with("small_pass_tokens", SMALL);
-        let mut table = Table::new(1, &["", "best", "median", ""]);
-        let mut line = |name: &str, rates: Rates, show: fn(f64) -> String, unit: &str| {
-            table.line([name.into(), show(rates.best), show(rates.median), unit.to_string()]);
-        };
-        for Line(key, name, rates, show, unit) in lines {
-            line(&name, rates, show, unit);
-            numbers = numbers.with(key, rates);
-        }
-        for context in contexts {
-            let name = format!("decode at {}", thousands(context.tokens));
-            line(&name, context.decode_tokens_per_second, rate, "tokens/s");
-            line("  weights and rows summed", context.decode_share_of_sum, percent, "of that speed");
-        }
-        let text = format!(
-            "{name}, {}: each token reads {} bytes of weights\n\n{}\n{} and as many sums, {}, in turns\n",
-            count(threads, "thread"),
-            thousands(bytes_per_token),
-            table.render(),
-            count(decodes.count(), "decode step"),
-            count(prefills.count(), "prefill"),
-        );
-        Report::new(text, &numbers.with("contexts", contexts))
+    /// What the short sequences have shown.
+    fn lines(&self, model: &Model, prefill: usize) -> Vec<Line> {
+        let Measured { sums, decodes, prefills, small, loops, in_loop } = self;
+        let (decode, gigabytes) = (decodes.rates(1.0), weight_bytes(model) as f64 / 1e9);
+        let prefilled = prefills.rates(prefill as f64);
+        let in_prefill = prefills.rates(multiply_adds_of_prefill(model, prefill));
+        let (of_sum, pass) = (decode.over(sums.rates(1.0)), decode.over(small.rates(1.0)));
+        let of_loop = in_prefill.over(loops.rates(*in_loop as f64));
+        let in_loops = loops.rates(*in_loop as f64 / 1e9);
+        let lines: [(&str, Rates, fn(f64) -> String, &str); 9] = [
+            ("decode", decode, rate, "tokens/s"),
+            ("  weights read", decodes.rates(gigabytes), rate, "GB/s"),
+            ("  the same bytes summed", sums.rates(gigabytes), rate, "GB/s"),
+            ("  decode reaches", of_sum, percent, "of that"),
+            (&format!("prefill of {prefill}"), prefilled, rate, "tokens/s"),
+            ("  against decode", prefilled.over(decode), |ratio| format!("{ratio:.1} ×"), ""),
+            ("  a plain loop of multiply-adds", in_loops, rate, "thousand million/s"),
+            ("  prefill reaches", of_loop, percent, "of that"),
+            (&format!("a pass over {SMALL}"), pass, |ratio| format!("{ratio:.2} ×"), "as long as over 1"),
+        ];
+        lines.map(|(name, rates, show, unit)| Line(name.into(), rates, show, unit)).into()
     }
 }
 
-/// What the short sequences have shown.
-fn lines(model: &Model, prefill: usize, bytes_per_token: usize, measured: &Measured) -> [Line; 9] {
-    let Measured { sums, decodes, prefills, small, loops, in_loop } = measured;
-    let (decode, gigabytes) = (decodes.rates(1.0), bytes_per_token as f64 / 1e9);
-    let prefilled = prefills.rates(prefill as f64);
-    let in_prefill = prefills.rates(multiply_adds_of_prefill(model, prefill));
-    let of_sum = decode.over(sums.rates(1.0));
-    let of_loop = in_prefill.over(loops.rates(*in_loop as f64));
-    let times: fn(f64) -> String = |ratio| format!("{ratio:.1} ×");
-    let slower: fn(f64) -> String = |ratio| format!("{ratio:.2} ×");
-    let pass = small.rates(1.0);
-    [
-        Line("decode_tokens_per_second", "decode".into(), decode, rate, "tokens/s"),
-        Line("decode_gb_per_second", "  weights read".into(), decodes.rates(gigabytes), rate, "GB/s"),
-        Line("sum_gb_per_second", "  the same bytes summed".into(), sums.rates(gigabytes), rate, "GB/s"),
-        Line("decode_share_of_sum", "  decode reaches".into(), of_sum, percent, "of that"),
-        Line("prefill_tokens_per_second", format!("prefill of {prefill}"), prefilled, rate, "tokens/s"),
-        Line("prefill_over_decode", "  against decode".into(), prefilled.over(decode), times, ""),
-        Line(
-            "loop_gmac_per_second",
-            "  a plain loop of multiply-adds".into(),
-            loops.rates(*in_loop as f64 / 1e9),
-            rate,
-            "thousand million/s",
-        ),
-        Line("prefill_share_of_loop", "  prefill reaches".into(), of_loop, percent, "of that"),
-        Line("small_pass_over_decode", format!("a pass over {SMALL}"), decode.over(pass), slower, "as long as over 1"),
-    ]
+fn weight_bytes(model: &Model) -> usize {
+    model.weights().map(|weight| weight.bytes().len()).sum()
 }
 
 fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-/// Multiply-adds of a pass over the first tokens of a text, with the logits after the last of them.
+/// Multiply-adds of a pass over the first tokens of a sequence, with the logits after the last of them.
 fn multiply_adds_of_prefill(model: &Model, tokens: usize) -> f64 {
     let config = model.config();
     let sizes: Vec<usize> = model.weights().map(Weight::numbers).collect();

@@ -1,79 +1,49 @@
 //! `bench fragmentation`: free memory in pieces, or the same memory in pages.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use clap::Args;
 use page_by_page::experiments::memory::{in_pages, in_regions};
 
-use super::{Benchmark, Report};
-use crate::output::{Object, count, thousands};
+use super::Report;
+use crate::output::{count, thousands};
 use crate::require;
 
-/// Show free memory that a text cannot use, or pages that it can
+/// Show free memory that a sequence cannot use, or pages that it can
 ///
-/// Texts take contiguous regions one behind the other, the first one ends, and another text comes. With --page-size the
-/// same happens in the same memory cut into pages.
+/// In 2,000 slots, sequences of 200, 1,000 and 150 tokens take contiguous regions one after the other. The first one ends, and
+/// one of 800 tokens comes. With --page-size the same happens in the same memory cut into pages.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page bench fragmentation --capacity 2000 --lengths 200,1000,150 --request 800
+  page-by-page bench fragmentation
   page-by-page bench fragmentation --page-size 16")]
 pub struct Fragmentation {
-    /// Slots in all
-    #[arg(long, value_name = "N", default_value_t = 2000)]
-    capacity: usize,
-    /// Tokens of the texts that come first, separated by commas
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "200,1000,150")]
-    lengths: Vec<usize>,
-    /// Tokens of the text that comes when the first one has ended
-    #[arg(long, value_name = "N", default_value_t = 800)]
-    request: usize,
     /// Take pages of this many slots instead of regions
     #[arg(long, value_name = "P")]
     page_size: Option<usize>,
 }
 
-/// Pages of a pool that is made in passing.
-const MOST_PAGES: usize = 10_000_000;
-
-impl Benchmark for Fragmentation {
-    fn run(self) -> Result<Report> {
-        if self.lengths.is_empty() {
-            bail!("there is no text that could end; give at least one length");
-        }
-        match self.page_size {
-            None => self.take_regions(),
-            Some(page_size) => self.take_pages(page_size),
-        }
-    }
-}
+const CAPACITY: usize = 2000;
+const LENGTHS: [usize; 3] = [200, 1000, 150];
+const REQUEST: usize = 800;
 
 impl Fragmentation {
-    fn take_regions(&self) -> Result<Report> {
-        let left = in_regions(self.capacity, &self.lengths, self.request)?;
-        let outcome = left.outcome.as_ref().map_or_else(ToString::to_string, |()| "taken".into());
-        let text = format!(
-            "{}; texts of {} tokens; the first one ends\n{} are free, in gaps of {}\n{}: {outcome}\n",
-            count(self.capacity, "slot"),
-            listed(&self.lengths),
-            count(left.free, "slot"),
-            listed(&left.gaps),
-            count(self.request, "token"),
-        );
-        Report::new(text, &Object::default().with("regions", left))
-    }
-
-    fn take_pages(&self, page_size: usize) -> Result<Report> {
+    pub fn run(self) -> Result<Report> {
+        let Some(page_size) = self.page_size else {
+            let left = in_regions(CAPACITY, &LENGTHS, REQUEST)?;
+            let text = format!(
+                "{}; texts of {} tokens; the first one ends\n{} are free, in gaps of {}\n{}: {}\n",
+                count(CAPACITY, "slot"),
+                listed(&LENGTHS),
+                count(left.free, "slot"),
+                listed(&left.gaps),
+                count(REQUEST, "token"),
+                left.outcome.as_ref().map_or_else(ToString::to_string, |()| "taken".into()),
+            );
+            return Report::new(text, &left);
+        };
         require::chapters(&[4])?;
-        ensure!(page_size > 0, "the page size is 0; a page needs at least one slot");
-        let n_pages = self.capacity / page_size;
-        ensure!(
-            n_pages <= MOST_PAGES,
-            "{} slots are {} pages, and this comparison takes at most {}; give fewer slots, or larger pages",
-            thousands(self.capacity),
-            thousands(n_pages),
-            thousands(MOST_PAGES)
-        );
-        let left = in_pages(self.capacity, page_size, &self.lengths, self.request)?;
+        let left = in_pages(CAPACITY, page_size, &LENGTHS, REQUEST)?;
         let taken = |n_left: &usize| format!("{} taken, {} left", count(left.needed, "page"), thousands(*n_left));
         let text = format!(
             "{} of {}; texts of {} pages; the first one ends\n{} are free\n{}: {}\n",
@@ -81,10 +51,10 @@ impl Fragmentation {
             count(page_size, "slot"),
             listed(&left.held),
             count(left.free, "page"),
-            count(self.request, "token"),
+            count(REQUEST, "token"),
             left.outcome.as_ref().map_or_else(ToString::to_string, taken),
         );
-        Report::new(text, &Object::default().with("pages", left))
+        Report::new(text, &left)
     }
 }
 

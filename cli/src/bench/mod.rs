@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
+use page_by_page::cache::KvLayout;
 use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
-use page_by_page::cache::{CacheError, KvLayout};
-use page_by_page::experiments::{append, rows};
-use page_by_page::model::Model;
+use page_by_page::experiments::{PAGE_SIZE, append, bundled, rows};
+use page_by_page::model::{Model, ModelConfig};
 use serde::Serialize;
 
 use crate::options::RowOptions;
@@ -41,38 +41,26 @@ use times::{Rates, Times, turns};
 pub struct Bench {
     #[command(subcommand)]
     what: What,
+    /// Write the numbers to this file too, as JSON
+    #[arg(long, global = true, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum What {
-    Engine(Command<engine::Engine>),
-    Batch(Command<batch::Batch>),
-    Caches(Command<caches::Caches>),
-    Disk(Command<disk::Disk>),
-    Waste(Command<waste::Waste>),
-    Fragmentation(Command<fragmentation::Fragmentation>),
-    Append(Command<append::Append>),
-    Attention(Command<attention::AttentionBench>),
-    Rewind(Command<rewind::Rewinding>),
-    Samples(Command<samples::Samples>),
-    Formats(Command<formats::Formats>),
-    Speculation(Command<speculation::Speculation>),
-    Workload(Command<workload::Workload>),
-}
-
-#[derive(Args)]
-struct Command<B: Args> {
-    #[command(flatten)]
-    benchmark: B,
-    /// Write the numbers to this file too, as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-/// One of the benchmarks, with its options.
-trait Benchmark {
-    /// Measures.
-    fn run(self) -> Result<Report>;
+    Engine(engine::Engine),
+    Batch(batch::Batch),
+    Caches(caches::Caches),
+    Disk(disk::Disk),
+    Waste(waste::Waste),
+    Fragmentation(fragmentation::Fragmentation),
+    Append(append::Append),
+    Attention(attention::AttentionBench),
+    Rewind(rewind::Rewinding),
+    Samples(samples::Samples),
+    Formats(formats::Formats),
+    Speculation(speculation::Speculation),
+    Workload(workload::Workload),
 }
 
 /// What a benchmark has measured.
@@ -86,62 +74,61 @@ impl Report {
     fn new(text: String, numbers: &impl Serialize) -> Result<Self> {
         Ok(Report { text, json: pretty_json(numbers)? })
     }
+
+    /// A table of these rows, and nothing else.
+    fn table(text_columns: usize, group: usize, rows: &[Row]) -> Result<Self> {
+        Report::new(table(text_columns, group, rows), &rows)
+    }
 }
 
 impl Bench {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        match self.what {
-            What::Engine(command) => command.run(),
-            What::Batch(command) => command.run(),
-            What::Caches(command) => command.run(),
-            What::Disk(command) => command.run(),
-            What::Waste(command) => command.run(),
-            What::Fragmentation(command) => command.run(),
-            What::Append(command) => command.run(),
-            What::Attention(command) => command.run(),
-            What::Rewind(command) => command.run(),
-            What::Samples(command) => command.run(),
-            What::Formats(command) => command.run(),
-            What::Speculation(command) => command.run(),
-            What::Workload(command) => command.run(),
-        }
-    }
-}
-
-impl<B: Args + Benchmark> Command<B> {
-    fn run(self) -> Result<()> {
         // A file that cannot be written is refused before anything is measured.
         self.json.as_deref().map_or(Ok(()), require::writable)?;
-        let report = self.benchmark.run()?;
+        let report = match self.what {
+            What::Engine(bench) => bench.run(),
+            What::Batch(bench) => bench.run(),
+            What::Caches(bench) => bench.run(),
+            What::Disk(bench) => bench.run(),
+            What::Waste(bench) => bench.run(),
+            What::Fragmentation(bench) => bench.run(),
+            What::Append(bench) => bench.run(),
+            What::Attention(bench) => bench.run(),
+            What::Rewind(bench) => bench.run(),
+            What::Samples(bench) => bench.run(),
+            What::Formats(bench) => bench.run(),
+            What::Speculation(bench) => bench.run(),
+            What::Workload(bench) => bench.run(),
+        }?;
         print(&report.text)?;
         self.json.map_or(Ok(()), |file| require::write(&file, report.json.as_bytes()))
     }
 }
 
-/// What was measured in one case. A number has a key in JSON; if the table shows it, there is a cell with a heading.
+/// A line of a table. For JSON, the heading of each cell is the key of the number behind it.
 #[derive(Default)]
 struct Row {
     numbers: Object,
-    cells: Vec<(String, String)>,
+    cells: Vec<(&'static str, String)>,
 }
 
 impl Row {
-    /// The row, with a number that the table does not show.
-    fn number(mut self, key: &'static str, value: impl Serialize) -> Self {
-        self.numbers = self.numbers.with(key, value);
+    /// The row, with a number and how it is shown.
+    fn cell(mut self, heading: &'static str, number: impl Serialize, shown: impl Into<String>) -> Self {
+        self.numbers = self.numbers.with(heading, number);
+        self.cells.push((heading, shown.into()));
         self
     }
 
-    /// The row, with a cell of the table.
-    fn cell(mut self, heading: impl Into<String>, cell: impl Into<String>) -> Self {
-        self.cells.push((heading.into(), cell.into()));
-        self
+    /// The row, with words.
+    fn text(self, heading: &'static str, text: impl ToString) -> Self {
+        self.cell(heading, text.to_string(), text.to_string())
     }
 
-    /// The row, with a count that the table shows with its commas.
-    fn count(self, key: &'static str, heading: &str, count: impl TryInto<u64> + Serialize + Copy) -> Self {
-        self.number(key, count).cell(heading, thousands(count))
+    /// The row, with a count.
+    fn count(self, heading: &'static str, count: impl TryInto<u64> + Serialize + Copy) -> Self {
+        self.cell(heading, count, thousands(count))
     }
 }
 
@@ -153,7 +140,7 @@ impl Serialize for Row {
 
 /// A table of these rows, with an empty line after each `group` of them. The first `text_columns` columns hold text.
 fn table(text_columns: usize, group: usize, rows: &[Row]) -> String {
-    let heading = rows.iter().take(1).flat_map(|row| &row.cells).map(|(heading, _)| heading.as_str());
+    let heading = rows.iter().take(1).flat_map(|row| &row.cells).map(|(heading, _)| *heading);
     let mut table = Table::new(text_columns, &heading.collect::<Vec<_>>());
     for (i, row) in rows.iter().enumerate() {
         if i > 0 && i % group.max(1) == 0 {
@@ -164,11 +151,21 @@ fn table(text_columns: usize, group: usize, rows: &[Row]) -> String {
     table.render()
 }
 
+/// The model of a benchmark, and how many threads compute.
+fn named_model(model: &Path) -> Object {
+    Object::default().with("model", model.display().to_string()).with("threads", rayon::current_num_threads())
+}
+
 /// The caches that keep rows, in the order of the book.
 const KINDS: [CacheKind; 3] = [CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
 
 /// Bytes of rows that a comparison may take; what it needs besides is less than as much again.
 const MEMORY: usize = 1 << 30;
+
+/// The layout of the bundled model's rows.
+fn bundled_layout() -> Result<KvLayout> {
+    Ok(ModelConfig::open(&bundled("storyteller"))?.kv_layout())
+}
 
 /// Refuses caches of this many slots in all, if their rows take too much memory for a comparison.
 fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
@@ -186,15 +183,13 @@ fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
 
 /// A cache that holds `tokens` tokens.
 fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> Result<Box<dyn InPlace>> {
-    require::cache(kind, layout, size)?;
     let mut cache = kind.cache(layout, size)?.with_context(|| format!("{kind} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)
 }
 
-/// A model whose rows are kept in pages of this size.
-fn paged_model(dir: &Path, row_options: RowOptions, page_size: usize) -> Result<Model> {
-    ensure!(page_size > 0, CacheError::NoSlots);
+/// A model whose rows are kept in pages.
+fn paged_model(dir: &Path, row_options: RowOptions) -> Result<Model> {
     let mut model = Model::open(&model_dir(dir))?;
     row_options.apply(&mut model, CacheKind::Paged)?;
     Ok(model)

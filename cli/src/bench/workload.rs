@@ -3,17 +3,15 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::experiments::PAGE_SIZE;
 use page_by_page::prefixes::Prefixes;
-use serde::Serialize;
 
-use super::{Benchmark, Report, Times, turns};
-use crate::output::{Object, Table, rate, thousands};
+use super::{PAGE_SIZE, Report, Row, Times, turns};
+use crate::output::rate;
 use crate::require;
 
 /// Measure what it costs to evict a page, and to count those that could be evicted, where more and more pages are held
@@ -34,32 +32,16 @@ pub struct Workload {
 const CALLS: usize = 10;
 /// Turns, of which the median counts.
 const TURNS: usize = 11;
-const MOST_PAGES: usize = 1_000_000;
+const MOST_PAGES: u64 = 1_000_000;
 
-#[derive(Serialize)]
-struct Cost {
-    pages_held: usize,
-    evict_seconds: f64,
-    count_seconds: f64,
-}
-
-impl Benchmark for Workload {
-    fn run(self) -> Result<Report> {
+impl Workload {
+    pub fn run(self) -> Result<Report> {
         require::chapters(&[4, 5, 11])?;
         for pages in &self.pages {
-            ensure!(
-                (1..=MOST_PAGES).contains(pages),
-                "--pages is {}; this benchmark takes from 1 to {}",
-                thousands(*pages),
-                thousands(MOST_PAGES)
-            );
+            require::in_range(*pages as u64, MOST_PAGES, "--pages", "this benchmark")?;
         }
         let costs = self.pages.iter().map(|pages| cost(*pages)).collect::<Result<Vec<_>>>()?;
-        let mut table = Table::new(0, &["pages held", "evict one, µs", "count evictable, µs"]);
-        for Cost { pages_held, evict_seconds, count_seconds } in &costs {
-            table.line([thousands(*pages_held), rate(evict_seconds * 1e6), rate(count_seconds * 1e6)]);
-        }
-        Report::new(table.render(), &Object::default().with("prefix_cache", costs))
+        Report::table(0, costs.len(), &costs)
     }
 }
 
@@ -77,7 +59,7 @@ fn fill(pool: &mut PagePool, prefixes: &mut PrefixCache, next: &mut u32) -> Resu
     Ok(())
 }
 
-fn cost(pages_held: usize) -> Result<Cost> {
+fn cost(pages_held: usize) -> Result<Row> {
     let (mut pool, mut prefixes, mut next) = (PagePool::new(pages_held)?, PrefixCache::new(PAGE_SIZE)?, 0);
     let (mut counting, mut evicting) = (Times::default(), Times::default());
     for _ in turns("evicting", TURNS..TURNS, Duration::ZERO) {
@@ -85,6 +67,10 @@ fn cost(pages_held: usize) -> Result<Cost> {
         counting.of(|| (0..CALLS).map(|_| black_box(prefixes.n_evictable(&pool))).max());
         evicting.of(|| (0..CALLS).try_for_each(|_| prefixes.evict(1, &mut pool).map(|_| ())))?;
     }
-    let [count_seconds, evict_seconds] = [counting, evicting].map(|times| times.median() / CALLS as f64);
-    Ok(Cost { pages_held, evict_seconds, count_seconds })
+    let [count, evict] = [counting, evicting].map(|times| times.median() / CALLS as f64 * 1e6);
+    Ok(Row::default().count("pages held", pages_held).cell("evict one, µs", evict, rate(evict)).cell(
+        "count evictable, µs",
+        count,
+        rate(count),
+    ))
 }

@@ -1,21 +1,8 @@
 //! An online softmax, to see by how much its results differ from those of two passes.
 
 use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, add_scaled, attend, dot};
-use serde::Serialize;
 
-/// How the results of two ways differ.
-#[derive(Serialize)]
-pub struct Difference {
-    pub tokens: usize,
-    /// What was compared.
-    pub blocks: &'static str,
-    /// Between two numbers of the output.
-    pub largest: f32,
-    /// Numbers of the output that have other bits.
-    pub different: usize,
-    /// Numbers of the output.
-    pub numbers: usize,
-}
+use crate::bench::Row;
 
 // ANCHOR: online
 /// Attention of one query head in one walk: `keys` and `values` are seen once, `block` rows at a
@@ -63,7 +50,7 @@ impl Numbers {
 }
 
 /// An online softmax over blocks of 16 positions and over blocks of 256, against two passes and against each other.
-pub fn differences(heads: Heads, tokens: usize) -> Vec<Difference> {
+pub fn differences(heads: Heads, tokens: usize) -> Vec<Row> {
     let Heads { n_heads, head_dim, .. } = heads;
     // Each query head has keys and values of its own: these are only random numbers.
     let heads = Heads { n_kv_heads: n_heads, ..heads };
@@ -71,9 +58,9 @@ pub fn differences(heads: Heads, tokens: usize) -> Vec<Difference> {
     let rows = n_heads * head_dim;
     let (q, dense) = (numbers.take(rows), [numbers.take(tokens * rows), numbers.take(tokens * rows)]);
     let runs = [Run { start: 0, rows: tokens }];
-    let text = SequenceRows { queries: 1, keys: &dense[0], values: &dense[1], runs: &runs };
+    let sequence = SequenceRows { queries: 1, keys: &dense[0], values: &dense[1], runs: &runs };
     let mut two_passes = vec![0.0; rows];
-    attend(heads, RowFormat::F32, &[text], &q, &mut two_passes);
+    attend(heads, RowFormat::F32, &[sequence], &q, &mut two_passes);
     let [by_16, by_256] = [16, 256].map(|block| {
         let mut out = vec![0.0; rows];
         for head in 0..n_heads {
@@ -90,12 +77,14 @@ pub fn differences(heads: Heads, tokens: usize) -> Vec<Difference> {
         ("in blocks of 256", &by_256, &two_passes),
         ("blocks of 16 against blocks of 256", &by_16, &by_256),
     ]
-    .map(|(blocks, a, b)| Difference {
-        tokens,
-        blocks,
-        largest: a.iter().zip(b).fold(0.0, |largest, (a, b)| (a - b).abs().max(largest)),
-        different: a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count(),
-        numbers: a.len(),
+    .map(|(blocks, a, b)| {
+        let largest = a.iter().zip(b).fold(0.0_f32, |largest, (a, b)| (a - b).abs().max(largest));
+        let different = a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+        Row::default()
+            .text("online softmax", blocks)
+            .count("tokens", tokens)
+            .cell("largest difference", largest, format!("{largest:.1e}"))
+            .cell("other bits", different, format!("{different} of {}", a.len()))
     })
     .into()
 }
