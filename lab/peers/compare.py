@@ -138,16 +138,12 @@ def our_logits(answer) -> list:
 def our_rates(engine: dict, alone: dict, together: dict) -> dict:
     """The one place where our fields are read: tokens a second of each task, at the median.
 
-    `bench attention` measures one step behind a text of so many tokens; for a decode from 64 to 192 it is asked at 128.
+    `bench attention` measures one step after as many tokens as a text has; for a decode from 64 to 192 it is asked at 128.
     """
-    between, deep = [step for step in alone["steps"] if step["way"] == ALONE]
-    batch = next(step for step in together["steps"] if step["way"] == TOGETHER)
-    return {
-        "decode": 1 / between["seconds"],
-        "prefill": engine["prefill_tokens_per_second"]["median"],
-        "batch": together["texts"] / batch["seconds"],
-        "deep": 1 / deep["seconds"],
-    }
+    between, deep = [step["ms a step"] / 1e3 for step in alone["steps"] if step["rows"] == ALONE]
+    batch = next(step["ms a step"] / 1e3 for step in together["steps"] if step["rows"] == TOGETHER)
+    prefill = next(rate["median"] for rate in engine["rates"] if rate["what"].startswith("prefill of"))
+    return {"decode": 1 / between, "prefill": prefill, "batch": together["texts"] / batch, "deep": 1 / deep}
 
 
 def main():
