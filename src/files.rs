@@ -9,14 +9,29 @@
 //!     3. story.cache               renamed, in one move; then the folder is on the disk too
 //! ```
 //!
-//! A program that is killed in step 2 leaves its part. The lock goes with the program, so the next
-//! writer of the same file knows an abandoned part from one that is being written, and removes it.
+//! A program that is killed in step 2 leaves its part, but not its lock. So the next writer of the same file knows an abandoned
+//! part from one that is being written, and removes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is wrong with a file: `config.json: vocab_size is 0, expected 1 to 16777216`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct FileError {
+    path: PathBuf,
+    problem: String,
+}
+
+impl FileError {
+    /// `problem`: what is wrong, with the numbers, and what to do.
+    pub fn new(path: &Path, problem: impl Into<String>) -> Self {
+        FileError { path: path.into(), problem: problem.into() }
+    }
+}
 
 /// Opens a file to read it. Only a file: a pipe would make us wait, a device might never end.
 ///
@@ -47,7 +62,7 @@ pub fn read(path: &Path, at_most: usize) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len as usize)?;
-    // The length is what the system says; some files have another, and some grow.
+    // The system may be wrong about the length, and a file can grow.
     file.take((at_most as u64).saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() > at_most { too_large(bytes.len() as u64) } else { Ok(bytes) }
 }
@@ -79,21 +94,53 @@ pub fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
     new.finish()
 }
 
+/// Checks that [`write_whole`] could begin now, and leaves the file as it is.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn check_writable(file: &Path) -> io::Result<()> {
+    NewFile::begin(file).map(drop)
+}
+
 /// A file that is written piece by piece, and put in its place when it is whole. Dropped before that, it goes away.
 pub struct NewFile {
-    place: Place,
-    part: Part,
+    /// Where it is to be: no link.
+    file: PathBuf,
+    /// Where it is now. Locked.
+    part: PathBuf,
+    output: File,
+    is_in_place: bool,
 }
 
 impl NewFile {
-    /// Begins to write; the file that is there stays.
+    /// Begins to write; the file that is there stays. Removes the parts that were abandoned.
     ///
     /// # Errors
     /// As [`write_whole`].
     pub fn begin(file: &Path) -> io::Result<Self> {
-        let place = Place::of(file)?;
-        let part = place.new_part()?;
-        Ok(NewFile { place, part })
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let (file, permissions) = place_of(file)?;
+        remove_abandoned(&file);
+        loop {
+            // A program uses each number once, so that no two of its parts ever have the same name.
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let mut name = file.file_name().unwrap_or_default().to_os_string();
+            name.push(format!(".{}-{number}.part", std::process::id()));
+            let part = file.with_file_name(name);
+            let output = match options(permissions.as_ref()).open(&part) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                output => output?,
+            };
+            let new = NewFile { file: file.clone(), part, output, is_in_place: false };
+            // Before it was locked, a different program might have taken it for abandoned. Where files cannot be locked, it stays.
+            if matches!(new.output.try_lock(), Err(TryLockError::WouldBlock)) || !new.part.exists() {
+                continue;
+            }
+            if let Some(permissions) = permissions {
+                new.output.set_permissions(permissions)?;
+            }
+            return Ok(new);
+        }
     }
 
     /// Puts it in its place, in one move.
@@ -101,108 +148,72 @@ impl NewFile {
     /// # Errors
     /// As [`write_whole`].
     pub fn finish(mut self) -> io::Result<()> {
-        self.part.output.sync_all()?;
-        self.part.rename_to(&self.place.file)?;
-        sync_folder(folder_of(&self.place.file))
+        self.output.sync_all()?;
+        fs::rename(&self.part, &self.file)?;
+        self.is_in_place = true;
+        sync_folder(folder_of(&self.file))
     }
 }
 
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.part.output.write(bytes)
+        self.output.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.part.output.flush()
+        self.output.flush()
     }
 }
 
-/// Checks that [`write_whole`] could begin now, and leaves the file as it is.
-///
-/// # Errors
-/// As [`write_whole`].
-pub fn check_writable(file: &Path) -> io::Result<()> {
-    Place::of(file)?.new_part().map(drop)
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_in_place {
+            let _ = fs::remove_file(&self.part);
+        }
+    }
 }
 
-/// Where a file is to be.
-struct Place {
-    /// No link.
-    file: PathBuf,
-    /// Those of the file that is there.
-    permissions: Option<Permissions>,
+/// Where a file is to be, and the permissions of the one that is there.
+fn place_of(file: &Path) -> io::Result<(PathBuf, Option<Permissions>)> {
+    if file.file_name().is_none() {
+        return wrong("this is not the name of a file");
+    }
+    let found = match fs::symlink_metadata(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((file.into(), None)),
+        found => found?,
+    };
+    let file = if found.is_symlink() { link_target(file)? } else { file.into() };
+    let found = fs::metadata(&file)?;
+    if !found.is_file() {
+        return wrong("this is a folder or a device, not a file");
+    }
+    // Replacing a file takes no right to write to it; a file that is protected must stay.
+    File::options().write(true).open(&file)?;
+    Ok((file, Some(found.permissions())))
 }
 
-impl Place {
-    fn of(file: &Path) -> io::Result<Self> {
-        if file.file_name().is_none() {
-            return wrong("this is not the name of a file");
-        }
-        let found = match fs::symlink_metadata(file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Ok(Place { file: file.into(), permissions: None });
-            }
-            found => found?,
-        };
-        let file = if found.is_symlink() { link_target(file)? } else { file.into() };
-        let found = fs::metadata(&file)?;
-        if !found.is_file() {
-            return wrong("this is a folder or a device, not a file");
-        }
-        // Replacing a file takes no right to write to it; a file that is protected must stay.
-        File::options().write(true).open(&file)?;
-        Ok(Place { file, permissions: Some(found.permissions()) })
+/// Never more rights than the file that is there has: what is private stays so from the first byte.
+fn options(permissions: Option<&Permissions>) -> fs::OpenOptions {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    if let Some(permissions) = permissions {
+        use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+        options.mode(permissions.mode());
     }
+    options
+}
 
-    /// Makes an empty part beside the file, and removes abandoned ones.
-    fn new_part(&self) -> io::Result<Part> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        self.remove_abandoned();
-        loop {
-            // A program uses each number once, so that no two of its parts ever have the same name.
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let mut name = self.file.file_name().unwrap_or_default().to_os_string();
-            name.push(format!(".{}-{number}.part", std::process::id()));
-            let path = self.file.with_file_name(name);
-            let output = match self.options().open(&path) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                output => output?,
-            };
-            let part = Part { path, output, in_place: false };
-            // Before it was locked, a different program might have taken it for abandoned.
-            if !is_free(&part.output) || !part.path.exists() {
-                continue;
-            }
-            if let Some(permissions) = &self.permissions {
-                part.output.set_permissions(permissions.clone())?;
-            }
-            return Ok(part);
-        }
-    }
-
-    /// Never with more rights than the file that is there: what is private stays so from the first byte.
-    fn options(&self) -> fs::OpenOptions {
-        let mut options = File::options();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        if let Some(permissions) = &self.permissions {
-            use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-            options.mode(permissions.mode());
-        }
-        options
-    }
-
-    /// Removes abandoned parts. A part that cannot be looked at or removed stays.
-    fn remove_abandoned(&self) {
-        let entries = fs::read_dir(folder_of(&self.file)).into_iter().flatten().flatten();
-        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
-            if is_part_of(&entry.file_name(), self.file.file_name().unwrap_or_default()) {
-                // Locked until it is removed: a program that has just made it sees the lock, and makes a new one.
-                if let Ok(part) = File::options().write(true).open(entry.path())
-                    && part.try_lock().is_ok()
-                {
-                    let _ = fs::remove_file(entry.path());
-                }
+/// Removes the abandoned parts of a file. A part that cannot be looked at or removed stays.
+fn remove_abandoned(file: &Path) {
+    let entries = fs::read_dir(folder_of(file)).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
+        if is_part_of(&entry.file_name(), file.file_name().unwrap_or_default()) {
+            // Locked until it is removed: a program that has just made it sees the lock, and makes a new one.
+            if let Ok(part) = File::options().write(true).open(entry.path())
+                && part.try_lock().is_ok()
+            {
+                let _ = fs::remove_file(entry.path());
             }
         }
     }
@@ -218,11 +229,6 @@ fn link_target(link: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// Locks a file, if no other program has; true as well where files cannot be locked.
-fn is_free(file: &File) -> bool {
-    !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
-}
-
 /// `story.cache.4711-0.part` is a part of `story.cache`.
 fn is_part_of(name: &OsStr, file: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
@@ -233,29 +239,6 @@ fn is_part_of(name: &OsStr, file: &OsStr) -> bool {
     let mut numbers = number.split(|byte| *byte == b'-');
     let mut is_number = || numbers.next().is_some_and(|n| !n.is_empty() && n.iter().all(u8::is_ascii_digit));
     is_number() && is_number() && numbers.next().is_none()
-}
-
-/// A file in the making, locked. It gets its name when it is whole, and goes away if it never is.
-struct Part {
-    path: PathBuf,
-    output: File,
-    in_place: bool,
-}
-
-impl Part {
-    fn rename_to(&mut self, file: &Path) -> io::Result<()> {
-        fs::rename(&self.path, file)?;
-        self.in_place = true;
-        Ok(())
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if !self.in_place {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }
 
 /// The folder that a file or a folder is in, or is to be.
@@ -290,20 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_longer_than_expected_is_not_read() {
-        let (_folder, file) = place();
-        fs::write(&file, [7; 100]).unwrap();
-        assert_eq!(read(&file, 100).unwrap(), [7; 100]);
-        let error = read(&file, 99).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
-        assert_eq!(error.to_string(), "the file has 100 bytes, at most 99 are expected here");
-    }
-
-    #[test]
-    fn only_files_are_opened() {
+    fn only_files_that_are_not_too_long_are_read() {
         let (folder, file) = place();
         assert_eq!(open(&file).unwrap_err().kind(), ErrorKind::NotFound);
         assert_eq!(open(folder.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
+        fs::write(&file, [7; 100]).unwrap();
+        assert_eq!(read(&file, 100).unwrap(), [7; 100]);
+        assert_eq!(read(&file, 99).unwrap_err().to_string(), "the file has 100 bytes, at most 99 are expected here");
     }
 
     #[cfg(unix)]
@@ -330,7 +306,8 @@ mod tests {
             assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, mode);
             // Nor has its part more rights, not even while it is empty.
             let part = folder.path().join("part");
-            let made = Place::of(&file).unwrap().options().open(&part).unwrap().metadata().unwrap();
+            let permissions = Permissions::from_mode(mode);
+            let made = options(Some(&permissions)).open(&part).unwrap().metadata().unwrap();
             assert_eq!(made.permissions().mode() & 0o777 & !mode, 0);
             fs::remove_file(part).unwrap();
         }

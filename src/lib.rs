@@ -11,8 +11,8 @@
 //! ```
 //!
 //! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here. Beside it: the caches
-//!   [by name](cache::kind), a cache's rows [in place](cache::in_place), page tables as [arrays](cache::page_metadata), a cache as a [file](cache::snapshot), and
-//!   contiguous regions, [first fit](cache::first_fit), which pages replace.
+//!   [by name](cache::kind), a cache's rows [in place](cache::in_place), a cache as a [file](cache::snapshot), and contiguous
+//!   regions, [first fit](cache::first_fit), which pages replace.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
 //! - [`model`]: Qwen3, tokens in and logits out; its [checkpoint](model::checkpoint) and its [tokenizer](model::tokenizer).
 //! - [`kernels`]: the arithmetic, in one fixed order for every sum; the only place with SIMD.

@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use super::messages::{Piece, Token};
 use super::stops::Stops;
 use page_by_page::decode::scoring::Likely;
-use page_by_page::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
+use page_by_page::files::FileError;
+use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 
 /// Turns the tokens of one sequence into pieces that can be sent.
 pub struct Detokenizer<'t> {
@@ -53,7 +54,7 @@ impl<'t> Detokenizer<'t> {
     }
 
     /// Takes one token. Returns what can be sent now, perhaps nothing, and whether a stop string follows it.
-    pub fn push(&mut self, id: u32, likely: Option<Likely>) -> Result<(Piece, bool), TokenizerError> {
+    pub fn push(&mut self, id: u32, likely: Option<Likely>) -> Result<(Piece, bool), FileError> {
         self.n_tokens += 1;
         self.tokens.push_back(Token { id, offset: self.chars, likely });
         self.chars += self.stream.push(id)?.chars().count();
@@ -63,7 +64,7 @@ impl<'t> Detokenizer<'t> {
     }
 
     /// Ends the sequence. Returns what was held back, up to a stop string if there is one after all, and whether there is.
-    pub fn finish(&mut self) -> Result<(Piece, bool), TokenizerError> {
+    pub fn finish(&mut self) -> Result<(Piece, bool), FileError> {
         self.stream.finish()?;
         if let Some(end) = self.find_stop() {
             return Ok((self.take(end), true));

@@ -31,8 +31,9 @@ use super::template::{ChatTemplate, TemplateError};
 use super::views::{self, Watchers};
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::escape;
+use page_by_page::files::FileError;
 use page_by_page::model::SamplingDefaults;
-use page_by_page::model::tokenizer::{Tokenizer, TokenizerError};
+use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::SequenceId;
 
 /// How often a comment is sent on a stream without new output, so that the connection stays open.
@@ -200,7 +201,7 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     Ok(json_response(answer.whole(events, n_sequences).await?))
 }
 
-fn untokenizable(kind: Kind, error: &TokenizerError) -> Refusal {
+fn untokenizable(kind: Kind, error: &FileError) -> Refusal {
     Refusal::of_field(kind.prompt(), error.to_string())
 }
 

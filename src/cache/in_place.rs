@@ -17,7 +17,7 @@
 use std::borrow::Cow;
 use std::cell::Ref;
 
-use crate::cache::{CacheError, KvCache, KvLayout, Rewind};
+use crate::cache::{KvCache, KvLayout, Rewind};
 use crate::chapters::ch02_flat::FlatCache;
 use crate::chapters::ch03_contiguous::ContiguousCache;
 use crate::chapters::ch06_paged::PageSlab;
@@ -254,43 +254,19 @@ pub enum CacheRef<'a> {
 }
 
 impl CacheRef<'_> {
-    /// The shape of a row.
-    pub fn layout(&self) -> KvLayout {
+    /// The cache, however it can be read.
+    pub fn cache(&self) -> &dyn KvCache {
         match self {
-            CacheRef::Gather(cache) => cache.layout(),
-            CacheRef::InPlace(cache) => cache.layout(),
+            CacheRef::Gather(cache) => *cache,
+            CacheRef::InPlace(cache) => *cache,
         }
     }
 
-    /// Tokens held.
-    pub fn len(&self) -> usize {
+    /// The same, to make room and to write.
+    pub fn cache_mut(&mut self) -> &mut dyn KvCache {
         match self {
-            CacheRef::Gather(cache) => cache.len(),
-            CacheRef::InPlace(cache) => cache.len(),
-        }
-    }
-
-    /// True before the first token.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Makes room; as [`KvCache::extend`].
-    ///
-    /// # Errors
-    /// [`CacheError`] when there is no room. The cache is then as it was.
-    pub fn extend(&mut self, n: usize) -> Result<(), CacheError> {
-        match self {
-            CacheRef::Gather(cache) => cache.extend(n),
-            CacheRef::InPlace(cache) => cache.extend(n),
-        }
-    }
-
-    /// Stores the rows of the newest tokens; as [`KvCache::write`].
-    pub fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
-        match self {
-            CacheRef::Gather(cache) => cache.write(layer, k, v),
-            CacheRef::InPlace(cache) => cache.write(layer, k, v),
+            CacheRef::Gather(cache) => *cache,
+            CacheRef::InPlace(cache) => *cache,
         }
     }
 
@@ -298,8 +274,7 @@ impl CacheRef<'_> {
     pub fn rows(&self, layer: usize, attention: Attention) -> Rows<'_> {
         match self {
             CacheRef::InPlace(cache) if attention != Attention::Gather => cache.rows(layer),
-            CacheRef::InPlace(cache) => Rows::dense(cache.gather(layer), cache.layout()),
-            CacheRef::Gather(cache) => Rows::dense(cache.gather(layer), cache.layout()),
+            _ => Rows::dense(self.cache().gather(layer), self.cache().layout()),
         }
     }
 }

@@ -21,7 +21,6 @@
 pub mod first_fit;
 pub mod in_place;
 pub mod kind;
-pub mod page_metadata;
 pub mod snapshot;
 
 use std::borrow::Cow;

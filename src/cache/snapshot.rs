@@ -1,56 +1,48 @@
 //! The cache of one sequence as a file: its rows as dense tensors, and the tokens that they belong to.
 //!
-//! Freezing takes what every cache gives ([`KvCache::gather`]), restoring gives what every cache takes
-//! ([`KvCache::extend`], [`KvCache::write`]). So the two need not be of one kind: what a paged cache held, a contiguous
-//! one can go on from, with the same bits.
+//! Freezing uses [`KvCache::gather`], restoring [`KvCache::extend`] and [`KvCache::write`]. So what a paged cache held, a
+//! contiguous one can go on from, with the same bits.
 //!
-//! A file is a safetensors file. After three tokens of the model in the [contract's](crate::cache) picture it holds:
+//! The file is a safetensors file. After three tokens of the model in the [contract's](crate::cache) picture it holds:
 //!
 //! ```text
-//!   header        format "page-by-page cache", version, n_layers, n_kv_heads, head_dim, model, checksum
+//!   header        format "page-by-page cache", version, n_layers, n_kv_heads, head_dim, row_format, model, checksum
 //!   tokens        U32 [3]
-//!   layers.0.k    F32 [3, 8]
+//!   layers.0.k    F32 [3, 8]         rows that are packed: U32 [3, words of a row]; head_dim counts numbers all the same
 //!   layers.0.v    F32 [3, 8]
 //!   layers.1.k    …
 //! ```
 //!
-//! Rows that are [packed](RowFormat) are the same files of version 2: `row_format` says how, and the tensors hold the words of
-//! the rows as `U32 [3, words of a row]`. `head_dim` counts numbers in both versions.
-//!
-//! Rows mean something only to the model that made them, so `model` is its [fingerprint](Model::fingerprint). `checksum` is the
-//! CRC-32 of the whole file, taken while its own eight digits are zeros: a changed byte is found wherever it is. It guards
-//! against accidents, not against people. A file is there whole or not at all: see [`files`].
+//! `model` is the [fingerprint](Model::fingerprint) of the model that made the rows. `checksum` is the CRC-32 of the whole file
+//! with zeros in place of its own eight digits. It guards against accidents, not against people. Files of version 1 have no
+//! `row_format`: their rows are numbers.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensors, View};
 
 use crate::cache::{CacheError, KvCache, KvLayout};
 use crate::chapters::ch14_half_the_bytes::decode;
+use crate::files::FileError;
 use crate::kernels::RowFormat;
 use crate::model::Model;
 use crate::model::checkpoint::what_is_damaged;
 use crate::{escape, files};
+
+/// What the header calls the format.
+const FORMAT: &str = "page-by-page cache";
+/// Goes up when the meaning of a file changes, including the arithmetic that makes the rows.
+const VERSION: u32 = 2;
 
 /// The keys and values of a sequence, in every layer, and its tokens.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     layout: KvLayout,
     tokens: Vec<u32>,
-    layers: Vec<FrozenLayer>,
-}
-
-/// The rows of one layer.
-#[derive(Clone, Debug)]
-struct FrozenLayer {
-    /// `[tokens, kv_width]`, row-major.
-    k: Vec<f32>,
-    /// `[tokens, kv_width]`, row-major.
-    v: Vec<f32>,
+    /// Keys and values of each layer: `[tokens, kv_width]`, row-major.
+    layers: Vec<[Vec<f32>; 2]>,
 }
 
 /// Why a snapshot was not restored. The cache is as it was.
@@ -64,69 +56,13 @@ pub enum RestoreError {
         /// The cache's layout.
         expected: KvLayout,
     },
-    /// The cache holds tokens already.
-    #[error("the cache holds {len} tokens already; restore into an empty one")]
-    NotEmpty {
-        /// Tokens held.
-        len: usize,
-    },
+    /// The cache holds this many tokens already.
+    #[error("the cache holds {0} tokens already; restore into an empty one")]
+    NotEmpty(usize),
     /// The cache has no room for the tokens.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
-
-/// Why a snapshot was not saved, or a file not loaded. A file that was there before is as it was.
-#[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
-    /// The file cannot be opened or read.
-    #[error("{}: {error}; give a file with a saved cache", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The file cannot be written.
-    #[error("{}: {error}; to save a cache, name a file in a folder that exists and may be written to", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The file is something else.
-    #[error("{}: not a saved cache: {problem}", path.display())]
-    NotASnapshot {
-        /// The file.
-        path: PathBuf,
-        /// What is missing.
-        problem: String,
-    },
-    /// The file was cut short, or some of its bytes have changed.
-    #[error("{}: the saved cache is damaged: {problem}; save it again", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What does not add up.
-        problem: String,
-    },
-    /// The rows are whole, but this model did not make them or cannot go on from them: a different shape, format or model, a
-    /// token or a position that it lacks, a number that is not finite. Or a later version of the program saved them.
-    #[error("{}: {problem}", path.display())]
-    Unfit {
-        /// The file.
-        path: PathBuf,
-        /// What does not fit, with the numbers, and what to do.
-        problem: String,
-    },
-}
-
-/// What the header calls the format.
-const FORMAT: &str = "page-by-page cache";
-/// Goes up when the meaning of a file changes, the arithmetic that makes the rows included.
-const VERSION: u32 = 1;
-/// The same for files whose rows are packed.
-const PACKED_VERSION: u32 = 2;
 
 impl Snapshot {
     /// Copies the rows that a cache holds. `tokens`: those that the rows belong to.
@@ -136,11 +72,11 @@ impl Snapshot {
     pub fn freeze(cache: &dyn KvCache, tokens: &[u32]) -> Self {
         assert_eq!(tokens.len(), cache.len(), "tokens given, and tokens held");
         let layout = cache.layout();
-        let freeze_layer = |layer| {
+        let layers = (0..layout.n_layers).map(|layer| {
             let (k, v) = cache.gather(layer);
-            FrozenLayer { k: k.into_owned(), v: v.into_owned() }
-        };
-        Snapshot { layout, tokens: tokens.into(), layers: (0..layout.n_layers).map(freeze_layer).collect() }
+            [k.into_owned(), v.into_owned()]
+        });
+        Snapshot { layout, tokens: tokens.into(), layers: layers.collect() }
     }
 
     /// The tokens that the rows belong to.
@@ -163,98 +99,136 @@ impl Snapshot {
             return Err(RestoreError::WrongLayout { found, expected });
         }
         if !cache.is_empty() {
-            return Err(RestoreError::NotEmpty { len: cache.len() });
+            return Err(RestoreError::NotEmpty(cache.len()));
         }
         cache.extend(self.tokens.len())?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            cache.write(index, &layer.k, &layer.v);
+        for (index, [k, v]) in self.layers.iter().enumerate() {
+            cache.write(index, k, v);
         }
         Ok(())
     }
 
-    /// Writes the rows and their tokens to a file, whole or not at all. `model`: the one that made them, in the format that it
-    /// still has.
+    /// Writes the rows and their tokens to a file, whole or not at all. `model`: the one that made them, in the same format.
     ///
     /// # Errors
-    /// [`SnapshotError::Unwritable`]; [`SnapshotError::Unfit`] if the model cannot have made them.
-    pub fn save(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
-        self.check(file, model)?;
-        files::write_whole(file, &self.encode(model))
-            .map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
+    /// [`FileError`] if the file cannot be written, or the model cannot have made the rows. The file that was there stays.
+    pub fn save(&self, file: &Path, model: &Model) -> Result<(), FileError> {
+        self.check(model).map_err(|problem| FileError::new(file, problem))?;
+        files::write_whole(file, &self.encode(model)).map_err(|error| unwritable(file, &error))
     }
 
     /// Checks that [`save`](Self::save) could write this file now, before a long computation. Nothing changes.
     ///
     /// # Errors
-    /// [`SnapshotError::Unwritable`].
-    pub fn check_writable(file: &Path) -> Result<(), SnapshotError> {
-        files::check_writable(file).map_err(|error| SnapshotError::Unwritable { path: file.into(), error })
+    /// [`FileError`] if it could not.
+    pub fn check_writable(file: &Path) -> Result<(), FileError> {
+        files::check_writable(file).map_err(|error| unwritable(file, &error))
     }
 
     /// Reads a file that [`save`](Self::save) wrote, for the model that made the rows, in the format that it has now.
     ///
     /// # Errors
-    /// [`SnapshotError`]: every variant but [`SnapshotError::Unwritable`].
-    pub fn load(file: &Path, model: &Model) -> Result<Self, SnapshotError> {
-        let path = || PathBuf::from(file);
-        let bytes =
-            files::read(file, most_bytes(model)).map_err(|error| SnapshotError::Unreadable { path: path(), error })?;
-        let header = Header::read(file, &bytes)?;
-        header.check_model(file, model)?;
-        let decoded = header.decode(&bytes, model.kv_layout());
-        let snapshot = decoded.map_err(|problem| SnapshotError::Damaged { path: path(), problem })?;
-        snapshot.check(file, model)?;
-        Ok(snapshot)
+    /// [`FileError`] if the file cannot be read, is something else, is damaged, or does not fit the model.
+    pub fn load(file: &Path, model: &Model) -> Result<Self, FileError> {
+        let bytes = files::read(file, most_bytes(model))
+            .map_err(|error| FileError::new(file, format!("{error}; give a file with a saved cache")))?;
+        Self::decode(&bytes, model).map_err(|problem| FileError::new(file, problem))
     }
 
     /// Checks that a model can have made this.
-    fn check(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
-        let unfit = |problem| Err(SnapshotError::Unfit { path: file.into(), problem });
+    fn check(&self, model: &Model) -> Result<(), String> {
         let config = model.config();
         let (vocab_size, max_positions) = (config.vocab_size, config.max_positions);
         let len = self.tokens.len();
-        if self.layout != model.kv_layout() {
-            return unfit(wrong_layout(self.layout, model.kv_layout()));
-        }
+        same_layout(self.layout, model.kv_layout())?;
         if let Some(token) = self.tokens.iter().find(|token| **token as usize >= vocab_size) {
             let last = vocab_size - 1;
-            return unfit(format!("token id {token} is outside the vocabulary: ids go from 0 to {last}"));
+            return Err(format!("token id {token} is outside the vocabulary: ids go from 0 to {last}"));
         }
         if len > max_positions {
             let than = format!("the model's {max_positions} positions; save a shorter sequence");
-            return unfit(format!("{len} tokens are more than {than}"));
+            return Err(format!("{len} tokens are more than {than}"));
         }
-        for (index, layer) in self.layers.iter().enumerate() {
-            for (name, rows) in row_names(index).into_iter().zip([&layer.k, &layer.v]) {
-                if let Some((head, number)) = not_finite(rows, model) {
-                    let position = head / self.layout.n_kv_heads;
-                    return unfit(format!(
-                        "row {name} of the token at position {position} holds {number}, and a row's numbers are finite; \
-                         compute the sequence again"
-                    ));
-                }
+        for (name, rows) in self.rows() {
+            if let Some((head, number)) = not_finite(rows, model) {
+                let position = head / self.layout.n_kv_heads;
+                return Err(format!(
+                    "row {name} of the token at position {position} holds {number}, and a row's numbers are finite; \
+                     compute the sequence again"
+                ));
             }
         }
         Ok(())
     }
 
+    /// The rows, with their names in a file.
+    fn rows(&self) -> impl Iterator<Item = (String, &Vec<f32>)> {
+        self.layers.iter().enumerate().flat_map(|(layer, rows)| row_names(layer).into_iter().zip(rows))
+    }
+
+    /// A file with its checksum.
     fn encode(&self, model: &Model) -> Vec<u8> {
         let len = self.tokens.len();
-        let tokens = Tensor { dtype: Dtype::U32, shape: vec![len], numbers: Numbers::Tokens(&self.tokens) };
-        let mut tensors = vec![("tokens".into(), tokens)];
-        for (index, layer) in self.layers.iter().enumerate() {
-            for (name, rows) in row_names(index).into_iter().zip([&layer.k, &layer.v]) {
-                let (dtype, shape) = (rows_dtype(model.row_format()), vec![len, self.layout.kv_width()]);
-                tensors.push((name, Tensor { dtype, shape, numbers: Numbers::Rows(rows) }));
-            }
+        let tokens: Vec<f32> = self.tokens.iter().map(|token| f32::from_bits(*token)).collect();
+        let mut tensors = vec![("tokens".into(), Tensor { dtype: Dtype::U32, shape: vec![len], words: &tokens })];
+        let (dtype, width) = (rows_dtype(model.row_format()), self.layout.kv_width());
+        tensors.extend(self.rows().map(|(name, words)| (name, Tensor { dtype, shape: vec![len, width], words })));
+        let KvLayout { n_layers, n_kv_heads, head_dim } = model.config().kv_layout();
+        let fields = [
+            ("format", FORMAT.into()),
+            ("version", VERSION.to_string()),
+            ("n_layers", n_layers.to_string()),
+            ("n_kv_heads", n_kv_heads.to_string()),
+            ("head_dim", head_dim.to_string()),
+            ("row_format", model.row_format().to_string()),
+            ("model", digits(model.fingerprint())),
+            ("checksum", digits(0)),
+        ];
+        let fields = fields.into_iter().map(|(name, value)| (name.into(), value)).collect();
+        let mut file = safetensors::serialize(tensors, Some(fields)).expect("shapes that belong to their numbers");
+        let checksum = digits(checksum(&file).expect("a header with a checksum"));
+        let place = place_of_checksum(&file).expect("a header with a checksum");
+        file[place..][..checksum.len()].copy_from_slice(checksum.as_bytes());
+        file
+    }
+
+    /// Reads the bytes of a file. The error says what is wrong with them.
+    fn decode(bytes: &[u8], model: &Model) -> Result<Self, String> {
+        let fields = Fields::read(bytes)?;
+        fields.check_model(model)?;
+        let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(&what_is_damaged(bytes, error)))?;
+        let layout = model.kv_layout();
+        let len = file.tensor("tokens").ok().and_then(|tokens| tokens.shape().first().copied()).unwrap_or_default();
+        let rows = |name: &str| {
+            let words = words(&file, name, rows_dtype(model.row_format()), &[len, layout.kv_width()])?;
+            Ok::<_, String>(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
+        };
+        let tokens = words(&file, "tokens", Dtype::U32, &[len])?.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let mut layers = Vec::new();
+        for layer in 0..layout.n_layers {
+            let [k, v] = row_names(layer);
+            layers.push([rows(&k)?, rows(&v)?]);
         }
-        sealed(model, tensors)
+        let snapshot = Snapshot { layout, tokens, layers };
+        snapshot.check(model)?;
+        Ok(snapshot)
     }
 }
 
-/// What is wrong with rows of a different shape.
-fn wrong_layout(found: KvLayout, expected: KvLayout) -> String {
-    format!("rows of {found:?}, the model makes rows of {expected:?}; use the model that made them")
+fn unwritable(file: &Path, error: &std::io::Error) -> FileError {
+    let advice = "to save a cache, name a file in a folder that exists and may be written to";
+    FileError::new(file, format!("{error}; {advice}"))
+}
+
+fn damaged(problem: &str) -> String {
+    format!("the saved cache is damaged: {problem}; save it again")
+}
+
+fn same_layout(found: KvLayout, expected: KvLayout) -> Result<(), String> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("rows of {found:?}, the model makes rows of {expected:?}; use the model that made them"))
 }
 
 /// The first number of some rows that is NaN or an infinity, and its place among all heads of the rows.
@@ -262,7 +236,7 @@ fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
     let (format, n_numbers, n_words) = (model.row_format(), model.config().head_dim, model.kv_layout().head_dim);
     let mut numbers = vec![0.0; n_numbers];
     for (place, head) in rows.chunks_exact(n_words).enumerate() {
-        // Words are no numbers: four bytes may look like NaN, and a half that is NaN like any number.
+        // A word of packed numbers may look like NaN, and one that holds NaN like any number.
         match format {
             RowFormat::F32 => numbers.copy_from_slice(head),
             format => decode(format, head, &mut numbers),
@@ -274,33 +248,9 @@ fn not_finite(rows: &[f32], model: &Model) -> Option<(usize, f32)> {
     None
 }
 
-/// A file of rows, with its checksum. `model`: the one that made them.
-fn sealed(model: &Model, tensors: Vec<(String, Tensor<'_>)>) -> Vec<u8> {
-    let KvLayout { n_layers, n_kv_heads, head_dim } = model.config().kv_layout();
-    let row_format = model.row_format();
-    let is_packed = row_format != RowFormat::F32;
-    let version = if is_packed { PACKED_VERSION } else { VERSION };
-    let fields = [
-        ("format", FORMAT.into()),
-        ("version", version.to_string()),
-        ("n_layers", n_layers.to_string()),
-        ("n_kv_heads", n_kv_heads.to_string()),
-        ("head_dim", head_dim.to_string()),
-        ("model", digits(model.fingerprint())),
-        ("checksum", digits(0)),
-    ];
-    let fields = fields.into_iter().chain(is_packed.then(|| ("row_format", row_format.to_string())));
-    let fields: HashMap<String, String> = fields.map(|(name, value)| (name.into(), value)).collect();
-    let mut file = safetensors::serialize(tensors, Some(fields)).expect("shapes that belong to their numbers");
-    let checksum = digits(checksum(&file).expect("a header with a checksum"));
-    let place = place_of_checksum(&file).expect("a header with a checksum");
-    file[place..][..checksum.len()].copy_from_slice(checksum.as_bytes());
-    file
-}
-
 /// More bytes than a saved cache of a model can have.
 fn most_bytes(model: &Model) -> usize {
-    // A file in a different format is to be read as far as its header: there it is refused.
+    // A file in a different format is read too, to be refused by its header.
     let layout = model.config().kv_layout();
     let row = layout.kv_width().max(model.kv_layout().kv_width());
     // No overflow: a layer's weights, which are in a file, are larger than its rows.
@@ -319,7 +269,7 @@ fn row_names(layer: usize) -> [String; 2] {
     ["k", "v"].map(|kind| format!("layers.{layer}.{kind}"))
 }
 
-/// A checksum as the header writes it: always as long.
+/// A checksum as the header writes it: always eight digits.
 fn digits(checksum: u32) -> String {
     format!("{checksum:08x}")
 }
@@ -330,7 +280,7 @@ fn place_of_checksum(file: &[u8]) -> Option<usize> {
     Some(file.windows(name.len()).position(|bytes| bytes == name)? + name.len())
 }
 
-/// The checksum of a file whose checksum is zeros; `None` if it has no place for one.
+/// The checksum of a file, taken as if its own digits were zeros; `None` if it has no place for one.
 fn checksum(file: &[u8]) -> Option<u32> {
     let (before, rest) = file.split_at(place_of_checksum(file)?);
     let zeros = digits(0);
@@ -341,16 +291,11 @@ fn checksum(file: &[u8]) -> Option<u32> {
     Some(sum.finalize())
 }
 
-/// Numbers of 4 bytes on their way to a file.
+/// Words of 4 bytes on their way to a file.
 struct Tensor<'a> {
     dtype: Dtype,
     shape: Vec<usize>,
-    numbers: Numbers<'a>,
-}
-
-enum Numbers<'a> {
-    Tokens(&'a [u32]),
-    Rows(&'a [f32]),
+    words: &'a [f32],
 }
 
 impl View for Tensor<'_> {
@@ -363,138 +308,86 @@ impl View for Tensor<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        match self.numbers {
-            Numbers::Tokens(tokens) => tokens.iter().flat_map(|token| token.to_le_bytes()).collect(),
-            Numbers::Rows(rows) => rows.iter().flat_map(|word| word.to_le_bytes()).collect(),
-        }
+        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     fn data_len(&self) -> usize {
-        4 * self.shape.iter().product::<usize>()
+        size_of_val(self.words)
     }
 }
 
-/// What a file says of itself. Its checksum is right.
-struct Header {
-    /// Of the rows' numbers.
-    layout: KvLayout,
-    row_format: RowFormat,
-    /// The fingerprint of the model that made the rows.
-    model: u32,
-    tensors: Metadata,
-    /// Where the tensors begin in the file.
-    data_start: usize,
+/// The words of a tensor in a file.
+fn words<'f>(file: &SafeTensors<'f>, name: &str, dtype: Dtype, shape: &[usize]) -> Result<&'f [[u8; 4]], String> {
+    let tensor = file.tensor(name).map_err(|_| damaged(&format!("tensor {name} is missing")))?;
+    if (tensor.dtype(), tensor.shape()) != (dtype, shape) {
+        let (found, its_shape) = (tensor.dtype(), escape::shape(tensor.shape()));
+        return Err(damaged(&format!("tensor {name} is {found:?} {its_shape}, expected {dtype:?} {shape:?}")));
+    }
+    Ok(tensor.data().as_chunks().0)
 }
 
-impl Header {
-    /// Reads the header of a file of this format.
-    fn read(file: &Path, bytes: &[u8]) -> Result<Self, SnapshotError> {
-        let path = || PathBuf::from(file);
-        let damaged = |problem| SnapshotError::Damaged { path: path(), problem };
-        let (header_len, tensors) = SafeTensors::read_metadata(bytes).map_err(|error| {
+/// What a file says of itself.
+struct Fields(HashMap<String, String>);
+
+impl Fields {
+    /// Reads the header of a file of this format, and checks the checksum.
+    fn read(bytes: &[u8]) -> Result<Self, String> {
+        let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| {
             // The name of the format comes early: what is left of a saved cache is recognised by it.
             let ours = bytes[..bytes.len().min(1 << 10)].windows(FORMAT.len()).any(|name| name == FORMAT.as_bytes());
             let problem = what_is_damaged(bytes, error);
-            if ours { damaged(problem) } else { SnapshotError::NotASnapshot { path: path(), problem } }
+            if ours { damaged(&problem) } else { format!("not a saved cache: {problem}") }
         })?;
-        let fields = tensors.metadata().clone().unwrap_or_default();
-        if fields.get("format").is_none_or(|found| found != FORMAT) {
-            let problem = format!("the header does not name the format {FORMAT:?}");
-            return Err(SnapshotError::NotASnapshot { path: path(), problem });
+        let fields = Fields(metadata.metadata().clone().unwrap_or_default());
+        if fields.0.get("format").is_none_or(|found| found != FORMAT) {
+            return Err(format!("not a saved cache: the header does not name the format {FORMAT:?}"));
         }
-        let field = |name: &str| fields.get(name).ok_or_else(|| damaged(format!("the header has no {name}")));
-        let wrong = |name: &str, value: &str| damaged(format!("the header says {name} {}", escape::quoted(value)));
-        let number = |name: &str| {
-            let value = field(name)?;
-            value.parse::<usize>().map_err(|_| wrong(name, value))
-        };
-        let version = field("version")?;
-        let is_packed = match version.parse::<u32>() {
-            Ok(found) if found == VERSION => false,
-            Ok(found) if found == PACKED_VERSION => true,
-            Ok(found) if found > PACKED_VERSION => {
-                let problem = format!(
-                    "a saved cache of version {found}, up to {PACKED_VERSION} can be read; load it with the program that saved it"
-                );
-                return Err(SnapshotError::Unfit { path: path(), problem });
-            }
-            _ => return Err(wrong("version", version)),
-        };
-        let (found, expected) = (field("checksum")?, checksum(bytes).map(digits));
-        if expected.as_ref() != Some(found) {
-            let expected = expected.unwrap_or_default();
+        let version: u32 = fields.parse("version", |text| text.parse().ok().filter(|version| *version > 0))?;
+        if version > VERSION {
+            let advice = "load it with the program that saved it";
+            return Err(format!("a saved cache of version {version}, up to {VERSION} can be read; {advice}"));
+        }
+        let (found, expected) = (fields.get("checksum")?, checksum(bytes).map(digits).unwrap_or_default());
+        if *found != expected {
             let found = escape::field(found);
-            return Err(damaged(format!("its bytes have the checksum {expected}, the header says {found}")));
+            return Err(damaged(&format!("its bytes have the checksum {expected}, the header says {found}")));
         }
+        Ok(fields)
+    }
+
+    fn get(&self, name: &str) -> Result<&String, String> {
+        self.0.get(name).ok_or_else(|| damaged(&format!("the header has no {name}")))
+    }
+
+    fn parse<T>(&self, name: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        let text = self.get(name)?;
+        parse(text).ok_or_else(|| damaged(&format!("the header says {name} {}", escape::quoted(text))))
+    }
+
+    /// Checks that this model made the rows, in the format that it has now.
+    fn check_model(&self, model: &Model) -> Result<(), String> {
+        let number = |name: &str| self.parse(name, |text| text.parse().ok());
         let layout = KvLayout {
             n_layers: number("n_layers")?,
             n_kv_heads: number("n_kv_heads")?,
             head_dim: number("head_dim")?,
         };
-        let model = field("model")?;
-        let model = u32::from_str_radix(model, 16).map_err(|_| wrong("model", model))?;
-        let row_format = if is_packed {
-            let name = field("row_format")?;
-            name.parse().map_err(|_| wrong("row_format", name))?
-        } else {
-            RowFormat::F32
+        same_layout(layout, model.config().kv_layout())?;
+        let found = match self.0.contains_key("row_format") {
+            true => self.parse("row_format", |text| text.parse().ok())?,
+            false => RowFormat::F32,
         };
-        Ok(Header { layout, row_format, model, tensors, data_start: 8 + header_len })
-    }
-
-    /// Checks that this model made the rows, in the format that it has now.
-    fn check_model(&self, file: &Path, model: &Model) -> Result<(), SnapshotError> {
-        let unfit = |problem| Err(SnapshotError::Unfit { path: file.into(), problem });
-        if self.layout != model.config().kv_layout() {
-            return unfit(wrong_layout(self.layout, model.config().kv_layout()));
-        }
-        let (found, expected) = (self.row_format, model.row_format());
+        let expected = model.row_format();
         if found != expected {
-            let problem =
-                format!("rows in {found}, and here rows are kept in {expected}; ask for --kv-dtype {found}, or");
-            return unfit(format!("{problem} save the file again with --kv-dtype {expected}"));
+            let advice = format!("ask for --kv-dtype {found}, or save the file again with --kv-dtype {expected}");
+            return Err(format!("rows in {found}, and here rows are kept in {expected}; {advice}"));
         }
-        let (found, expected) = (self.model, model.fingerprint());
+        let found = self.parse("model", |text| u32::from_str_radix(text, 16).ok())?;
+        let expected = model.fingerprint();
         if found != expected {
             let whose = format!("its fingerprint is {found:08x}, this model's {expected:08x}");
-            return unfit(format!("the rows were made by another model: {whose}; use the model that made them"));
+            return Err(format!("the rows were made by a different model: {whose}; use the model that made them"));
         }
         Ok(())
-    }
-
-    /// The numbers of a tensor, 4 bytes each. Says what is wrong with it if it is not what it should be.
-    fn tensor<'f>(&self, file: &'f [u8], name: &str, dtype: Dtype, shape: &[usize]) -> Result<&'f [[u8; 4]], String> {
-        let info = self.tensors.info(name).ok_or_else(|| format!("tensor {name} is missing"))?;
-        if (info.dtype, info.shape.as_slice()) != (dtype, shape) {
-            let (found, its_shape) = (info.dtype, escape::shape(&info.shape));
-            return Err(format!("tensor {name} is {found:?} {its_shape}, expected {dtype:?} {shape:?}"));
-        }
-        // The parser has checked that the places lie in the file and are as long as the shapes say.
-        let (start, end) = info.data_offsets;
-        Ok(file[self.data_start + start..self.data_start + end].as_chunks().0)
-    }
-
-    /// The words of rows, or the numbers if they are not packed.
-    fn rows(&self, file: &[u8], name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
-        Ok(self
-            .tensor(file, name, rows_dtype(self.row_format), shape)?
-            .iter()
-            .map(|bytes| f32::from_le_bytes(*bytes))
-            .collect())
-    }
-
-    /// Reads the tensors. `layout`: that of the rows, as a model gives them to its caches. Says what is wrong with them if they
-    /// do not fit together.
-    fn decode(&self, file: &[u8], layout: KvLayout) -> Result<Snapshot, String> {
-        let len = self.tensors.info("tokens").and_then(|info| info.shape.first().copied()).unwrap_or_default();
-        let tokens = self.tensor(file, "tokens", Dtype::U32, &[len])?;
-        let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        let rows = |name: &str| self.rows(file, name, &[len, layout.kv_width()]);
-        let mut layers = Vec::new();
-        for index in 0..layout.n_layers {
-            let [k, v] = row_names(index);
-            layers.push(FrozenLayer { k: rows(&k)?, v: rows(&v)? });
-        }
-        Ok(Snapshot { layout, tokens, layers })
     }
 }

@@ -1,9 +1,8 @@
 //! Beam search: the likeliest continuations of a prompt, searched side by side.
 //!
-//! A sampler draws one token after the other and never looks back. A beam search keeps several continuations at once, the
-//! *beams* ([Graves, 2012](https://arxiv.org/abs/1211.3711)). In each step the model computes the next token's probabilities
-//! for all of them in one pass, and the search goes on with the best candidates of all. Each new beam is a fork of its parent
-//! (chapter 10), so beams share the pages of all tokens they have in common.
+//! A search keeps several continuations at once, the *beams* ([Graves, 2012](https://arxiv.org/abs/1211.3711)). In each step the
+//! model computes the next token's probabilities for all of them in one pass, and the search goes on with the best candidates of
+//! all. Each new beam is a fork of its parent (chapter 10), so beams share the pages of all tokens they have in common.
 //!
 //! ```text
 //!   width 2, after the prompt          beams              pages
@@ -14,7 +13,7 @@
 //! ```
 //!
 //! How likely a continuation is, its *log-probability*, is the sum of the logarithms of its tokens' probabilities. Each token
-//! makes it smaller, so continuations of different lengths are compared by their [`score`].
+//! makes it smaller, so continuations of different lengths are compared by their [score](Found::score).
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -26,18 +25,9 @@ use crate::chapters::ch10_fork::ForkCache;
 use crate::decode::Limits;
 use crate::model::{LogitRows, Model, StepError};
 
-/// How much a score makes up for length: a log-probability is divided by the number of tokens to the power of this.
-///
-/// 0 compares the log-probabilities as they are and prefers short continuations; 1 compares their means. Length normalisation with such
-/// a power is described in [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7.
+/// How much a score makes up for length: 0 compares the log-probabilities as they are and prefers short continuations; 1 compares
+/// their means ([Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7).
 pub const LENGTH_PENALTY: f64 = 1.0;
-
-/// What continuations of different lengths are compared by: `log_probability / tokens^LENGTH_PENALTY`.
-///
-/// `tokens`: those whose logarithms were added up, including an end of text. Without tokens the score is 0.
-pub fn score(log_probability: f64, tokens: usize) -> f64 {
-    log_probability / (tokens.max(1) as f64).powf(LENGTH_PENALTY)
-}
 
 /// A continuation that still grows.
 pub struct Beam {
@@ -49,13 +39,25 @@ pub struct Beam {
     pub cache: ForkCache,
 }
 
-/// A continuation that an end-of-text token has ended.
+/// A continuation that a search has found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finished {
-    /// The tokens it got, without the prompt and without the end of text.
+pub struct Found {
+    /// Its tokens, without the prompt and without the end of text.
     pub tokens: Vec<u32>,
-    /// The sum of the log-probabilities of its tokens and of the end of text.
+    /// The sum of the logarithms of its tokens' probabilities, including the end of text if it has ended.
     pub log_probability: f64,
+    /// What continuations of different lengths are compared by: `log_probability / tokens^LENGTH_PENALTY`, where an end of text
+    /// counts as a token; 0 without tokens.
+    pub score: f64,
+    /// Whether the model has ended it; otherwise it has as many tokens as the limits allow.
+    pub has_ended: bool,
+}
+
+impl Found {
+    fn new(tokens: Vec<u32>, log_probability: f64, has_ended: bool) -> Self {
+        let n = (tokens.len() + usize::from(has_ended)).max(1);
+        Found { tokens, log_probability, score: log_probability / (n as f64).powf(LENGTH_PENALTY), has_ended }
+    }
 }
 
 /// A beam, and a token that could be its next one.
@@ -75,7 +77,7 @@ pub struct BeamSearch {
     /// The beams, best first. A model fills their caches between two steps.
     pub beams: Vec<Beam>,
     /// The continuations that have finished, in the order in which they did.
-    pub finished: Vec<Finished>,
+    pub finished: Vec<Found>,
 }
 
 impl BeamSearch {
@@ -105,7 +107,7 @@ impl BeamSearch {
             let parent = &self.beams[beam];
             let mut tokens = parent.tokens.clone();
             if self.end_of_text.contains(&token) {
-                finished.push(Finished { tokens, log_probability });
+                finished.push(Found::new(tokens, log_probability, true));
             } else {
                 tokens.push(token);
                 beams.push(Beam { tokens, log_probability, cache: parent.cache.fork()? });
@@ -138,19 +140,6 @@ impl BeamSearch {
 fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
     let by_place = || (a.beam, a.token).cmp(&(b.beam, b.token));
     b.log_probability.total_cmp(&a.log_probability).then_with(by_place)
-}
-
-/// A continuation that a search has found.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    /// Its tokens, without the prompt and without the end of text.
-    pub tokens: Vec<u32>,
-    /// The sum of the logarithms of its tokens' probabilities, including the end of text if it has ended.
-    pub log_probability: f64,
-    /// The same, normalised: [`score`].
-    pub score: f64,
-    /// Whether the model has ended it; otherwise it has as many tokens as the limits allow.
-    pub has_ended: bool,
 }
 
 /// What a search did.
@@ -188,8 +177,7 @@ pub fn search(
     model.check(prompt, 0)?;
     let mut work = Work::default();
     if limits.max_new_tokens == 0 {
-        let nothing = Found { tokens: Vec::new(), log_probability: 0.0, score: score(0.0, 0), has_ended: false };
-        return Ok((vec![nothing], work));
+        return Ok((vec![Found::new(Vec::new(), 0.0, false)], work));
     }
     let start = Instant::now();
     let mut cache = ForkCache::new(slab)?;
@@ -218,7 +206,7 @@ pub fn search(
         work.count(n_beams, slab);
     }
     work.decode = start.elapsed() - work.prefill;
-    Ok((found(&search), work))
+    Ok((found(search), work))
 }
 
 impl Work {
@@ -236,17 +224,11 @@ fn rows_copied(search: &BeamSearch) -> u64 {
 }
 
 /// The continuations that have finished and, if they are fewer than `width`, those that still grow; best score first.
-fn found(search: &BeamSearch) -> Vec<Found> {
-    let finished = search.finished.iter().map(|finished| (&finished.tokens, finished.log_probability, true));
-    let growing = search.beams.iter().map(|beam| (&beam.tokens, beam.log_probability, false));
-    let growing = growing.take(if search.finished.len() < search.width { usize::MAX } else { 0 });
-    let found = finished.chain(growing).map(|(tokens, log_probability, has_ended)| Found {
-        tokens: tokens.clone(),
-        log_probability,
-        score: score(log_probability, tokens.len() + usize::from(has_ended)),
-        has_ended,
-    });
-    let mut found: Vec<Found> = found.collect();
+fn found(search: BeamSearch) -> Vec<Found> {
+    let mut found = search.finished;
+    if found.len() < search.width {
+        found.extend(search.beams.into_iter().map(|beam| Found::new(beam.tokens, beam.log_probability, false)));
+    }
     found.sort_by(|a, b| b.score.total_cmp(&a.score));
     found
 }
@@ -268,25 +250,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_softmax_is_the_logarithm_of_the_probabilities() {
+    fn log_softmax_is_the_logarithm_of_the_probabilities_of_any_finite_logits() {
         let log_probabilities = log_softmax(&[0.0, 2.0_f32.ln(), 5.0_f32.ln()]);
         for (found, expected) in log_probabilities.iter().zip([0.125_f32, 0.25, 0.625]) {
             assert!((found - expected.ln()).abs() < 1e-6, "{found} for a probability of {expected}");
         }
-        let sum: f64 = log_softmax(&[0.01; 1000]).iter().map(|row| f64::from(*row).exp()).sum();
-        assert!((sum - 1.0).abs() < 1e-4, "{sum}");
-    }
-
-    #[test]
-    fn log_softmax_of_any_finite_logits_is_a_number() {
         let found = log_softmax(&[3e38, -3e38, 0.0, 3e38]);
         assert!((found[0] - 0.5_f32.ln()).abs() < 1e-6 && found[0] == found[3], "{found:?}");
         assert!(found.iter().all(|row| !row.is_nan() && *row <= 0.0), "{found:?}");
-        assert_eq!(log_softmax(&[7.0]), [0.0]);
-    }
-
-    #[test]
-    fn a_score_is_the_mean_log_probability() {
-        assert_eq!([score(-6.0, 4), score(-6.0, 6), score(0.0, 0)], [-1.5, -1.0, 0.0]);
     }
 }

@@ -1,6 +1,6 @@
 //! One sequence generated with any cache, or with none, and with drafts or without; and what that cost.
 
-use super::{Accept, Cached, Drafter, Limits};
+use super::{Accept, Cached, Drafter, Limits, RewindableModel};
 use crate::cache::Usage;
 use crate::cache::in_place::InPlace;
 use crate::chapters::ch01_recompute::{Recompute, generate};
@@ -41,15 +41,7 @@ impl Generation<'_> {
         pick: &mut dyn FnMut(&[f32]) -> u32,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
-        let Some(cache) = cache else {
-            let mut model = Recompute::new(self.model);
-            let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
-            return Ok(Generated { tokens, rows_projected: model.rows_projected(), usage: Usage::default() });
-        };
-        let mut model = Cached::in_place(self.model, cache);
-        let tokens = generate(&mut model, self.prompt, self.limits, pick, on_token)?;
-        let rows_projected = model.rows_projected();
-        Ok(Generated { tokens, rows_projected, usage: cache.usage() })
+        self.work(cache, |model| generate(model, self.prompt, self.limits, pick, on_token))
     }
 
     /// The same with drafts of at most `k` tokens, of which `accept` keeps some.
@@ -64,16 +56,25 @@ impl Generation<'_> {
         accept: &mut Accept<'_>,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Generated, StepError> {
+        self.work(cache, |target| {
+            Speculation { target, drafter, accept }.generate(self.prompt, self.limits, k, on_token)
+        })
+    }
+
+    /// Lets a model with this cache generate, or one without.
+    fn work(
+        self,
+        cache: Option<&mut (dyn InPlace + 'static)>,
+        generate: impl FnOnce(&mut dyn RewindableModel) -> Result<Vec<u32>, StepError>,
+    ) -> Result<Generated, StepError> {
         let Some(cache) = cache else {
-            let mut target = Recompute::new(self.model);
-            let mut speculation = Speculation { target: &mut target, drafter, accept };
-            let tokens = speculation.generate(self.prompt, self.limits, k, on_token)?;
-            return Ok(Generated { tokens, rows_projected: target.rows_projected(), usage: Usage::default() });
+            let mut model = Recompute::new(self.model);
+            let tokens = generate(&mut model)?;
+            return Ok(Generated { tokens, rows_projected: model.rows_projected(), usage: Usage::default() });
         };
-        let mut target = Cached::in_place(self.model, cache);
-        let mut speculation = Speculation { target: &mut target, drafter, accept };
-        let tokens = speculation.generate(self.prompt, self.limits, k, on_token)?;
-        let rows_projected = target.rows_projected();
+        let mut model = Cached::in_place(self.model, cache);
+        let tokens = generate(&mut model)?;
+        let rows_projected = model.rows_projected();
         Ok(Generated { tokens, rows_projected, usage: cache.usage() })
     }
 }

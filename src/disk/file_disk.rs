@@ -19,7 +19,7 @@ impl FileDisk {
     ///
     /// # Errors
     /// What the system says; [`ErrorKind::InvalidInput`] and [`ErrorKind::IsADirectory`] for what is no file;
-    /// [`ErrorKind::ResourceBusy`] if another program has it.
+    /// [`ErrorKind::ResourceBusy`] if a different program has it.
     pub fn open(path: &Path) -> io::Result<Self> {
         // A pipe would make us wait, and a device is no place for pages.
         match files::open(path) {
@@ -29,7 +29,7 @@ impl FileDisk {
         let file = options().open(path)?;
         // Two programs would overwrite each other's pages, and each would take the other's for its own.
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            return Err(io::Error::new(ErrorKind::ResourceBusy, "another program has this file at the moment"));
+            return Err(io::Error::new(ErrorKind::ResourceBusy, "a different program has this file at the moment"));
         }
         Ok(FileDisk { file: Arc::new(file) })
     }
@@ -43,7 +43,7 @@ fn options() -> OpenOptions {
     options
 }
 
-// Each call says where: clones have no place in common that one could move for another.
+// Each call says where: clones share no cursor that one could move.
 
 #[cfg(unix)]
 use std::os::unix::fs::FileExt;
@@ -124,7 +124,7 @@ mod tests {
         let path = folder.path().join("pages");
         let disk = FileDisk::open(&path).unwrap();
         let says = FileDisk::open(&path).map(drop).unwrap_err();
-        assert_eq!(says.to_string(), "another program has this file at the moment");
+        assert_eq!(says.to_string(), "a different program has this file at the moment");
         drop(disk);
         FileDisk::open(&path).unwrap();
         assert_eq!(FileDisk::open(folder.path()).map(drop).unwrap_err().kind(), ErrorKind::IsADirectory);

@@ -46,9 +46,8 @@ impl Index {
     /// record those before it.
     ///
     /// # Errors
-    /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::read`].
-    /// [`PageFileError::WrongFormat`], [`PageFileError::WrongLayout`], [`PageFileError::OtherModel`] and
-    /// [`PageFileError::WrongPageSize`], looked for in this order, if the pages have another shape. The file is then as it was.
+    /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::read`], and
+    /// [`PageFileError::Unfit`] if the pages have a different shape; the file is then as it was.
     ///
     /// [`PageFileError::Unreadable`] if anything cannot be read, even one head: it may be readable tomorrow, and its number must
     /// not be given twice. [`PageFileError::Unwritable`] if the header cannot be written or the file not cut.
@@ -68,8 +67,7 @@ impl Index {
         let mut heads = Vec::new();
         let mut bytes = vec![0; shape.head_bytes()];
         for place in 0..n_whole {
-            let read = disk.read(shape.offset(place), &mut bytes);
-            read.map_err(|error| PageFileError::Unreadable { error })?;
+            disk.read(shape.offset(place), &mut bytes).map_err(PageFileError::Unreadable)?;
             if let Ok(head) = decode_head(shape, &bytes) {
                 heads.push((place, head));
             }
@@ -246,31 +244,14 @@ impl Index {
 
 /// Reads the header of a file, or gives it one; returns the bytes that the file then has.
 fn read_header(disk: &mut dyn Disk, shape: &PageShape) -> Result<u64, PageFileError> {
-    let unreadable = |error| PageFileError::Unreadable { error };
-    let (len, own) = (disk.len().map_err(unreadable)?, shape.header());
+    let (len, own) = (disk.len().map_err(PageFileError::Unreadable)?, shape.header());
     let mut header = [0; HEADER];
     let there = &mut header[..len.min(HEADER as u64) as usize];
-    disk.read(0, there).map_err(unreadable)?;
+    disk.read(0, there).map_err(PageFileError::Unreadable)?;
     if there.len() < HEADER && own.starts_with(there) {
         disk.write(0, &own).map_err(|error| PageFileError::Unwritable { offset: 0, error })?;
         return Ok(HEADER as u64);
     }
-    let found = PageShape::read(&header)?;
-    if found.format != shape.format {
-        let (found, expected) = (found.format, shape.format);
-        return Err(PageFileError::WrongFormat { found, expected });
-    }
-    if found.layout != shape.layout {
-        let (found, expected) = (found.layout, shape.layout);
-        return Err(PageFileError::WrongLayout { found, expected });
-    }
-    if found.model != shape.model {
-        let (found, expected) = (found.model, shape.model);
-        return Err(PageFileError::OtherModel { found, expected });
-    }
-    if found.page_size != shape.page_size {
-        let (found, expected) = (found.page_size, shape.page_size);
-        return Err(PageFileError::WrongPageSize { found, expected });
-    }
+    shape.check_same(&PageShape::read(&header)?)?;
     Ok(len)
 }

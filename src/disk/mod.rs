@@ -8,11 +8,8 @@
 //!   a page is full ── written at once, so that whatever is evicted later lies in the file already
 //! ```
 //!
-//! - [`Disk`]: bytes at places, a [file](file_disk::FileDisk) or what a test puts in its place.
-//! - [`PageShape`]: what all pages of a file have in common; the file begins with it.
-//! - [`record`]: a page as it is written; [`index`]: what lies at which place.
-//! - [`Wanted`] and [`Read`]: pages asked for, and the bytes that were read.
-//! - [`reader`]: the thread that reads; [`tier`]: the file, the thread and a prefix cache, for a loop that serves sequences.
+//! [`record`] is a page as it is written, [`index`] says what lies at which place, [`reader`] is the thread that reads, and
+//! [`tier`] joins the file, the thread and a prefix cache for a loop that serves sequences.
 
 pub mod file_disk;
 pub mod index;
@@ -49,7 +46,7 @@ pub trait Disk {
     /// Fills `bytes` with those from `offset` on.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::UnexpectedEof`] if there are not as many.
+    /// What the system says; [`io::ErrorKind::UnexpectedEof`] if there are fewer.
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
     /// Writes `bytes` from `offset` on. Between the end so far and `offset` zeros are put.
@@ -131,7 +128,7 @@ impl PageShape {
     /// Reads what [`header`](Self::header) has made.
     ///
     /// # Errors
-    /// [`PageFileError::NotAPageFile`], [`PageFileError::NewerVersion`], [`PageFileError::DamagedHeader`].
+    /// [`PageFileError::NotAPageFile`], [`PageFileError::DamagedHeader`]; [`PageFileError::Unfit`] for a later version.
     pub fn read(header: &[u8; HEADER]) -> Result<Self, PageFileError> {
         if header[..MAGIC.len()] != MAGIC {
             return Err(PageFileError::NotAPageFile);
@@ -139,17 +136,41 @@ impl PageShape {
         let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let (found, expected) = (u32_at(HEADER - 4), crc32fast::hash(&header[..HEADER - 4]));
         if found != expected {
-            return Err(PageFileError::DamagedHeader { found, expected });
+            return Err(PageFileError::DamagedHeader(found, expected));
         }
         let version = u32_at(8);
         if version != VERSION {
-            return Err(PageFileError::NewerVersion { found: version, supported: VERSION });
+            let problem =
+                format!("a file of pages of version {version}, up to {VERSION} can be read; give a different name");
+            return Err(PageFileError::Unfit(problem));
         }
         let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let number = |at: usize| usize::try_from(u64_at(at)).unwrap_or(usize::MAX);
         let format = RowFormat::ALL.get(u32_at(16) as usize).copied().ok_or(PageFileError::NotAPageFile)?;
         let layout = KvLayout { n_layers: number(28), n_kv_heads: number(36), head_dim: number(44) };
         Ok(PageShape { model: u32_at(12), format, layout, page_size: number(20) })
+    }
+
+    /// Refuses a file whose pages have the shape `found`, unless it is this one.
+    ///
+    /// # Errors
+    /// [`PageFileError::Unfit`], by the first that differs of format, layout, model and page size.
+    fn check_same(&self, found: &PageShape) -> Result<(), PageFileError> {
+        let PageShape { model, format, layout, page_size } = found;
+        let problem = if *format != self.format {
+            format!("rows in {format}, and here rows are kept in {}; ask for --kv-dtype {format}", self.format)
+        } else if *layout != self.layout {
+            let here = self.layout;
+            format!("rows of {layout:?}, the model makes rows of {here:?}; use the model that made them")
+        } else if *model != self.model {
+            let whose = format!("its fingerprint is {model:08x}, this model's {:08x}", self.model);
+            format!("the rows were made by a different model: {whose}; use the model that made them")
+        } else if *page_size != self.page_size {
+            format!("pages of {page_size} slots, and these have {}; ask for --page-size {page_size}", self.page_size)
+        } else {
+            return Ok(());
+        };
+        Err(PageFileError::Unfit(problem + ", or give a different file"))
     }
 }
 
@@ -186,11 +207,8 @@ impl Read {
 #[derive(Debug, thiserror::Error)]
 pub enum PageFileError {
     /// It cannot be read.
-    #[error("{error}; give a file of pages, or one that is not there yet")]
-    Unreadable {
-        /// What the system said.
-        error: io::Error,
-    },
+    #[error("{0}; give a file of pages, or one that is not there yet")]
+    Unreadable(io::Error),
     /// It cannot be written.
     #[error("a page cannot be written at byte {offset}: {error}; make room, or do without the file")]
     Unwritable {
@@ -200,66 +218,21 @@ pub enum PageFileError {
         error: io::Error,
     },
     /// It is something else.
-    #[error("this is no file of pages; give another name, and it is left as it is")]
+    #[error("this is no file of pages; give a different name, and it is left as it is")]
     NotAPageFile,
-    /// A later version of this program has written it.
-    #[error("a file of pages of version {found}, up to {supported} can be read; give another name")]
-    NewerVersion {
-        /// Its version.
-        found: u32,
-        /// The newest that can be read.
-        supported: u32,
-    },
-    /// Its first bytes have changed.
+    /// Its first bytes have changed: the checksum that they say, and the one that they have.
     #[error(
-        "the first {HEADER} bytes are damaged: their checksum is {expected:08x}, and they say {found:08x}; remove the file: \
+        "the first {HEADER} bytes are damaged: their checksum is {1:08x}, and they say {0:08x}; remove the file: \
          its pages are computed again"
     )]
-    DamagedHeader {
-        /// What they say.
-        found: u32,
-        /// What they have.
-        expected: u32,
-    },
-    /// The rows are stored in another format.
-    #[error("rows in {found}, and here rows are kept in {expected}; ask for --kv-dtype {found}, or give another file")]
-    WrongFormat {
-        /// The file's.
-        found: RowFormat,
-        /// What is asked for.
-        expected: RowFormat,
-    },
-    /// The rows have another shape.
-    #[error("rows of {found:?}, the model makes rows of {expected:?}; use the model that made them, or another file")]
-    WrongLayout {
-        /// The file's.
-        found: KvLayout,
-        /// What is asked for.
-        expected: KvLayout,
-    },
-    /// The rows were made by another model, of the same shape.
-    #[error(
-        "the rows were made by another model: its fingerprint is {found:08x}, this model's {expected:08x}; use the model \
-         that made them, or another file"
-    )]
-    OtherModel {
-        /// The fingerprint of the model that made the rows.
-        found: u32,
-        /// The fingerprint of this model.
-        expected: u32,
-    },
-    /// The pages have another size.
-    #[error("pages of {found} slots, and these have {expected}; ask for --page-size {found}, or give another file")]
-    WrongPageSize {
-        /// Slots in a page of the file.
-        found: usize,
-        /// Slots in a page here.
-        expected: usize,
-    },
-    /// The file may not even hold one page.
+    DamagedHeader(u32, u32),
+    /// Its pages have a different shape, or a later version of this program wrote it: with the numbers, and what to do.
+    #[error("{0}")]
+    Unfit(String),
+    /// The file has no room for a page.
     #[error("a file of {most} bytes at most has no room for a page: it takes {needed}; allow more")]
     TooSmall {
-        /// Bytes that it may have.
+        /// Bytes that it is allowed to have.
         most: u64,
         /// Bytes of a file with one page.
         needed: u64,

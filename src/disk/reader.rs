@@ -101,38 +101,14 @@ impl Drop for PageReader {
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
-
     use super::*;
-
-    /// Each byte is the place that it lies at; the first 100 can be read.
-    struct Counting;
-
-    impl Disk for Counting {
-        fn len(&mut self) -> io::Result<u64> {
-            Ok(100)
-        }
-
-        fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-            if offset + bytes.len() as u64 > 100 {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-            (offset..).zip(bytes).for_each(|(place, byte)| *byte = place as u8);
-            Ok(())
-        }
-
-        fn write(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
-            Err(ErrorKind::Unsupported.into())
-        }
-
-        fn cut(&mut self, _: u64) -> io::Result<()> {
-            Err(ErrorKind::Unsupported.into())
-        }
-    }
+    use crate::disk::memory_disk::MemoryDisk;
 
     #[test]
     fn pages_come_in_the_order_in_which_they_were_asked_for() {
-        let mut reader = PageReader::start(Counting).unwrap();
+        let disk = MemoryDisk::default();
+        disk.bytes().extend(0..100);
+        let mut reader = PageReader::start(disk).unwrap();
         assert!(reader.next(true).unwrap().is_none(), "nothing was asked for");
         let wanted = |place| Wanted { page: place, place, number: 1 + place as u64 };
         assert_eq!(reader.ask(vec![(wanted(4), 40), (wanted(2), 20), (wanted(9), 97)], 4), 0);

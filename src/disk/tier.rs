@@ -1,5 +1,4 @@
-//! Backs the prefix cache with a page file: a sequence's pages are read before it is scheduled, and full pages are written after
-//! each step.
+//! Backs the prefix cache with a page file.
 //!
 //! The loop asks for a sequence's pages before it hands the sequence to the scheduler. A thread reads them while other sequences
 //! compute. They then go to the prefix cache, where the scheduler finds them like any others. Because full pages are written after
@@ -12,6 +11,7 @@ use std::rc::Rc;
 use super::reader::PageReader;
 use super::{Disk, PageFileError, PageShape};
 use crate::cache::CacheError;
+use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
@@ -76,7 +76,7 @@ impl Tier {
         slab: &SharedSlab,
     ) -> Result<Self, PageFileError> {
         let file = PageFile::open(Box::new(disk.clone()), shape, most_bytes)?;
-        let reader = PageReader::start(disk).map_err(|error| PageFileError::Unreadable { error })?;
+        let reader = PageReader::start(disk).map_err(PageFileError::Unreadable)?;
         Ok(Tier {
             file,
             reader,
@@ -139,32 +139,32 @@ impl Tier {
     /// # Errors
     /// [`TierError::Cache`].
     pub fn keep(&mut self, scheduler: &Scheduler, finished: &[Generated]) -> Result<(), TierError> {
-        if self.failed.is_some() {
-            return Ok(());
-        }
         for (sequence, table) in scheduler.running() {
             let full = table.len() / table.page_size();
             if self.offered.get(&sequence.id).is_none_or(|offered| *offered < full) {
                 self.offered.insert(sequence.id, full);
-                let kept = self.file.keep(&sequence.tokens, table, &self.slab.borrow());
-                note(kept, &mut self.counters, &mut self.failed);
-            }
-            if self.failed.is_some() {
-                return Ok(());
+                self.write(&sequence.tokens, table);
             }
         }
         for Generated { sequence, .. } in finished {
             self.offered.remove(&sequence.id);
-            // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found, too.
-            let one_more = [&sequence.tokens[..], &[0]].concat();
-            let cache = ForkCache::with_prefix(&self.slab, &mut **self.prefixes.borrow_mut(), &one_more)?;
-            let kept = self.file.keep(&one_more, cache.table(), &self.slab.borrow());
-            note(kept, &mut self.counters, &mut self.failed);
-            if self.failed.is_some() {
-                return Ok(());
+            if self.failed.is_none() {
+                // Its table is gone, but the prefix cache has its pages. A token more, so that the last one is found too.
+                let one_more = [&sequence.tokens[..], &[0]].concat();
+                let cache = ForkCache::with_prefix(&self.slab, &mut **self.prefixes.borrow_mut(), &one_more)?;
+                self.write(&one_more, cache.table());
             }
         }
         Ok(())
+    }
+
+    fn write(&mut self, tokens: &[u32], table: &PageTable) {
+        if self.failed.is_none() {
+            match self.file.keep(tokens, table, &self.slab.borrow()) {
+                Ok(kept) => self.counters.written += kept as u64,
+                Err(error) => self.failed = Some(error),
+            }
+        }
     }
 
     /// The file.
@@ -180,13 +180,5 @@ impl Tier {
     /// Why nothing is written any more, if so.
     pub fn failed(&self) -> Option<&PageFileError> {
         self.failed.as_ref()
-    }
-}
-
-/// Notes what came of writing pages.
-fn note(kept: Result<usize, PageFileError>, counters: &mut Counters, failed: &mut Option<PageFileError>) {
-    match kept {
-        Ok(kept) => counters.written += kept as u64,
-        Err(error) => *failed = Some(error),
     }
 }

@@ -5,10 +5,7 @@
 //! checkpoint of gigabytes opens in milliseconds. Large models are split into *shards*, with an index that says which
 //! file holds which tensor.
 //!
-//! A mapped file is memory that other programs can change. One that cuts it short stops this program with a bus error when
-//! it reads what is gone; one that rewrites it in place changes weights while they are used, and what is then computed
-//! means nothing. Neither can be prevented from here. So a checkpoint in use is replaced by renaming a new file over it,
-//! as package managers and downloaders do: who has mapped the old one keeps it.
+//! A mapped file is memory that other programs can change: see [`Checkpoint::open`].
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,107 +15,13 @@ use std::sync::Arc;
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 
+use crate::files::FileError;
 use crate::kernels::{Dtype, Matrix};
 use crate::{escape, files};
 
-/// What is wrong with a checkpoint folder. Each message names the file, the numbers and the next step.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// A file cannot be opened or read.
-    #[error("{}: {error}{}", path.display(), missing_file_hint(path, error))]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// A JSON file is not JSON, or not of the expected form.
-    #[error("{}: not the JSON expected here: {}", path.display(), escape::field(&error.to_string()))]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// What the parser said.
-        error: serde_json::Error,
-    },
-    /// A file is not a whole safetensors file.
-    #[error("{}: {problem}; download the file again", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What does not add up.
-        problem: String,
-    },
-    /// The config asks for something that this engine does not do.
-    #[error("{}: {problem}", path.display())]
-    Unsupported {
-        /// The config file.
-        path: PathBuf,
-        /// What, and what is supported instead.
-        problem: String,
-    },
-    /// The config contradicts itself.
-    #[error("{}: {problem}", path.display())]
-    Config {
-        /// The config file.
-        path: PathBuf,
-        /// Which fields, with their numbers.
-        problem: String,
-    },
-    /// No file holds a tensor that the config calls for.
-    #[error(
-        "{}: tensor {name} {shape:?} is missing; config.json and the checkpoint do not belong together", path.display()
-    )]
-    MissingTensor {
-        /// The checkpoint file, or the index of its shards.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// The shape that the config calls for.
-        shape: Vec<usize>,
-    },
-    /// A tensor's shape is not what the config calls for.
-    #[error(
-        "{}: tensor {name} is {}, expected {expected:?}; config.json and the checkpoint do not belong together",
-        path.display(),
-        escape::shape(found)
-    )]
-    WrongShape {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Its shape in the file.
-        found: Vec<usize>,
-        /// The shape that the config calls for.
-        expected: Vec<usize>,
-    },
-    /// A tensor is stored in a type that the kernels do not read.
-    #[error(
-        "{}: tensor {name} is stored as {found}, supported: BF16, F16, F32; quantized checkpoints are not supported",
-        path.display()
-    )]
-    WrongDtype {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Its type in the file.
-        found: String,
-    },
-    /// A tensor holds a number with which nothing can be computed.
-    #[error(
-        "{}: tensor {name} is {number} at {place:?}; a weight is a finite number: download the file again", path.display()
-    )]
-    NotFinite {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Row and column of the number, or its place in a vector, from 0.
-        place: Vec<usize>,
-        /// NaN or an infinity.
-        number: f32,
-    },
+/// The error of a file that cannot be opened or read.
+fn unreadable(path: &Path, error: &std::io::Error) -> FileError {
+    FileError::new(path, format!("{error}{}", missing_file_hint(path, error)))
 }
 
 fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
@@ -142,9 +45,15 @@ fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
 const MOST_HEADER: usize = 16 << 20;
 
 /// Reads and parses a JSON file, if it is not too large.
-pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, at_most: usize) -> Result<T, CheckpointError> {
-    let bytes = files::read(path, at_most).map_err(|error| CheckpointError::Unreadable { path: path.into(), error })?;
-    serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Json { path: path.into(), error })
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, at_most: usize) -> Result<T, FileError> {
+    let bytes = files::read(path, at_most).map_err(|error| unreadable(path, &error))?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        FileError::new(path, format!("not the JSON expected here: {}", escape::field(&error.to_string())))
+    })
+}
+
+fn damaged(path: &Path, problem: &str) -> FileError {
+    FileError::new(path, format!("{problem}; download the file again"))
 }
 
 /// The tensors of a folder, by name.
@@ -176,14 +85,14 @@ struct ShardIndex {
 impl Checkpoint {
     /// Maps the checkpoint of a folder: `model.safetensors`, or the shards of `model.safetensors.index.json`.
     ///
-    /// **The files must stay as they are while the checkpoint is open.** If another program cuts a file short, the operating
+    /// **The files must stay as they are while the checkpoint is open.** If a different program cuts a file short, the operating
     /// system stops this one with a bus error (SIGBUS). If it writes over the bytes, the weights change under the
     /// `&[u8]` of [`Weight::bytes`], which Rust takes for constant: the results are then undefined. To replace a
-    /// checkpoint, write the new one beside it and rename; what is open goes on with the old one.
+    /// checkpoint, write the new one beside it and rename, as downloads do; what is open goes on with the old one.
     ///
     /// # Errors
-    /// [`CheckpointError::Unreadable`], [`CheckpointError::Json`] and [`CheckpointError::Damaged`], by file.
-    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+    /// [`FileError`] for a file that cannot be read, or is not a whole safetensors file or index.
+    pub fn open(dir: &Path) -> Result<Self, FileError> {
         let index = dir.join("model.safetensors.index.json");
         let single = dir.join("model.safetensors");
         if single.exists() || !index.exists() {
@@ -198,37 +107,31 @@ impl Checkpoint {
                 if !is_plain_file_name(shard) {
                     let shard = escape::quoted(shard);
                     let problem = format!("the index names the shard {shard}, which is not a plain file name");
-                    return Err(CheckpointError::Damaged { path: index, problem });
+                    return Err(damaged(&index, &problem));
                 }
                 shards.insert(shard, map_file(&dir.join(shard))?);
             }
             let Some(stored) = shards[shard].get(name) else {
                 let (name, shard) = (escape::field(name), escape::field(shard));
                 let problem = format!("the index places tensor {name} in {shard}, which does not hold it");
-                return Err(CheckpointError::Damaged { path: index, problem });
+                return Err(damaged(&index, &problem));
             };
             tensors.insert(name.clone(), stored.clone());
         }
         Ok(Checkpoint { source: index, tensors })
     }
 
-    /// True if there is a tensor of this name.
-    pub fn contains(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
-    }
-
     /// A weight matrix, used where it lies. It is read once, to see that all of its numbers are finite.
     ///
     /// # Errors
-    /// [`CheckpointError::MissingTensor`], [`CheckpointError::WrongShape`], [`CheckpointError::WrongDtype`],
-    /// [`CheckpointError::NotFinite`].
-    pub fn weight(&self, name: &str, rows: usize, cols: usize) -> Result<Weight, CheckpointError> {
+    /// [`FileError`] if it is missing, has a different shape or an unknown type, or holds a number that is not finite.
+    pub fn weight(&self, name: &str, rows: usize, cols: usize) -> Result<Weight, FileError> {
         let (stored, dtype) = self.find(name, &[rows, cols])?;
         let matrix = Matrix::new(stored.bytes(), dtype, rows, cols);
         if let Some((row, col)) = matrix.first_not_finite() {
             let mut numbers = vec![0.0; cols];
             matrix.read_row(row, &mut numbers);
-            return Err(stored.not_finite(name, vec![row, col], numbers[col]));
+            return Err(stored.not_finite(name, &[row, col], numbers[col]));
         }
         Ok(Weight { stored, dtype, rows, cols })
     }
@@ -237,33 +140,32 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`weight`](Self::weight).
-    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, FileError> {
         let (stored, dtype) = self.find(name, &[len])?;
         let mut vector = vec![0.0; len];
         Matrix::new(stored.bytes(), dtype, 1, len).read_row(0, &mut vector);
         match vector.iter().position(|number| !number.is_finite()) {
-            Some(place) => Err(stored.not_finite(name, vec![place], vector[place])),
+            Some(place) => Err(stored.not_finite(name, &[place], vector[place])),
             None => Ok(vector),
         }
     }
 
-    fn find(&self, name: &str, shape: &[usize]) -> Result<(Stored, Dtype), CheckpointError> {
+    fn find(&self, name: &str, shape: &[usize]) -> Result<(Stored, Dtype), FileError> {
+        let advice = "config.json and the checkpoint do not belong together";
         let Some(stored) = self.tensors.get(name) else {
-            let path = self.source.clone();
-            return Err(CheckpointError::MissingTensor { path, name: name.into(), shape: shape.into() });
+            return Err(FileError::new(&self.source, format!("tensor {name} {shape:?} is missing; {advice}")));
         };
-        let path = || stored.file.path.clone();
+        let refused = |problem: String| Err(FileError::new(&stored.file.path, format!("tensor {name} is {problem}")));
         if stored.shape != shape {
-            let (found, expected) = (stored.shape.clone(), shape.into());
-            return Err(CheckpointError::WrongShape { path: path(), name: name.into(), found, expected });
+            return refused(format!("{}, expected {shape:?}; {advice}", escape::shape(&stored.shape)));
         }
         let dtype = match stored.dtype {
             safetensors::Dtype::F32 => Dtype::F32,
             safetensors::Dtype::F16 => Dtype::F16,
             safetensors::Dtype::BF16 => Dtype::Bf16,
             other => {
-                let found = format!("{other:?}");
-                return Err(CheckpointError::WrongDtype { path: path(), name: name.into(), found });
+                let advice = "quantized checkpoints are not supported";
+                return refused(format!("stored as {other:?}, supported: BF16, F16, F32; {advice}"));
             }
         };
         Ok((stored.clone(), dtype))
@@ -275,8 +177,10 @@ impl Stored {
         &self.file.map[self.range.clone()]
     }
 
-    fn not_finite(&self, name: &str, place: Vec<usize>, number: f32) -> CheckpointError {
-        CheckpointError::NotFinite { path: self.file.path.clone(), name: name.into(), place, number }
+    fn not_finite(&self, name: &str, place: &[usize], number: f32) -> FileError {
+        let problem =
+            format!("tensor {name} is {number} at {place:?}; a weight is a finite number: download the file again");
+        FileError::new(&self.file.path, problem)
     }
 }
 
@@ -310,18 +214,17 @@ impl Weight {
     }
 }
 
-fn map_file(path: &Path) -> Result<HashMap<String, Stored>, CheckpointError> {
-    let unreadable = |error| CheckpointError::Unreadable { path: path.into(), error };
-    let file = files::open(path).map_err(unreadable)?;
+fn map_file(path: &Path) -> Result<HashMap<String, Stored>, FileError> {
+    let file = files::open(path).map_err(|error| unreadable(path, &error))?;
     // SAFETY: the map is read-only, and nothing here writes to the file. What other programs may do to it while it is mapped
     // no check can rule out: the documentation of `Checkpoint::open` asks that they do nothing.
-    let map = unsafe { Mmap::map(&file) }.map_err(unreadable)?;
-    let damaged = |problem| CheckpointError::Damaged { path: path.into(), problem };
+    let map = unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))?;
     if let Some(header_len) = header_len(&map).filter(|len| (MOST_HEADER as u64..map.len() as u64).contains(len)) {
-        return Err(damaged(format!("its header has {header_len} bytes, at most {MOST_HEADER} are expected")));
+        let problem = format!("its header has {header_len} bytes, at most {MOST_HEADER} are expected");
+        return Err(damaged(path, &problem));
     }
     let (header_len, metadata) =
-        SafeTensors::read_metadata(&map).map_err(|error| damaged(what_is_damaged(&map, error)))?;
+        SafeTensors::read_metadata(&map).map_err(|error| damaged(path, &what_is_damaged(&map, error)))?;
     let data_start = 8 + header_len;
     let file = Arc::new(MappedFile { path: path.into(), map });
     Ok(metadata

@@ -1,14 +1,15 @@
 //! `config.json` and `generation_config.json`, as transformers 4 and 5 write them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::cache::KvLayout;
 use crate::decode::sampler::Sampling;
 use crate::escape::quoted;
+use crate::files::FileError;
 use crate::kernels::Heads;
-use crate::model::checkpoint::{CheckpointError, read_json};
+use crate::model::checkpoint::read_json;
 
 /// The shape of a Qwen3 model and what else its config fixes.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,10 +74,9 @@ impl ModelConfig {
     /// Reads and checks the config of a model folder.
     ///
     /// # Errors
-    /// [`CheckpointError::Unreadable`], [`CheckpointError::Json`]; [`CheckpointError::Unsupported`] for another
-    /// architecture, rope scaling, sliding windows or quantized weights; [`CheckpointError::Config`] for numbers that
-    /// cannot be, in either file.
-    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+    /// [`FileError`] for a file that cannot be read or is not JSON; a different architecture, rope scaling, sliding windows or
+    /// quantized weights; and numbers that cannot be.
+    pub fn open(dir: &Path) -> Result<Self, FileError> {
         let path = dir.join("config.json");
         let json: ConfigJson = read_json(&path, MOST_BYTES)?;
         let generation_path = dir.join("generation_config.json");
@@ -100,17 +100,17 @@ impl ModelConfig {
             sampling: generation.sampling,
         };
         if let Err(error) = generation.sampling.over(Sampling::GREEDY).check() {
-            return Err(CheckpointError::Config { path: generation_path, problem: error.to_string() });
+            return Err(FileError::new(&generation_path, error.to_string()));
         }
         if let Some(problem) = json.unsupported() {
-            return Err(CheckpointError::Unsupported { path, problem });
+            return Err(FileError::new(&path, problem));
         }
-        config.check(&path)?;
+        config.check().map_err(|problem| FileError::new(&path, problem))?;
         Ok(config)
     }
 
-    fn check(&self, path: &Path) -> Result<(), CheckpointError> {
-        let wrong = |problem: String| Err(CheckpointError::Config { path: PathBuf::from(path), problem });
+    /// Says what cannot be.
+    fn check(&self) -> Result<(), String> {
         let sizes = [
             ("vocab_size", self.vocab_size),
             ("hidden_size", self.hidden_size),
@@ -123,27 +123,27 @@ impl ModelConfig {
         ];
         for (name, size) in sizes {
             if size == 0 || size > 1 << 24 {
-                return wrong(format!("{name} is {size}, expected 1 to {}", 1 << 24));
+                return Err(format!("{name} is {size}, expected 1 to {}", 1 << 24));
             }
         }
         if self.n_layers > 10_000 {
-            return wrong(format!("num_hidden_layers is {}, expected at most 10000", self.n_layers));
+            return Err(format!("num_hidden_layers is {}, expected at most 10000", self.n_layers));
         }
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
             let (q, kv) = (self.n_heads, self.n_kv_heads);
-            return wrong(format!("num_attention_heads ({q}) is not a multiple of num_key_value_heads ({kv})"));
+            return Err(format!("num_attention_heads ({q}) is not a multiple of num_key_value_heads ({kv})"));
         }
         if !self.head_dim.is_multiple_of(2) {
-            return wrong(format!(
-                "head_dim is {}, expected an even number (rotary positions turn pairs)",
+            return Err(format!(
+                "head_dim is {}, expected an even number, because positions turn pairs",
                 self.head_dim
             ));
         }
         if !(self.rope_theta.is_finite() && self.rope_theta >= 1.0) {
-            return wrong(format!("rope_theta is {}, expected a finite number, 1 or more", self.rope_theta));
+            return Err(format!("rope_theta is {}, expected a finite number, 1 or more", self.rope_theta));
         }
         if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
-            return wrong(format!("rms_norm_eps is {}, expected a finite number, 0 or more", self.rms_norm_eps));
+            return Err(format!("rms_norm_eps is {}, expected a finite number, 0 or more", self.rms_norm_eps));
         }
         Ok(())
     }

@@ -28,8 +28,9 @@ use crate::cache::in_place::{Attention, CacheRef, F32Heads, Rows, SequenceRows};
 use crate::cache::{KvCache, KvLayout};
 use crate::chapters::ch13_paged_attention::attend_batch;
 use crate::chapters::ch14_half_the_bytes::{PackedHeads, encode_rows, packed};
+use crate::files::FileError;
 use crate::kernels::{RowFormat, attend, matmul, matmuls, rms_norm, silu_times};
-use crate::model::checkpoint::{Checkpoint, CheckpointError, Weight};
+use crate::model::checkpoint::{Checkpoint, Weight};
 
 pub use chunk::{Chunk, LogitRows, StepError};
 pub use config::{ModelConfig, SamplingDefaults};
@@ -91,8 +92,8 @@ impl Model {
     /// that takes about as long as a decode step.
     ///
     /// # Errors
-    /// [`CheckpointError`], naming the file and what is wrong with it.
-    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+    /// [`FileError`], naming the file and what is wrong with it.
+    pub fn open(dir: &Path) -> Result<Self, FileError> {
         let config = ModelConfig::open(dir)?;
         let checkpoint = Checkpoint::open(dir)?;
         let hidden = config.hidden_size;
@@ -106,7 +107,7 @@ impl Model {
                     checkpoint.weight(&format!("model.layers.{index}.{name}.weight"), rows, cols)
                 };
                 let vector = |name: &str, len| checkpoint.vector(&format!("model.layers.{index}.{name}.weight"), len);
-                let projection = |name: &str, rows, cols| -> Result<Projection, CheckpointError> {
+                let projection = |name: &str, rows, cols| -> Result<Projection, FileError> {
                     let bias = format!("model.layers.{index}.{name}.bias");
                     Ok(Projection {
                         weight: weight(name, rows, cols)?,
@@ -127,7 +128,7 @@ impl Model {
                     down: weight("mlp.down_proj", hidden, config.intermediate_size)?,
                 })
             })
-            .collect::<Result<Vec<_>, CheckpointError>>()?;
+            .collect::<Result<Vec<_>, FileError>>()?;
         let norm = checkpoint.vector("model.norm.weight", hidden)?;
         let output = if config.tie_word_embeddings {
             None
@@ -213,9 +214,9 @@ impl Model {
         mut cache: CacheRef<'a>,
         logits: LogitRows,
     ) -> Result<Chunk<'a>, StepError> {
-        let start = cache.len();
-        self.check_chunk(tokens, start, Some(cache.layout()), logits)?;
-        cache.extend(tokens.len())?;
+        let start = cache.cache().len();
+        self.check_chunk(tokens, start, Some(cache.cache().layout()), logits)?;
+        cache.cache_mut().extend(tokens.len())?;
         Ok(Chunk { tokens, start, cache: Some(cache), logits })
     }
 
@@ -232,10 +233,10 @@ impl Model {
         cache: CacheRef<'a>,
         logits: LogitRows,
     ) -> Result<Chunk<'a>, StepError> {
-        let held = cache.len();
+        let held = cache.cache().len();
         assert!(tokens.len() <= held, "room is made for {} tokens, but {held} are held", tokens.len());
         let start = held - tokens.len();
-        self.check_chunk(tokens, start, Some(cache.layout()), logits)?;
+        self.check_chunk(tokens, start, Some(cache.cache().layout()), logits)?;
         Ok(Chunk { tokens, start, cache: Some(cache), logits })
     }
 
@@ -431,7 +432,7 @@ impl Model {
             match &mut chunk.cache {
                 None => rows.push(Some(Rows::dense((k, v), self.kv_layout()))),
                 Some(cache) => {
-                    cache.write(layer, &k, &v);
+                    cache.cache_mut().write(layer, &k, &v);
                     rows.push(None);
                 }
             }

@@ -11,28 +11,8 @@ use std::sync::Once;
 
 use serde_json::Value;
 
+use crate::files::FileError;
 use crate::{escape, files};
-
-/// A tokenizer that cannot be used, or a text that it cannot take.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenizerError {
-    /// The folder has no `tokenizer.json`, or it is not one.
-    #[error("{}: {problem}; a model folder holds the tokenizer.json that came with the model", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What the library said.
-        problem: String,
-    },
-    /// The library cannot turn a text into tokens, or tokens into text.
-    #[error("{}: {problem}; use the tokenizer.json that came with the model", path.display())]
-    Refused {
-        /// The file.
-        path: PathBuf,
-        /// What the library said.
-        problem: String,
-    },
-}
 
 /// Bytes of a `tokenizer.json`: several times what the largest vocabularies take.
 const MOST_BYTES: usize = 64 << 20;
@@ -52,8 +32,8 @@ impl Tokenizer {
     /// is.
     ///
     /// # Errors
-    /// [`TokenizerError::Open`].
-    pub fn open(dir: &Path) -> Result<Self, TokenizerError> {
+    /// [`FileError`] if the folder has no `tokenizer.json`, or it is not one.
+    pub fn open(dir: &Path) -> Result<Self, FileError> {
         let path = dir.join("tokenizer.json");
         let opened = files::read(&path, MOST_BYTES).map_err(|error| error.to_string()).and_then(|bytes| {
             check_added_tokens(&bytes)?;
@@ -69,7 +49,10 @@ impl Tokenizer {
         });
         match opened {
             Ok(inner) => Ok(Tokenizer { path, most_bytes_per_token: most_bytes_per_token(&inner), inner }),
-            Err(problem) => Err(TokenizerError::Open { path, problem }),
+            Err(problem) => {
+                let advice = "a model folder holds the tokenizer.json that came with the model";
+                Err(FileError::new(&path, format!("{problem}; {advice}")))
+            }
         }
     }
 
@@ -82,42 +65,41 @@ impl Tokenizer {
     /// The ids of a text, with the special tokens that the model expects around it.
     ///
     /// # Errors
-    /// [`TokenizerError::Refused`].
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = caught(|| self.inner.encode(text, true)).map_err(|problem| self.refused(problem))?;
-        Ok(encoding.get_ids().to_vec())
+    /// [`FileError`] if the library cannot do it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, FileError> {
+        Ok(self.ask(|| self.inner.encode(text, true))?.get_ids().to_vec())
     }
 
     /// The ids of a text that has the special tokens in it already, as a chat template writes them.
     ///
     /// # Errors
-    /// [`TokenizerError::Refused`].
-    pub fn encode_as_it_is(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = caught(|| self.inner.encode(text, false)).map_err(|problem| self.refused(problem))?;
-        Ok(encoding.get_ids().to_vec())
+    /// [`FileError`] if the library cannot do it.
+    pub fn encode_as_it_is(&self, text: &str) -> Result<Vec<u32>, FileError> {
+        Ok(self.ask(|| self.inner.encode(text, false))?.get_ids().to_vec())
     }
 
     /// One token as a text of its own, also a special one. A part of a character is `�`.
     ///
     /// # Errors
-    /// [`TokenizerError::Refused`].
-    pub fn token(&self, id: u32) -> Result<String, TokenizerError> {
-        caught(|| self.inner.decode(&[id], false)).map_err(|problem| self.refused(problem))
+    /// [`FileError`] if the library cannot do it.
+    pub fn token(&self, id: u32) -> Result<String, FileError> {
+        self.ask(|| self.inner.decode(&[id], false))
     }
 
     /// The text of some ids; special tokens have none.
     ///
     /// # Errors
-    /// [`TokenizerError::Refused`].
-    pub fn decode(&self, tokens: &[u32]) -> Result<String, TokenizerError> {
-        caught(|| self.inner.decode(tokens, true)).map_err(|problem| self.refused(problem))
+    /// [`FileError`] if the library cannot do it.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, FileError> {
+        self.ask(|| self.inner.decode(tokens, true))
     }
 
-    fn refused(&self, problem: String) -> TokenizerError {
-        TokenizerError::Refused { path: self.path.clone(), problem }
+    fn ask<T>(&self, ask: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, FileError> {
+        let advice = "use the tokenizer.json that came with the model";
+        caught(ask).map_err(|problem| FileError::new(&self.path, format!("{problem}; {advice}")))
     }
 
-    /// The first id, in order, that stands for another token in `other` or is missing in one of the two; `None` if both have
+    /// The first id, in order, that stands for a different token in `other` or is missing in one of the two; `None` if both have
     /// the same vocabulary.
     pub fn first_difference(&self, other: &Tokenizer) -> Option<u32> {
         let (ours, theirs) = (self.inner.get_vocab_size(true), other.inner.get_vocab_size(true));
@@ -232,8 +214,8 @@ impl TextStream<'_> {
     /// Takes one token; returns the text that is now complete, perhaps none.
     ///
     /// # Errors
-    /// [`TokenizerError::Refused`].
-    pub fn push(&mut self, token: u32) -> Result<String, TokenizerError> {
+    /// [`FileError`] if the library cannot do it.
+    pub fn push(&mut self, token: u32) -> Result<String, FileError> {
         self.tokens.push(token);
         let piece = self.pending()?;
         if piece.ends_with(NOT_A_CHARACTER) {
@@ -245,8 +227,8 @@ impl TextStream<'_> {
     /// Ends the stream; returns what is left, with `�` for a character that was never completed.
     ///
     /// # Errors
-    /// [`TokenizerError::Refused`].
-    pub fn finish(&mut self) -> Result<String, TokenizerError> {
+    /// [`FileError`] if the library cannot do it.
+    pub fn finish(&mut self) -> Result<String, FileError> {
         let piece = self.pending()?;
         Ok(self.show(piece))
     }
@@ -256,7 +238,7 @@ impl TextStream<'_> {
         &self.text
     }
 
-    fn pending(&self) -> Result<String, TokenizerError> {
+    fn pending(&self) -> Result<String, FileError> {
         let context = self.shown.saturating_sub(CONTEXT);
         let before = self.tokenizer.decode(&self.tokens[context..self.shown])?;
         let after = self.tokenizer.decode(&self.tokens[context..])?;
@@ -308,7 +290,7 @@ mod tests {
     }
 
     /// A copy of the storyteller's tokenizer, changed.
-    fn changed(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, Result<Tokenizer, TokenizerError>) {
+    fn changed(change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, Result<Tokenizer, FileError>) {
         let dir = tempfile::tempdir().unwrap();
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/storyteller/tokenizer.json");
         let mut json: Value = serde_json::from_slice(&std::fs::read(ours).unwrap()).unwrap();

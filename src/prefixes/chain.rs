@@ -2,9 +2,9 @@
 //!
 //! It differs from the trie of chapter 11 in two ways:
 //!
-//! - A page is named by a hash of its tokens and of the hash of the page before it. The hash therefore stands for the whole
-//!   prefix, and neither the tokens nor the previous page need to be stored. Two prefixes with the same hash would be mixed up:
-//!   vLLM uses SHA-256 against that. This file uses 64 bits with a secret key, which is enough for counting pages.
+//! - A page is named by a hash of its tokens and of the hash of the page before it, which stands for the whole prefix. Two
+//!   prefixes with the same hash would be mixed up: vLLM uses SHA-256 against that, this file 64 bits with a secret key, which is
+//!   enough for counting pages.
 //! - The cache owns no pages. A page whose last sequence has finished is free *and* can still be found. Free pages stand in a
 //!   queue and are taken from its front; only then is a page's content forgotten.
 //!
@@ -19,19 +19,15 @@
 //! If 0 stood before 1, it would be taken first, and page 1 could never be found again, because a prefix is found from its
 //! beginning. [`FirstOut::Heads`] does that, to show the difference.
 //!
-//! This type doesn't implement [`Prefixes`](super::Prefixes), whose implementations own their pages and return some on request.
-//! Here the pool itself remembers what its free pages hold: it is a pool and a prefix cache in one.
-//!
-//! Source: vLLM 0.33.0, `vllm/v1/core/block_pool.py` (`get_cached_block`, `touch`, `get_new_blocks`, `free_blocks`,
-//! `cache_full_blocks`), `kv_cache_utils.py` (`hash_block_tokens`, `FreeKVCacheBlockQueue`) and
-//! `single_type_kv_cache_manager.py` (`free`, which reverses). As in vLLM, two pages can hold the same tokens; the first is
-//! found. Where that doesn't happen, lookups, allocations and evictions are exactly those of a trie that evicts its least
-//! recently used leaf, because pages that are freed later were used later.
+//! Source: vLLM 0.33.0, `vllm/v1/core/block_pool.py`, `kv_cache_utils.py` and `single_type_kv_cache_manager.py`. As in vLLM, two
+//! pages can hold the same tokens; the first is found. Where that doesn't happen, lookups, allocations and evictions are exactly
+//! those of a trie that evicts its least recently used leaf, because pages that are freed later were used later.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 
 use crate::cache::{CacheError, PageId};
+use crate::workload::PageMemory;
 
 /// Stands for a prefix: the hash of its last page's tokens and of the previous page's hash.
 type PrefixHash = u64;
@@ -55,9 +51,20 @@ pub struct Chain {
     hashes: Vec<Option<PrefixHash>>,
     /// The pages with each hash.
     found_by: HashMap<PrefixHash, Vec<PageId>>,
-    free: FreeQueue,
+    /// The free pages by their places in the queue, front first.
+    free: BTreeMap<i64, PageId>,
+    /// The place of each page that is in the queue. `[n_pages]`
+    places: Vec<i64>,
     key: RandomState,
     n_evicted: u64,
+}
+
+/// The pages of a sequence in the order of its tokens, and how many tokens they hold.
+pub struct ChainTable {
+    /// The pages.
+    pub pages: Vec<PageId>,
+    /// Tokens that they hold.
+    pub len: usize,
 }
 
 impl Chain {
@@ -65,9 +72,6 @@ impl Chain {
     ///
     /// # Errors
     /// [`CacheError::NoPages`], [`CacheError::NoSlots`] if there are none.
-    ///
-    /// # Panics
-    /// If `n_pages` does not fit into a `u32`.
     pub fn new(n_pages: usize, page_size: usize, first_out: FirstOut) -> Result<Self, CacheError> {
         if n_pages == 0 {
             return Err(CacheError::NoPages);
@@ -81,7 +85,8 @@ impl Chain {
             owners: vec![0; n_pages],
             hashes: vec![None; n_pages],
             found_by: HashMap::new(),
-            free: FreeQueue::new(n_pages),
+            free: (0..n_pages as i64).zip((0..).map(PageId)).collect(),
+            places: (0..n_pages as i64).collect(),
             key: RandomState::new(),
             n_evicted: 0,
         })
@@ -101,40 +106,6 @@ impl Chain {
     }
     // ANCHOR_END: hashes
 
-    /// The pages of the longest cached prefix of `tokens`, at least one token short of all of them. Each page's reference count
-    /// rises by one, and pages that were free leave the queue from wherever they stand.
-    pub fn lookup(&mut self, tokens: &[u32]) -> Vec<PageId> {
-        let mut pages = Vec::new();
-        for hash in self.hashes_of(&tokens[..tokens.len().saturating_sub(1)]) {
-            let Some(page) = self.found_by.get(&hash).map(|pages| pages[0]) else { break };
-            if self.owners[page.index()] == 0 {
-                self.free.remove(page);
-            }
-            self.owners[page.index()] += 1;
-            pages.push(page);
-        }
-        pages
-    }
-
-    /// Takes `n` pages from the front of the queue, or none. What they held can no longer be found.
-    ///
-    /// # Errors
-    /// [`CacheError::OutOfPages`] if fewer than `n` are free.
-    pub fn alloc(&mut self, n: usize) -> Result<Vec<PageId>, CacheError> {
-        if n > self.free.len {
-            return Err(CacheError::OutOfPages { needed: n, free: self.free.len });
-        }
-        let mut pages = Vec::new();
-        for _ in 0..n {
-            let page = self.free.front();
-            self.free.remove(page);
-            self.forget(page);
-            self.owners[page.index()] = 1;
-            pages.push(page);
-        }
-        Ok(pages)
-    }
-
     /// Makes a page impossible to find.
     fn forget(&mut self, page: PageId) {
         let Some(hash) = self.hashes[page.index()].take() else { return };
@@ -146,107 +117,86 @@ impl Chain {
         self.n_evicted += 1;
     }
 
-    /// Makes the full pages of a sequence possible to find. `pages` hold the rows of `tokens`, all of them computed.
-    pub fn insert(&mut self, tokens: &[u32], pages: &[PageId]) {
-        for (hash, page) in self.hashes_of(tokens).into_iter().zip(pages) {
+    /// Puts a page into the queue: at the back if it can be found, otherwise at the front.
+    fn enqueue(&mut self, page: PageId) {
+        let place = match self.hashes[page.index()] {
+            Some(_) => self.free.last_key_value().map_or(0, |(last, _)| last + 1),
+            None => self.free.first_key_value().map_or(0, |(first, _)| first - 1),
+        };
+        self.places[page.index()] = place;
+        self.free.insert(place, page);
+    }
+}
+
+impl PageMemory for Chain {
+    type Table = ChainTable;
+
+    fn begin(&mut self, prompt: &[u32]) -> Result<(ChainTable, usize), CacheError> {
+        let mut pages = Vec::new();
+        for hash in self.hashes_of(&prompt[..prompt.len().saturating_sub(1)]) {
+            let Some(page) = self.found_by.get(&hash).map(|pages| pages[0]) else { break };
+            if self.owners[page.index()] == 0 {
+                self.free.remove(&self.places[page.index()]);
+            }
+            self.owners[page.index()] += 1;
+            pages.push(page);
+        }
+        let len = pages.len() * self.page_size;
+        Ok((ChainTable { pages, len }, len))
+    }
+
+    fn grow(&mut self, table: &mut ChainTable, n: usize) -> Result<usize, CacheError> {
+        let needed = (table.len + n).div_ceil(self.page_size) - table.pages.len();
+        if needed > self.free.len() {
+            return Err(CacheError::OutOfPages { needed, free: self.free.len() });
+        }
+        for _ in 0..needed {
+            let (_, page) = self.free.pop_first().expect("a free page");
+            self.forget(page);
+            self.owners[page.index()] = 1;
+            table.pages.push(page);
+        }
+        table.len += n;
+        Ok(needed)
+    }
+
+    fn insert(&mut self, tokens: &[u32], table: &mut ChainTable) -> Result<(), CacheError> {
+        for (hash, page) in self.hashes_of(tokens).into_iter().zip(&table.pages) {
             if self.hashes[page.index()].is_none() {
                 self.hashes[page.index()] = Some(hash);
                 self.found_by.entry(hash).or_default().push(*page);
             }
         }
+        Ok(())
     }
 
-    /// Releases the pages of a sequence, given in the order of its tokens. Those whose reference count drops to 0 are free, and
-    /// join the queue at the back if they can be found, otherwise at the front.
-    ///
-    /// # Panics
-    /// If one of them has no owner, or is not of this pool.
-    pub fn free(&mut self, mut pages: Vec<PageId>) {
+    fn end(&mut self, mut table: ChainTable) -> Result<(), CacheError> {
         if self.first_out == FirstOut::Tails {
-            pages.reverse();
+            table.pages.reverse();
         }
-        for page in pages {
+        for page in table.pages {
             let owners = &mut self.owners[page.index()];
             *owners = owners.checked_sub(1).expect("a released page has an owner");
             if *owners == 0 {
-                match self.hashes[page.index()] {
-                    Some(_) => self.free.push_back(page),
-                    None => self.free.push_front(page),
-                }
+                self.enqueue(page);
             }
         }
+        Ok(())
     }
 
-    /// Slots in a page.
-    pub fn page_size(&self) -> usize {
+    fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// Pages in all.
-    pub fn n_pages(&self) -> usize {
+    fn n_pages(&self) -> usize {
         self.owners.len()
     }
 
-    /// Pages without an owner, whether they can be found or not.
-    pub fn n_free(&self) -> usize {
-        self.free.len
+    fn n_in_use(&self) -> usize {
+        self.owners.len() - self.free.len()
     }
 
-    /// Pages taken so far that could still have been found.
-    pub fn n_evicted(&self) -> u64 {
+    fn n_evicted(&self) -> u64 {
         self.n_evicted
-    }
-}
-
-/// A doubly linked list of free pages: a page leaves from the middle in a few steps, however long the queue is.
-struct FreeQueue {
-    /// The page before each page. There is one entry more than pages: it stands for both ends and closes a ring.
-    before: Vec<u32>,
-    /// The page after each page.
-    after: Vec<u32>,
-    len: usize,
-}
-
-impl FreeQueue {
-    /// All pages, 0 at the front.
-    fn new(n_pages: usize) -> Self {
-        let ends = u32::try_from(n_pages).expect("a page's number is a u32");
-        let before = [ends].into_iter().chain(0..ends).collect();
-        let after = (1..=ends).chain([0]).collect();
-        FreeQueue { before, after, len: n_pages }
-    }
-
-    /// Where both ends are.
-    fn ends(&self) -> u32 {
-        (self.after.len() - 1) as u32
-    }
-
-    /// The page to take next. There is one.
-    fn front(&self) -> PageId {
-        PageId(self.after[self.ends() as usize])
-    }
-
-    fn remove(&mut self, page: PageId) {
-        let (before, after) = (self.before[page.index()], self.after[page.index()]);
-        self.after[before as usize] = after;
-        self.before[after as usize] = before;
-        self.len -= 1;
-    }
-
-    fn push_front(&mut self, page: PageId) {
-        self.insert(self.ends(), page);
-    }
-
-    fn push_back(&mut self, page: PageId) {
-        self.insert(self.before[self.ends() as usize], page);
-    }
-
-    /// Inserts a page after another one.
-    fn insert(&mut self, before: u32, page: PageId) {
-        let after = self.after[before as usize];
-        (self.before[page.index()], self.after[page.index()]) = (before, after);
-        self.after[before as usize] = page.0;
-        self.before[after as usize] = page.0;
-        self.len += 1;
     }
 }

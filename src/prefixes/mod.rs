@@ -1,7 +1,6 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one.
 //!
-//! Two more are here to compare it with: [vLLM's chain of hashes](chain), whose hits and evictions are tested to equal those
-//! of chapter 11, and [one that keeps nothing](none).
+//! Two more are here to compare it with: [vLLM's chain of hashes](chain), and [one that keeps nothing](none).
 
 pub mod chain;
 pub mod none;
@@ -80,6 +79,39 @@ pub(crate) fn available_pages(prefixes: &dyn Prefixes, slab: &SharedSlab) -> usi
     let slab = slab.borrow();
     let pool = slab.pool();
     pool.n_free() + prefixes.n_evictable(pool)
+}
+
+/// Does something with the pool of a slab, which lends it only to a prefix cache that evicts.
+pub(crate) fn with_pool<F: FnMut(&mut PagePool) -> Result<(), CacheError>>(
+    slab: &SharedSlab,
+    work: F,
+) -> Result<(), CacheError> {
+    slab.borrow_mut().evict(&mut Borrower(work), 0).map(drop)
+}
+
+struct Borrower<F>(F);
+
+impl<F: FnMut(&mut PagePool) -> Result<(), CacheError>> Prefixes for Borrower<F> {
+    fn lookup(&mut self, _: &[u32], _: &mut PagePool) -> Result<PageTable, CacheError> {
+        unreachable!("nothing is looked up here")
+    }
+
+    fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
+        unreachable!("nothing is inserted here")
+    }
+
+    fn evict(&mut self, _: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
+        (self.0)(pool)?;
+        Ok(0)
+    }
+
+    fn n_pages(&self) -> usize {
+        0
+    }
+
+    fn n_evictable(&self, _: &PagePool) -> usize {
+        0
+    }
 }
 
 /// A cache with several handles. It does not list its pages.

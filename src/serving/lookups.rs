@@ -27,6 +27,12 @@ impl Forks {
         self.ready.is_empty()
     }
 
+    /// Lets go of the forks of samples that could not begin in the step after their prompt: they compute it themselves.
+    pub(super) fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
+        let ready = std::mem::take(&mut self.ready);
+        ready.into_iter().flat_map(|(_, forks)| forks).try_for_each(|mut fork| fork.release(pool))
+    }
+
     /// The prompt's fork for a sequence that goes on with one token more.
     fn take(&mut self, tokens: &[u32]) -> Option<PageTable> {
         let (_, before) = tokens.split_last()?;
@@ -46,35 +52,6 @@ impl Forks {
             self.ready.push((prompt, forks));
         }
         Ok(())
-    }
-}
-
-/// Lets go of the forks of samples that could not begin in the step after their prompt: they compute it themselves.
-pub(super) struct Release<'a>(pub(super) &'a RefCell<Forks>);
-
-impl Prefixes for Release<'_> {
-    fn lookup(&mut self, _: &[u32], _: &mut PagePool) -> Result<PageTable, CacheError> {
-        unreachable!("nothing is looked up here")
-    }
-
-    fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
-        unreachable!("nothing is inserted here")
-    }
-
-    fn evict(&mut self, _: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
-        let ready = std::mem::take(&mut self.0.borrow_mut().ready);
-        for mut fork in ready.into_iter().flat_map(|(_, forks)| forks) {
-            fork.release(pool)?;
-        }
-        Ok(0)
-    }
-
-    fn n_pages(&self) -> usize {
-        0
-    }
-
-    fn n_evictable(&self, _: &PagePool) -> usize {
-        0
     }
 }
 

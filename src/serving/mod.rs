@@ -42,12 +42,12 @@ use crate::chapters::ch12_scheduler::Scheduler;
 use crate::decode::sampler::Sampler;
 use crate::decode::scoring::{Likely, Scoring, Scorings};
 use crate::model::{Model, StepError};
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Prefixes, with_pool};
 use crate::serving::schedule::{
     FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
 };
 use compute::Computed;
-use lookups::{Forks, Lookups, Release};
+use lookups::{Forks, Lookups};
 pub(crate) use steps::Steps;
 
 pub use error::ServingError;
@@ -327,7 +327,7 @@ impl<'m> Serving<'m> {
     /// Lets go of forks that no sample has taken.
     fn release_forks(&self) -> Result<(), ScheduleError> {
         if !self.forks.borrow().is_empty() {
-            self.slab.borrow_mut().evict(&mut Release(&self.forks), 0)?;
+            with_pool(&self.slab, |pool| self.forks.borrow_mut().release(pool))?;
         }
         Ok(())
     }

@@ -4,12 +4,11 @@
 
 use std::collections::VecDeque;
 
-use crate::cache::{CacheError, KvCache, PageId};
-use crate::chapters::ch04_page_pool::PagePool;
+use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
-use crate::prefixes::{Prefixes, available_pages};
+use crate::prefixes::{Prefixes, available_pages, with_pool};
 use crate::serving::schedule::{
     ChunkInput, FinishReason, Finished, NextToken, Plan, Running, ScheduleError, ScheduledChunk, Sequence, SequenceId,
     StepLimits,
@@ -238,13 +237,6 @@ impl Planted {
     fn finish(&mut self, sequence: Sequence, reason: FinishReason) {
         self.finished.push(Finished { sequence, reason });
     }
-
-    fn free_once_more(&mut self, page: Option<PageId>) -> Result<(), CacheError> {
-        let Some(page) = page else { return Ok(()) };
-        let mut second = SecondPath { page };
-        self.slab.borrow_mut().evict(&mut second, 1)?;
-        Ok(())
-    }
 }
 
 /// Pages that a sequence needs beyond those of `table` for all of its tokens and the next.
@@ -348,8 +340,9 @@ impl Subject for Planted {
                 let Running { sequence, cache } = self.running.remove(place);
                 let last = cache.table().pages().last().copied();
                 drop(cache);
-                if self.has(Bug::FreedTwice) {
-                    self.free_once_more(last)?;
+                if let Some(last) = last.filter(|_| self.has(Bug::FreedTwice)) {
+                    // The pool refuses a page without owners. One that others own loses an owner.
+                    with_pool(&self.slab, |pool| pool.free(last).or(Ok(())))?;
                 }
                 self.finish(sequence, reason);
             }
@@ -376,34 +369,5 @@ impl Subject for Planted {
 
     fn prefixes(&self) -> &dyn Prefixes {
         &*self.prefixes
-    }
-}
-
-/// The second place that gives a page back. Only a prefix cache is lent the pool, so it comes as one.
-struct SecondPath {
-    page: PageId,
-}
-
-impl Prefixes for SecondPath {
-    fn lookup(&mut self, _: &[u32], _: &mut PagePool) -> Result<PageTable, CacheError> {
-        PageTable::new(1)
-    }
-
-    fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
-        Ok(())
-    }
-
-    fn evict(&mut self, _: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
-        // The pool refuses a page without owners. One that others own loses an owner.
-        let _ = pool.free(self.page);
-        Ok(0)
-    }
-
-    fn n_pages(&self) -> usize {
-        0
-    }
-
-    fn n_evictable(&self, _: &PagePool) -> usize {
-        0
     }
 }

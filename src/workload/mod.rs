@@ -20,11 +20,9 @@
 pub mod arrivals;
 mod chapter_pages;
 mod traces;
-mod vllm_pages;
 
 pub use chapter_pages::Pages;
 pub use traces::{Request, Trace};
-pub use vllm_pages::ChainTable;
 
 use serde::Serialize;
 

@@ -142,7 +142,7 @@ fn two_programs_do_not_share_a_file() {
     let disk = FileDisk::open(&file.path).unwrap();
     let refused = run(&file.arguments(&prompts(), &[]));
     assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.contains("another program has this file at the moment"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("a different program has this file at the moment"), "{}", refused.stderr);
     drop(disk);
     file.json(&[]);
 }

