@@ -6,10 +6,6 @@ use crate::support::story::assets;
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 use page_by_page::model::{LogitRows, Model, StepError};
 
-fn draft_model() -> Model {
-    Model::open(&assets().join("storyteller-draft")).unwrap()
-}
-
 #[test]
 fn more_slots_than_any_memory_has_are_refused_in_numbers() {
     let layout = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
@@ -25,8 +21,9 @@ fn more_slots_than_any_memory_has_are_refused_in_numbers() {
 }
 
 #[test]
-fn a_slab_that_no_memory_holds_is_refused() {
-    use page_by_page::chapters::ch06_paged::PageSlab;
+#[should_panic(expected = "no memory holds 6148914691236517206 slots with a row of 6 numbers in each of 1 layers")]
+fn a_slab_or_a_reservation_that_no_memory_holds_is_refused() {
+    use page_by_page::chapters::{ch03_contiguous::ContiguousCache, ch06_paged::PageSlab};
     let layout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 6 };
     // 6,148,914,691,236,517,206 slots of 6 numbers wrap to 4.
     for (page_size, n_pages) in [(6_148_914_691_236_517_206usize, 1), (1 << 40, 1 << 40), (1 << 40, 1 << 20)] {
@@ -34,18 +31,16 @@ fn a_slab_that_no_memory_holds_is_refused() {
         let refused = CacheError::TooManySlots { slots, n_layers: 1, kv_width: 6 };
         assert_eq!(PageSlab::new(layout, page_size, n_pages).err(), Some(refused));
     }
+    ContiguousCache::new(layout, 6_148_914_691_236_517_206);
 }
 
 #[test]
-#[should_panic(expected = "no memory holds 6148914691236517206 slots with a row of 6 numbers in each of 1 layers")]
-fn a_reservation_that_no_memory_holds_says_so() {
-    use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-    ContiguousCache::new(KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 6 }, 6_148_914_691_236_517_206);
-}
-
-#[test]
-fn logits_of_more_tokens_than_a_step_has_are_refused_before_room_is_made() {
-    let model = draft_model();
+fn what_a_step_cannot_compute_is_refused_before_room_is_made() {
+    let model = Model::open(&assets().join("storyteller-draft")).unwrap();
+    let too_long = |len| Err(StepError::TooLong { len, max_positions: 1024 });
+    assert_eq!(model.check(&[1, 2], usize::MAX), too_long(usize::MAX));
+    assert_eq!(model.check(&[1, 2], 1023), too_long(1025));
+    assert_eq!(model.check(&[1, 2], 1022), Ok(()));
     let mut cache = DenseCache::new(model.config().kv_layout());
     let refused = model.chunk(&[1, 2, 3], Some(&mut cache), LogitRows::Newest(4)).err();
     assert_eq!(refused, Some(StepError::TooFewTokens { wanted: 4, tokens: 3 }));
@@ -54,13 +49,4 @@ fn logits_of_more_tokens_than_a_step_has_are_refused_before_room_is_made() {
         let logits = model.forward(vec![model.chunk(&[1, 2, 3], None, LogitRows::Newest(n)).unwrap()]).unwrap();
         assert_eq!(logits.len(), n * model.config().vocab_size);
     }
-}
-
-#[test]
-fn a_text_of_any_length_is_compared_with_the_positions() {
-    let (model, max_positions) = (draft_model(), 1024);
-    let too_long = |len| Err(StepError::TooLong { len, max_positions });
-    assert_eq!(model.check(&[1, 2], usize::MAX), too_long(usize::MAX));
-    assert_eq!(model.check(&[1, 2], 1023), too_long(1025));
-    assert_eq!(model.check(&[1, 2], 1022), Ok(()));
 }

@@ -25,29 +25,16 @@ fn samples_alone(model: &Model, asked: (&[u32], usize), ends: &[u32], n: u64) ->
     (0..n).map(|sample| alone(model, asked, ends, Sampling { seed: SEEDED.seed + sample, ..SEEDED })).collect()
 }
 
-/// A step, after which each page has the owners that the tables name, and no other.
-fn step_and_check(
-    serving: &mut Serving<'_>,
-    slab: &SharedSlab,
-    reported: &mut HashMap<SequenceId, Vec<u32>>,
-    run: &str,
-) -> Vec<Generated> {
-    let step = serving.step().unwrap();
-    for pick in &step.new_tokens {
-        reported.entry(pick.sequence).or_default().push(pick.token);
-    }
+/// Each page has the owners that the tables name, and no other.
+fn check_owners(serving: &Serving<'_>, slab: &SharedSlab, run: &str) {
     let slab = slab.borrow();
     let tables: Vec<_> = serving.scheduler().running().flat_map(|(_, table)| table.pages().to_vec()).collect();
     let owned: HashSet<_> = tables.iter().collect();
-    // Forks of a prompt that its samples have not taken yet share its pages.
-    if step.forked.is_empty() {
-        assert_eq!(slab.pool().n_free(), slab.pool().n_pages() - owned.len(), "{run}: free pages");
-        for page in owned {
-            let owners = tables.iter().filter(|other| *other == page).count() as u32;
-            assert_eq!(slab.pool().owners(*page), Ok(owners), "{run}: owners of page {page}");
-        }
+    assert_eq!(slab.pool().n_free(), slab.pool().n_pages() - owned.len(), "{run}: free pages");
+    for page in owned {
+        let owners = tables.iter().filter(|other| *other == page).count() as u32;
+        assert_eq!(slab.pool().owners(*page), Ok(owners), "{run}: owners of page {page}");
     }
-    step.generated
 }
 
 /// Random families in random pools: each sample is the sequence generated alone, and all pages come back.
@@ -76,37 +63,33 @@ fn each_sample_is_the_sequence_generated_alone_in_pages_of_any_size_and_number()
         let run = format!("run {run}: {asked:?} in {n_pages} pages of {page_size}, {limits:?}");
         let setting = Setting { page_size, n_pages, limits, keeps_prefixes: false };
         let (mut serving, slab) = serving(&model, setting, &ends);
-        let mut families: HashMap<SequenceId, (usize, usize)> = HashMap::new();
-        for (family, (prompt, most, n)) in asked.iter().enumerate() {
-            let first = serving.submit_samples(prompt.clone(), *most, samplers(*n)).unwrap();
-            families.insert(first, (family, 0));
+        for (prompt, most, n) in &asked {
+            serving.submit_samples(prompt.clone(), *most, samplers(*n)).unwrap();
         }
-        let (mut reported, mut all) = (HashMap::new(), Vec::new());
+        let (mut reported, mut all): (HashMap<SequenceId, Vec<u32>>, Vec<Generated>) = Default::default();
         while !serving.is_done() {
-            let before = serving.scheduler().running().count();
-            all.extend(step_and_check(&mut serving, &slab, &mut reported, &run));
-            assert!(before <= limits.sequences, "{run}");
+            let step = serving.step().unwrap();
+            for pick in &step.new_tokens {
+                reported.entry(pick.sequence).or_default().push(pick.token);
+            }
+            // Forks of a prompt that its samples have not taken yet share its pages.
+            if step.forked.is_empty() {
+                check_owners(&serving, &slab, &run);
+            }
+            all.extend(step.generated);
         }
         assert_eq!(slab.borrow().pool().n_free(), n_pages, "{run}: free pages in the end");
-        assert_eq!(all.len() as u64, asked.iter().map(|(_, _, n)| n).sum::<u64>(), "{run}");
-        // Samples of a family begin in the order of their samplers.
-        all.sort_by_key(|generated| generated.sequence.id);
-        for (family, (prompt, most, n)) in asked.iter().enumerate() {
-            let mut expected = samples_alone(&model, (prompt, *most), &ends, *n);
-            let of_family = |generated: &&Generated| {
-                generated.sequence.tokens.starts_with(prompt) && generated.sequence.max_new_tokens <= *most
-            };
-            for generated in all.iter().filter(of_family) {
-                let Generated { sequence: text, end, .. } = generated;
-                let place = expected.iter().position(|(tokens, alone)| (tokens, alone) == (&text.tokens, end));
-                if let Some(place) = place {
-                    let _ = expected.remove(place);
-                    assert_eq!(text.n_prompt, prompt.len(), "{run}");
-                    assert_eq!(reported.get(&text.id).map_or(&[][..], Vec::as_slice), text.new_tokens(), "{run}");
-                }
-            }
-            assert!(expected.is_empty(), "{run}: family {family} lacks {expected:?}");
+        for Generated { sequence, .. } in &all {
+            assert_eq!(reported.remove(&sequence.id).unwrap_or_default(), sequence.new_tokens(), "{run}");
         }
+        let mut found: Vec<Ended> = all.iter().map(|one| (one.sequence.tokens.clone(), one.end.clone())).collect();
+        for (prompt, most, n) in &asked {
+            for expected in samples_alone(&model, (prompt, *most), &ends, *n) {
+                let place = found.iter().position(|one| *one == expected);
+                drop(found.swap_remove(place.unwrap_or_else(|| panic!("{run}: {expected:?} is missing"))));
+            }
+        }
+        assert!(found.is_empty(), "{run}: {found:?} too many");
         preempted += serving.totals().preemptions;
         ended += all.iter().filter(|generated| generated.end == Ok(FinishReason::EndOfText)).count();
         copied += all.iter().map(|generated| generated.held.usage.rows_copied).sum::<u64>();

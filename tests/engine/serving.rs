@@ -211,16 +211,6 @@ fn check_counters(setting: Setting, generated: &[Generated], totals: Totals) {
     }
 }
 
-#[test]
-fn many_steps_of_one_token_are_as_many_as_there_are_tokens() {
-    let model = tiny_model();
-    let alone = all_alone(&model, &[], SEEDED);
-    let (generated, totals) = generate(&model, setting(100, 1, 1), SEEDED, &[], &alone);
-    let rows: usize = generated.iter().map(|generated| generated.sequence.tokens.len()).sum::<usize>() - 7 - 2;
-    assert_eq!((totals.steps, totals.rows_projected), (rows as u64, rows as u64));
-    assert_eq!(totals.peak_pages, LONGEST.div_ceil(4));
-}
-
 /// A model whose logit of token 5 overflows once the hidden state's number in this column is above 1 or so.
 pub fn overflowing(folder: &Folder, column: usize) -> Model {
     folder.change_tensor("lm_head.weight", |tensor| {

@@ -1,6 +1,5 @@
 //! The made-up world of chapter 15, the ten planted schedulers.
 
-use page_by_page::serving::schedule::StepLimits;
 use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{Case, Event, MOST_SEQUENCES, Make, World, alone, chapter_12, examples, prompt};
 
@@ -24,7 +23,7 @@ fn without_a_bug_the_planted_scheduler_is_that_of_chapter_12() {
 /// A case finds little if hardly anything happens in it.
 #[test]
 fn a_lot_happens_in_the_cases() {
-    let (mut steps, mut preempted, mut found, mut ended, mut most, mut idle, mut refused) = (0, 0, 0, 0, 0, 0, 0);
+    let (mut preempted, mut cached, mut ended, mut most, mut idle, mut refused) = (0, 0, 0, 0, 0, 0);
     for seed in 0..200 {
         let case = Case::of_seed(seed, 100);
         let mut world = World::new(&chapter_12, case.setup).unwrap();
@@ -36,44 +35,26 @@ fn a_lot_happens_in_the_cases() {
                 refused += usize::from(scene.before.alive == scene.after.alive && scene.ended.is_empty());
             }
             let Some(planned) = &scene.planned else { continue };
-            steps += 1;
             idle += usize::from(planned.chunks.is_empty());
-            let ran = |id| scene.before.running.iter().any(|sequence| sequence.id == id);
-            let runs = |id| planned.seen.running.iter().any(|sequence| sequence.id == id);
-            preempted += scene.before.running.iter().filter(|sequence| !runs(sequence.id)).count();
-            let new = planned.seen.running.iter().filter(|sequence| !ran(sequence.id));
-            let reads = |id| planned.chunks.iter().find(|chunk| chunk.sequence == id).map_or(0, |chunk| chunk.tokens);
-            found += new.filter(|sequence| sequence.held > reads(sequence.id)).count();
+            let sequences = scene.after.running.iter().chain(&scene.after.waiting);
+            preempted += sequences.filter(|sequence| sequence.counters.preemptions > 0).count();
+            cached += planned.seen.running.iter().filter(|sequence| sequence.counters.cached > 0).count();
         }
     }
-    assert_eq!(steps, 20_000);
     assert_eq!(most, MOST_SEQUENCES);
-    let all = (preempted, found, ended, refused, idle);
-    for (what, number, least) in [
-        ("preempted", preempted, 300),
-        ("found in the prefix cache", found, 500),
-        ("ended", ended, 3_000),
-        ("refused or turned away", refused, 500),
-    ] {
-        assert!(number >= least, "{what}: {number} (preempted, found, ended, refused, idle: {all:?})");
-    }
-    assert!(idle < steps / 3, "{idle} of {steps} steps have no chunk");
+    let counts = [preempted, cached, ended, refused];
+    assert!(
+        counts.iter().all(|n| *n > 300) && idle < 20_000 / 3,
+        "preempted, cached, ended, refused: {counts:?}; {idle}"
+    );
 }
 
 #[test]
 fn the_examples_find_nothing() {
-    for bug in [None].into_iter().chain(Bug::ALL.map(Some)) {
-        let right = examples::pass(&planted(bug)).unwrap_or_else(|wrong| panic!("{bug:?}: {wrong}"));
-        assert_eq!(right, examples::all().len());
+    for bug in Bug::ALL {
+        assert_eq!(examples::pass(&planted(Some(bug))), Ok(9), "{bug:?}");
     }
     assert_eq!(examples::pass(&chapter_12), Ok(9));
-    // They can fail.
-    let greedy: Box<Make<'_>> = Box::new(|slab, prefixes, limits| {
-        Planted::subject(Some(Bug::FoundTooEarly), slab, prefixes, StepLimits { tokens: 2, ..limits })
-    });
-    let case = examples::all().remove(0).1;
-    let outcome = examples::watch(&greedy, &case, |_| {}).unwrap();
-    assert_eq!((outcome.wrong, outcome.lost), (0, 0));
     let outcome = examples::watch(&planted(Some(Bug::CancelLeaks)), &examples::day(3000), |_| {}).unwrap();
     assert!(outcome.lost > 20 && outcome.wrong == 0, "{outcome:?}");
     let outcome = examples::watch(&chapter_12, &examples::day(3000), |_| {}).unwrap();
@@ -95,15 +76,12 @@ fn each_bug_is_the_one_that_it_is_called() {
 
 #[test]
 fn the_stand_in_for_a_model_depends_on_every_token() {
-    let text = prompt(1, 8);
-    let (told, _) = alone(&text, 20);
-    let mut differ = 0;
+    let tokens = prompt(1, 8);
     for place in 0..8 {
-        let mut other = text.clone();
+        let mut other = tokens.clone();
         other[place] ^= 1 << 20;
-        differ += usize::from(alone(&other, 20).0 != told);
+        assert_ne!(alone(&other, 20), alone(&tokens, 20), "token {place}");
     }
-    assert!(differ >= 7, "{differ} of 8");
     let ends = (0..2000).filter(|alike| alone(&prompt(*alike, 5), 1).0.is_empty()).count();
     assert!((60..200).contains(&ends), "{ends} of 2,000 end at once, about every 16th");
     assert_eq!(prompt(1, 8)[..5], prompt(1, 5));
