@@ -25,12 +25,9 @@ use super::refusal::Refusal;
 use page_by_page::decode::scoring::Likely;
 use page_by_page::model::tokenizer::Tokenizer;
 
-/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `/v1/completions`.
     Completion,
-    /// `/v1/chat/completions`.
     Chat,
 }
 
@@ -43,15 +40,6 @@ impl Kind {
         }
     }
 
-    /// The field of the answer with the output, in a chunk or in the whole.
-    fn content(self, is_chunk: bool) -> &'static str {
-        match self {
-            Kind::Completion => "text",
-            Kind::Chat if is_chunk => "delta",
-            Kind::Chat => "message",
-        }
-    }
-
     /// Tokens generated at most where the request sets no limit.
     pub fn default_max_tokens(self) -> usize {
         match self {
@@ -61,37 +49,24 @@ impl Kind {
     }
 }
 
-/// Builds the answer to a request.
 pub struct Answer {
-    /// The kind of request.
     pub kind: Kind,
-    /// The id of the answer.
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
-    /// The model's name.
     pub model: String,
-    /// For the text of tokens.
     pub tokenizer: Arc<Tokenizer>,
-    /// Sequences of each prompt.
     pub n: usize,
     /// The prompts as text; empty without `echo`.
     pub echo: Vec<String>,
-    /// The prompts as tokens.
     pub prompts: Vec<Vec<u32>>,
-    /// Whether ids are asked for.
     pub with_ids: bool,
-    /// Whether log probabilities are asked for.
     pub with_logprobs: bool,
-    /// Whether a stream ends with the usage.
     pub include_usage: bool,
 }
 
 impl Answer {
     /// The whole answer, once all of its sequences are finished.
-    ///
-    /// # Errors
-    /// [`Refusal`] if one of them fails.
     pub async fn whole(self, mut events: UnboundedReceiver<Event>, n_sequences: usize) -> Result<String, Refusal> {
         let mut outputs: Vec<(Piece, Option<Finished>)> = Vec::new();
         outputs.resize_with(n_sequences, Default::default);
@@ -118,8 +93,8 @@ impl Answer {
         mut events: UnboundedReceiver<Event>,
         n_sequences: usize,
     ) -> impl Stream<Item = Result<SentEvent, Infallible>> {
-        let mut chunks: VecDeque<String> =
-            (0..n_sequences).filter_map(|index| self.first_chunk(index)).map(|chunk| chunk.to_string()).collect();
+        let first = (0..n_sequences).filter_map(|index| self.first_chunk(index));
+        let mut chunks: VecDeque<String> = first.map(|chunk| chunk.to_string()).collect();
         let mut ends = vec![None; n_sequences];
         let mut is_done = n_sequences == 0;
         stream::poll_fn(move |context| {
@@ -136,27 +111,25 @@ impl Answer {
 
     /// Adds the chunks of an event. Returns whether it is the last one.
     fn add_chunks(&self, event: Event, ends: &mut [Option<Finished>], chunks: &mut VecDeque<String>) -> bool {
-        match event {
-            Event::Piece { index, piece } => chunks.push_back(self.next_chunk(index, &piece, None).to_string()),
-            Event::Finished { index, piece, end } => {
-                ends[index] = Some(end);
-                chunks.push_back(self.next_chunk(index, &piece, Some(end)).to_string());
-                let Some(ends) = ends.iter().copied().collect::<Option<Vec<Finished>>>() else { return false };
-                if self.include_usage {
-                    let mut chunk = self.object(true, Vec::new());
-                    chunk["usage"] = self.usage(&ends);
-                    chunks.push_back(chunk.to_string());
-                }
-                chunks.push_back("[DONE]".into());
-                return true;
-            }
+        let (index, piece, end) = match event {
+            Event::Piece { index, piece } => (index, piece, None),
+            Event::Finished { index, piece, end } => (index, piece, Some(end)),
             // The status has been sent long ago, so the failure is the last chunk.
             Event::Failed(refusal) => {
                 chunks.push_back(refusal.object().to_string());
                 return true;
             }
+        };
+        ends[index] = end;
+        chunks.push_back(self.next_chunk(index, &piece, end).to_string());
+        let Some(ends) = ends.iter().copied().collect::<Option<Vec<Finished>>>() else { return false };
+        if self.include_usage {
+            let mut chunk = self.object(true, Vec::new());
+            chunk["usage"] = self.usage(&ends);
+            chunks.push_back(chunk.to_string());
         }
-        false
+        chunks.push_back("[DONE]".into());
+        true
     }
 
     /// The object of the whole answer. `outputs`: of each sequence, in order.
@@ -164,12 +137,10 @@ impl Answer {
         let choices = outputs.iter().enumerate().map(|(index, (piece, end))| {
             let output = self.output(index, piece);
             let content = match self.kind {
-                Kind::Completion => json!(output),
-                Kind::Chat => json!({ "role": "assistant", "content": output }),
+                Kind::Completion => ("text", json!(output)),
+                Kind::Chat => ("message", json!({ "role": "assistant", "content": output })),
             };
-            let mut choice = self.choice(index, piece, Some(end.reason), (self.kind.content(false), content));
-            self.add_prompt_ids(index, &mut choice);
-            choice
+            self.with_prompt_ids(index, self.choice(index, piece, Some(end.reason), content))
         });
         let mut object = self.object(false, choices.collect());
         let ends: Vec<Finished> = outputs.iter().map(|(_, end)| *end).collect();
@@ -184,22 +155,20 @@ impl Answer {
             return None;
         }
         let content = match self.kind {
-            Kind::Completion => json!(begins),
-            Kind::Chat => json!({ "role": "assistant", "content": "" }),
+            Kind::Completion => ("text", json!(begins)),
+            Kind::Chat => ("delta", json!({ "role": "assistant", "content": "" })),
         };
-        let mut choice = self.choice(index, &Piece::default(), None, (self.kind.content(true), content));
-        self.add_prompt_ids(index, &mut choice);
-        Some(self.chunk(choice))
+        Some(self.chunk(self.with_prompt_ids(index, self.choice(index, &Piece::default(), None, content))))
     }
 
     fn next_chunk(&self, index: usize, piece: &Piece, end: Option<Finished>) -> Value {
         let content = match self.kind {
-            Kind::Completion if piece.scores.is_some() => json!(self.output(index, piece)),
-            Kind::Completion => json!(piece.text),
-            Kind::Chat if piece.text.is_empty() => json!({}),
-            Kind::Chat => json!({ "content": piece.text }),
+            Kind::Completion if piece.scores.is_some() => ("text", json!(self.output(index, piece))),
+            Kind::Completion => ("text", json!(piece.text)),
+            Kind::Chat if piece.text.is_empty() => ("delta", json!({})),
+            Kind::Chat => ("delta", json!({ "content": piece.text })),
         };
-        self.chunk(self.choice(index, piece, end.map(|end| end.reason), (self.kind.content(true), content)))
+        self.chunk(self.choice(index, piece, end.map(|end| end.reason), content))
     }
 
     fn chunk(&self, choice: Value) -> Value {
@@ -223,21 +192,22 @@ impl Answer {
     }
 
     /// One sequence in an answer or a chunk. `content`: what is shown of it, and the field for that.
-    fn choice(&self, index: usize, piece: &Piece, reason: Option<&str>, content: (&str, Value)) -> Value {
+    fn choice(&self, index: usize, piece: &Piece, reason: Option<&str>, (field, content): (&str, Value)) -> Value {
         let has_tokens = piece.scores.is_some() || !piece.tokens.is_empty() || piece.end.is_some();
         let logprobs = (self.with_logprobs && has_tokens).then(|| self.logprobs(index, piece));
         let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
-        choice[content.0] = content.1;
+        choice[field] = content;
         if self.with_ids {
             choice["token_ids"] = piece.tokens.iter().map(|token| token.id).collect();
         }
         choice
     }
 
-    fn add_prompt_ids(&self, index: usize, choice: &mut Value) {
-        if let Some(ids) = self.prompts.get(index / self.n).filter(|_| self.with_ids) {
-            choice["prompt_token_ids"] = ids.clone().into();
+    fn with_prompt_ids(&self, index: usize, mut choice: Value) -> Value {
+        if self.with_ids {
+            choice["prompt_token_ids"] = json!(self.prompts[index / self.n]);
         }
+        choice
     }
 
     /// The echoed prompt of a sequence, empty without `echo`.
@@ -283,7 +253,7 @@ impl Answer {
                     offsets.push(offset);
                 };
                 if let Some(scores) = &piece.scores {
-                    let prompt = self.prompts.get(index / self.n).map_or(&[][..], Vec::as_slice);
+                    let prompt = &self.prompts[index / self.n];
                     // The first token has no score: nothing comes before it.
                     let scores = [None].into_iter().chain(scores.iter().map(Some));
                     for ((id, offset), likely) in prompt.iter().zip(self.offsets(prompt)).zip(scores) {

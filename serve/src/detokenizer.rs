@@ -32,23 +32,19 @@ pub struct Detokenizer<'t> {
 }
 
 impl<'t> Detokenizer<'t> {
-    /// For a sequence without a token.
     pub fn new(tokenizer: &'t Tokenizer, stops: Vec<String>, min_tokens: usize) -> Self {
         let (stream, stops, tokens) = (tokenizer.stream(), Stops::new(stops), VecDeque::new());
         Detokenizer { stream, stops, sent: 0, sent_chars: 0, tokens, chars: 0, n_tokens: 0, min_tokens }
     }
 
-    /// Tokens so far.
     pub fn n_tokens(&self) -> usize {
         self.n_tokens
     }
 
-    /// What was sent so far.
     pub fn sent(&self) -> &str {
         &self.stream.text()[..self.sent]
     }
 
-    /// Characters sent so far.
     pub fn sent_chars(&self) -> usize {
         self.sent_chars
     }

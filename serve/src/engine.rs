@@ -8,7 +8,6 @@
 //!   after it         send each new token to its client; count; send views of the pages
 //! ```
 
-use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvError};
 use std::time::Instant;
@@ -17,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::detokenizer::Detokenizer;
 use super::messages::{Command, Event, Finished, NewRequest, NewSequence, Piece, Token};
-use super::metrics::{Metrics, PagesNow, raise};
+use super::metrics::{Metrics, raise};
 use super::refusal::Refusal;
 use super::views::Stage;
 use page_by_page::chapters::ch06_paged::SharedSlab;
@@ -38,16 +37,13 @@ pub struct Engine<'m> {
     metrics: &'m Metrics,
     /// Sequences that can wait or run at the same time.
     most_sequences: usize,
-    /// The page file under the prefix cache.
     tier: Option<Tier>,
     /// Requests whose pages are being read, in order of arrival, each with the ticket of the last pages asked for.
     held: VecDeque<(u64, NewRequest)>,
     open: HashMap<SequenceId, Open<'m>>,
     /// Set once no more requests are accepted.
     stop: Option<Instant>,
-    /// The chunks of the last step.
     chunks: Vec<ScheduledChunk>,
-    /// What the page view shows.
     stage: Stage,
 }
 
@@ -60,7 +56,6 @@ struct Open<'m> {
     until: Instant,
     detokenizer: Detokenizer<'m>,
     logprobs: Option<usize>,
-    /// Whether its prompt is scored.
     is_scored: bool,
     /// The scores, once they are complete and until the next piece is sent.
     scores: Option<Vec<Likely>>,
@@ -69,23 +64,18 @@ struct Open<'m> {
     /// When its newest token was generated.
     newest: Option<Instant>,
     n_prompt: usize,
-    /// The first tokens of its prompt, and their characters, once a view has shown them.
-    first: Box<[u32]>,
-    begins: OnceCell<String>,
+    /// How its prompt begins, for views.
+    begins: String,
     /// Cached tokens of its prompt, once it has run.
     cached: Option<usize>,
 }
 
-/// Why the engine cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A step failed.
     #[error(transparent)]
     Serving(#[from] ServingError),
-    /// The scheduler does not know one of its own sequences.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The page file cannot be read or written.
     #[error(transparent)]
     Pages(#[from] TierError),
 }
@@ -185,7 +175,6 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    /// Accepts a request, or refuses it.
     fn begin(&mut self, request: NewRequest) -> Result<(), EngineError> {
         let NewRequest { sequences, events, accepted, arrived, until } = request;
         let (mut ids, mut outcome) = (Vec::new(), Ok(()));
@@ -202,8 +191,7 @@ impl<'m> Engine<'m> {
                 end: None,
                 newest: None,
                 n_prompt: new.prompt.len(),
-                first: view::first(&new.prompt).into(),
-                begins: OnceCell::new(),
+                begins: self.beginning(&new.prompt),
                 cached: None,
             };
             let (sampler, top) = (Sampler::new(new.sampling), new.logprobs.unwrap_or(0));
@@ -233,6 +221,10 @@ impl<'m> Engine<'m> {
         // A client that has gone does not receive it, and its sequences are cancelled before the next step.
         let _ = accepted.send(outcome);
         Ok(())
+    }
+
+    fn beginning(&self, prompt: &[u32]) -> String {
+        view::beginning(&self.tokenizer.decode(view::first(prompt)).unwrap_or_default(), prompt.len())
     }
 
     /// Sequences of the requests whose pages are being read.
@@ -293,16 +285,18 @@ impl<'m> Engine<'m> {
     /// Sends the end of a sequence to its client, or why it has failed, and counts it.
     fn close(&mut self, id: SequenceId, open: &Open<'_>, outcome: Result<Piece, Refusal>, reason: &'static str) {
         let event = match outcome {
-            Ok(piece) => Event::Finished { index: open.index, piece, end: open.ended(reason) },
+            Ok(piece) => {
+                let (new_tokens, cached) = (open.detokenizer.n_tokens(), open.cached.unwrap_or(0));
+                Event::Finished { index: open.index, piece, end: Finished { reason, new_tokens, cached } }
+            }
             Err(refusal) => Event::Failed(refusal),
         };
         // A client that has gone does not receive it.
         let _ = open.events.send(event);
         self.metrics.end(reason, open.arrived.elapsed());
-        self.stage.note_end(|| open.ended_view(id, reason, self.tokenizer));
+        self.stage.note_end(|| open.ended_view(id, reason));
     }
 
-    /// Sends the output of a step.
     fn send(&mut self, step: Step) -> Result<(), EngineError> {
         let Step { chunks, new_tokens, ends, scores, generated, mut logits, .. } = step;
         self.chunks = chunks;
@@ -344,7 +338,6 @@ impl<'m> Engine<'m> {
         Ok(())
     }
 
-    /// A sequence has finished.
     fn end(&mut self, generated: Generated) {
         let Generated { sequence, end, .. } = generated;
         let Some(mut open) = self.open.remove(&sequence.id) else { return };
@@ -363,22 +356,21 @@ impl<'m> Engine<'m> {
 
     /// Sends a view of the pages to those who asked for one.
     fn show(&mut self) {
-        let Engine { serving, slab, tokenizer, open, chunks, stage, .. } = self;
+        let Engine { serving, slab, open, chunks, stage, .. } = self;
         stage.show(|page_size| {
             View::of(serving, slab.borrow().pool(), page_size, chunks, |sequence| {
-                open.get(&sequence.id).map_or_else(Words::default, |open| open.words(tokenizer))
+                open.get(&sequence.id).map_or_else(Words::default, Open::words)
             })
         });
     }
 
-    /// Updates the metrics.
     fn update_metrics(&self) {
         let (scheduler, totals, metrics) = (self.serving.scheduler(), self.serving.totals(), self.metrics);
         {
             let slab = self.slab.borrow();
             let (pool, cached) = (slab.pool(), scheduler.prefixes().n_evictable(slab.pool()));
             let free = pool.n_free();
-            metrics.set_pages(PagesNow { free, cached, used: pool.n_pages().saturating_sub(free + cached) });
+            metrics.set_pages([free, cached, pool.n_pages().saturating_sub(free + cached)]);
         }
         let unfinished = scheduler.running().map(|(sequence, _)| sequence).chain(scheduler.waiting());
         let preemptions: u64 = unfinished.map(|sequence| sequence.counters.preemptions).sum();
@@ -412,10 +404,10 @@ impl Open<'_> {
     fn note_token(&mut self, metrics: &Metrics, now: Instant) {
         metrics.generation_tokens.inc();
         match self.newest.replace(now) {
-            Some(before) => metrics.next_token(now - before),
+            Some(before) => metrics.inter_token.observe((now - before).as_secs_f64()),
             None => {
                 metrics.prompt_tokens.inc_by(self.n_prompt as u64);
-                metrics.first_token(now - self.arrived);
+                metrics.first_token.observe((now - self.arrived).as_secs_f64());
             }
         }
     }
@@ -449,19 +441,14 @@ impl Open<'_> {
     }
 
     /// Its characters, as far as they were sent.
-    fn words(&self, tokenizer: &Tokenizer) -> Words {
-        let says = || view::beginning(&tokenizer.decode(&self.first).unwrap_or_default(), self.n_prompt);
-        Words { prompt: self.begins.get_or_init(says).clone(), text: view::newest(self.detokenizer.sent()) }
+    fn words(&self) -> Words {
+        Words { prompt: self.begins.clone(), text: view::newest(self.detokenizer.sent()) }
     }
 
     /// What the page view shows of it after its end.
-    fn ended_view(&self, id: SequenceId, reason: &'static str, tokenizer: &Tokenizer) -> EndedView {
-        let Words { prompt, text } = self.words(tokenizer);
+    fn ended_view(&self, id: SequenceId, reason: &'static str) -> EndedView {
+        let Words { prompt, text } = self.words();
         EndedView { id: id.0, at: 0, prompt, text, new_tokens: self.detokenizer.n_tokens(), reason }
-    }
-
-    fn ended(&self, reason: &'static str) -> Finished {
-        Finished { reason, new_tokens: self.detokenizer.n_tokens(), cached: self.cached.unwrap_or(0) }
     }
 }
 

@@ -9,14 +9,10 @@ use serde_json::{Map, Value};
 use super::refusal::Refusal;
 use page_by_page::escape;
 
-/// The fields of a request.
 pub struct Fields(Map<String, Value>);
 
 impl Fields {
     /// Reads the body of a request.
-    ///
-    /// # Errors
-    /// [`Refusal`], if it is not a JSON object.
     pub fn new(body: &[u8]) -> Result<Self, Refusal> {
         let refused = |problem: String| Err(Refusal::new(StatusCode::BAD_REQUEST, Some("invalid_json"), problem));
         match serde_json::from_slice(body) {
@@ -32,9 +28,6 @@ impl Fields {
     }
 
     /// A field, converted by `read`. `expected`: what it should be, for the error.
-    ///
-    /// # Errors
-    /// [`Refusal`], with the value, what was expected, and the field's name.
     pub fn take<T>(
         &self,
         name: &'static str,
@@ -42,10 +35,10 @@ impl Fields {
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<Option<T>, Refusal> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        read(value).map(Some).ok_or_else(|| wrong(name, value, expected))
+        let wrong = || Refusal::of_field(name, format!("{name} is {}, expected {expected}", short(value)));
+        read(value).map(Some).ok_or_else(wrong)
     }
 
-    /// A field of this type.
     pub fn read_as<T: DeserializeOwned>(&self, name: &'static str, expected: &str) -> Result<Option<T>, Refusal> {
         self.take(name, expected, |value| T::deserialize(value).ok())
     }
@@ -67,20 +60,15 @@ impl Fields {
         })
     }
 
-    /// Any number.
     pub fn number(&self, name: &'static str) -> Result<Option<f32>, Refusal> {
         self.take(name, "a number that 32 bits can hold", |value| single(value.as_f64()?))
     }
 
     /// Refuses a field that asks for something unsupported. `is_harmless`: values that ask for nothing.
     pub fn refuse(&self, name: &'static str, is_harmless: impl FnOnce(&Value) -> bool) -> Result<(), Refusal> {
-        match self.get(name) {
-            Some(value) if !is_harmless(value) => {
-                let value = short(value);
-                Err(Refusal::of_field(name, format!("{name} is {value}, which this server does not do; leave it out")))
-            }
-            _ => Ok(()),
-        }
+        let Some(value) = self.get(name).filter(|value| !is_harmless(value)) else { return Ok(()) };
+        let message = format!("{name} is {}, which this server does not do; leave it out", short(value));
+        Err(Refusal::of_field(name, message))
     }
 }
 
@@ -94,11 +82,6 @@ fn whole(value: &Value) -> Option<u64> {
 fn single(number: f64) -> Option<f32> {
     let single = number as f32;
     (single.is_finite() && (single != 0.0 || number == 0.0)).then_some(single)
-}
-
-/// The error for a field with a wrong value.
-pub fn wrong(name: &'static str, value: &Value, expected: &str) -> Refusal {
-    Refusal::of_field(name, format!("{name} is {}, expected {expected}", short(value)))
 }
 
 /// A value, shortened for a message.

@@ -42,33 +42,26 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Log probabilities that one request gets. As JSON each takes about a hundred bytes.
 const MOST_PROBABILITIES: usize = 1 << 19;
 
-/// What every answer needs.
 pub struct Shared {
-    /// The server's settings.
     pub settings: Settings,
     /// How the model is sampled where a request leaves it open.
     pub sampling: SamplingDefaults,
     /// Tokens of a sequence at most, prompt included: limited by the model's positions and the pool's slots.
     pub most_tokens: usize,
-    /// Text to tokens and back.
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or why it cannot be used; `None` where the model has none.
     pub template: Option<Result<ChatTemplate, TemplateError>>,
-    /// The counters.
     pub metrics: Arc<Metrics>,
-    /// The engine's commands.
     pub engine: Sender<Command>,
     /// True when the server is to end.
     pub stop: watch::Receiver<bool>,
     /// Requests answered so far.
     pub answers: AtomicU64,
-    /// Places for watchers.
     pub watchers: Watchers,
 }
 
 type Shares = State<Arc<Shared>>;
 
-/// All addresses.
 pub fn router(shared: Arc<Shared>) -> Router {
     let guarded = Router::new()
         .route("/v1/models", get(models))
@@ -359,7 +352,6 @@ impl Shared {
         Ok(sequences)
     }
 
-    /// Submits sequences to the engine.
     async fn submit(
         &self,
         sequences: Vec<NewSequence>,

@@ -18,50 +18,37 @@ use page_by_page::decode::scoring::Likely;
 use page_by_page::serving::StopRules;
 use page_by_page::serving::schedule::SequenceId;
 
-/// A message to the engine.
 pub enum Command {
-    /// Generate these sequences.
     Submit(NewRequest),
-    /// Cancel a sequence, whichever client asked for it.
     Cancel {
         sequence: SequenceId,
         /// Receives whether there is such a sequence.
         is_known: oneshot::Sender<bool>,
     },
-    /// Send a view of the pages.
     Look(Look),
-    /// Accept no more requests, and finish those under way.
+    /// Accept no more requests, and finish those under way, `until` they are cut off.
     Stop {
-        /// When the last one is cut off.
         until: Instant,
     },
 }
 
 /// The sequences of a request. They are accepted together, or not at all.
 pub struct NewRequest {
-    /// The sequences.
     pub sequences: Vec<NewSequence>,
     /// Where their output goes. A client that has gone closes it.
     pub events: mpsc::UnboundedSender<Event>,
-    /// Receives whether the request was accepted.
     pub accepted: oneshot::Sender<Result<(), Refusal>>,
-    /// When the request arrived.
     pub arrived: Instant,
     /// When it is cut off.
     pub until: Instant,
 }
 
-/// A sequence to generate.
 pub struct NewSequence {
     /// Its prompt: at least one token.
     pub prompt: Vec<u32>,
-    /// Tokens to generate at most.
     pub max_new_tokens: usize,
-    /// How its tokens are sampled.
     pub sampling: Sampling,
-    /// Strings that end it.
     pub stops: Vec<String>,
-    /// Tokens that end it, and how early.
     pub stop_rules: StopRules,
     /// Report the log probability of each token, and of this many of the likeliest.
     pub logprobs: Option<usize>,
@@ -72,10 +59,16 @@ pub struct NewSequence {
 /// What happens to the sequences of a request. `index`: which one, by its place in the request.
 #[derive(Debug)]
 pub enum Event {
-    /// A sequence has new output.
-    Piece { index: usize, piece: Piece },
+    Piece {
+        index: usize,
+        piece: Piece,
+    },
     /// A sequence is finished: the last of its output, why it ended, and what it cost.
-    Finished { index: usize, piece: Piece, end: Finished },
+    Finished {
+        index: usize,
+        piece: Piece,
+        end: Finished,
+    },
     /// None of the sequences goes on.
     Failed(Refusal),
 }
@@ -85,7 +78,6 @@ pub enum Event {
 pub struct Piece {
     /// With the first piece of a sequence whose prompt is scored: the score of each token of the prompt but the first.
     pub scores: Option<Vec<Likely>>,
-    /// The characters.
     pub text: String,
     /// The tokens. One that stands for a part of a character comes with the whole of it.
     pub tokens: Vec<Token>,
@@ -94,12 +86,10 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// True if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.scores.is_none() && self.text.is_empty() && self.tokens.is_empty() && self.end.is_none()
     }
 
-    /// Adds the next piece.
     pub fn append(&mut self, next: Piece) {
         self.scores = self.scores.take().or(next.scores);
         self.text.push_str(&next.text);
@@ -108,10 +98,8 @@ impl Piece {
     }
 }
 
-/// A generated token.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// Its id.
     pub id: u32,
     /// Characters of the output before it.
     pub offset: usize,
@@ -119,7 +107,6 @@ pub struct Token {
     pub likely: Option<Likely>,
 }
 
-/// How a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
     /// `stop` after an end-of-text token or a stop string, `length` with all tokens that were asked for, `abort` if it was
@@ -127,6 +114,5 @@ pub struct Finished {
     pub reason: &'static str,
     /// Tokens generated, including those of a stop string that is not sent.
     pub new_tokens: usize,
-    /// Cached tokens of the prompt.
     pub cached: usize,
 }

@@ -38,51 +38,28 @@ const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
 type Share = Gauge<f64, AtomicU64>;
 
-/// A name and a value.
 type Label = [(&'static str, &'static str); 1];
-
-/// The pages of the pool by what they are used for. Together they are the pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PagesNow {
-    /// Without an owner.
-    pub free: usize,
-    /// Owned by the prefix cache alone: they can be evicted.
-    pub cached: usize,
-    /// Owned by sequences.
-    pub used: usize,
-}
 
 /// What a server counts. The engine writes it, `/metrics` reads it.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Sequences that run.
     pub running: Gauge,
-    /// Sequences that wait.
     pub waiting: Gauge,
     usage: Share,
     pages: Family<Label, Gauge>,
-    /// Prompt tokens that were looked up in the prefix cache.
     pub prefix_queries: Counter,
-    /// Of these, tokens that the prefix cache held.
     pub prefix_hits: Counter,
-    /// Times that a sequence lost its pages.
     pub preemptions: Counter,
-    /// Tokens of prompts that were computed to their ends.
     pub prompt_tokens: Counter,
-    /// Tokens that were generated.
     pub generation_tokens: Counter,
-    /// Requests that were refused because the queue was full.
     pub refused: Counter,
-    /// Passes of the model.
     pub steps: Counter,
-    /// Tokens that went through the model.
     pub rows_projected: Counter,
-    /// Of these, tokens whose rows were lost to a preemption.
     pub recomputed: Counter,
     finished: Family<Label, Counter>,
-    first_token: Histogram,
-    inter_token: Histogram,
+    pub first_token: Histogram,
+    pub inter_token: Histogram,
     request: Histogram,
     page_file: Family<Label, Counter>,
     page_file_failed: Gauge,
@@ -93,9 +70,17 @@ impl Metrics {
     pub fn new(model: &str, has_page_file: bool) -> Self {
         let labels = [("engine".into(), "0".into()), ("model_name".into(), model.to_string().into())];
         let mut all = Registry::with_labels(labels.into_iter());
+        let mut times = |name, help, buckets: &[f64]| {
+            let metric = Histogram::new(buckets.iter().copied());
+            all.register(name, help, metric.clone());
+            metric
+        };
         let first = "Seconds from the request to the first token of a sequence";
+        let first_token = times("vllm:time_to_first_token_seconds", first, &FIRST_TOKEN);
         let inter = "Seconds from one token to the next of its sequence";
+        let inter_token = times("vllm:inter_token_latency_seconds", inter, &INTER_TOKEN);
         let request = "Seconds from the request to the end of a sequence";
+        let request = times("vllm:e2e_request_latency_seconds", request, &REQUEST);
         let metrics = Metrics {
             running: add(&mut all, "vllm:num_requests_running", "Sequences that run"),
             waiting: add(&mut all, "vllm:num_requests_waiting", "Sequences that wait"),
@@ -111,9 +96,9 @@ impl Metrics {
             rows_projected: add(&mut all, "page_by_page:rows_projected", "Tokens that went through the model"),
             recomputed: add(&mut all, "page_by_page:recomputed", "Of these, tokens whose rows a preemption had lost"),
             refused: add(&mut all, "page_by_page:requests_refused", "Requests refused because the queue was full"),
-            first_token: add_times(&mut all, "vllm:time_to_first_token_seconds", first, &FIRST_TOKEN),
-            inter_token: add_times(&mut all, "vllm:inter_token_latency_seconds", inter, &INTER_TOKEN),
-            request: add_times(&mut all, "vllm:e2e_request_latency_seconds", request, &REQUEST),
+            first_token,
+            inter_token,
+            request,
             page_file: Family::default(),
             page_file_failed: Gauge::default(),
             registry: Registry::default(),
@@ -137,18 +122,8 @@ impl Metrics {
         self.request.observe(after.as_secs_f64());
     }
 
-    /// A sequence has its first token, so long after its request arrived.
-    pub fn first_token(&self, after: Duration) {
-        self.first_token.observe(after.as_secs_f64());
-    }
-
-    /// A sequence has one more token, so long after the one before.
-    pub fn next_token(&self, after: Duration) {
-        self.inter_token.observe(after.as_secs_f64());
-    }
-
-    /// What the pages are used for now.
-    pub fn set_pages(&self, PagesNow { free, cached, used }: PagesNow) {
+    /// Pages without an owner, pages that the prefix cache alone owns, and pages of sequences: together they are the pool.
+    pub fn set_pages(&self, [free, cached, used]: [usize; 3]) {
         self.usage.set(used as f64 / (free + cached + used).max(1) as f64);
         for (state, pages) in [("free", free), ("cached", cached), ("used", used)] {
             self.pages.get_or_create(&[("state", state)]).set(pages as i64);
@@ -163,7 +138,6 @@ impl Metrics {
         self.page_file_failed.set(i64::from(has_failed));
     }
 
-    /// All of them, as Prometheus reads them.
     pub fn render(&self) -> String {
         let mut page = String::new();
         encode(&mut page, &self.registry).expect("a string takes everything that is written to it");
@@ -171,16 +145,8 @@ impl Metrics {
     }
 }
 
-/// A new metric of this name.
 fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-/// A new histogram of this name, of seconds.
-fn add_times(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    let metric = Histogram::new(buckets.iter().copied());
     registry.register(name, help, metric.clone());
     metric
 }
@@ -188,40 +154,4 @@ fn add_times(registry: &mut Registry, name: &str, help: &str, buckets: &[f64]) -
 /// Brings a counter up to a total that is counted elsewhere.
 pub fn raise(counter: &Counter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_as_prometheus_reads_it() {
-        let metrics = Metrics::new("a\"b", false);
-        metrics.running.set(2);
-        metrics.set_pages(PagesNow { free: 5, cached: 1, used: 2 });
-        raise(&metrics.prefix_hits, 64);
-        metrics.first_token(Duration::from_millis(5));
-        metrics.first_token(Duration::from_millis(6));
-        metrics.first_token(Duration::from_secs(4_000));
-        metrics.end("length", Duration::from_secs(1));
-        let page = metrics.render();
-        for line in [
-            "# TYPE vllm:num_requests_running gauge",
-            "vllm:num_requests_running{engine=\"0\",model_name=\"a\\\"b\"} 2",
-            "vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"a\\\"b\"} 0.25",
-            "# TYPE vllm:prefix_cache_hits counter",
-            "vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"a\\\"b\"} 64",
-            "vllm:request_success_total{engine=\"0\",model_name=\"a\\\"b\",finished_reason=\"length\"} 1",
-            "vllm:request_success_total{engine=\"0\",model_name=\"a\\\"b\",finished_reason=\"stop\"} 0",
-            "vllm:time_to_first_token_seconds_bucket{engine=\"0\",model_name=\"a\\\"b\",le=\"0.005\"} 1",
-            "vllm:time_to_first_token_seconds_bucket{engine=\"0\",model_name=\"a\\\"b\",le=\"0.01\"} 2",
-            "vllm:time_to_first_token_seconds_bucket{engine=\"0\",model_name=\"a\\\"b\",le=\"+Inf\"} 3",
-            "vllm:inter_token_latency_seconds_count{engine=\"0\",model_name=\"a\\\"b\"} 0",
-            "page_by_page:pages{engine=\"0\",model_name=\"a\\\"b\",state=\"cached\"} 1",
-            "# EOF",
-        ] {
-            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
-        }
-        assert!(!page.contains("page_file"), "a server without a page file has none of its metrics");
-    }
 }

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::fields::{Fields, wrong};
+use super::fields::Fields;
 use super::refusal::Refusal;
 use page_by_page::decode::sampler::{Sampling, SamplingError};
 use page_by_page::model::SamplingDefaults;
@@ -25,57 +25,42 @@ const MOST_STOP_IDS: usize = 256;
 /// The fields that both kinds of request have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerationOptions {
-    /// The model, if it is named.
     pub model: Option<String>,
-    /// Sequences of each prompt.
     pub n: usize,
     /// Tokens to generate at most, if the client gave a limit.
     pub max_tokens: Option<usize>,
     /// How to sample. The first sequence of a prompt has this seed, the next one the next number.
     pub sampling: Sampling,
-    /// Strings that end a sequence.
     pub stops: Vec<String>,
-    /// Tokens that end a sequence, and how early.
     pub stop_rules: StopRules,
-    /// Whether output is sent as it is generated.
     pub stream: bool,
     /// Whether a stream ends with the usage.
     pub include_usage: bool,
     /// Report log probabilities: of each token, and of this many of the likeliest.
     pub logprobs: Option<usize>,
-    /// Report token ids, as vLLM does.
     pub return_token_ids: bool,
 }
 
-/// The prompt of a completion.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Prompt {
-    /// Characters.
     Text(String),
-    /// Tokens.
     Tokens(Vec<u32>),
 }
 
-/// A request for completions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
-    /// The prompts; at least one.
     pub prompts: Vec<Prompt>,
     /// Whether the prompt is sent back before the output. With logprobs, its tokens are scored.
     pub echo: bool,
-    /// The rest.
     pub options: GenerationOptions,
 }
 
-/// A request for the next message of a chat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chat {
     /// The messages so far, each with a role and its text.
     pub messages: Vec<Value>,
-    /// Further variables for the chat template.
     pub for_template: Map<String, Value>,
-    /// The rest.
     pub options: GenerationOptions,
 }
 
@@ -114,7 +99,6 @@ impl Chat {
     }
 }
 
-/// Whether a value of a field asks for nothing.
 type IsHarmless = fn(&Value) -> bool;
 
 /// Fields of the protocol and of vLLM that change what is generated and are not supported, each with the values that change
@@ -155,16 +139,16 @@ fn options(
 ) -> Result<GenerationOptions, Refusal> {
     UNSUPPORTED.into_iter().try_for_each(|(name, is_harmless)| fields.refuse(name, is_harmless))?;
     let stream = fields.flag("stream")?;
-    let options: Option<Map<_, _>> = fields.read_as("stream_options", "an object")?;
-    if options.is_some() && !stream {
+    let expected = "an object, and its include_usage true or false";
+    let include_usage =
+        fields.take("stream_options", expected, |options| match options.as_object()?.get("include_usage") {
+            None | Some(Value::Null) => Some(false),
+            Some(include_usage) => include_usage.as_bool(),
+        })?;
+    if include_usage.is_some() && !stream {
         let message = "stream_options is for a request with stream: true; leave it out, or add that";
         return Err(Refusal::of_field("stream_options", message));
     }
-    let include_usage = match options.as_ref().and_then(|options| options.get("include_usage")) {
-        None | Some(Value::Null) => false,
-        Some(Value::Bool(include_usage)) => *include_usage,
-        Some(value) => return Err(wrong("stream_options", value, "true or false as its include_usage")),
-    };
     Ok(GenerationOptions {
         model: fields.read_as("model", "the name of a model")?,
         n: fields.whole("n", 1, MOST_CHOICES)?.unwrap_or(1),
@@ -173,7 +157,7 @@ fn options(
         stops: stops(fields)?,
         stop_rules: stop_rules(fields)?,
         stream,
-        include_usage,
+        include_usage: include_usage.unwrap_or(false),
         logprobs,
         return_token_ids: fields.flag("return_token_ids")?,
     })
@@ -352,11 +336,7 @@ mod tests {
         assert_eq!(options.sampling, Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 7 });
         assert_eq!((options.stream, options.logprobs, options.stops.len()), (false, None, 0));
         let nulls = json!({ "n": null, "temperature": null, "stop": null, "logprobs": null, "seed": 7, "new": [1] });
-        assert_eq!(
-            completion(nulls).unwrap().options,
-            options,
-            "null counts as missing, and unknown fields are ignored"
-        );
+        assert_eq!(completion(nulls).unwrap().options, options, "null is missing, and unknown fields are ignored");
         assert_eq!(chat(json!({})).unwrap().options.max_tokens, None);
         let seeds: Vec<u64> = (0..4).map(|_| chat(json!({})).unwrap().options.sampling.seed).collect();
         assert!(seeds.windows(2).any(|pair| pair[0] != pair[1]), "{seeds:?}");
@@ -395,33 +375,27 @@ mod tests {
         for (fields, says) in [
             (json!({ "n": 0 }), "n is 0, expected a whole number from 1 to 128"),
             (json!({ "n": 129 }), "n is 129, expected a whole number from 1 to 128"),
-            (json!({ "n": "2" }), "n is \"2\", expected a whole number"),
             (json!({ "n": 1.5 }), "n is 1.5, expected a whole number"),
             (json!({ "max_tokens": -1 }), "max_tokens is -1, expected a whole number"),
             (json!({ "temperature": "hot" }), "temperature is \"hot\", expected a number"),
             (json!({ "temperature": 1e308 }), "temperature is 1e+308, expected a number that 32 bits can hold"),
-            (json!({ "temperature": 1e-320 }), "temperature is 1e-320, expected a number"),
             (json!({ "temperature": -1 }), "the temperature is -1, expected 0"),
             (json!({ "top_p": 1.5 }), "top-p is 1.5, expected a probability"),
             (json!({ "top_k": -2 }), "top_k is -2, expected a whole number"),
             (json!({ "seed": 1.5 }), "seed is 1.5, expected a whole number"),
             (json!({ "stop": "" }), "stop is \"\", expected a string"),
             (json!({ "stop": vec!["x"; 17] }), "stop is [\"x\""),
-            (json!({ "stop": ["x", 1] }), "stop is [\"x\",1], expected"),
             (json!({ "stop": "x".repeat(257) }), "stop is \"xxx"),
             (json!({ "stop_token_ids": 7 }), "stop_token_ids is 7, expected a list of at most 256 token ids"),
-            (json!({ "stop_token_ids": [-1] }), "stop_token_ids is [-1], expected"),
             (json!({ "stop_token_ids": vec![7; 257] }), "stop_token_ids is [7,7,"),
-            (json!({ "ignore_eos": "yes" }), "ignore_eos is \"yes\", expected true or false"),
-            (json!({ "min_tokens": -1 }), "min_tokens is -1, expected a whole number"),
             (json!({ "stream": 1 }), "stream is 1, expected true or false"),
             (json!({ "stream_options": {} }), "stream_options is for a request with stream: true"),
-            (json!({ "stream": true, "stream_options": [] }), "stream_options is [], expected an object"),
-            (json!({ "stream": true, "stream_options": { "include_usage": 1 } }), "stream_options is 1, expected"),
+            (
+                json!({ "stream": true, "stream_options": { "include_usage": 1 } }),
+                "stream_options is {\"include_usage\":1}, expected",
+            ),
             (json!({ "model": 3 }), "model is 3, expected the name"),
-            (json!({ "return_token_ids": "yes" }), "return_token_ids is \"yes\", expected"),
             (json!({ "presence_penalty": 0.5 }), "presence_penalty is 0.5, which this server does not do"),
-            (json!({ "frequency_penalty": -1 }), "frequency_penalty is -1, which"),
             (json!({ "repetition_penalty": 1.1 }), "repetition_penalty is 1.1, which"),
             (json!({ "logit_bias": { "3": 1 } }), "logit_bias is {\"3\":1}, which"),
             (json!({ "response_format": { "type": "json_object" } }), "response_format is {\"type\""),
@@ -435,31 +409,22 @@ mod tests {
     fn what_makes_no_sense_for_one_kind_of_request_is_refused_by_name() {
         for (fields, says) in [
             (json!({ "prompt": null }), "the prompt is missing or empty"),
-            (json!({ "prompt": "" }), "the prompt is missing or empty"),
-            (json!({ "prompt": [] }), "the prompt is missing or empty"),
             (json!({ "prompt": ["a", ""] }), "the prompt is missing or empty"),
             (json!({ "prompt": [[]] }), "the prompt is missing or empty"),
             (json!({ "prompt": 3 }), "prompt is 3, expected a string"),
             (json!({ "prompt": [1, "a"] }), "prompt is [1,\"a\"], expected"),
-            (json!({ "prompt": [1, -1] }), "prompt is [1,-1], expected"),
             (json!({ "prompt": [4294967296_u64] }), "prompt is [4294967296], expected"),
-            (json!({ "prompt": { "a": 1 } }), "prompt is {\"a\":1}, expected"),
             (json!({ "suffix": "b" }), "suffix is \"b\", which"),
             (json!({ "best_of": 2 }), "best_of is 2, which"),
             (json!({ "logprobs": 21 }), "logprobs is 21, expected a whole number from 0 to 20"),
-            (json!({ "logprobs": true }), "logprobs is true, expected a whole number"),
         ] {
             is_refused(completion, &fields, says);
         }
         let image = json!({ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] });
         for (fields, says) in [
             (json!({ "messages": [image] }), "messages[0]: only parts of type \"text\""),
-            (
-                json!({ "messages": [{ "role": "user", "content": "a" }, { "content": "b" }] }),
-                "messages[1]: it has no role",
-            ),
+            (json!({ "messages": [{ "role": "user", "content": "a" }, {}] }), "messages[1]: it has no role"),
             (json!({ "messages": [{ "role": "user" }] }), "messages[0]: its content is not a string"),
-            (json!({ "messages": [7] }), "messages[0]: it has no role"),
             (json!({ "messages": [] }), "messages is missing or empty"),
             (json!({ "messages": "hello" }), "messages is \"hello\", expected a list"),
             (json!({ "tools": [{}] }), "tools is [{}], which"),
@@ -470,14 +435,10 @@ mod tests {
         ] {
             is_refused(chat, &fields, says);
         }
-        for (body, says) in
-            [("{\"prompt\": ", "the body is not JSON: EOF"), ("[1]", "the body is JSON, but not an object")]
-        {
-            let refusal = Completion::read(body.as_bytes(), MODEL).unwrap_err();
-            assert!(refusal.message.starts_with(says) && refusal.code == Some("invalid_json"), "{refusal:?}");
+        // And not by a stack that overflows.
+        for body in ["[1]", &"[".repeat(100_000)] {
+            assert_eq!(Completion::read(body.as_bytes(), MODEL).unwrap_err().code, Some("invalid_json"));
         }
-        let deep = "[".repeat(100_000);
-        assert!(Completion::read(deep.as_bytes(), MODEL).is_err(), "and not by a stack that overflows");
     }
 
     #[test]

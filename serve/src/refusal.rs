@@ -13,11 +13,9 @@ use serde_json::{Value, json};
 /// A request that is refused, or a sequence that failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
-    /// The status of the answer.
     pub status: StatusCode,
     /// What is wrong and what to do, in words.
     pub message: String,
-    /// The field that is wrong.
     pub param: Option<&'static str>,
     /// What is wrong, for programs.
     pub code: Option<&'static str>,
@@ -26,12 +24,10 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with this status.
     pub fn new(status: StatusCode, code: Option<&'static str>, message: impl Into<String>) -> Self {
         Refusal { status, message: message.into(), param: None, code, retry_after: None }
     }
 
-    /// A field of the request is wrong.
     pub fn of_field(param: &'static str, message: impl Into<String>) -> Self {
         Refusal { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, None, message) }
     }
@@ -41,34 +37,28 @@ impl Refusal {
         Refusal { code: Some("context_length_exceeded"), ..Self::of_field(param, message) }
     }
 
-    /// There is no room at the moment.
     pub fn full(message: impl Into<String>, retry_after: u32) -> Self {
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
         Refusal { retry_after: Some(retry_after), ..refusal }
     }
 
-    /// The server is stopping.
     pub fn stopping() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Some("server_stopping"), "the server is stopping; try again later")
     }
 
-    /// The request took longer than the time-out.
     pub fn too_slow() -> Self {
         let message = "the request ran into the time-out of this server; ask for fewer tokens";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Some("time_limit"), message)
     }
 
-    /// A fault of the server.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, Some("server_error"), message)
     }
 
-    /// The engine has ended.
     pub fn engine_gone() -> Self {
         Self::failed("the engine has stopped after a fault; the server's log says which")
     }
 
-    /// The error object of the protocol.
     pub fn object(&self) -> Value {
         let kind = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",

@@ -32,7 +32,6 @@ const ENDED: usize = 16;
 /// Seconds after which a refused watcher is asked to try again.
 const RETRY_AFTER: u32 = 10;
 
-/// The places for watchers.
 #[derive(Clone, Debug)]
 pub struct Watchers {
     all: usize,
@@ -68,7 +67,6 @@ impl Watchers {
         })
     }
 
-    /// Whether there is a watcher now.
     fn is_watched(&self) -> bool {
         self.free.available_permits() < self.all
     }
@@ -78,19 +76,15 @@ impl Watchers {
 pub struct Look {
     /// The version last seen, 0 for none.
     pub seen: u64,
-    /// Receives the view.
     pub view: oneshot::Sender<Arc<View>>,
 }
 
 /// What the engine keeps for watchers.
 pub struct Stage {
     places: Watchers,
-    /// Slots in a page.
     page_size: usize,
-    /// Increases with each change.
     version: u64,
     looks: Vec<Look>,
-    /// The newest last.
     ended: VecDeque<EndedView>,
 }
 
@@ -100,7 +94,6 @@ impl Stage {
         Stage { places, page_size, version: 1, looks: Vec::new(), ended: VecDeque::new() }
     }
 
-    /// Notes a change.
     pub fn note_change(&mut self) {
         self.version += 1;
     }
@@ -118,7 +111,6 @@ impl Stage {
         self.version += 1;
     }
 
-    /// Takes a request for a view.
     pub fn ask(&mut self, look: Look) {
         self.looks.push(look);
     }

@@ -23,7 +23,24 @@ fn the_model_says_what_it_is() {
     assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
     let metrics = server.get("/metrics");
     assert_eq!(metrics.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert!(metrics.body.ends_with("# EOF\n"), "{}", metrics.body);
     server.end().unwrap();
+}
+
+#[test]
+fn what_the_page_says_is_counted_is_counted() {
+    let page = std::fs::read_to_string(crate::support::root().join("book/src/server.md")).unwrap();
+    let (_, counted) = page.split_once("## What it counts").expect("the section");
+    let names = counted.split('`').filter(|code| code.starts_with("vllm:") || code.starts_with("page_by_page:"));
+    // A server without a page file counts nothing of it.
+    let names: Vec<&str> = names.filter(|name| !name.contains("page_file")).collect();
+    assert!(names.len() > 12, "{names:?}");
+    let metrics = Server::start(Options::default()).get("/metrics").body;
+    for name in names {
+        let is_there = |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', '_']));
+        assert!(metrics.lines().any(is_there), "{name} is not in\n{metrics}");
+    }
+    assert!(!metrics.contains("page_file"), "{metrics}");
 }
 
 #[test]

@@ -57,9 +57,8 @@ function letter(id) {
 }
 
 function dress(target, id) {
-  const place = placeOf(id);
-  target.dataset.colour = place % COLOURS;
-  target.classList.toggle("striped", place % (2 * COLOURS) >= COLOURS);
+  target.style.setProperty("--fill", `var(--fill-${placeOf(id) % COLOURS})`);
+  target.style.setProperty("--on", `var(--ink-${placeOf(id) % COLOURS})`);
 }
 
 // ── Pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,11 +111,8 @@ function drawPages() {
     const ids = holders[page];
     const now = ids.length > 0 ? `${ids.join()} ${isCached(page)} ${filled[page]}` : isCached(page) ? "cached" : "";
     if (now !== shown[page]) {
-      const had = !["", "cached"].includes(shown[page]);
       shown[page] = now;
       drawPage(cell, page);
-      cell.classList.toggle("came", ids.length > 0 && !had);
-      cell.classList.toggle("went", ids.length === 0 && had);
     }
   });
   mark();
@@ -128,7 +124,6 @@ function drawPage(cell, page) {
   const word = { shared: String(ids.length), own: ids.map(letter).join("") }[kind] ?? "";
   cell.className = `page ${kind}`;
   cell.removeAttribute("style");
-  delete cell.dataset.colour;
   if (kind === "own") {
     dress(cell, ids[0]);
     cell.style.setProperty("--full", `${(100 * filled[page]) / view.page_size}%`);
@@ -139,12 +134,7 @@ function drawPage(cell, page) {
     cell.style.setProperty("--bands", `linear-gradient(90deg, ${bands.join(", ")})`);
   }
   cell.classList.toggle("also", isCached(page) && ids.length > 0);
-  if (cell.textContent !== word) {
-    cell.replaceChildren();
-    if (word !== "") {
-      element("b", "", cell).textContent = word;
-    }
-  }
+  write(cell, word);
   cell.setAttribute("aria-label", `page ${page}: ${whose(page)}`);
 }
 
@@ -217,7 +207,6 @@ grid.addEventListener("pointerleave", () => {
   pointed = -1;
   mark();
 });
-grid.addEventListener("animationend", (event) => event.target.classList.remove("came", "went"));
 
 // ── Sequences ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
