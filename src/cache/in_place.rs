@@ -1,11 +1,10 @@
 //! Rows where they lie: what attention needs to read a cache without copying it.
 //!
-//! A cache's memory is a long line of numbers, its own or one that many caches share. The rows of a sequence lie in it in
-//! *runs*: rows side by side. A contiguous cache has one run; a paged cache has one for each page. Two pages of 4 slots, six tokens,
-//! one layer of rows of 8 numbers:
+//! The rows of a sequence lie in its cache's memory in *runs*: rows side by side. A contiguous cache has one run; a paged cache has
+//! one for each page. Two pages of 4 slots, six tokens, one layer of rows of 8 numbers:
 //!
 //! ```text
-//!   memory    page 0 (another's)        page 1               page 2             …
+//!   memory    page 0 (not its own)      page 1               page 2             …
 //!   number    0                         32                   64
 //!                                       t0 t1 t2 t3          t4 t5 .. ..
 //!
@@ -80,8 +79,7 @@ pub enum BatchError {
         /// Rows in its runs.
         tokens: usize,
     },
-    /// A run ends beyond the memory that it should lie in. One that ends exactly where the memory ends lies in it; a run of no
-    /// rows ends where it starts.
+    /// A run ends beyond the memory that it should lie in; a run of no rows ends where it starts.
     #[error(
         "a run of sequence {sequence} ends at number {end}, but the memory has {numbers}; the runs are those of a \
          different slab"
@@ -102,8 +100,7 @@ pub enum BatchError {
 /// `words`: 32-bit words that a head takes in memory, so a row takes `n_kv_heads * words`. `heads` and `words` are a model's:
 /// none of their numbers is 0, and their products are small. `q` and `out`: `[queries, n_heads * head_dim]`.
 ///
-/// A run can contain anything: a start or a number of rows whose end is more than `usize` counts is beyond the memory too, and
-/// its `end` is `usize::MAX`. Queries that are too many to be added up count as `usize::MAX` together.
+/// Sums and ends that are more than `usize` counts are `usize::MAX`.
 ///
 /// # Errors
 /// The first [`BatchError`] in this order: `NotRows`, `WrongQueries`, `WrongOutput`; then, sequence by sequence and whether or

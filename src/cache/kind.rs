@@ -31,13 +31,8 @@ impl FromStr for CacheKind {
     type Err = UnknownCache;
 
     fn from_str(name: &str) -> Result<Self, UnknownCache> {
-        match name {
-            "recompute" => Ok(CacheKind::Recompute),
-            "flat" | "basic" => Ok(CacheKind::Flat),
-            "contiguous" => Ok(CacheKind::Contiguous),
-            "paged" => Ok(CacheKind::Paged),
-            _ => Err(UnknownCache(name.into())),
-        }
+        let named = CacheKind::ALL.into_iter().find(|kind| kind.to_string() == name);
+        named.ok_or_else(|| UnknownCache(name.into()))
     }
 }
 

@@ -13,10 +13,9 @@
 //! ```
 //!
 //! A step of the model makes room once with [`KvCache::extend`], then, layer by layer, writes the new rows and gathers
-//! all of them. Making room comes first because it is the only part that can fail: a step that does not fit is refused
-//! before anything was computed or changed.
+//! all of them. Only making room can fail, so a step that does not fit is refused before anything was computed or changed.
 //!
-//! A cache belongs to one sequence. The chapters implement the caches; this file only specifies them.
+//! A cache belongs to one sequence. The chapters implement the caches.
 
 pub mod first_fit;
 pub mod in_place;
@@ -72,8 +71,7 @@ impl KvLayout {
 
 /// What a cache holds and what that costs.
 ///
-/// Counters count tokens. Every layer keeps a key row and a value row for each token and treats them alike, so a token
-/// that is copied counts as one row copied, although the bytes move in every layer.
+/// Counters count tokens: a token that is copied counts as one row copied, although its rows move in every layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens held.

@@ -32,9 +32,6 @@ impl Generation<'_> {
     /// Continues the prompt with the loop of chapter 1 and this cache, or recomputes everything without one.
     ///
     /// The cache may hold the first tokens of the prompt already, but not all of them.
-    ///
-    /// # Errors
-    /// [`StepError`] if the sequence cannot be computed.
     pub fn run(
         self,
         cache: Option<&mut (dyn InPlace + 'static)>,
@@ -45,9 +42,6 @@ impl Generation<'_> {
     }
 
     /// The same with drafts of at most `k` tokens, of which `accept` keeps some.
-    ///
-    /// # Errors
-    /// [`StepError`] if the sequence cannot be computed.
     pub fn run_with_drafts(
         self,
         cache: Option<&mut (dyn InPlace + 'static)>,

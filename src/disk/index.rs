@@ -35,15 +35,11 @@ impl Index {
     /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the file is allowed to have; what lies
     /// beyond is cut off.
     ///
-    /// A file is new, and gets a header, if it is empty or holds only a beginning of the very header that it is to get: the
-    /// program was stopped while it wrote that. Any other file shorter than a header is [`PageFileError::NotAPageFile`], or
-    /// [`PageFileError::DamagedHeader`] if it begins like a page file.
+    /// A file is new, and gets a header, if it is empty or holds only a beginning of the header that it is to get.
     ///
     /// A record is kept if its head is whole, its rows are not cut off, and its parent is kept. If two hold the same tokens
-    /// after the same parent, the later one is kept.
-    ///
-    /// The file doesn't say which page was used when. Records that were written later count as used later, and with each
-    /// record those before it.
+    /// after the same parent, the later one is kept. The file doesn't say which page was used when: records that were written
+    /// later count as used later, and with each record those before it.
     ///
     /// # Errors
     /// [`PageFileError::TooSmall`] if there is no room for a page. The errors of [`PageShape::read`], and
@@ -172,12 +168,11 @@ impl Index {
     /// If the place is free.
     #[track_caller]
     pub fn use_now(&mut self, place: usize) {
-        let last_used = self.places.get_mut(place).and_then(|entry| Some(&mut entry.as_mut()?.last_used));
-        let last_used =
-            last_used.unwrap_or_else(|| panic!("place {place} has no record: was it forgotten to make room?"));
+        self.head(place);
+        let entry = self.places[place].as_mut().expect("a record");
         self.clock += 1;
-        self.by_use.remove(last_used);
-        *last_used = self.clock;
+        self.by_use.remove(&entry.last_used);
+        entry.last_used = self.clock;
         self.by_use.insert(self.clock, place);
     }
 

@@ -27,38 +27,23 @@ use crate::model::Model;
 
 /// Bytes that can be read and written at any place, and are still there tomorrow.
 ///
-/// A write that fails, or is cut off, may have written some of its bytes.
+/// Its calls return what the system says. A write that fails, or is cut off, may have written some of its bytes.
 pub trait Disk {
     /// Bytes in all.
-    ///
-    /// # Errors
-    /// What the system says.
     fn len(&mut self) -> io::Result<u64>;
 
     /// Whether there are no bytes at all.
-    ///
-    /// # Errors
-    /// As [`len`](Self::len).
     fn is_empty(&mut self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Fills `bytes` with those from `offset` on.
-    ///
-    /// # Errors
-    /// What the system says; [`io::ErrorKind::UnexpectedEof`] if there are fewer.
+    /// Fills `bytes` with those from `offset` on; [`io::ErrorKind::UnexpectedEof`] if there are fewer.
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
     /// Writes `bytes` from `offset` on. Between the end so far and `offset` zeros are put.
-    ///
-    /// # Errors
-    /// What the system says.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Takes away all bytes from `len` on.
-    ///
-    /// # Errors
-    /// What the system says.
     fn cut(&mut self, len: u64) -> io::Result<()>;
 }
 

@@ -69,9 +69,6 @@ impl<C: InPlace> InPlace for Gathers<C> {
 
 /// Computes one more token of each sequence in one pass. Returns the logits after each, `[sequences, vocab_size]`, and the rows
 /// that this copied in each layer.
-///
-/// # Errors
-/// If there is no room, or the sequences cannot be computed.
 pub fn step<C: InPlace>(model: &Model, caches: &mut [Gathers<C>]) -> Result<(Vec<f32>, usize)> {
     caches.iter().for_each(|cache| cache.copied.set(0));
     let chunk = |cache| model.chunk_of(&[1], CacheRef::InPlace(cache), LogitRows::Newest(1));
@@ -86,9 +83,6 @@ pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
 }
 
 /// Rows copied in a decode step of `sequences` sequences of `tokens` tokens in pages: gathered, and read where they lie.
-///
-/// # Errors
-/// If the two ways have different logits.
 pub fn rows_copied(model: &mut Model, sequences: usize, tokens: usize) -> Result<[usize; 2]> {
     let layout = model.kv_layout();
     let slab = PageSlab::new(layout, PAGE_SIZE, sequences * (tokens + 1).div_ceil(PAGE_SIZE))?;

@@ -30,9 +30,6 @@ struct Prompt {
 
 /// Generates for the chapter's four prompts twice, the second time with the pages that the first has left on the disk. Returns
 /// what both have counted.
-///
-/// # Errors
-/// If the second run generates other tokens, or an empty disk changes what is computed.
 pub fn restart() -> Result<[Totals; 2]> {
     let (model, tokenizer) = (Model::open(&bundled("storyteller"))?, Tokenizer::open(&bundled("storyteller"))?);
     let disk = MemoryDisk::default();

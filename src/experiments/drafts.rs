@@ -53,9 +53,6 @@ pub struct Drafted {
 
 impl Stories<'_> {
     /// Generates all of them, one after the other; `None` is without drafts.
-    ///
-    /// # Errors
-    /// If there is no room in a cache, or a sequence cannot be computed.
     pub fn generate(&self, mut drafts: Option<Drafts<'_>>) -> Result<Drafted> {
         let mut drafted = Drafted::default();
         for (seed, prompt) in (0..).zip(self.prompts) {
@@ -105,9 +102,6 @@ impl Bundled {
     pub const NEW_TOKENS: usize = 100;
 
     /// Opens the models.
-    ///
-    /// # Errors
-    /// If a checkpoint cannot be read.
     pub fn open() -> Result<Self> {
         let [target, draft] = ["storyteller", "storyteller-draft"].map(|name| Model::open(&bundled(name)));
         let (target, tokenizer) = (target?, Tokenizer::open(&bundled("storyteller"))?);
@@ -119,9 +113,6 @@ impl Bundled {
     }
 
     /// Generates the stories with drafts of `k` tokens, or with `k` 0 without drafts.
-    ///
-    /// # Errors
-    /// If a sequence cannot be computed.
     pub fn stories(&mut self, temperature: f32, k: usize, accept: AcceptRule) -> Result<Drafted> {
         let Bundled { target, source, prompts } = self;
         let (cache, new_tokens) = (CacheKind::Contiguous, Self::NEW_TOKENS);

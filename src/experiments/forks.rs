@@ -45,9 +45,6 @@ impl Samples {
     }
 
     /// Each sequence computes the prompt in a cache of its own.
-    ///
-    /// # Errors
-    /// [`CacheError`] if there are no such pages.
     pub fn apart(self) -> Result<Cost, CacheError> {
         let slab = self.slab()?;
         let caches = (0..self.samples).map(|_| self.with_prompt(PagedCache::new(&slab)?));
@@ -55,9 +52,6 @@ impl Samples {
     }
 
     /// The prompt is computed once, and its rows are restored into each of the other caches.
-    ///
-    /// # Errors
-    /// If there are no such pages, or the snapshot cannot be restored.
     pub fn restored(self) -> Result<Cost> {
         let slab = self.slab()?;
         let mut caches = vec![self.with_prompt(PagedCache::new(&slab)?)?];
@@ -73,9 +67,6 @@ impl Samples {
     }
 
     /// The prompt is computed once, and its cache is forked.
-    ///
-    /// # Errors
-    /// [`CacheError`] if there are no such pages.
     pub fn forked(self) -> Result<Cost, CacheError> {
         let slab = self.slab()?;
         let mut caches = vec![self.with_prompt(ForkCache::new(&slab)?)?];

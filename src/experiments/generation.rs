@@ -10,9 +10,6 @@ use crate::model::Model;
 
 /// Continues the prompt with `new_tokens` tokens and an empty cache of this kind, with room for `capacity` tokens where it
 /// reserves. No token ends the sequence earlier, because the counters depend on its length.
-///
-/// # Errors
-/// If the cache has no room, or the loop ends early.
 pub fn generate(
     model: &Model,
     (kind, capacity): (CacheKind, usize),

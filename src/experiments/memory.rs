@@ -47,9 +47,6 @@ fn is_ok<T, E, S: serde::Serializer>(outcome: &Result<T, E>, serializer: S) -> R
 
 /// Sequences of these lengths take regions of `capacity` slots, one after the other; the first finishes, and one of `request`
 /// tokens comes.
-///
-/// # Errors
-/// If there is no first sequence, or the memory is too small for all of them.
 pub fn in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<FreeSlots> {
     let mut memory = Regions::new(capacity);
     let regions = lengths.iter().map(|length| memory.reserve(*length)).collect::<Result<Vec<_>, _>>()?;
@@ -59,9 +56,6 @@ pub fn in_regions(capacity: usize, lengths: &[usize], request: usize) -> Result<
 }
 
 /// The same in a pool of as many pages as the memory has.
-///
-/// # Errors
-/// If there is no first sequence, or the pool is too small for all of them.
 pub fn in_pages(capacity: usize, page_size: usize, lengths: &[usize], request: usize) -> Result<FreePages> {
     ensure!(page_size > 0, CacheError::NoSlots);
     let mut pool = PagePool::new(capacity / page_size)?;
@@ -76,18 +70,12 @@ pub fn in_pages(capacity: usize, page_size: usize, lengths: &[usize], request: u
 }
 
 /// Reserves a cache for each sequence and lets it grow. `sequences`: the slots of each, and its length.
-///
-/// # Errors
-/// If a sequence is longer than its reservation.
 pub fn reserved(layout: KvLayout, sequences: impl IntoIterator<Item = (usize, usize)>) -> Result<Vec<Usage>> {
     let usage = |(capacity, length)| grown(&mut ContiguousCache::new(layout, capacity), length);
     sequences.into_iter().map(usage).collect()
 }
 
 /// Lets sequences of these lengths take pages of one pool, which has enough of them.
-///
-/// # Errors
-/// If there are no such pages.
 pub fn paged(layout: KvLayout, page_size: usize, lengths: &[usize]) -> Result<Vec<Usage>> {
     let pages = lengths.iter().map(|length| length.div_ceil(page_size.max(1)));
     let slab = PageSlab::new(layout, page_size, pages.fold(0, usize::saturating_add).max(1))?;
@@ -104,9 +92,6 @@ fn grown(cache: &mut dyn KvCache, length: usize) -> Result<Usage> {
 }
 
 /// The same with page tables alone, each with enough pages of its own.
-///
-/// # Errors
-/// If there are no such pages.
 pub fn in_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> Result<Vec<Usage>> {
     let usage = |length: usize| {
         let mut pool = PagePool::new(length.max(1))?;
@@ -118,9 +103,6 @@ pub fn in_tables(page_size: usize, lengths: impl IntoIterator<Item = usize>) -> 
 }
 
 /// How many sequences of these lengths, again and again in this order, fit in a pool at the same time.
-///
-/// # Errors
-/// If there are no such pages.
 pub fn fitting(n_pages: usize, page_size: usize, lengths: &[usize]) -> Result<usize> {
     let slab = PageSlab::new(SMALL, page_size, n_pages)?;
     let mut caches = Vec::new();

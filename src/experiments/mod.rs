@@ -38,9 +38,6 @@ pub fn rows(layout: KvLayout, tokens: usize) -> Vec<f32> {
 }
 
 /// Makes room for new tokens and writes `rows` as their keys and as their values in every layer, `[tokens, kv_width]`.
-///
-/// # Errors
-/// [`CacheError`] if there is no room.
 pub fn append(cache: &mut (impl KvCache + ?Sized), rows: &[f32]) -> Result<(), CacheError> {
     let layout = cache.layout();
     cache.extend(layout.rows(rows, rows))?;

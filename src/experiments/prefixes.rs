@@ -44,9 +44,6 @@ impl Requests {
     }
 
     /// Serves the requests in a pool of `n_pages`. `on_end` is called for each that finishes.
-    ///
-    /// # Errors
-    /// If a request never fits, or the pages go wrong.
     pub fn run(self, n_pages: usize, on_end: impl FnMut()) -> Result<PageCounters> {
         let requests = self.trace.requests(self.requests);
         let prefixes: Option<Box<dyn Prefixes>> = match self.keep {
@@ -62,9 +59,6 @@ impl Requests {
 }
 
 /// Passes of a model that serve the sixteen requests of tiny-llm from a pool of `n_pages`.
-///
-/// # Errors
-/// If the scheduler refuses a request.
 pub fn passes_for_sixteen(n_pages: usize, limits: StepLimits) -> Result<u64> {
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)?;
     let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);

@@ -19,9 +19,6 @@ pub struct Forgotten {
 }
 
 /// Forgets `forgotten` of the `tokens` tokens of a paged cache, both ways.
-///
-/// # Errors
-/// If the cache gathers too few rows, or holds the wrong number of tokens afterwards.
 pub fn forget(tokens: usize, forgotten: usize) -> Result<Forgotten> {
     let left = tokens - forgotten;
     let cache = || CacheKind::Paged.cache(SMALL, CacheSize::for_tokens(tokens, PAGE_SIZE)?);
@@ -36,9 +33,6 @@ pub fn forget(tokens: usize, forgotten: usize) -> Result<Forgotten> {
 
 /// Writes the first `len` tokens of a cache to an empty one. Returns how many rows this copies, with those of a gather that has
 /// to bring rows together.
-///
-/// # Errors
-/// If the other cache has no room, or too few rows are gathered.
 pub fn copy(from: &dyn Rewind, len: usize, to: &mut dyn Rewind) -> Result<u64> {
     to.extend(len)?;
     let mut gathered = 0;

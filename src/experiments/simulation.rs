@@ -20,9 +20,6 @@ pub struct Noticed {
 }
 
 /// Tries every planted bug in a thousand cases of up to a hundred steps.
-///
-/// # Errors
-/// If `cancel-leaks` is not noticed.
 pub fn planted_bugs() -> Result<Noticed> {
     const STEPS: u64 = 100;
     const SEEDS: u64 = 1000;

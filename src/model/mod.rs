@@ -7,9 +7,9 @@
 //!               x += feed_forward(norm(x))   silu(gate) * up, then down
 //! ```
 //!
-//! The rows of a step are independent except in attention, where a row meets the keys and values of the rows before it
-//! in its own sequence. So a step can carry any number of tokens of any number of sequences: a *prefill* carries a
-//! prompt, a *decode* step one token, a batch several of either. A row's result has the same bits in all of them.
+//! The rows of a step meet only in attention, and only those of one sequence. So a step can carry any number of tokens of any
+//! number of sequences: a *prefill* carries a prompt, a *decode* step one token, a batch several of either. A row's result has the
+//! same bits in all of them.
 //!
 //! Architecture: [Qwen3 technical report, 2025](https://arxiv.org/abs/2505.09388); tensor names as Hugging Face
 //! publishes them.
@@ -88,11 +88,10 @@ fn add(x: &mut [f32], y: &[f32]) {
 }
 
 impl Model {
-    /// Opens a model folder and checks every tensor against the config. All weights are read once, to see that they are finite:
-    /// that takes about as long as a decode step.
+    /// Opens a model folder and checks every tensor against the config. All weights are read once, to see that they are finite.
     ///
     /// # Errors
-    /// [`FileError`], naming the file and what is wrong with it.
+    /// [`FileError`]
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let config = ModelConfig::open(dir)?;
         let checkpoint = Checkpoint::open(dir)?;
@@ -155,9 +154,8 @@ impl Model {
 
     /// How the numbers of keys and values are stored; at first [`RowFormat::F32`].
     ///
-    /// Caches that hold rows already are read wrongly then, so begin with empty ones. Most are refused, as their layout is
-    /// another ([`StepError::WrongLayout`]). `F16` and `Bf16` have the same layout, and a cache does not know what its words
-    /// mean, so the mistake would go unnoticed. Saved caches know their format.
+    /// Begin with empty caches then. Most that hold rows are refused because their layout differs ([`StepError::WrongLayout`]),
+    /// but `F16` and `Bf16` have the same layout.
     pub fn set_row_format(&mut self, format: RowFormat) {
         self.row_format = format;
     }
@@ -167,8 +165,7 @@ impl Model {
         self.row_format
     }
 
-    /// The shape of the rows that the model gives its caches: in [`RowFormat::F32`] that of the numbers, otherwise that of the
-    /// 32-bit words that they are packed into.
+    /// The shape of the rows that the model gives its caches: of numbers, or of the 32-bit words that they are packed into.
     pub fn kv_layout(&self) -> KvLayout {
         match self.row_format {
             RowFormat::F32 => self.config.kv_layout(),
@@ -185,9 +182,7 @@ impl Model {
         layers.chain([self.output.as_ref().unwrap_or(&self.embedding)])
     }
 
-    /// Checks the next tokens of a sequence and makes room for them in its cache.
-    ///
-    /// Without a cache, `tokens` is the whole sequence.
+    /// Checks the next tokens of a sequence and makes room for them in its cache. Without one, `tokens` is the whole sequence.
     ///
     /// # Errors
     /// [`StepError`]; the cache is then as it was.
@@ -280,8 +275,7 @@ impl Model {
         Ok(())
     }
 
-    /// Bytes that [`forward`](Self::forward) takes on its way from `tokens` to `rows` of logits, about; what the
-    /// caches take is not in it.
+    /// Bytes that [`forward`](Self::forward) takes on its way from `tokens` to `rows` of logits, about, without the caches.
     pub fn step_bytes(&self, tokens: usize, rows: usize) -> usize {
         let ModelConfig { hidden_size, intermediate_size, head_dim, vocab_size, .. } = self.config;
         let (q_width, kv_width) = (self.config.n_heads * head_dim, self.config.kv_layout().kv_width());
@@ -291,14 +285,12 @@ impl Model {
         numbers.saturating_mul(size_of::<f32>())
     }
 
-    /// Computes the next tokens of one sequence; returns the logits after the last of them, `[vocab_size]`.
-    ///
-    /// Without a cache, `tokens` is the whole sequence.
+    /// Computes the next tokens of one sequence; returns the logits after the last of them, `[vocab_size]`. Without a cache,
+    /// `tokens` is the whole sequence.
     ///
     /// # Errors
     /// [`StepError`]; the cache is then as it was, except for [`StepError::NotFinite`].
     pub fn step(&self, tokens: &[u32], cache: Option<&mut dyn KvCache>) -> Result<Vec<f32>, StepError> {
-        // The caller's borrow is longer than the chunk's: hand on a shorter one.
         match cache {
             None => self.forward(vec![self.chunk(tokens, None, LogitRows::Newest(1))?]),
             Some(cache) => self.forward(vec![self.chunk(tokens, Some(&mut *cache), LogitRows::Newest(1))?]),
@@ -318,14 +310,11 @@ impl Model {
         Ok(logits)
     }
 
-    /// The same for many rows of logits: at most `at_once` of them are there at the same time. `see` gets one after the other, in
-    /// order, with its place: `[vocab_size]`, finite.
+    /// The same for many rows of logits: at most `at_once` of them, 1 or more, are there at the same time. `see` gets one after the
+    /// other, in order, with its place: `[vocab_size]`, finite.
     ///
     /// # Errors
     /// [`StepError::NotFinite`]. Rows before that one may have been seen.
-    ///
-    /// # Panics
-    /// If `at_once` is 0.
     pub fn forward_in_parts(
         &self,
         mut batch: Vec<Chunk<'_>>,
@@ -354,7 +343,7 @@ impl Model {
         for (token, row) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
             self.embedding.matrix().read_row(*token as usize, row);
         }
-        // What a layer computes on the way, used again by the next: fresh memory costs time too.
+        // Used again by each layer, because fresh memory costs time.
         let zeros = |width| vec![0.0; tokens.len() * width];
         let (q_width, kv_width) = (config.n_heads * head_dim, config.n_kv_heads * head_dim);
         let (mut normed, mut change) = (zeros(hidden), zeros(hidden));
@@ -391,7 +380,7 @@ impl Model {
 
     /// Refuses logits that no token can be chosen from. `first`: the place of the first row among those that are wanted.
     fn check_finite(&self, batch: &[Chunk<'_>], first: usize, logits: &[f32]) -> Result<(), StepError> {
-        // All of them, without a look at those before: so several can be looked at together.
+        // No early end, so that several are looked at together.
         let finite = |row: &[f32]| row.iter().fold(true, |finite, logit| finite & logit.is_finite());
         match logits.chunks_exact(self.config.vocab_size).position(|row| !finite(row)) {
             Some(row) => {

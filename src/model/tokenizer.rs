@@ -20,7 +20,7 @@ const MOST_BYTES: usize = 64 << 20;
 /// Characters of an added token: many times what the longest have. The library takes their square in time.
 const MOST_CHARACTERS: usize = 256;
 
-/// The tokenizer of a model folder.
+/// The tokenizer of a model folder. Its calls return [`FileError`] if the library cannot do what they ask.
 pub struct Tokenizer {
     path: PathBuf,
     inner: tokenizers::Tokenizer,
@@ -30,9 +30,6 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Reads `tokenizer.json`. What it says of padding and of cutting long texts is not followed: a prompt is taken as it
     /// is.
-    ///
-    /// # Errors
-    /// [`FileError`] if the folder has no `tokenizer.json`, or it is not one.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let path = dir.join("tokenizer.json");
         let opened = files::read(&path, MOST_BYTES).map_err(|error| error.to_string()).and_then(|bytes| {
@@ -63,33 +60,21 @@ impl Tokenizer {
     }
 
     /// The ids of a text, with the special tokens that the model expects around it.
-    ///
-    /// # Errors
-    /// [`FileError`] if the library cannot do it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, FileError> {
         Ok(self.ask(|| self.inner.encode(text, true))?.get_ids().to_vec())
     }
 
     /// The ids of a text that has the special tokens in it already, as a chat template writes them.
-    ///
-    /// # Errors
-    /// [`FileError`] if the library cannot do it.
     pub fn encode_as_it_is(&self, text: &str) -> Result<Vec<u32>, FileError> {
         Ok(self.ask(|| self.inner.encode(text, false))?.get_ids().to_vec())
     }
 
     /// One token as a text of its own, also a special one. A part of a character is `�`.
-    ///
-    /// # Errors
-    /// [`FileError`] if the library cannot do it.
     pub fn token(&self, id: u32) -> Result<String, FileError> {
         self.ask(|| self.inner.decode(&[id], false))
     }
 
     /// The text of some ids; special tokens have none.
-    ///
-    /// # Errors
-    /// [`FileError`] if the library cannot do it.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, FileError> {
         self.ask(|| self.inner.decode(tokens, true))
     }
@@ -212,9 +197,6 @@ const NOT_A_CHARACTER: char = '\u{FFFD}';
 
 impl TextStream<'_> {
     /// Takes one token; returns the text that is now complete, perhaps none.
-    ///
-    /// # Errors
-    /// [`FileError`] if the library cannot do it.
     pub fn push(&mut self, token: u32) -> Result<String, FileError> {
         self.tokens.push(token);
         let piece = self.pending()?;
@@ -225,9 +207,6 @@ impl TextStream<'_> {
     }
 
     /// Ends the stream; returns what is left, with `�` for a character that was never completed.
-    ///
-    /// # Errors
-    /// [`FileError`] if the library cannot do it.
     pub fn finish(&mut self) -> Result<String, FileError> {
         let piece = self.pending()?;
         Ok(self.show(piece))

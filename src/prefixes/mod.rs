@@ -16,7 +16,7 @@ use crate::chapters::ch06_paged::SharedSlab;
 /// Full pages that outlive the sequences that filled them, found by the tokens they hold.
 ///
 /// The cache is one of each page's owners. It holds whole prefixes: with each page it also holds the page before. All calls
-/// take the pool that the pages come from.
+/// take the pool that the pages come from, and none costs more for more pages held, but [`evict`](Self::evict).
 ///
 /// A page is *used* when a lookup returns it, and when an insertion finds or adds it.
 pub trait Prefixes {
@@ -25,8 +25,6 @@ pub trait Prefixes {
     ///
     /// At least one token of the sequence is left to compute, because the caller needs the logits after it: for 8 tokens, at
     /// most 1 page of 4 is returned.
-    ///
-    /// The cost goes with the pages of the sequence, not with the pages held.
     ///
     /// # Errors
     /// If the pages came from a different pool: [`CacheError::ForeignPage`] if it has no such page,
@@ -40,11 +38,8 @@ pub trait Prefixes {
     /// the same bits. An owner of a page of this cache therefore also owns the pages before it, and a page has at least as many
     /// owners as any page after it.
     ///
-    /// The cost goes with the pages of the sequence, not with the pages held.
-    ///
     /// # Errors
-    /// If the pages came from a different pool: [`CacheError::ForeignPage`] if it has no such page,
-    /// [`CacheError::DoubleFree`] if a page has no owner there. Nothing has changed then.
+    /// As [`lookup`](Self::lookup).
     ///
     /// # Panics
     /// If the table holds more tokens than `tokens` has, or has pages of a different size. Nothing has changed then.

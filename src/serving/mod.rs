@@ -8,20 +8,13 @@
 //!   settle      the scheduler adds these tokens, keeps full pages, and takes back the pages of sequences that finish
 //! ```
 //!
-//! A sequence draws once for each of its tokens, and its sampler stays with it while it waits. What it recomputes after a
-//! preemption is what it has drawn already. A row has the same bits in any company, so a sequence gets the same tokens as when
-//! it is generated alone, however often it is preempted.
+//! A sequence draws once for each of its tokens, and its sampler stays with it while it waits, so what it recomputes after a
+//! preemption is what it has drawn already. A row has the same bits in any company. So a sequence gets the same tokens as when it
+//! is generated alone.
 //!
-//! Samples of one prompt compute it once: the others [fork](Serving::submit_samples) the cache of the first.
-//!
-//! A sequence whose prompt is [scored](Serving::submit_scored) asks for the logits of all rows of its prompt, each once: what the
-//! prefix cache brings has no logits, and what is recomputed after a preemption has its scores already. At most
-//! [`SCORED_AT_ONCE`] rows of logits exist at the same time, or as many as sequences can run.
-//!
-//! Logits that are not finite end the sequence that they belong to, and no other: the sequences of that step are then computed
-//! one by one, which gives the same rows again.
-//!
-//! Caches that are not paged are compared with it [side by side](side_by_side).
+//! Samples of one prompt compute it once: the others [fork](Serving::submit_samples) the cache of the first. A prompt that is
+//! [scored](Serving::submit_scored) asks for the logits of all of its rows, each once. Logits that are not finite end the sequence
+//! that they belong to, and no other: the sequences of that step are then computed one by one.
 
 mod compute;
 mod error;
@@ -54,7 +47,7 @@ pub use error::ServingError;
 pub use steps::Held;
 pub use stop_rules::StopRules;
 
-/// Handed to the scheduler to end a sequence, whatever ends it. No vocabulary is that large.
+/// Handed to the scheduler to end a sequence. No vocabulary is that large.
 const STOP: u32 = u32::MAX;
 /// Rows of logits that a step with prompts to score has at the same time, at most, where fewer sequences than that can run.
 pub const SCORED_AT_ONCE: usize = 16;
@@ -76,7 +69,7 @@ pub struct Serving<'m> {
     generated: Vec<Generated>,
 }
 
-/// What the loop knows of a sequence, beside its tokens and pages: it keeps this while the sequence waits.
+/// What the loop knows of a sequence, beside its tokens and pages.
 struct Companion {
     sampler: Sampler,
     stop_rules: StopRules,
@@ -96,17 +89,8 @@ struct Companion {
 
 impl Companion {
     fn new(sampler: Sampler) -> Self {
-        let (stop_rules, samples) = (StopRules::default(), Vec::new());
-        Companion {
-            sampler,
-            stop_rules,
-            drawn: 0,
-            keeps_logits: false,
-            only_scored: false,
-            samples,
-            n_prompt: None,
-            end: None,
-        }
+        let (stop_rules, drawn, keeps_logits, only_scored, samples, n_prompt, end) = Default::default();
+        Companion { sampler, stop_rules, drawn, keeps_logits, only_scored, samples, n_prompt, end }
     }
 }
 
@@ -181,20 +165,9 @@ impl<'m> Serving<'m> {
         let (scorings, forks) = (Scorings::default(), Rc::new(RefCell::new(Forks::default())));
         let lookups = Lookups { inner: prefixes, scorings: scorings.clone(), forks: forks.clone() };
         let steps = Steps::new(slab, Box::new(lookups), limits, &[STOP])?;
-        let (companions, forked, generated) = (HashMap::new(), Vec::new(), Vec::new());
-        let end_of_text = end_of_text.to_vec();
-        Ok(Serving {
-            model,
-            slab: slab.clone(),
-            steps,
-            limits,
-            end_of_text,
-            companions,
-            scorings,
-            forks,
-            forked,
-            generated,
-        })
+        let (companions, forked, generated) = Default::default();
+        let (slab, end_of_text) = (slab.clone(), end_of_text.to_vec());
+        Ok(Serving { model, slab, steps, limits, end_of_text, companions, scorings, forks, forked, generated })
     }
 
     /// Takes a sequence in; it waits after all others. It gets `max_new_tokens` at most.
@@ -212,17 +185,13 @@ impl<'m> Serving<'m> {
         self.take_in(prompt, max_new_tokens, Companion::new(sampler))
     }
 
-    /// Takes in a sequence for each of these samplers, all of one prompt, which is computed once. Returns the first; the
-    /// others begin in the step that computes the prompt, and are reported then, as [`Step::forked`]. They choose their
-    /// first tokens from the same logits as the first, and share the pages of the prompt.
-    ///
-    /// If the first is cancelled before that, the others never begin.
+    /// Takes in a sequence for each of these samplers, at least one, all of one prompt, which is computed once. Returns the first;
+    /// the others begin in the step that computes the prompt, and are reported then, as [`Step::forked`]. They choose their
+    /// first tokens from the same logits as the first, and share the pages of the prompt. If the first is cancelled before that,
+    /// they never begin.
     ///
     /// # Errors
     /// Those of [`submit`](Self::submit).
-    ///
-    /// # Panics
-    /// If there is no sampler.
     pub fn submit_samples(
         &mut self,
         prompt: Vec<u32>,
@@ -246,9 +215,7 @@ impl<'m> Serving<'m> {
 
     /// Takes a sequence in, and scores its prompt: how likely each of its tokens was after those before it, and the `top`
     /// likeliest there. The step in which the prompt is complete hands all of that out, as [`Step::scores`]. A sequence that
-    /// is to get no new token ends then.
-    ///
-    /// All of the prompt is computed, whatever the prefix cache has of it.
+    /// is to get no new token ends then. All of the prompt is computed, whatever the prefix cache has of it.
     ///
     /// # Errors
     /// Those of [`submit`](Self::submit).
@@ -267,7 +234,6 @@ impl<'m> Serving<'m> {
         Ok(id)
     }
 
-    /// Refuses what the model cannot compute.
     fn check(&self, prompt: &[u32], max_new_tokens: usize) -> Result<(), StepError> {
         self.model.check(prompt, 0)?;
         let (len, max_positions) = (prompt.len().saturating_add(max_new_tokens), self.model.config().max_positions);
@@ -313,10 +279,7 @@ impl<'m> Serving<'m> {
         self.release_forks()
     }
 
-    /// Ends all sequences; returns those that were not reported yet, in no order.
-    ///
-    /// # Errors
-    /// [`ScheduleError`], if the scheduler does not know a sequence that it has named itself.
+    /// Ends all sequences; returns those that were not reported yet, in no order. An error is the scheduler's fault.
     pub fn cancel_all(&mut self) -> Result<Vec<Generated>, ScheduleError> {
         let running = self.scheduler().running().map(|(sequence, _)| sequence.id);
         let ids: Vec<SequenceId> = running.chain(self.scheduler().waiting().map(|sequence| sequence.id)).collect();
@@ -324,7 +287,6 @@ impl<'m> Serving<'m> {
         Ok(std::mem::take(&mut self.generated))
     }
 
-    /// Lets go of forks that no sample has taken.
     fn release_forks(&self) -> Result<(), ScheduleError> {
         if !self.forks.borrow().is_empty() {
             with_pool(&self.slab, |pool| self.forks.borrow_mut().release(pool))?;
@@ -406,6 +368,7 @@ impl<'m> Serving<'m> {
         answer: Result<Vec<f32>, StepError>,
         step: &mut Step,
     ) -> Result<u32, ServingError> {
+        // Not `companion`, which would borrow all of the loop.
         let companion = self.companions.get_mut(&sequence).ok_or(ServingError::UnknownSequence(sequence))?;
         let row = match answer {
             Ok(_) if companion.only_scored => return Ok(STOP),

@@ -5,10 +5,8 @@
 //!                               sequence 1  pages 0 1 2      page 4: free; page 5: the prefix cache alone
 //! ```
 //!
-//! [`View::of`] asks the pool, the page tables and the scheduler, between two steps, and keeps no record of its own.
-//! `serve` shows it in a page, and the book shows a run of it.
-//!
-//! No copies are counted: these sequences share full pages only, which are never written to again.
+//! [`View::of`] asks the pool, the page tables and the scheduler, between two steps. `serve` shows it in a page, and the book shows
+//! a run of it.
 
 use serde::Serialize;
 
@@ -134,8 +132,7 @@ impl View {
     /// The state now. `pool`: that of these sequences, of pages with `page_size` slots. `step`: the chunks of the last step.
     /// `words`: a sequence in characters.
     ///
-    /// The cost goes with the pages of the pool and with the characters that are shown. [`version`](Self::version) is 0, and
-    /// [`ended`](Self::ended) is empty: the caller fills both in.
+    /// [`version`](Self::version) is 0, and [`ended`](Self::ended) is empty: the caller fills both in.
     pub fn of(
         serving: &Serving<'_>,
         pool: &PagePool,
@@ -172,8 +169,9 @@ impl View {
                 rows,
                 scheduled_tokens: step
                     .iter()
-                    .find(|chunk| chunk.sequence == sequence.id)
-                    .map_or(0, |chunk| chunk.tokens),
+                    .filter(|chunk| chunk.sequence == sequence.id)
+                    .map(|chunk| chunk.tokens)
+                    .sum(),
                 pages: pages.iter().map(|page| page.0).collect(),
                 cached_tokens: sequence.counters.cached,
                 preemptions: sequence.counters.preemptions,
@@ -196,9 +194,8 @@ impl View {
 
     /// The same without the sequences that had finished in an earlier version.
     pub fn since(&self, version: u64) -> View {
-        let mut view = self.clone();
-        view.ended.retain(|ended| ended.at > version);
-        view
+        let ended = self.ended.iter().filter(|ended| ended.at > version).cloned().collect();
+        View { ended, ..self.clone() }
     }
 }
 

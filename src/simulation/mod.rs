@@ -6,17 +6,12 @@
 //!                       └── a Subject: the scheduler of chapter 12, or a planted one
 //! ```
 //!
-//! Nothing is left to chance or to the clock: requests arrive, are cancelled and finish, and strangers take pages and give them
-//! back, when the [events](Event) say so. Time is the number of steps. There is no model, but something that behaves like one
-//! (see [`alone`]): its output depends on every row that a sequence has, so a page that isn't the sequence's own changes it.
+//! Requests arrive, are cancelled and finish, and strangers take pages and give them back, when the [events](Event) say so. Time is
+//! the number of steps. There is no model, but something that behaves like one (see [`alone`]): its output depends on every row
+//! that a sequence has, so a page that isn't the sequence's own changes it.
 //!
-//! - [`Case`] and [`Event`]: what happens; [`Case::of_seed`] draws it.
-//! - [`World`]: lets it happen to a [`Subject`].
-//! - [`Seen`], [`Scene`], [`Ended`]: what can be seen of it. The rules of chapter 15 look at these.
-//! - [`planted`]: ten schedulers, each with a bug that an engine had.
-//! - [`search`](fn@search): tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a
-//!   [`story`](fn@story).
-//! - [`examples`]: a few cases of the kind that one writes by hand, none of which finds anything.
+//! [`search`](fn@search) tries seeds until a rule is broken, [shrinks](Shrinking) the case and tells it as a [`story`](fn@story).
+//! [`examples`] are a few cases as one writes them by hand, and [`planted`] are ten schedulers, each with a bug that an engine had.
 
 mod draw_case;
 pub mod examples;

@@ -141,9 +141,6 @@ pub struct Planted {
 
 impl Planted {
     /// A scheduler with this bug, as a [`Subject`].
-    ///
-    /// # Errors
-    /// [`ScheduleError::NoStep`].
     pub fn subject(
         bug: Option<Bug>,
         slab: &SharedSlab,

@@ -13,30 +13,18 @@ use super::{END_OF_TEXT, SeenSequence};
 /// A scheduler that a [`World`](super::World) can ask. The calls are those of chapter 12.
 pub trait Subject {
     /// Accepts a request.
-    ///
-    /// # Errors
-    /// [`ScheduleError::NeverFits`] if the pool is too small for it.
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError>;
 
     /// Finishes a sequence.
-    ///
-    /// # Errors
-    /// [`ScheduleError`], if it is not there.
     fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError>;
 
     /// The chunks of the next step. Room for their tokens is made.
-    ///
-    /// # Errors
-    /// [`ScheduleError`]: there should be none.
     fn plan(&mut self) -> Result<Vec<ScheduledChunk>, ScheduleError>;
 
     /// What there is to compute.
     fn inputs(&mut self) -> Vec<ChunkInput<'_>>;
 
     /// The step is computed.
-    ///
-    /// # Errors
-    /// [`ScheduleError`]: there should be none.
     fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError>;
 
     /// The running sequences.
@@ -56,9 +44,6 @@ pub trait Subject {
 pub type Make<'a> = dyn Fn(&SharedSlab, Box<dyn Prefixes>, StepLimits) -> Result<Box<dyn Subject>, ScheduleError> + 'a;
 
 /// The scheduler of chapter 12: yours, or the reference.
-///
-/// # Errors
-/// [`ScheduleError::NoStep`].
 pub fn chapter_12(
     slab: &SharedSlab,
     prefixes: Box<dyn Prefixes>,

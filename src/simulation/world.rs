@@ -62,7 +62,8 @@ pub struct CacheCalls {
     pub insertions: Vec<(Vec<u32>, usize)>,
 }
 
-/// A pool, a prefix cache, strangers, and a scheduler in the middle of it.
+/// A pool, a prefix cache, strangers, and a scheduler in the middle of it. Its calls return [`Rule::Stopped`] if the scheduler
+/// panics, or refuses without a reason; the world is of no use then.
 pub struct World {
     setup: Setup,
     slab: SharedSlab,
@@ -81,17 +82,11 @@ pub struct World {
 
 impl World {
     /// An empty world.
-    ///
-    /// # Errors
-    /// [`Rule::Stopped`] if pool, prefix cache or scheduler cannot be made.
     pub fn new(make: &Make<'_>, setup: Setup) -> Result<Self, Violation> {
         Self::with_end_of_text(make, setup, &[END_OF_TEXT])
     }
 
     /// An empty world in which these tokens end a text.
-    ///
-    /// # Errors
-    /// As [`new`](World::new).
     pub fn with_end_of_text(make: &Make<'_>, setup: Setup, end_of_text: &[u32]) -> Result<Self, Violation> {
         let calls = Rc::new(RefCell::new(CacheCalls::default()));
         let made = inside("making it", || {
@@ -152,9 +147,6 @@ impl World {
     }
 
     /// Lets something happen.
-    ///
-    /// # Errors
-    /// [`Rule::Stopped`] if the scheduler panics, or refuses without a reason. The world is of no use then.
     pub fn apply(&mut self, event: Event) -> Result<Scene, Violation> {
         PULSE.fetch_add(1, Ordering::Relaxed);
         let mut planned = None;
@@ -198,9 +190,6 @@ impl World {
     }
 
     /// Submits a request, whatever its prompt: what the scheduler answers.
-    ///
-    /// # Errors
-    /// [`Rule::Stopped`] if the scheduler panics.
     pub fn submit(
         &mut self,
         name: u32,
@@ -239,9 +228,6 @@ impl World {
     }
 
     /// The first part of [`Event::Step`].
-    ///
-    /// # Errors
-    /// As [`apply`](World::apply).
     pub fn plan(&mut self) -> Result<Planned, Violation> {
         self.steps += 1;
         let chunks = self.ask("plan", |subject| subject.plan())?;
@@ -249,9 +235,6 @@ impl World {
     }
 
     /// The second part: the chunks are computed in one pass, so what a sequence attends to was there before the pass.
-    ///
-    /// # Errors
-    /// As [`apply`](World::apply).
     pub fn compute(&mut self) -> Result<Vec<NextToken>, Violation> {
         let subject = self.subject.as_mut().expect("a world has a scheduler");
         inside("inputs", || {
@@ -279,9 +262,6 @@ impl World {
     }
 
     /// The last part: the tokens are handed to the scheduler, and received by the clients.
-    ///
-    /// # Errors
-    /// As [`apply`](World::apply).
     pub fn settle(&mut self, next: &[NextToken]) -> Result<(), Violation> {
         for NextToken { sequence, token } in next {
             if let Some(known) = self.known.get_mut(sequence).filter(|_| !self.end_of_text.contains(token)) {
@@ -292,9 +272,6 @@ impl World {
     }
 
     /// Takes note of the sequences that have finished.
-    ///
-    /// # Errors
-    /// As [`apply`](World::apply), and if one finishes that is not there.
     pub fn collect(&mut self) -> Result<Vec<Ended>, Violation> {
         let subject = self.subject.as_mut().expect("a world has a scheduler");
         let mut ended = Vec::new();
@@ -309,9 +286,6 @@ impl World {
     }
 
     /// Looks at everything.
-    ///
-    /// # Errors
-    /// [`Rule::Stopped`] if the scheduler panics.
     pub fn look(&self) -> Result<Seen, Violation> {
         let subject = self.subject.as_ref().expect("a world has a scheduler");
         let (slab, strangers, known) = (&self.slab, &self.strangers, &self.known);
@@ -334,9 +308,6 @@ impl World {
     }
 
     /// Calls the scheduler, and returns what it answers.
-    ///
-    /// # Errors
-    /// [`Rule::Stopped`] if it panics.
     pub fn call<T>(&mut self, what: &str, call: impl FnOnce(&mut dyn Subject) -> T) -> Result<T, Violation> {
         self.calls.take();
         let subject = self.subject.as_mut().expect("a world has a scheduler");

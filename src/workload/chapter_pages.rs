@@ -27,9 +27,6 @@ struct InUse {
 
 impl Pages {
     /// A pool of `n_pages` free pages. `prefixes` is empty.
-    ///
-    /// # Errors
-    /// [`CacheError::NoPages`], [`CacheError::NoSlots`] if there are none.
     pub fn new(n_pages: usize, page_size: usize, prefixes: Option<Box<dyn Prefixes>>) -> Result<Self, CacheError> {
         let pool = PagePool::new(n_pages)?;
         if page_size == 0 {

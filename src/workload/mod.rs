@@ -12,10 +12,8 @@
 //! ```
 //!
 //! A sequence begins only if the pages for all of its tokens, and for what the running ones still lack, are free or can be
-//! evicted. So no step ever fails and no sequence is preempted; the price is room that stands empty.
-//!
-//! All counters are exact and the same on every machine. So they are where the [scheduler serves](arrivals) requests that
-//! arrive at random.
+//! evicted. So no step ever fails and no sequence is preempted; the price is room that stands empty. All counters are exact and the
+//! same on every machine.
 
 pub mod arrivals;
 mod chapter_pages;
@@ -28,34 +26,23 @@ use serde::Serialize;
 
 use crate::cache::CacheError;
 
-/// Where running sequences have their pages, and finished ones leave some.
+/// Where running sequences have their pages, and finished ones leave some. Its calls return [`CacheError`] if the pages are not the
+/// pool's, or too few are free.
 pub trait PageMemory {
     /// The pages of one sequence.
     type Table;
 
     /// Begins a sequence with the longest cached prefix of its prompt, which leaves at least one token to compute. Returns its
     /// pages and how many tokens they hold.
-    ///
-    /// # Errors
-    /// [`CacheError`] if the cached pages are not the pool's.
     fn begin(&mut self, prompt: &[u32]) -> Result<(Self::Table, usize), CacheError>;
 
     /// Makes room for `n` more tokens of a sequence, if necessary by evicting pages. Returns how many pages it took.
-    ///
-    /// # Errors
-    /// [`CacheError::OutOfPages`] if there are too few.
     fn grow(&mut self, table: &mut Self::Table, n: usize) -> Result<usize, CacheError>;
 
     /// Caches the full pages of a sequence for later ones. `tokens`: all that the pages hold.
-    ///
-    /// # Errors
-    /// [`CacheError`] if the pages are not the pool's.
     fn insert(&mut self, tokens: &[u32], table: &mut Self::Table) -> Result<(), CacheError>;
 
     /// Lets go of the pages of a sequence.
-    ///
-    /// # Errors
-    /// [`CacheError`] if the pages are not the pool's.
     fn end(&mut self, table: Self::Table) -> Result<(), CacheError>;
 
     /// Slots in a page.
