@@ -159,18 +159,15 @@ impl Record {
         replaced
     }
 
-    /// Changes the record on disk. It is read first, because a second `cargo learn` may have changed it.
+    /// Changes the record, on disk and here. It is read first, because a second `cargo learn` may have changed it.
     ///
     /// # Errors
     /// If it can't be written.
-    pub fn update(root: &Path, change: impl FnOnce(&mut Record)) -> io::Result<Record> {
-        let (mut record, _) = Record::read(root);
-        let before = record.clone();
-        change(&mut record);
-        if record != before {
-            record.write(root)?;
-        }
-        Ok(record)
+    pub fn update(&mut self, root: &Path, change: impl FnOnce(&mut Record)) -> io::Result<()> {
+        let (before, _) = Record::read(root);
+        *self = before.clone();
+        change(self);
+        if *self == before { Ok(()) } else { self.write(root) }
     }
 
     /// The entry of a chapter.

@@ -1,6 +1,5 @@
 //! The state of the companion, and the loop that turns events into it.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,13 +13,12 @@ use anyhow::{Context, Result};
 use crossterm::event::{Event as Input, KeyEvent};
 use page_by_page_course::cargo::{Line, Running};
 use page_by_page_course::chapters::{Chapter, Exercise};
-use page_by_page_course::record::Record;
+use page_by_page_course::record::{self, Record};
 
 use crate::book;
-use crate::checking::{Checking, Gained};
+use crate::checking::Checking;
 use crate::current::Current;
-use crate::gains::Gains;
-use crate::run::News;
+use crate::run::{Ending, News};
 use crate::story::Story;
 use crate::terminal::Screen;
 use crate::view;
@@ -30,30 +28,21 @@ use crate::watch::Files;
 const BLINK: Duration = Duration::from_millis(100);
 
 /// What fills the screen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    #[default]
     Main,
     Failures,
     Hints,
     Task,
-    /// The whole page, opened at the current task.
+    /// The whole page.
     Page,
     Help,
-    /// Asks whether to reset, which would lose this many lines.
-    Reset(usize),
+    /// Asks whether to reset.
+    Reset,
     Compare,
     /// A question, and whether its answer is shown.
     Question(usize, bool),
     Story,
-}
-
-/// Where to scroll when the screen is drawn next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Jump {
-    End,
-    /// To the row that the view marks.
-    Mark,
 }
 
 /// The served book.
@@ -63,25 +52,20 @@ pub struct Book {
     served: Option<Running>,
     /// What `cargo book` is doing until the page can be opened.
     pub opening: Option<String>,
-    /// The page to open then, wherever the reader is by that time: name, anchor, line.
-    wanted: Option<(String, String, usize)>,
 }
 
 /// The whole state.
 pub struct App {
     pub current: Current,
     pub view: View,
+    /// Rows of the body above the screen; `usize::MAX` scrolls to its end.
     pub scroll: usize,
-    pub jump: Option<Jump>,
     /// Rows of the body, and the room for them, when it was drawn last.
     pub extent: (usize, usize),
     pub note: Option<String>,
     pub checking: Checking,
-    /// Hints seen, by task.
-    pub hints: BTreeMap<u32, usize>,
     pub story: Option<Story>,
     n_stories: usize,
-    pub gained: Gained,
     pub book: Book,
     pub chapters: Vec<Chapter>,
     pub at: usize,
@@ -97,10 +81,8 @@ pub enum Event {
     Resized,
     Run(usize, News),
     Story(usize, Option<Line>),
-    Port(Option<u16>),
     Book(book::News),
-    /// What a chapter gains, by its name.
-    Gains(String, Gains),
+    Gains(usize, Vec<String>),
     /// The terminal is gone.
     Gone,
 }
@@ -110,24 +92,19 @@ impl App {
         root: PathBuf,
         chapters: Vec<Chapter>,
         at: usize,
+        limit: Duration,
         record: Record,
         note: Option<String>,
-        limit: Duration,
     ) -> Self {
-        let current = Current::new(&root, &chapters[at]);
-        let hints = record.chapters.get(&chapters[at].name).map(|ran| ran.hints.clone()).unwrap_or_default();
         App {
-            current,
+            current: Current::new(&root, &chapters[at]),
             view: View::Main,
             scroll: 0,
-            jump: None,
             extent: (0, 0),
             note,
             checking: Checking::default(),
-            hints,
             story: None,
             n_stories: 0,
-            gained: Gained::default(),
             book: Book::default(),
             chapters,
             at,
@@ -151,37 +128,31 @@ impl App {
         let mut screen =
             Screen::take().context("the terminal cannot be drawn on; `cargo learn --once` prints plain lines")?;
         listen(sender.clone());
-        let files = Files::new(&self.current.root, self.chapters.iter().map(Chapter::exercise));
         let root = self.current.root.clone();
-        thread::spawn(move || sender.send(Event::Port(book::served(&root))));
+        let served = move || book::served(&root).map(|port| sender.send(Event::Book(book::News::Served(port))));
+        thread::spawn(served);
         self.go_to(self.at);
-        self.follow(&events, files, &mut screen, &signal)?;
-        self.stop_story();
+        self.follow(&events, &mut screen, &signal)?;
         drop(screen);
-        let task = self.current.current_task().map_or(String::new(), |task| format!(", task {task}"));
+        let task = self.current.task.map_or(String::new(), |task| format!(", task {task}"));
         let number = self.current.chapter.number;
         // The terminal can be gone.
         let _ = writeln!(std::io::stdout(), "Chapter {number}{task}: `cargo learn` continues there.");
         // A shell reports a program that a signal has ended like this.
-        let code = match signal.load(Ordering::Relaxed) {
-            0 => 0,
-            signal => 128 + signal,
-        };
-        Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+        Ok(match signal.load(Ordering::Relaxed) {
+            0 => ExitCode::SUCCESS,
+            signal => ExitCode::from(128 + signal as u8),
+        })
     }
 
-    fn follow(
-        &mut self,
-        events: &Receiver<Event>,
-        mut files: Files,
-        screen: &mut Screen,
-        signal: &AtomicUsize,
-    ) -> Result<()> {
+    fn follow(&mut self, events: &Receiver<Event>, screen: &mut Screen, signal: &AtomicUsize) -> Result<()> {
+        let mut files = Files::new(&self.current.root, self.chapters.iter().map(Chapter::exercise));
         let mut looked = Instant::now();
         while !self.is_over && signal.load(Ordering::Relaxed) == 0 {
-            screen.draw(|frame| view::draw(self, frame)).context("the terminal cannot be drawn on")?;
+            let rows = view::screen(self, screen.size());
+            screen.draw(rows).context("the terminal cannot be drawn on")?;
             match events.recv_timeout(BLINK) {
-                Ok(event) => self.happened(event, screen)?,
+                Ok(event) => self.happened(event, screen).context("the terminal cannot be drawn on")?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -193,17 +164,18 @@ impl App {
         Ok(())
     }
 
-    fn happened(&mut self, event: Event, screen: &mut Screen) -> Result<()> {
+    fn happened(&mut self, event: Event, screen: &mut Screen) -> std::io::Result<()> {
         match event {
             Event::Key(key) => self.key(key, screen)?,
             Event::Resized => screen.redraw()?,
             Event::Run(number, news) if number == self.checking.number => self.heard(news),
-            Event::Run(..) => {}
+            Event::Gains(number, gains) if number == self.checking.number => {
+                (self.checking.gains, self.checking.counting) = (gains, None);
+            }
+            // Of an older run.
+            Event::Run(..) | Event::Gains(..) => {}
             Event::Story(number, line) => self.heard_story(number, line),
-            Event::Port(port) => self.book.port = self.book.port.or(port),
             Event::Book(news) => self.of_the_book(news),
-            Event::Gains(name, gains) if name == self.current.chapter.name => self.has_gained(gains),
-            Event::Gains(..) => {}
             Event::Gone => self.is_over = true,
         }
         Ok(())
@@ -211,36 +183,28 @@ impl App {
 
     /// Opens a chapter.
     pub fn go_to(&mut self, at: usize) {
-        self.stop_checking();
-        self.gained = Gained::default();
         self.at = at;
-        let is_first = self.record.chapters.values().all(|ran| ran.fingerprint.is_empty());
-        self.current = Current { is_first, ..Current::new(&self.current.root, &self.chapters[at]) };
+        self.current = Current::new(&self.current.root, &self.chapters[at]);
+        self.stop_checking();
         self.turn_to(View::Main);
-        let name = self.current.chapter.name.clone();
-        self.keep(|record| record.at = Some(name));
-        let ran = self.record.chapters.get(&self.current.chapter.name);
-        self.hints = ran.map(|ran| ran.hints.clone()).unwrap_or_default();
+        self.keep(Current::write);
         if self.current.is_started() {
-            let tasks = ran.iter().flat_map(|ran| &ran.tasks);
-            self.current.done = tasks.filter(|(_, tally)| tally.green == tally.of).map(|(task, _)| *task).collect();
             self.check(Instant::now());
         }
     }
 
     pub fn turn_to(&mut self, view: View) {
-        self.view = view;
-        (self.scroll, self.jump) = (0, None);
+        if view != View::Story {
+            self.story = None;
+        }
+        (self.view, self.scroll) = (view, 0);
     }
 
     /// Changes the record, in memory and on disk.
-    pub fn keep(&mut self, change: impl FnOnce(&mut Record)) {
-        match Record::update(&self.current.root, change) {
-            Ok(record) => self.record = record,
-            Err(error) => {
-                let file = page_by_page_course::record::FILE;
-                self.note = Some(format!("{file} cannot be written ({error}), so your place is forgotten"));
-            }
+    pub fn keep(&mut self, change: impl FnOnce(&Current, &mut Record)) {
+        let App { current, record, .. } = self;
+        if let Err(error) = record.update(&current.root, |record| change(current, record)) {
+            self.note = Some(format!("{} cannot be written ({error}), so your place is forgotten", record::FILE));
         }
     }
 
@@ -249,39 +213,42 @@ impl App {
         let Some(last) = files.last() else { return };
         let since = Instant::now();
         let mine = self.current.chapter.exercise();
-        let fingerprint = |exercise: &Result<Exercise, String>| exercise.as_ref().ok().map(|e| e.fingerprint.clone());
-        let fresh = self.current.chapter.read(&self.current.root);
-        if files == [mine.clone()]
-            && fingerprint(&fresh).is_some()
-            && fingerprint(&fresh) == fingerprint(&self.current.exercise)
-        {
-            // It was just reset, or is as it was.
+        let fingerprint = |exercise: Result<Exercise, String>| exercise.ok().map(|exercise| exercise.fingerprint);
+        let before = fingerprint(self.current.exercise.clone());
+        let fresh = fingerprint(self.current.chapter.read(&self.current.root));
+        if files == [mine.clone()] && fresh.is_some() && fresh == before {
+            // It was just reset.
             return;
         }
         self.note = None;
-        if !files.contains(&mine) {
-            let other = self.chapters.iter().position(|chapter| chapter.exercise() == *last);
-            let is_idle = !self.current.is_started() || self.current.is_green();
-            match other {
-                // With nothing to do here, the reader has gone on to that chapter.
-                Some(other) if is_idle => return self.go_to(other),
-                Some(other) => {
-                    let number = self.chapters[other].number;
-                    self.note = Some(format!("{last} was saved; `cargo learn {number}` opens chapter {number}"));
-                }
-                None => {}
+        if !files.contains(&mine)
+            && let Some(other) = self.chapters.iter().position(|chapter| chapter.exercise() == *last)
+        {
+            // With nothing to do here, the reader has gone on to that chapter.
+            if !self.current.is_started() || self.current.is_green() {
+                return self.go_to(other);
             }
+            let number = self.chapters[other].number;
+            self.note = Some(format!("{last} was saved; `cargo learn {number}` opens chapter {number}"));
         }
-        self.current.exercise = fresh;
+        self.read_again();
+        if self.current.is_started() {
+            self.check(since);
+        }
+    }
+
+    /// Reads the reader's file. Results about a file that was started no longer count for one that isn't.
+    pub fn read_again(&mut self) {
+        self.current.exercise = self.current.chapter.read(&self.current.root);
         if self.view != View::Story {
             self.turn_to(View::Main);
         }
-        match self.current.is_started() {
-            true => self.check(since),
-            false => {
-                self.stop_checking();
-                self.current.forget();
-            }
+        if !self.current.is_started() {
+            self.stop_checking();
+            self.current.ending = Ending::NotRun;
+        }
+        if matches!(self.current.ending, Ending::NotRun) {
+            self.current.task = self.current.first_left();
         }
     }
 
@@ -293,40 +260,28 @@ impl App {
                     self.open();
                 }
             }
-            book::News::Doing(what) if self.book.opening.is_some() => self.book.opening = Some(what),
-            book::News::Doing(_) => {}
-            book::News::Ended(words) if self.book.served.is_some() => {
+            book::News::Doing(what) => self.book.opening = self.book.opening.take().map(|_| what),
+            book::News::Ended(words) => {
                 self.book = Book::default();
                 self.note = Some(format!("the book is no longer served: {words}"));
             }
-            book::News::Ended(_) => {}
         }
     }
 
     /// Opens the page at the current task. The book is served first if it isn't.
     pub fn open(&mut self) {
-        let (anchor, line) = self.current.place_in_page();
-        let here = (self.current.chapter.name.clone(), anchor, line);
         if self.book.port.is_some() {
-            let (name, anchor, line) = self.book.wanted.take().unwrap_or(here);
-            let address = book::link(&self.current.root, self.book.port, &name, &anchor, line);
+            let address = self.current.link(self.book.port);
             self.note = Some(match book::open_browser(&address) {
                 true => format!("opened: {address}"),
-                false => format!(
-                    "no browser could be opened. Read the page here (t, then t again), in book/src/{name}.md:{line}, or open \
-                     {address}"
-                ),
+                false => format!("no browser could be opened. Read the page here (t, then t again), or open {address}"),
             });
             return;
         }
-        self.book.wanted = Some(here);
-        if self.book.served.is_some() {
-            return;
-        }
-        let Some(sender) = self.sender.clone() else { return };
+        let (None, Some(sender)) = (&self.book.served, self.sender.clone()) else { return };
         match book::serve(&self.current.root, move |news| drop(sender.send(Event::Book(news)))) {
-            Ok(served) => (self.book.served, self.book.opening) = (Some(served), Some(String::new())),
-            Err(problem) => self.note = Some(problem),
+            Ok(served) => (self.book.served, self.book.opening) = (Some(served), Some("starting".into())),
+            Err(error) => self.note = Some(format!("cargo cannot be started: {error}")),
         }
     }
 
@@ -336,29 +291,25 @@ impl App {
             self.note = Some("the page has no command for this chapter".into());
             return;
         };
-        self.stop_story();
+        self.n_stories += 1;
         let (number, Some(sender)) = (self.n_stories, self.sender.clone()) else { return };
-        match Story::start(&self.current.root, &arguments, move |line| drop(sender.send(Event::Story(number, line)))) {
-            Ok(story) => self.story = Some(story),
+        let send = move |line| drop(sender.send(Event::Story(number, line)));
+        match Story::start(&self.current.root, &arguments, number, send) {
+            Ok(story) => {
+                self.turn_to(View::Story);
+                self.story = Some(story);
+            }
             Err(error) => self.note = Some(format!("cargo cannot be started: {error}")),
-        }
-        if self.story.is_some() {
-            self.turn_to(View::Story);
         }
     }
 
     fn heard_story(&mut self, number: usize, line: Option<Line>) {
-        let Some(story) = self.story.as_mut().filter(|_| number == self.n_stories) else { return };
-        let is_at_end = self.scroll + self.extent.1 >= self.extent.0;
+        let Some(story) = self.story.as_mut().filter(|story| story.number == number) else { return };
         story.take(line);
-        if self.view == View::Story && is_at_end {
-            self.jump = Some(Jump::End);
+        // A reader at the end stays there.
+        if self.scroll.saturating_add(self.extent.1) >= self.extent.0 {
+            self.scroll = usize::MAX;
         }
-    }
-
-    pub fn stop_story(&mut self) {
-        self.n_stories += 1;
-        self.story = None;
     }
 }
 
@@ -370,10 +321,9 @@ fn listen(sender: Sender<Event>) {
                 Ok(Input::Key(key)) => Event::Key(key),
                 Ok(Input::Resize(..)) => Event::Resized,
                 Ok(_) => continue,
-                Err(_) => Event::Gone,
+                Err(_) => return drop(sender.send(Event::Gone)),
             };
-            let is_gone = matches!(event, Event::Gone);
-            if sender.send(event).is_err() || is_gone {
+            if sender.send(event).is_err() {
                 return;
             }
         }

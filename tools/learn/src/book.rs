@@ -1,6 +1,6 @@
-//! The rendered book: whether this clone's is served, where a chapter's page is, and the browser.
+//! The rendered book: whether this clone's is served, serving it, and the browser.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread;
@@ -39,25 +39,7 @@ fn is_clone(answer: &str, id: &str) -> bool {
     answer.starts_with("HTTP/1.1 200") && body == id
 }
 
-/// Where a section of a page is: in the served book, else in the rendered one, else in its source.
-pub fn link(root: &Path, port: Option<u16>, name: &str, anchor: &str, line: usize) -> String {
-    let rendered = root.join("book/html").join(format!("{name}.html"));
-    match port {
-        // The host that `cargo book` opens: the browser keeps the reader's ticks by host.
-        Some(port) => format!("http://127.0.0.1:{port}/{name}.html#{anchor}"),
-        None if rendered.is_file() => format!("{}#{anchor}", file_url(&rendered)),
-        None => format!("book/src/{name}.md:{line}"),
-    }
-}
-
-fn file_url(file: &Path) -> String {
-    let path = file.to_string_lossy().replace('\\', "/");
-    let path = path.replace('%', "%25").replace(' ', "%20").replace('#', "%23").replace('?', "%3F");
-    format!("file://{}{path}", if path.starts_with('/') { "" } else { "/" })
-}
-
-/// An event of the book that was started.
-#[derive(Debug)]
+/// An event of the book.
 pub enum News {
     /// A line about what it is doing.
     Doing(String),
@@ -70,22 +52,16 @@ pub enum News {
 ///
 /// # Errors
 /// If cargo can't be started.
-pub fn serve(root: &Path, send: impl Fn(News) + Send + 'static) -> Result<Running, String> {
+pub fn serve(root: &Path, send: impl Fn(News) + Send + 'static) -> io::Result<Running> {
     let mut cargo = cargo::cargo(root, Environment::Shell);
     cargo.args(["run", "--package", "book-tool", "--", "--no-open"]);
-    let mut running =
-        Running::start(cargo, Streams::Apart).map_err(|error| format!("cargo cannot be started: {error}"))?;
+    let mut running = Running::start(cargo, Streams::Apart)?;
     let lines = running.lines();
     thread::spawn(move || {
         let mut last = String::new();
-        for Line { text, is_error } in lines {
-            match port_of(&text) {
-                Some(port) if !is_error => send(News::Served(port)),
-                _ => {
-                    last = text.trim().to_string();
-                    send(News::Doing(last.clone()));
-                }
-            }
+        for Line { text, .. } in lines {
+            last = text.trim().to_string();
+            send(port_of(&text).map_or_else(|| News::Doing(last.clone()), News::Served));
         }
         send(News::Ended(last));
     });
@@ -119,18 +95,5 @@ mod tests {
         }
         assert_eq!(port_of("Page by Page is at http://127.0.0.1:3001/ (Ctrl-C stops)"), Some(3001));
         assert_eq!(port_of("Port 3000 is taken; using 3001"), None);
-    }
-
-    #[test]
-    fn a_page_is_served_rendered_or_source() {
-        let folder = tempfile::tempdir().unwrap();
-        let link = |port| link(folder.path(), port, "ch02_flat", "task-1", 99);
-        assert_eq!(link(Some(3000)), "http://127.0.0.1:3000/ch02_flat.html#task-1");
-        assert_eq!(link(None), "book/src/ch02_flat.md:99");
-        std::fs::create_dir_all(folder.path().join("book/html")).unwrap();
-        std::fs::write(folder.path().join("book/html/ch02_flat.html"), "").unwrap();
-        let url = link(None);
-        assert!(url.starts_with("file:///") && url.ends_with("/book/html/ch02_flat.html#task-1"), "{url}");
-        assert_eq!(file_url(Path::new("/a b/100%#.html")), "file:///a%20b/100%25%23.html");
     }
 }

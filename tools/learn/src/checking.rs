@@ -1,20 +1,14 @@
 //! The checks of the current chapter: run on each save, first those of the current task; then what the chapter gains.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use page_by_page_course::cargo::Running;
-use page_by_page_course::chapters::Chapter;
-use page_by_page_course::record::{LastRun, Record, Standing};
 
 use crate::app::{App, Event, View};
-use crate::checks::{Check, Verdict};
+use crate::checks::Verdict;
 use crate::current::Current;
-use crate::gains::{self, Gains};
-use crate::run::{Ending, News, Order, Report, Run, Stage};
-
-/// Checks that run longer are named on the screen.
-const SLOW: Duration = Duration::from_secs(5);
+use crate::run::{Ending, News, Order, Run, Stage};
+use crate::story;
 
 /// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it is fewer
 /// than ten.
@@ -32,26 +26,13 @@ pub struct Checking {
     pub took: Option<Duration>,
     /// The filter for the checks that follow those of the current task.
     rest: Option<Vec<String>>,
-    /// Since when this run's checks run, and which of them have ended.
-    began: Option<Instant>,
-    finished: BTreeSet<String>,
     /// Whether the verdict on the screen is about the file before this save.
     pub is_stale: bool,
     /// Whether dependencies are being compiled.
     pub is_first_build: bool,
-}
-
-/// What the chapter gains, once it is green.
-#[derive(Default)]
-pub struct Gained {
-    pub lines: Vec<String>,
+    /// What the chapter gains, once it is green.
+    pub gains: Vec<String>,
     pub counting: Option<Running>,
-}
-
-impl Gained {
-    pub fn is_counting(&self) -> bool {
-        self.counting.is_some()
-    }
 }
 
 impl App {
@@ -61,26 +42,20 @@ impl App {
 
     /// Begins to check: first the current task, then the others. An older run is ended.
     pub fn check(&mut self, since: Instant) {
-        let task = self.current.current_task();
-        let filter: Vec<String> = task.iter().map(|task| format!("task_{task}_")).collect();
-        let rest = task.map(|task| vec!["--skip".into(), format!("task_{task}_")]);
-        self.current.task = task;
-        self.current.fresh = Verdict::default();
-        self.current.is_whole = false;
-        self.checking = Checking { number: self.checking.number, rest, is_stale: true, ..Checking::default() };
-        self.start(filter, since);
+        self.stop_checking();
+        let filter = self.current.task.map(|task| format!("task_{task}_"));
+        self.checking.rest = filter.clone().map(|filter| vec!["--skip".into(), filter]);
+        self.checking.is_stale = true;
+        self.start(filter.into_iter().collect(), since);
     }
 
     fn start(&mut self, filter: Vec<String>, since: Instant) {
-        self.gained = Gained::default();
-        let checking = &mut self.checking;
-        (checking.run, checking.began, checking.finished) = (None, None, BTreeSet::new());
-        checking.number += 1;
-        let (number, Some(sender)) = (checking.number, self.sender.clone()) else { return };
+        let (number, Some(sender)) = (self.checking.number, self.sender.clone()) else { return };
         let Current { root, chapter, .. } = &self.current;
         let order = Order { root: root.clone(), chapter: chapter.clone(), filter, limit: self.limit };
         match Run::start(order, move |news| drop(sender.send(Event::Run(number, news)))) {
             Ok(run) => {
+                let checking = &mut self.checking;
                 (checking.run, checking.stage, checking.since) = (Some(run), Some(Stage::Compiling(None)), Some(since));
             }
             Err(problem) => {
@@ -99,25 +74,21 @@ impl App {
     pub fn heard(&mut self, news: News) {
         match news {
             News::Stage(stage) => {
-                if let Stage::Compiling(Some(progress)) = &stage {
-                    self.checking.is_first_build |= progress.of.saturating_sub(progress.done) > MANY_CRATES;
-                }
-                if stage == Stage::Checking {
-                    self.checking.began = Some(Instant::now());
-                    self.checking.is_first_build = false;
-                }
+                self.checking.is_first_build = match &stage {
+                    Stage::Compiling(Some(progress)) if progress.of.saturating_sub(progress.done) > MANY_CRATES => true,
+                    stage => self.checking.is_first_build && *stage != Stage::Checking,
+                };
                 self.checking.stage = Some(stage);
             }
-            News::Finished(name) => drop(self.checking.finished.insert(name)),
-            News::Ended(report) => self.ended(report),
+            News::Ended(ending, verdict) => self.ended(ending, verdict),
         }
     }
 
-    fn ended(&mut self, report: Report) {
+    fn ended(&mut self, ending: Ending, verdict: Verdict) {
         let since = self.checking.since.unwrap_or_else(Instant::now);
-        let goes_on = matches!(report.ending, Ending::Checks);
+        let goes_on = matches!(ending, Ending::Checks);
         let rest = self.checking.rest.take();
-        self.current.take(report, rest.is_none());
+        self.current.take(ending, verdict, rest.is_none());
         let checking = &mut self.checking;
         (checking.run, checking.stage, checking.took) = (None, None, Some(since.elapsed()));
         (checking.is_stale, checking.is_first_build) = (false, false);
@@ -132,59 +103,11 @@ impl App {
 
     /// All checks of the chapter have run, as far as they can.
     fn checked(&mut self) {
-        let mut fresh = Record::default();
-        let name = self.current.chapter.name.clone();
-        if self.current.write(&mut fresh)
-            && let Some(ran) = fresh.chapters.remove(&name)
-        {
-            self.current.is_first = false;
-            self.keep(|record| {
-                let hints = std::mem::take(&mut record.chapter_mut(&name).hints);
-                record.chapters.insert(name, LastRun { hints, ..ran });
-            });
-        }
-        if self.current.is_green() {
-            self.count_gains();
-        }
-    }
-
-    /// The checks that haven't ended, once they take longer than any should.
-    pub fn still_running(&self) -> Vec<&str> {
-        let is_slow = self.checking.began.is_some_and(|since| since.elapsed() > SLOW);
-        if !is_slow || self.checking.stage != Some(Stage::Checking) {
-            return Vec::new();
-        }
-        let before = self.current.fresh.all().map(Check::short);
-        let finished = self.checking.finished.iter().map(String::as_str);
-        self.current.unfinished(self.checking.rest.is_none(), before.chain(finished))
-    }
-
-    fn count_gains(&mut self) {
-        let Some(sender) = self.sender.clone() else { return };
-        let name = self.current.chapter.name.clone();
-        let send = move |gains| drop(sender.send(Event::Gains(name.clone(), gains)));
-        self.gained.counting = gains::count(&self.current.root, self.current.chapter.number, send).ok();
-    }
-
-    /// Takes the numbers, with a warning for each chapter that they depend on and that isn't green.
-    pub fn has_gained(&mut self, gains: Gains) {
-        self.gained = Gained { lines: gains.lines, counting: None };
-        let own = self.current.chapter.number;
-        let others = |chapter: &&Chapter| chapter.number != own && gains.yours.contains(&chapter.number);
-        for chapter in self.chapters.iter().filter(others) {
-            let Ok(exercise) = chapter.read(&self.current.root) else { continue };
-            let ran = self.record.chapters.get(&chapter.name);
-            let doubt = match self.record.standing(&chapter.name, &exercise.fingerprint) {
-                Standing::Current if ran.is_some_and(|ran| ran.checks().all_green()) => continue,
-                Standing::Current => "is red now",
-                Standing::Changed => "has changed since its checks ran",
-                Standing::NoRun => "has not been checked",
-            };
-            let number = chapter.number;
-            let way = if number + 1 == own { "p".into() } else { format!("cargo learn {number}") };
-            self.gained
-                .lines
-                .push(format!("Chapter {number} {doubt} ({way} opens it), so its part in these numbers may be wrong."));
+        self.keep(Current::write);
+        if let (true, Some(sender)) = (self.current.is_green(), self.sender.clone()) {
+            let number = self.checking.number;
+            let send = move |gains| drop(sender.send(Event::Gains(number, gains)));
+            self.checking.counting = story::count_gains(&self.current.root, self.current.chapter.number, send).ok();
         }
     }
 }

@@ -14,7 +14,6 @@ pub enum Outcome {
     Red(String),
     /// On something that isn't written yet.
     Waits(Wait),
-    Ignored,
 }
 
 /// The task that a check waits for.
@@ -34,29 +33,15 @@ pub enum About {
     Whole,
 }
 
-/// A check that has run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// libtest's name for it: `checks::task_1_adds`.
-    pub name: String,
-    pub outcome: Outcome,
-}
-
-/// The checks of one or more runs.
+/// How checks ended, by what they are about and their names: `task_1_adds`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// In the order of their names.
-    pub checks: BTreeMap<About, Vec<Check>>,
-}
+pub struct Verdict(pub BTreeMap<(About, String), Outcome>);
 
 /// What to work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The compiled code isn't the one on disk.
-    Code,
-    Task(u32),
-    /// All tasks are green, but the chapter as a whole isn't.
-    Whole,
+    /// What the first red check is about.
+    Red(About),
     /// Nothing is red, but some checks wait.
     Waits(Wait),
     /// All is green.
@@ -67,7 +52,6 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub green: usize,
-    pub red: usize,
     pub of: usize,
     pub waits: usize,
     /// The latest task that one of them waits for.
@@ -79,101 +63,66 @@ impl About {
         if name.starts_with("whose_code::") {
             return About::Code;
         }
-        let task = short(name).strip_prefix("task_").and_then(|rest| rest.split('_').next()?.parse().ok());
+        let task = name.strip_prefix("task_").and_then(|rest| rest.split('_').next()?.parse().ok());
         task.map_or(About::Whole, About::Task)
-    }
-}
-
-/// `checks::task_1_adds` → `task_1_adds`
-pub fn short(name: &str) -> &str {
-    name.rsplit("::").next().unwrap_or(name)
-}
-
-impl Check {
-    pub fn short(&self) -> &str {
-        short(&self.name)
-    }
-
-    pub fn is_red(&self) -> bool {
-        matches!(self.outcome, Outcome::Red(_))
-    }
-
-    /// Whether it is red only because it reached a `todo!`.
-    pub fn is_unwritten(&self) -> bool {
-        matches!(&self.outcome, Outcome::Red(message) if waits_for(message).is_some())
     }
 }
 
 impl Verdict {
     /// The verdict of a run of the checks of this chapter.
     pub fn of(suite: &Suite, chapter: usize) -> Self {
-        let mut verdict = Verdict::default();
-        for (name, outcome) in &suite.tests {
+        let checks = suite.tests.iter().filter_map(|(name, outcome)| {
+            let name = name.strip_prefix("checks::").unwrap_or(name);
             let outcome = match outcome {
                 libtest::Outcome::Passed => Outcome::Green,
-                libtest::Outcome::Ignored(_) => Outcome::Ignored,
+                libtest::Outcome::Ignored(_) => return None,
                 libtest::Outcome::Failed(printed) => failed(name, message(printed), chapter),
             };
-            verdict.checks.entry(About::of(name)).or_default().push(Check { name: name.clone(), outcome });
-        }
-        verdict
+            Some(((About::of(name), name.to_string()), outcome))
+        });
+        Verdict(checks.collect())
     }
 
-    /// Replaces the checks that ran again, and adds those that ran for the first time.
-    pub fn update(&mut self, newer: Verdict) {
-        for (about, checks) in newer.checks {
-            let mine = self.checks.entry(about).or_default();
-            mine.retain(|old| checks.iter().all(|new| new.name != old.name));
-            mine.extend(checks);
-            mine.sort_by(|a, b| a.name.cmp(&b.name));
-        }
-    }
-
-    pub fn tally(&self, about: About) -> Tally {
+    pub fn tally(&self, is_counted: impl Fn(About) -> bool) -> Tally {
         let mut tally = Tally::default();
-        for check in self.checks.get(&about).into_iter().flatten() {
-            match &check.outcome {
+        for outcome in self.0.iter().filter(|((about, _), _)| is_counted(*about)).map(|(_, outcome)| outcome) {
+            tally.of += 1;
+            match outcome {
                 Outcome::Green => tally.green += 1,
-                Outcome::Red(_) => tally.red += 1,
+                Outcome::Red(_) => {}
                 Outcome::Waits(wait) => {
                     tally.waits += 1;
                     tally.waits_for = tally.waits_for.max(Some(*wait));
                 }
-                Outcome::Ignored => continue,
             }
-            tally.of += 1;
         }
         tally
     }
 
+    pub fn tally_of(&self, wanted: About) -> Tally {
+        self.tally(|about| about == wanted)
+    }
+
     /// All checks except those about which code was compiled.
     pub fn total(&self) -> Tally {
-        let all = self.checks.keys().filter(|about| **about != About::Code).map(|about| self.tally(*about));
-        all.fold(Tally::default(), |sum, next| Tally {
-            green: sum.green + next.green,
-            red: sum.red + next.red,
-            of: sum.of + next.of,
-            waits: sum.waits + next.waits,
-            waits_for: sum.waits_for.max(next.waits_for),
+        self.tally(|about| about != About::Code)
+    }
+
+    /// The red checks with their messages.
+    pub fn red(&self) -> impl Iterator<Item = (About, &str, &str)> {
+        self.0.iter().filter_map(|((about, name), outcome)| match outcome {
+            Outcome::Red(message) => Some((*about, name.as_str(), message.as_str())),
+            _ => None,
         })
     }
 
     /// The lowest task with a red check comes first.
     pub fn next(&self) -> Next {
-        let red = self.checks.iter().find(|(_, checks)| checks.iter().any(Check::is_red));
-        match red {
-            Some((About::Code, _)) => Next::Code,
-            Some((About::Task(task), _)) => Next::Task(*task),
-            Some((About::Whole, _)) => Next::Whole,
-            None => match self.checks.keys().filter_map(|about| self.tally(*about).waits_for).max() {
-                Some(wait) => Next::Waits(wait),
-                None => Next::Nothing,
-            },
+        match (self.red().next(), self.tally(|_| true).waits_for) {
+            (Some((about, ..)), _) => Next::Red(about),
+            (None, Some(wait)) => Next::Waits(wait),
+            (None, None) => Next::Nothing,
         }
-    }
-
-    pub fn all(&self) -> impl Iterator<Item = &Check> {
-        self.checks.values().flatten()
     }
 }
 
@@ -186,7 +135,7 @@ fn failed(name: &str, message: String, chapter: usize) -> Outcome {
 }
 
 /// The task whose `todo!` a failure reached.
-fn waits_for(message: &str) -> Option<Wait> {
+pub fn waits_for(message: &str) -> Option<Wait> {
     let (_, rest) = message.split_once("not yet implemented: ch")?;
     let (chapter, rest) = rest.split_once(" task ")?;
     let task = rest.split(':').next()?;
@@ -196,64 +145,53 @@ fn waits_for(message: &str) -> Option<Wait> {
 /// The message of a failed check, without what libtest, insta and the panic machinery print around it.
 fn message(printed: &str) -> String {
     let mut kept: Vec<String> = Vec::new();
-    // The first place in a chapter where it panicked, and the line with the reason.
+    // The first place in an exercise where it panicked, and the line with the reason.
     let mut place = None;
-    let mut in_backtrace = false;
     for line in printed.lines() {
-        if let Some(at) = panicked_at(line) {
-            place = place.or(at.map(|at| (at, kept.len())));
-            in_backtrace = false;
-            continue;
-        }
-        in_backtrace |= line == "stack backtrace:";
-        in_backtrace &= !line.starts_with("note: ");
-        let is_noise = in_backtrace
-            || line.starts_with("note: run with `RUST_BACKTRACE=")
-            || line.starts_with("note: Some details are omitted, run with `RUST_BACKTRACE=")
-            || is_of_insta(line);
-        if !is_noise {
+        if let Some((_, at)) = line.strip_prefix("thread '").and_then(|rest| rest.split_once(" panicked at ")) {
+            place = place.or(place_of(at).map(|at| (at, kept.len())));
+        } else if !is_noise(line) {
             kept.push(line.to_string());
         }
     }
     let is_located = kept.iter().any(|line| line.contains("panicked ("));
-    if let Some((place, why)) = place.filter(|(place, _)| !is_located && place.starts_with("exercises/")) {
-        kept.resize(kept.len().max(why + 1), String::new());
-        kept[why] = format!("your code panicked ({place}): {}", kept[why]).trim_end_matches([' ', ':']).to_string();
+    if let Some((place, why)) = place.filter(|(_, why)| !is_located && *why < kept.len()) {
+        kept[why] = format!("your code panicked ({place}): {}", kept[why]);
     }
-    let text = kept.join("\n");
     let mut lines: Vec<&str> = Vec::new();
-    for line in text.trim_matches('\n').lines() {
+    for line in &kept {
         // The panic repeats what the check has just printed.
-        let is_repeated = |before: &&str| before.ends_with(line) && before.contains("panicked (");
-        if line.trim().len() > 3 && lines.iter().any(is_repeated) {
-            continue;
-        }
-        if !line.trim().is_empty() || lines.last().is_some_and(|before| !before.trim().is_empty()) {
+        let is_repeated = |before: &&str| before.ends_with(line.as_str()) && before.contains("panicked (");
+        let is_gap = line.trim().is_empty();
+        let is_second_gap = is_gap && lines.last().is_none_or(|before| before.trim().is_empty());
+        if !is_second_gap && (is_gap || !lines.iter().any(is_repeated)) {
             lines.push(line);
         }
     }
     lines.join("\n").trim_end().to_string()
 }
 
-/// `thread 'checks::task_1' (123) panicked at src/../exercises/ch02_flat.rs:91:9:` → the place, if it is in a chapter
-fn panicked_at(line: &str) -> Option<Option<&str>> {
-    let (_, at) = line.strip_prefix("thread '")?.split_once(" panicked at ")?;
-    let at = at.trim_end_matches(':');
-    let chapter = at.find("exercises/").or(at.find("solutions/")).map(|start| &at[start..]);
-    // Without the column.
-    Some(chapter.map(|at| at.rsplit_once(':').map_or(at, |(at, _)| at)))
+/// `src/../exercises/ch02_flat.rs:91:9:` → `exercises/ch02_flat.rs:91`
+fn place_of(at: &str) -> Option<&str> {
+    let at = at[at.find("exercises/")?..].trim_end_matches(':');
+    at.rsplit_once(':').map(|(at, _column)| at)
 }
 
-/// Whether insta printed this line around a difference. The lines of the difference stay.
-fn is_of_insta(line: &str) -> bool {
-    let is_rule = !line.is_empty() && line.chars().all(|c| c == '─' || c == '━');
-    let heading = line.trim_matches(['━', ' ']);
-    is_rule
-        || line.starts_with('━') && heading == "Snapshot Summary"
-        || ["Snapshot file: ", "Snapshot: ", "Source: ", "Stopped on the first failure.", "snapshot assertion for '"]
-            .iter()
-            .any(|start| line.starts_with(start))
-        || ["-old snapshot", "+new results"].contains(&line)
+/// Whether libtest or insta printed this line around a message or a difference.
+fn is_noise(line: &str) -> bool {
+    const STARTS: [&str; 9] = [
+        "note: run with `RUST_BACKTRACE=",
+        "━",
+        "Snapshot file: ",
+        "Snapshot: ",
+        "Source: ",
+        "Stopped on the first failure.",
+        "snapshot assertion for '",
+        "-old snapshot",
+        "+new results",
+    ];
+    let is_rule = !line.is_empty() && line.chars().all(|c| c == '─');
+    is_rule || STARTS.iter().any(|start| line.starts_with(start))
 }
 
 #[cfg(test)]

@@ -1,46 +1,28 @@
-//! The compiler's errors and warnings, from cargo's messages in JSON: those in the reader's file come first.
+//! The compiler's errors, from cargo's messages in JSON.
 
 use serde_json::Value;
 
-/// An error or a warning.
+/// An error as rustc prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// As rustc prints it, with colours.
     pub rendered: String,
     /// Whether it points into the reader's file.
     pub is_in_file: bool,
-    /// Its first place.
-    pub file: Option<String>,
-    pub line: Option<usize>,
 }
 
 /// The messages of a build.
 #[derive(Clone, Debug, Default)]
 pub struct Build {
     errors: Vec<Diagnostic>,
-    warnings: Vec<Diagnostic>,
-    /// Whether it ended, and if so, whether it succeeded.
-    pub finished: Option<bool>,
-}
-
-/// The errors of a build that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Errors {
-    /// Those in the reader's file, or all of them if none is there.
-    pub shown: Vec<Diagnostic>,
-    /// How many are elsewhere, if some are in the reader's file.
-    pub elsewhere: usize,
-    /// Whether the shown ones are in the reader's file.
-    pub in_file: bool,
+    pub has_succeeded: bool,
 }
 
 impl Build {
     /// Takes a line of cargo's standard output; false if it isn't one of cargo's messages.
     pub fn take(&mut self, line: &str, file: &str) -> bool {
-        let message = Some(line).filter(|line| line.starts_with("{\"reason\":"));
-        let message: Value = message.and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+        let message: Value = serde_json::from_str(line).unwrap_or_default();
         match message["reason"].as_str() {
-            Some("build-finished") => self.finished = message["success"].as_bool(),
+            Some("build-finished") => self.has_succeeded = message["success"] == true,
             Some("compiler-message") => self.add(&message["message"], file),
             Some(_) => {}
             None => return false,
@@ -51,65 +33,50 @@ impl Build {
     fn add(&mut self, message: &Value, file: &str) {
         let text = message["message"].as_str().unwrap_or_default();
         let spans = message["spans"].as_array().map_or(&[][..], Vec::as_slice);
-        let is_summary =
-            spans.is_empty() && (text.starts_with("aborting due to") || text.starts_with("could not compile"));
-        let list = match message["level"].as_str() {
-            _ if is_summary => return,
-            Some("error" | "error: internal compiler error") => &mut self.errors,
-            Some("warning") => &mut self.warnings,
-            _ => return,
-        };
-        let mut primary = spans.iter().filter(|span| span["is_primary"] == true);
-        let in_file = primary.clone().find_map(|span| place_in(span, file));
-        let place = in_file.or(primary.next());
-        let diagnostic = Diagnostic {
-            file: place.map(|span| file_of(span).replace("src/../", "")),
-            line: place.and_then(|span| usize::try_from(span["line_start"].as_u64()?).ok()),
-            rendered: message["rendered"].as_str().unwrap_or(text).to_string(),
-            is_in_file: in_file.is_some(),
-        };
+        let is_summary = spans.is_empty() && text.starts_with("aborting due to");
+        if is_summary || !message["level"].as_str().is_some_and(|level| level.starts_with("error")) {
+            return;
+        }
+        // The reader knows the file by its own name.
+        let rendered = message["rendered"].as_str().unwrap_or(text).replace("src/../", "").replace("src\\..\\", "");
+        let is_in_file = spans.iter().any(|span| span["is_primary"] == true && is_in(span, file));
+        let diagnostic = Diagnostic { rendered: rendered.trim_end().to_string(), is_in_file };
         // The same file can be compiled more than once.
-        if !list.contains(&diagnostic) {
-            list.push(diagnostic);
+        if !self.errors.contains(&diagnostic) {
+            self.errors.push(diagnostic);
         }
     }
 
-    /// The errors, if there are any.
-    pub fn errors(&self) -> Option<Errors> {
-        if self.errors.is_empty() {
-            return None;
-        }
-        let (here, there): (Vec<_>, Vec<_>) = self.errors.iter().cloned().partition(|error| error.is_in_file);
-        Some(match here.is_empty() {
-            true => Errors { shown: there, elsewhere: 0, in_file: false },
-            false => Errors { shown: here, elsewhere: there.len(), in_file: true },
-        })
-    }
-
-    /// Warnings about the reader's file.
-    pub fn n_warnings(&self) -> usize {
-        self.warnings.iter().filter(|warning| warning.is_in_file).count()
+    /// The errors: those in the reader's file come first, then those in the reader's other chapters.
+    pub fn errors(mut self) -> Vec<Diagnostic> {
+        self.errors.sort_by_key(|error| (!error.is_in_file, !error.rendered.contains("exercises/")));
+        self.errors
     }
 }
 
-fn file_of(span: &Value) -> String {
-    span["file_name"].as_str().unwrap_or_default().replace('\\', "/")
-}
-
-/// The span in the file that this one points to, directly or through a macro used there.
-fn place_in<'s>(span: &'s Value, file: &str) -> Option<&'s Value> {
-    let name = file_of(span);
-    let is_here = name == file || name.strip_suffix(file).is_some_and(|folder| folder.ends_with('/'));
-    if is_here { Some(span) } else { place_in(span.get("expansion")?.get("span")?, file) }
+/// Whether a span is in the file, directly or through a macro used there.
+fn is_in(span: &Value, file: &str) -> bool {
+    let name = span["file_name"].as_str().unwrap_or_default().replace('\\', "/");
+    name == file
+        || name.strip_suffix(file).is_some_and(|folder| folder.ends_with('/'))
+        || span["expansion"].get("span").is_some_and(|span| is_in(span, file))
 }
 
 /// Whether cargo reports its own progress in this line.
 pub fn is_progress(line: &str) -> bool {
-    let verb = line.trim_start().split(' ').next().unwrap_or_default();
-    line.starts_with(' ')
-        && "Compiling Finished Running Blocking Building Fresh Updating Downloading Downloaded Locking"
-            .split(' ')
-            .any(|known| known == verb)
+    const VERBS: [&str; 10] = [
+        "Compiling",
+        "Finished",
+        "Running",
+        "Blocking",
+        "Building",
+        "Fresh",
+        "Updating",
+        "Downloading",
+        "Downloaded",
+        "Locking",
+    ];
+    line.starts_with(' ') && line.split_whitespace().next().is_some_and(|verb| VERBS.contains(&verb))
 }
 
 /// Why nothing was compiled: the words of cargo and of `build.rs`, without cargo's lines about its progress.
@@ -128,73 +95,38 @@ mod tests {
     use super::*;
 
     const FILE: &str = "exercises/ch02_flat.rs";
-    const SUMMARY: &str = "aborting due to 2 previous errors";
 
-    fn message(level: &str, text: &str, file: &str, expansion: Value) -> Value {
-        let spans = json!([
-            { "file_name": file, "is_primary": true, "expansion": expansion, "line_start": 1 },
-            { "file_name": FILE, "is_primary": false, "expansion": null },
-        ]);
-        let message = json!({ "level": level, "message": "m", "rendered": text, "code": null, "spans": spans });
-        json!({ "reason": "compiler-message", "message": message })
-    }
-
-    fn without_place(text: &str) -> Value {
-        let message = json!({ "level": "error", "message": text, "rendered": null, "spans": [] });
-        json!({ "reason": "compiler-message", "message": message })
-    }
-
-    fn build(messages: &[Value]) -> Build {
-        let mut build = Build::default();
-        for message in messages {
-            // Cargo begins each with its reason.
-            let rest = message.as_object().unwrap().iter().filter(|(key, _)| *key != "reason");
-            let rest: String = rest.map(|(key, value)| format!(",\"{key}\":{value}")).collect();
-            let line = format!("{{\"reason\":{}{rest}}}", message["reason"]);
-            assert!(build.take(&line, FILE), "{line}");
-        }
-        build
+    fn message(level: &str, text: &str, spans: Value) -> String {
+        let message = json!({ "level": level, "message": "m", "rendered": text, "spans": spans });
+        json!({ "reason": "compiler-message", "message": message }).to_string()
     }
 
     #[test]
-    fn errors_in_the_readers_file_come_alone_and_once() {
-        let here = message("error", "here", "src/../exercises/ch02_flat.rs", Value::Null);
-        let inside = json!({ "span": {
-            "file_name": "exercises\\ch02_flat.rs", "is_primary": false, "line_start": 7, "expansion": null
-        }});
-        let build = build(&[
-            message("error", "there", "tests/ch02_flat.rs", Value::Null),
+    fn errors_in_the_readers_file_come_first_and_once() {
+        let at = |file: &str| json!([{ "file_name": file, "is_primary": true, "expansion": null }]);
+        let here = message("error", "src/../exercises/ch02_flat.rs", at("src/../exercises/ch02_flat.rs"));
+        let span = json!({ "file_name": "exercises\\ch02_flat.rs", "expansion": null });
+        let by_macro = json!([{ "file_name": "/rustc/vec.rs", "is_primary": true, "expansion": { "span": span } }]);
+        let mut build = Build::default();
+        for line in [
+            message("error", "linker `cc` not found", json!([])),
+            message("error", "exercises/ch01_recompute.rs", at("exercises/ch01_recompute.rs")),
             here.clone(),
             here,
-            message("error", "by macro", "/rustc/library/vec.rs", inside),
-            message("warning", "warning", FILE, Value::Null),
-            message("warning", "other", "other_exercises/ch02_flat.rs", Value::Null),
-            without_place(SUMMARY),
-            json!({ "reason": "build-finished", "success": false }),
-        ]);
-        let errors = build.errors().unwrap();
-        let shown = |error: &Diagnostic| (error.rendered.clone(), error.file.clone().unwrap(), error.line);
-        let shown: Vec<_> = errors.shown.iter().map(shown).collect();
-        assert_eq!(shown, [("here".into(), FILE.into(), Some(1)), ("by macro".into(), FILE.into(), Some(7))]);
-        assert_eq!((errors.elsewhere, errors.in_file), (1, true));
-        assert_eq!((build.n_warnings(), build.finished), (1, Some(false)));
-    }
-
-    #[test]
-    fn where_none_is_in_the_readers_file_all_are_shown() {
-        let there = message("error", "there", "tests/ch02_flat.rs", Value::Null);
-        let found = build(&[without_place("linker `cc` not found"), there]).errors().unwrap();
-        let shown: Vec<&str> = found.shown.iter().map(|error| error.rendered.as_str()).collect();
-        assert_eq!((shown, found.in_file), (vec!["linker `cc` not found", "there"], false));
-        assert_eq!(build(&[json!({ "reason": "build-finished", "success": true })]).errors(), None);
-    }
-
-    #[test]
-    fn output_of_the_checks_is_no_message() {
-        let mut build = Build::default();
+            message("error", "by macro", by_macro),
+            message("warning", "warning", at(FILE)),
+            json!({ "reason": "build-finished", "success": false }).to_string(),
+        ] {
+            assert!(build.take(&line, FILE), "{line}");
+        }
         for line in ["", "running 3 tests", "{\"reason\":", "{\"reason\":7}", "{}"] {
             assert!(!build.take(line, FILE), "{line}");
         }
+        assert!(!build.has_succeeded);
+        let errors: Vec<_> = build.errors().into_iter().map(|error| (error.rendered, error.is_in_file)).collect();
+        let expected = [(FILE, true), ("by macro", true), ("exercises/ch01_recompute.rs", false)];
+        assert_eq!(errors[..3], expected.map(|(text, is_in_file)| (text.to_string(), is_in_file)));
+        assert_eq!(errors.len(), 4);
     }
 
     #[test]
@@ -204,6 +136,5 @@ mod tests {
         assert_eq!(refusals(stderr), "exercises/ch02_flat.rs is missing: restore it");
         let other = "    Blocking waiting for file lock\nerror: no such command\n\nhelp: try\n";
         assert_eq!(refusals(other), "error: no such command\n\nhelp: try");
-        assert!(is_progress("   Compiling tokenizers v1.0.0") && !is_progress("prefill  5 tokens"));
     }
 }

@@ -13,10 +13,8 @@ mod checks;
 mod compare;
 mod compiler;
 mod current;
-mod gains;
 mod keys;
 mod markdown;
-mod places;
 mod plain;
 mod reset;
 mod run;
@@ -33,7 +31,7 @@ use std::time::Duration;
 use anyhow::{Error, Result, bail};
 use clap::Parser;
 use page_by_page_course::chapters::{self, Chapter, State};
-use page_by_page_course::record::{Record, Standing};
+use page_by_page_course::record::Record;
 
 use crate::app::App;
 
@@ -84,20 +82,14 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         if let Some(note) = note {
             eprintln!("note: {note}");
         }
-        return plain::run(&root, &chapters[at], limit);
+        return plain::run(&root, &chapters[at], limit, record);
     }
-    App::new(root, chapters, at, record, note, limit).run()
+    App::new(root, chapters, at, limit, record, note).run()
 }
 
-/// The chapter that the record names, else the first that is started and not known to be green, else the first.
+/// The chapter that the record names, else the first that is begun, else the first.
 fn where_left(root: &Path, chapters: &[Chapter], record: &Record) -> usize {
     let named = record.at.as_ref().and_then(|at| chapters.iter().position(|chapter| chapter.name == *at));
-    let is_open = |chapter: &Chapter| {
-        chapter.read(root).is_ok_and(|exercise| {
-            let is_current = record.standing(&chapter.name, &exercise.fingerprint) == Standing::Current;
-            let is_green = record.chapters.get(&chapter.name).is_some_and(|ran| ran.checks().all_green());
-            exercise.state != State::Untouched && !(is_current && is_green)
-        })
-    };
-    named.or_else(|| chapters.iter().position(is_open)).unwrap_or(0)
+    let is_begun = |chapter: &Chapter| chapter.read(root).is_ok_and(|exercise| exercise.state == State::Begun);
+    named.or_else(|| chapters.iter().position(is_begun)).unwrap_or(0)
 }

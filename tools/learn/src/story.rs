@@ -1,9 +1,9 @@
-//! The command of the page, run on the reader's code: what `page-by-page generate …` prints, as it comes.
+//! The program on the reader's code: the command of the page, with what it prints as it comes, and what a chapter gains.
 
 use std::path::Path;
 use std::time::Instant;
 
-use page_by_page_course::cargo::{self, Environment, Line, Running, Streams, progress, with_progress};
+use page_by_page_course::cargo::{self, Environment, Line, Running, Streams};
 use page_by_page_course::chapters::Chapter;
 
 use crate::compiler::is_progress;
@@ -11,9 +11,10 @@ use crate::text::{DIM, Paragraph, YELLOW, blank, plain, prose};
 
 /// A running command, or one that has ended. It is stopped when this is dropped.
 pub struct Story {
+    pub number: usize,
     command: String,
-    output: String,
-    errors: String,
+    output: Vec<String>,
+    errors: Vec<String>,
     /// What happens before the first output.
     doing: String,
     since: Instant,
@@ -22,31 +23,28 @@ pub struct Story {
 }
 
 impl Story {
-    /// Starts `page-by-page` with these arguments, and sends its output; the end is `None`.
+    /// Starts `page-by-page` with these arguments, and sends its lines; the end is `None`.
     ///
     /// # Errors
     /// If cargo can't be started.
     pub fn start(
         root: &Path,
         arguments: &[String],
+        number: usize,
         send: impl Fn(Option<Line>) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let mut command = page_by_page(root, arguments);
-        with_progress(&mut command);
-        let mut running = Running::start(command, Streams::Live)?;
+        let mut running = page_by_page(root, arguments)?;
         let lines = running.lines();
         std::thread::spawn(move || {
             lines.for_each(|line| send(Some(line)));
             send(None);
         });
-        let quoted = |word: &String| match word.contains(' ') || word.is_empty() {
-            true => format!("\"{word}\""),
-            false => word.clone(),
-        };
+        let quoted = |word: &String| if word.contains(' ') { format!("\"{word}\"") } else { word.clone() };
         Ok(Story {
+            number,
             command: arguments.iter().map(quoted).collect::<Vec<_>>().join(" "),
-            output: String::new(),
-            errors: String::new(),
+            output: Vec::new(),
+            errors: Vec::new(),
             doing: "starting".into(),
             since: Instant::now(),
             has_ended: false,
@@ -54,19 +52,17 @@ impl Story {
         })
     }
 
-    /// Takes a piece of output, or the end.
+    /// Takes a line, or the end.
     pub fn take(&mut self, line: Option<Line>) {
         match line {
             None => self.has_ended = true,
-            Some(Line { text, is_error: false }) => self.output += &text,
+            Some(Line { text, is_error: false }) => self.output.push(text),
             Some(Line { text, .. }) => {
-                if let Some(progress) = progress(&text) {
+                if let Some(progress) = cargo::progress(&text) {
                     self.doing = format!("compiling {}", progress.crates);
-                } else if text.trim_start().starts_with("Blocking ") {
-                    self.doing = "waiting for another cargo".into();
-                } else if !is_progress(&text) && !text.starts_with("error: process didn't exit successfully") {
+                } else if !is_progress(&text) {
                     // The reader knows the file by its own name.
-                    self.errors += &(text.replace("src/../", "").replace("src\\..\\", "") + "\n");
+                    self.errors.push(text.replace("src/../", "").replace("src\\..\\", ""));
                 }
             }
         }
@@ -74,27 +70,39 @@ impl Story {
 
     pub fn lines(&self) -> Vec<Paragraph> {
         let mut lines = vec![prose(format!("$ page-by-page {}", self.command), DIM), blank()];
-        lines.extend(self.output.lines().map(plain));
-        if !self.errors.is_empty() {
-            lines.push(blank());
-            lines.extend(self.errors.lines().map(|line| prose(line, DIM)));
-        }
+        lines.extend(self.output.iter().map(plain));
+        lines.extend(self.errors.iter().map(|line| prose(line, DIM)));
         if !self.has_ended && self.output.is_empty() {
             lines.push(prose(format!("{} … {} s", self.doing, self.since.elapsed().as_secs()), YELLOW));
-            lines.push(prose(
-                "The first time, the program is compiled for about a minute. After that it starts in seconds.",
-                DIM,
-            ));
+            lines.push(prose("The first time, the program is compiled for about a minute.", DIM));
         }
         lines
     }
 }
 
-/// `page-by-page` with these arguments, on the chapters as they are.
-pub fn page_by_page(root: &Path, arguments: &[String]) -> std::process::Command {
+/// Starts counting what a chapter gains, and sends the report without its heading. It stops when the returned value is dropped.
+///
+/// # Errors
+/// If cargo can't be started.
+pub fn count_gains(
+    root: &Path,
+    chapter: usize,
+    send: impl Fn(Vec<String>) + Send + 'static,
+) -> std::io::Result<Running> {
+    let mut running = page_by_page(root, &["gains".into(), chapter.to_string()])?;
+    let lines = running.lines();
+    std::thread::spawn(move || {
+        send(lines.filter(|line| !line.is_error).map(|line| line.text).skip(1).collect());
+    });
+    Ok(running)
+}
+
+/// Starts `page-by-page` with these arguments, on the chapters as they are.
+fn page_by_page(root: &Path, arguments: &[String]) -> std::io::Result<Running> {
     let mut command = cargo::cargo(root, Environment::Shell);
     command.args(["run", "--features", "solution", "--"]).args(arguments);
-    command
+    cargo::with_progress(&mut command);
+    Running::start(command, Streams::Apart)
 }
 
 /// The arguments of the command that a chapter's page has for its code: the first `generate` after the tasks begin, or else
@@ -102,10 +110,9 @@ pub fn page_by_page(root: &Path, arguments: &[String]) -> std::process::Command 
 pub fn arguments(root: &Path, chapter: &Chapter) -> Option<Vec<String>> {
     let page = std::fs::read_to_string(root.join(chapter.page())).ok()?.replace("\r\n", "\n");
     let tasks = &page[page.find("\n### Task 1")?..];
-    let mut commands = tasks.replace("\\\n", " ").lines().filter_map(words).collect::<Vec<_>>().into_iter();
-    let first = commands.next()?;
-    let is_story = |command: &Vec<String>| command.first().is_some_and(|word| word == "generate");
-    Some(if is_story(&first) { first } else { commands.find(is_story).unwrap_or(first) })
+    let commands: Vec<Vec<String>> = tasks.replace("\\\n", " ").lines().filter_map(words).collect();
+    let is_story = |command: &&Vec<String>| command.first().is_some_and(|word| word == "generate");
+    commands.iter().find(is_story).or(commands.first()).cloned()
 }
 
 /// `$ cargo run --release --features solution -- generate "One day"` → `generate`, `One day`
@@ -141,12 +148,5 @@ mod tests {
         }
         let second = arguments(&root, &chapters[1]).unwrap();
         assert_eq!(second, ["generate", "There was once a tailor", "--kv", "flat", "--max-new-tokens", "60"]);
-    }
-
-    #[test]
-    fn a_command_is_split_into_words() {
-        let line = "$ cargo run --release --features solution --  generate \"One day\"  \"\" --kv  flat";
-        assert_eq!(words(line).unwrap(), ["generate", "One day", "", "--kv", "flat"]);
-        assert_eq!(words("$ cargo test"), None);
     }
 }

@@ -1,43 +1,30 @@
 //! Draws the screen: a header, one thing, and the keys. Drawing changes nothing except where the body is scrolled to.
 
-pub mod reading;
+mod reading;
 pub mod verdict;
 
 use std::time::Duration;
 
-use ratatui_core::layout::Rect;
-use ratatui_core::style::Style;
-use ratatui_core::terminal::Frame;
-use ratatui_core::text::Line;
-
-use crate::app::{App, Jump, View};
-use crate::checks::{About, Next, Tally};
-use crate::compare;
+use crate::app::{App, View};
+use crate::checks::{About, Tally};
 use crate::current::Current;
 use crate::markdown;
 use crate::run::{Ending, Stage};
-use crate::text::{self, BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, count, cut, plain, prose};
+use crate::text::{BOLD, CYAN, DIM, GREEN, PLAIN, Paragraph, RED, YELLOW, blank, count, plain, prose};
 
 /// The smallest terminal that can be used.
-pub const LEAST: (usize, usize) = (40, 12);
+const LEAST: (usize, usize) = (40, 12);
 
 /// Terminals with fewer rows show the failure first, and leave out what the header already says.
 const COMPACT: usize = 16;
 
-/// Draws everything.
-pub fn draw(app: &mut App, frame: &mut Frame<'_>) {
-    let area = frame.area();
-    let rows = screen(app, area.width.into(), area.height.into());
-    for (row, y) in rows.into_iter().zip(area.y..area.bottom()) {
-        frame.render_widget(row, Rect { y, height: 1, ..area });
-    }
-}
-
 /// All rows of the screen.
-fn screen(app: &mut App, columns: usize, rows: usize) -> Vec<Line<'static>> {
+pub fn screen(app: &mut App, (columns, rows): (usize, usize)) -> Vec<Paragraph> {
     if columns < LEAST.0 || rows < LEAST.1 {
         let words = format!("This terminal is {columns}×{rows}; cargo learn needs {}×{}. q quits.", LEAST.0, LEAST.1);
-        return plain(words).rows(columns);
+        let mut screen = plain(words).rows(columns);
+        screen.resize(rows, blank());
+        return screen;
     }
     let is_compact = rows < COMPACT;
     let mut screen = vec![head(app, columns), strip(&app.current, columns)];
@@ -46,222 +33,168 @@ fn screen(app: &mut App, columns: usize, rows: usize) -> Vec<Line<'static>> {
     }
     let foot = foot(app, columns, is_compact);
     let room = rows - screen.len() - foot.len() - 1;
-    let (body, mark) = body(app, columns, is_compact);
-    let body = text::rows(&body, columns);
+    let body: Vec<Paragraph> = body(app, is_compact).iter().flat_map(|line| line.rows(columns)).collect();
     app.extent = (body.len(), room);
     let last = body.len().saturating_sub(room);
-    app.scroll = match app.jump.take() {
-        Some(Jump::End) => last,
-        // With a little of what is above it.
-        Some(Jump::Mark) => mark.saturating_sub(room / 3),
-        None => app.scroll,
-    }
-    .min(last);
+    app.scroll = app.scroll.min(last);
     screen.extend(body.into_iter().skip(app.scroll).take(room));
-    screen.resize(rows - foot.len() - 1, Line::default());
+    screen.resize(rows - foot.len() - 1, blank());
     screen.push(match (app.scroll, last - app.scroll) {
         (0, 0) => rule("", columns),
-        (_, 0) => rule("↑ more above", columns),
-        (_, below) => rule(&format!("↓ {}", count(below, "more line")), columns),
+        (_, 0) => rule(" ↑ more above ──", columns),
+        (_, below) => rule(&format!(" ↓ {} ──", count(below, "more line")), columns),
     });
     screen.extend(foot);
-    screen.into_iter().map(|line| cut(line, columns)).collect()
+    screen.into_iter().map(|line| line.cut(columns)).collect()
 }
 
-/// A line across the screen, with a word in it.
-fn rule(word: &str, columns: usize) -> Line<'static> {
-    let word = if word.is_empty() { String::new() } else { format!(" {word} ──") };
-    let width = plain(&word).line.width();
-    prose("─".repeat(columns.saturating_sub(width)), DIM).and(word, DIM).line
+/// A line across the screen that ends in a word.
+fn rule(word: &str, columns: usize) -> Paragraph {
+    prose("─".repeat(columns - plain(word).width()) + word, DIM)
 }
 
 /// The chapter, and what is going on.
-fn head(app: &App, columns: usize) -> Line<'static> {
-    let number = app.current.chapter.number;
-    let left = prose(format!("{number} · {}", app.current.title()), BOLD).line;
-    let right = match (&app.checking.stage, app.checking.took) {
-        (Some(stage), _) => running(app, stage),
-        (None, Some(took)) => result(&app.current, took),
-        (None, None) => blank(),
+fn head(app: &App, columns: usize) -> Paragraph {
+    let checking = &app.checking;
+    let (words, style, seconds) = match (&checking.stage, checking.took) {
+        (Some(stage), _) => {
+            let what = match stage {
+                Stage::Compiling(_) => "compiling …",
+                Stage::Waiting => "waiting for another cargo …",
+                Stage::Checking => "checking …",
+            };
+            (what.to_string(), YELLOW, format!(" {}", seconds(app.elapsed())))
+        }
+        (None, Some(took)) => {
+            let (words, style) = result(&app.current);
+            (words, style, format!(" · {}", seconds(took)))
+        }
+        (None, None) => (String::new(), PLAIN, String::new()),
     };
-    let room = columns.saturating_sub(right.line.width() + 2);
-    let left = cut(left, room);
-    let gap = " ".repeat(room.saturating_sub(left.width()) + 2);
-    let mut line = Paragraph { line: left, ..blank() }.and(gap, PLAIN).line;
-    line.spans.extend(right.line.spans);
+    let right = prose(words, style).and(seconds, DIM);
+    let room = columns.saturating_sub(right.width() + 2);
+    let title = format!("{} · {}", app.current.chapter.number, app.current.title());
+    let mut line = prose(title, BOLD).cut(room);
+    let gap = columns - right.width() - line.width();
+    line = line.and(" ".repeat(gap), PLAIN);
+    line.spans.extend(right.spans);
     line
 }
 
 fn seconds(duration: Duration) -> String {
-    match duration.as_secs() {
-        0..60 => format!("{:.1} s", duration.as_secs_f64()),
-        seconds => format!("{} min {} s", seconds / 60, seconds % 60),
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+fn result(current: &Current) -> (String, crossterm::style::ContentStyle) {
+    let total = current.verdict.total();
+    match &current.ending {
+        Ending::CutOff(_) => ("stopped".into(), RED),
+        Ending::Errors(_) | Ending::Refused(_) => ("does not compile".into(), RED),
+        _ if current.is_green() => ("all green".into(), GREEN),
+        _ => (format!("{} of {} green", total.green, total.of), PLAIN),
     }
 }
 
-fn running(app: &App, stage: &Stage) -> Paragraph {
-    let what = match stage {
-        Stage::Compiling(Some(progress)) if app.checking.is_first_build => {
-            format!("compiling {} of {}", progress.done, progress.of)
-        }
-        Stage::Compiling(_) => "compiling".into(),
-        Stage::Waiting => "waiting for another cargo".into(),
-        Stage::Checking => "checking".into(),
-    };
-    prose(format!("{what} … {}", seconds(app.elapsed())), YELLOW)
+/// The tasks of the chapter: with all titles, with that of the current task, or with none, as there is room.
+fn strip(current: &Current, columns: usize) -> Paragraph {
+    let strips: [fn(bool) -> bool; 3] = [|_| true, |is_current| is_current, |_| false];
+    let mut strips = strips.map(|has_title| strip_of(current, has_title));
+    let fitting = strips.iter().position(|strip| strip.width() <= columns).unwrap_or(2);
+    std::mem::take(&mut strips[fitting])
 }
 
-fn result(current: &Current, took: Duration) -> Paragraph {
-    let total = current.verdict.total();
-    let (words, style) = match &current.ending {
-        Ending::NotRun => return blank(),
-        Ending::CutOff(_) => ("stopped".into(), RED),
-        Ending::Errors(_) => ("does not compile".into(), RED),
-        _ if current.is_green() => ("all green".into(), GREEN),
-        _ => (format!("{} of {} green", total.green, total.of), PLAIN),
-    };
-    prose(words, style).and(format!(" · {}", seconds(took)), DIM)
-}
-
-/// The tasks of the chapter, with as many titles as there is room for.
-fn strip(current: &Current, columns: usize) -> Line<'static> {
-    let fits = |line: &Line<'_>| line.width() <= columns;
-    let long = [(true, true), (false, true)].map(|(titles, title)| strip_of(current, titles, title));
-    long.into_iter().find(fits).unwrap_or_else(|| cut(strip_of(current, false, false), columns))
-}
-
-/// With all titles, with that of the current task, or with none.
-fn strip_of(current: &Current, titles: bool, title_of_current: bool) -> Line<'static> {
-    let task = current.current_task();
-    // After a run that was cut off, checks without a result say nothing.
-    let is_cut_off = matches!(current.ending, Ending::CutOff(_));
-    let has_result = |name: &&str| current.fresh.all().any(|check| check.short() == *name);
-    let left_out: Vec<About> = match is_cut_off {
-        true => current.all_checks().into_iter().filter(|name| !has_result(name)).map(About::of).collect(),
-        false => Vec::new(),
-    };
-    // If an error elsewhere blocks the build, nothing is known.
-    let is_blocked = matches!(&current.ending, Ending::Errors(errors) if !errors.in_file);
+fn strip_of(current: &Current, has_title: impl Fn(bool) -> bool) -> Paragraph {
     let mut line = blank();
     for (about, name, title) in parts(current) {
-        let mut tally = current.verdict.tally(about);
-        if is_cut_off && (current.all_checks().is_empty() || left_out.contains(&about)) {
-            tally = Tally::default();
-        }
-        let is_current = match about {
-            About::Task(number) => task == Some(number),
-            _ => current.is_whole && current.verdict.next() == Next::Whole,
+        // After a run without an end, or an error, nothing is known for sure.
+        let tally = match &current.ending {
+            Ending::Checks => current.verdict.tally_of(about),
+            _ => Tally::default(),
         };
-        let is_green = tally.of > 0 && tally.green == tally.of && !is_blocked;
-        let (sign, style) = match (is_current, is_green) {
+        let is_current = match about {
+            About::Task(number) => current.task == Some(number),
+            _ => current.task.is_none() && matches!(current.ending, Ending::Checks) && !current.is_green(),
+        };
+        let (sign, style) = match (is_current, tally.of > 0 && tally.green == tally.of) {
             (true, _) => ("▸", YELLOW),
             (_, true) => ("✓", GREEN),
             _ => ("·", DIM),
         };
-        let gap = if line.is_blank() { "" } else { "  " };
+        let gap = if line == blank() { "" } else { "  " };
         line = line.and(gap, PLAIN).and(format!("{sign} {name}"), style);
         let style = if is_current { BOLD } else { DIM };
-        if (titles || is_current && title_of_current) && !title.is_empty() {
+        if has_title(is_current) && !title.is_empty() {
             line = line.and(format!(" {title}"), style);
         }
         if tally.of > 0 && tally.green < tally.of {
             line = line.and(format!(" {}/{}", tally.green, tally.of), style);
         }
     }
-    line.line
+    line
 }
 
 /// The parts of the chapter, each with a short name and a title.
 fn parts(current: &Current) -> Vec<(About, String, String)> {
-    let of = |task: &page_by_page_course::lesson::Task| {
-        (About::Task(task.number), task.number.to_string(), markdown::line(&task.title))
-    };
-    let mut parts: Vec<_> = current.lesson.iter().flat_map(|lesson| &lesson.tasks).map(of).collect();
-    // Without the page, the checks still name the tasks.
-    for about in current.verdict.checks.keys() {
-        if let About::Task(task) = about
-            && parts.iter().all(|(known, ..)| known != about)
-        {
-            parts.push((*about, task.to_string(), String::new()));
-        }
-    }
-    parts.sort_by_key(|(about, ..)| *about);
-    parts.push((About::Whole, "whole".into(), String::new()));
-    parts
+    let tasks = current.lesson.iter().flat_map(|lesson| &lesson.tasks);
+    let tasks = tasks.map(|task| (About::Task(task.number), task.number.to_string(), markdown::line(&task.title)));
+    tasks.chain([(About::Whole, "whole".into(), String::new())]).collect()
 }
 
 /// A note or the place in the page, and the keys.
-fn foot(app: &App, columns: usize, is_compact: bool) -> Vec<Line<'static>> {
-    let mut foot = Vec::new();
-    match (&app.note, &app.book.opening) {
-        (Some(note), _) => foot.extend(prose(note, YELLOW).rows(columns).into_iter().take(4)),
+fn foot(app: &App, columns: usize, is_compact: bool) -> Vec<Paragraph> {
+    let mut foot = match (&app.note, &app.book.opening) {
+        (Some(note), _) => prose(note, YELLOW).rows(columns).into_iter().take(4).collect(),
         (None, Some(doing)) => {
-            let doing = if doing.is_empty() { String::new() } else { format!(" ({doing})") };
-            foot.push(prose(format!("building the book, which takes a minute the first time{doing}"), YELLOW).line);
+            vec![prose(format!("building the book, which takes a minute the first time ({doing})"), YELLOW)]
         }
-        (None, None) if is_compact => {}
+        (None, None) if is_compact => Vec::new(),
         (None, None) => {
-            let link = prose("page  ", DIM).and(app.current.link(app.book.port), CYAN).line;
-            foot.push(match link.width() <= columns {
-                true => link,
-                // Half an address leads nowhere.
-                false => prose("page  ", DIM).and(app.current.source(), CYAN).line,
-            });
+            let served = app.current.link(app.book.port);
+            // Half an address leads nowhere.
+            let link = if served.len() + 6 <= columns { served } else { app.current.link(None) };
+            vec![prose("page  ", DIM).and(link, CYAN)]
         }
-    }
+    };
     foot.push(keys(app, columns));
     foot
 }
 
 /// The keys that are useful now. Those without room are left out; `?` names them all.
-fn keys(app: &App, columns: usize) -> Line<'static> {
+fn keys(app: &App, columns: usize) -> Paragraph {
     let mut keys = keys_of_view(app);
     keys.push(("?", "keys".into()));
     keys.push(if app.view == View::Main { ("q", "quit".into()) } else { ("^C", "quit".into()) });
-    let line = |keys: &[(&str, String)]| {
-        let key = |line: Paragraph, (key, word): &(&str, String)| {
-            let gap = if line.is_blank() { "" } else { "  " };
+    loop {
+        let line = keys.iter().fold(blank(), |line, (key, word)| {
+            let gap = if line == blank() { "" } else { "  " };
             line.and(gap, PLAIN).and(key, BOLD).and(format!(" {word}"), DIM)
-        };
-        keys.iter().fold(blank(), key).line
-    };
-    // Shorter words before fewer keys.
-    if line(&keys).width() > columns {
-        for (_, word) in &mut keys {
-            let short = [("all failures", "all"), ("open page", "page"), ("compare with the reference", "compare")];
-            if let Some((_, short)) = short.iter().find(|(long, _)| long == word) {
-                *word = short.to_string();
-            }
+        });
+        if line.width() <= columns || keys.len() <= 3 {
+            return line;
         }
-    }
-    while line(&keys).width() > columns && keys.len() > 3 {
         keys.remove(keys.len() - 3);
     }
-    line(&keys)
 }
 
 fn keys_of_view(app: &App) -> Vec<(&'static str, String)> {
     let current = &app.current;
-    let n_hints = current.current_task().map_or(0, |task| current.n_hints(task));
-    let seen = current.current_task().and_then(|task| app.hints.get(&task)).map_or(0, |seen| (*seen).min(n_hints));
-    let hint = (n_hints > 0).then(|| match seen {
-        0 => ("h", "hint".to_string()),
-        seen => ("h", format!("hint {seen}/{n_hints}")),
-    });
+    let (seen, n_hints) = (app.hints_seen(), current.n_hints());
+    let hint = match (seen, n_hints) {
+        (_, 0) => None,
+        (0, _) => Some(("h", "hint".to_string())),
+        (seen, _) => Some(("h", format!("hint {seen}/{n_hints}"))),
+    };
     let key = |key, word: &str| (key, word.to_string());
-    let is_last_hint = seen >= n_hints;
     match &app.view {
-        View::Reset(_) => vec![key("y", "reset"), key("any other", "leave it")],
+        View::Reset => vec![key("y", "reset"), key("any other", "leave it")],
         View::Question(_, is_open) => {
             vec![key("enter", if *is_open { "next question" } else { "answer" }), key("esc", "back")]
         }
-        View::Story => {
-            let has_ended = app.story.as_ref().is_some_and(|story| story.has_ended);
-            vec![key("esc", if has_ended { "back" } else { "stop" })]
-        }
-        View::Hints if is_last_hint => vec![key("t", "task"), key("esc", "back")],
-        View::Hints => vec![key("h", "next hint"), key("t", "task"), key("esc", "back")],
-        View::Task => [Some(key("t", "whole page")), hint, Some(key("esc", "back"))].into_iter().flatten().collect(),
+        View::Story if app.story.as_ref().is_some_and(|story| !story.has_ended) => vec![key("esc", "stop")],
+        View::Hints if seen < n_hints => vec![key("h", "next hint"), key("t", "task"), key("esc", "back")],
+        View::Hints => vec![key("t", "task"), key("esc", "back")],
+        View::Task => [key("t", "whole page"), key("esc", "back")].into_iter().chain(hint).collect(),
+        View::Main if current.exercise.is_err() => vec![key("x", "the stub again")],
         View::Main if current.is_green() => vec![
             key("n", "next chapter"),
             key("c", "check yourself"),
@@ -277,71 +210,43 @@ fn keys_of_view(app: &App) -> Vec<(&'static str, String)> {
     }
 }
 
-/// The body, and the row of it to scroll to.
-fn body(app: &App, columns: usize, is_compact: bool) -> (Vec<Paragraph>, usize) {
+fn body(app: &App, is_compact: bool) -> Vec<Paragraph> {
     let current = &app.current;
-    let lines = match &app.view {
+    match app.view {
         View::Main => main(app, is_compact),
         View::Failures => verdict::failures(current),
-        View::Hints => reading::hints(current, &app.hints),
+        View::Hints => reading::hints(current, app.hints_seen()),
         View::Task => reading::task(current),
-        View::Page => return reading::page(current, columns),
+        View::Page => reading::page(current),
         View::Help => reading::help(),
-        View::Reset(lost) => reading::reset(current, *lost),
-        View::Question(at, is_open) => reading::question(current, *at, *is_open),
-        View::Story => app.story.iter().flat_map(crate::story::Story::lines).collect(),
-        View::Compare => {
-            let solution = page_by_page_course::stub::read(&current.root, &current.chapter.solution());
-            match (&current.exercise, &solution) {
-                (Ok(exercise), Ok(solution)) => {
-                    compare::lines(&compare::as_read(&exercise.text), &compare::as_read(solution), columns)
-                }
-                (_, Err(problem)) | (Err(problem), _) => vec![prose(problem, RED)],
-            }
-        }
-    };
-    (lines, 0)
+        View::Reset => reading::reset(current),
+        View::Compare => reading::compare(current),
+        View::Question(at, is_open) => reading::question(current, at, is_open),
+        View::Story => app.story.iter().flat_map(|story| story.lines()).collect(),
+    }
 }
 
 /// The verdict; while checks run, what there is to say about that.
 fn main(app: &App, is_compact: bool) -> Vec<Paragraph> {
-    let current = &app.current;
-    if app.checking.is_first_build {
-        return first_build(app);
+    let (current, checking) = (&app.current, &app.checking);
+    if let (true, Some(Stage::Compiling(Some(progress)))) = (checking.is_first_build, &checking.stage) {
+        // Everything is compiled: an older verdict would be minutes old.
+        return vec![
+            prose(format!("Compiling {} of {} packages: {}", progress.done, progress.of, progress.crates), DIM),
+            plain("This happens once, and takes a minute or two. After that a verdict takes seconds."),
+        ];
     }
     let mut lines = verdict::lines(current, is_compact);
-    if current.is_green() {
-        lines.extend(verdict::gains(app));
+    if checking.counting.is_some() {
+        lines.extend([blank(), prose("What it gains is being counted on your code …", DIM)]);
+    } else if !checking.gains.is_empty() {
+        lines.extend([blank(), prose("What it gains", BOLD)]);
+        lines.extend(checking.gains.iter().map(|line| plain(format!("  {}", line.trim_start()))));
     }
-    if app.checking.is_stale && !matches!(current.ending, Ending::NotRun) {
-        lines = lines.iter().map(|line| line.all(DIM)).collect();
-        lines.splice(0..0, [prose("Before this save:", DIM)]);
+    if checking.is_stale && !matches!(current.ending, Ending::NotRun) {
+        lines = lines.iter().map(|line| Paragraph { is_code: line.is_code, ..prose(line.text(), DIM) }).collect();
+        lines.insert(0, prose("Before this save:", DIM));
     }
-    if let Some((first, others)) = app.still_running().split_first() {
-        let (names, are) = match others.len() {
-            0 => (first.to_string(), "is"),
-            n => (format!("{first} and {}", count(n, "other")), "are"),
-        };
-        let words = format!("{names} {are} still running. Is there a loop that doesn't end?");
-        lines.splice(0..0, [prose(words, YELLOW), blank()]);
-    }
-    lines
-}
-
-/// Dependencies are compiled: how far that is, and how long it takes. An older verdict is dropped: it is minutes old then.
-fn first_build(app: &App) -> Vec<Paragraph> {
-    let mut lines = verdict::title(&app.current);
-    lines.push(blank());
-    if let Some(Stage::Compiling(Some(progress))) = &app.checking.stage {
-        let done = 30 * progress.done / progress.of.max(1);
-        let bar = format!("{}{}", "█".repeat(done), "░".repeat(30 - done));
-        lines.push(prose(bar, Style::new()).and(format!("  {} of {}", progress.done, progress.of), DIM));
-        lines.push(prose(format!("compiling {}", progress.crates), DIM));
-        lines.push(blank());
-    }
-    lines.push(plain(
-        "Everything the checks need is compiled once, which takes a minute or two. After that a verdict takes seconds.",
-    ));
     lines
 }
 
