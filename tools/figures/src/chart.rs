@@ -4,17 +4,20 @@ use crate::figures::Figure;
 use crate::svg::{Anchor, Kind, Svg, WIDTH};
 use crate::words::{count, grouped, listed};
 
-/// A line. The first is drawn through, the second in long dashes, the third in short ones.
 pub struct Line {
-    /// What a value is, after the number: `rows with a cache`.
-    pub says: &'static str,
-    pub kind: Kind,
-    /// Its name in the picture, one or two lines that end at `name_at`.
-    pub name: &'static [&'static str],
-    /// Across and up in the chart's own units, then down in the picture's.
-    pub name_at: (f64, f64, f64),
+    says: &'static str,
+    kind: Kind,
+    name: &'static [&'static str],
+    name_at: (f64, f64, f64),
 }
 
+/// A line. `says`: what a value is, after the number: `rows with a cache`. `name`: in the picture, one or two lines that end at
+/// `name_at`, across and up in the chart's own units, then down in the picture's.
+pub fn line(says: &'static str, kind: Kind, name: &'static [&'static str], name_at: (f64, f64, f64)) -> Line {
+    Line { says, kind, name, name_at }
+}
+
+/// The first line is drawn through, the second in long dashes, the third in short ones.
 const DASHES: [&str; 3] = ["none", "10 5", "2 4"];
 
 /// A chart from 0 to the last tick, or a little beyond.

@@ -10,7 +10,6 @@
 
 use crate::svg::{Anchor, Area, Cell, Kind, Svg, WIDTH, cell, rounded, text_width};
 
-/// The height of a cell in a row.
 pub const CELL: f64 = 28.0;
 /// From a row to what follows.
 const BELOW: f64 = 6.0;
@@ -34,7 +33,6 @@ impl Grid {
         Grid::between(left, WIDTH, n, per)
     }
 
-    /// `n` cells in groups of `per` between two edges.
     pub fn between(left: f64, right: f64, n: usize, per: usize) -> Self {
         const GAP: f64 = 5.0;
         const APART: f64 = 2.5;
@@ -49,12 +47,10 @@ impl Grid {
         Area { x, y, width: self.width, height: CELL }
     }
 
-    /// The middle of a cell.
     pub fn middle(self, i: usize) -> f64 {
         self.cell(i, 0.0).middle()
     }
 
-    /// The area of a whole group.
     pub fn group(self, group: usize, y: f64) -> Area {
         let [first, last] = [group * self.per, (group + 1) * self.per - 1].map(|i| self.cell(i, y));
         Area { width: last.x + last.width - first.x, ..first }
@@ -62,7 +58,6 @@ impl Grid {
 }
 
 impl Svg {
-    /// A bold title, and a note at the right edge.
     pub fn heading(&mut self, title: &str, note: &str) {
         self.bold(self.left, self.y + 16.0, Anchor::Start, title);
         if !note.is_empty() {

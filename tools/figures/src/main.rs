@@ -11,7 +11,6 @@
 mod chart;
 mod departure;
 mod figures;
-mod files;
 mod layout;
 mod limits;
 mod mine;
@@ -22,11 +21,14 @@ mod speculation;
 mod svg;
 mod words;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
+
+use crate::figures::Figure;
 
 /// Records the book's figures from the chapters' code.
 #[derive(Parser)]
@@ -68,14 +70,19 @@ fn run(command: &Command) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     match command {
         Command::Record => {
-            for path in files::write(&root, &files::of(&figures::all()?))? {
+            for (path, text) in stale(&root, &figures::all()?) {
+                fs::write(root.join(&path), text).with_context(|| format!("{path} cannot be written"))?;
                 println!("wrote {path}");
             }
         }
         Command::Check => {
-            let files = files::of(&figures::all()?);
-            files::compare(&root, &files)?;
-            println!("{} files are what the code does", files.len());
+            let stale: Vec<String> = stale(&root, &figures::all()?).into_iter().map(|(path, _)| path).collect();
+            ensure!(
+                stale.is_empty(),
+                "not what the code does:\n{}\nrun `cargo run -p figures-tool -- record` and look at the figures again",
+                stale.join("\n")
+            );
+            println!("the figures are what the code does");
         }
         Command::Mine { name, to } => {
             limits::set()?;
@@ -83,4 +90,34 @@ fn run(command: &Command) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The files of the book that differ from what the code does, or are missing, and what should be in them: the fragment of each
+/// figure, and its picture if it has one.
+fn stale(root: &Path, figures: &[Figure]) -> Vec<(String, String)> {
+    let file = |figure: &Figure, extension, text| (format!("book/src/figures/{}.{extension}", figure.name), text);
+    let fragments = figures.iter().map(|figure| file(figure, "html", figure.html()));
+    let pictures = figures.iter().filter_map(|figure| Some(file(figure, "svg", figure.file()?)));
+    // Git may have changed the ends of lines.
+    let read = |path: &str| fs::read_to_string(root.join(path)).ok().map(|text| text.replace("\r\n", "\n"));
+    fragments.chain(pictures).filter(|(path, text)| read(path).as_ref() != Some(text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_or_missing_file_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let figures = [figures::one("ch05_table").unwrap(), figures::one("ch02_copy").unwrap()];
+        let missing = stale(folder.path(), &figures);
+        assert_eq!(missing.len(), 2);
+        fs::create_dir_all(folder.path().join("book/src/figures")).unwrap();
+        missing.iter().for_each(|(path, text)| fs::write(folder.path().join(path), text).unwrap());
+        assert_eq!(stale(folder.path(), &figures), []);
+        let (path, text) = &missing[0];
+        fs::write(folder.path().join(path), text.replacen('3', "4", 1)).unwrap();
+        assert_eq!(stale(folder.path(), &figures), missing[..1]);
+    }
 }

@@ -34,7 +34,6 @@ pub fn record(root: &Path, name: &str, to: &Path) -> Result<String> {
     Ok(format!("{name}: {outcome}"))
 }
 
-/// The reference's fragment, as it was committed.
 fn reference(root: &Path, name: &str) -> Result<String> {
     let file = format!("book/src/figures/{name}.html");
     let text = fs::read_to_string(root.join(&file));
@@ -99,20 +98,15 @@ mod tests {
         let other = reference.replace("takes page 5:", "takes page 7:");
         let (html, outcome) = compared(figures::one("ch05_table").unwrap(), &other, &[4, 5], &[]);
         assert_eq!(outcome, "departs from the reference. Step 2 of 3: yours has page 5, the reference page 7");
-        for (part, times) in [
-            ("<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n", 1),
-            (
-                "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 3: yours has page 5, ",
-                1,
-            ),
-            ("pbp-departs", 1),
-            ("<li data-step=\"1\"><b class=\"pbp-departs\">Departs.</b> <code>grow(4)</code> takes page 5", 1),
-            ("<span class=\"pbp-theirs\">The reference: <code>grow(4)</code> takes page 7:", 1),
-            // It would end the HTML.
-            ("\n\n", 0),
+        for part in [
+            "<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n",
+            "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 3: yours has page 5, ",
+            "<li data-step=\"1\"><b class=\"pbp-departs\">Departs.</b> <code>grow(4)</code> takes page 5",
+            "<span class=\"pbp-theirs\">The reference: <code>grow(4)</code> takes page 7:",
         ] {
-            assert_eq!(html.matches(part).count(), times, "{part} in {html}");
+            assert!(html.contains(part), "{part} in {html}");
         }
+        assert_eq!(html.matches("pbp-departs").count(), 1, "{html}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -15,6 +16,11 @@ fn folder(name: &str) -> PathBuf {
 
 pub fn model(name: &str) -> Result<Model> {
     Ok(Model::open(&folder(name))?)
+}
+
+/// The sampling of `generate` by default.
+pub fn sampler(seed: u64) -> Sampler {
+    Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed })
 }
 
 /// Both bundled models have it.

@@ -1,7 +1,7 @@
 //! Rows that can be recognised. Each sequence has a letter, and its tokens are `a0`, `a1`, `a2`, …
 
-use anyhow::{Context, Result};
-use page_by_page::cache::{KvCache, KvLayout};
+use anyhow::{Context, Result, ensure};
+use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
 // The graders' rows: each number says which token and layer it belongs to, and whether it is a key or a value.
 #[allow(dead_code)]
@@ -10,7 +10,6 @@ mod graders;
 
 use graders::KINDS;
 
-/// A small model's rows.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };
 
 /// The tokens of a letter have numbers of their own.
@@ -27,31 +26,34 @@ pub fn write(cache: &mut dyn KvCache, letter: char, n: usize) {
     }
 }
 
+/// Makes room for `n` tokens and writes their rows, if there is room.
+pub fn append(cache: &mut dyn KvCache, letter: char, n: usize) -> Result<(), CacheError> {
+    cache.extend(n)?;
+    write(cache, letter, n);
+    Ok(())
+}
+
 /// What the rows of a layer are, oldest token first: `a0`, or `None` for zeros.
 pub fn of_layer(cache: &dyn KvCache, layer: usize) -> Result<Vec<Option<String>>> {
     let (k, v) = cache.gather(layer);
     names(cache.layout(), layer, &k, &v)
 }
 
-/// What these rows of one layer are. `k`, `v`: `[n, kv_width]`, alike.
+/// What these rows of one layer are. `k`, `v`: `[n, kv_width]`, alike. The graders' `t103` is `b3`.
 pub fn names(layout: KvLayout, layer: usize, k: &[f32], v: &[f32]) -> Result<Vec<Option<String>>> {
-    let [k, v] = [(k, KINDS[0]), (v, KINDS[1])].map(|(numbers, kind)| {
-        let rows = numbers.chunks_exact(layout.kv_width());
-        rows.map(|row| graders::name(layout, row, layer, kind)).collect::<Vec<_>>()
-    });
-    anyhow::ensure!(k == v, "keys and values of layer {layer} differ: {k:?}, {v:?}");
-    k.iter().map(|name| letter_name(name)).collect()
-}
-
-/// `t103` is `b3`.
-fn letter_name(name: &str) -> Result<Option<String>> {
-    if name == "zeros" {
-        return Ok(None);
-    }
-    let number = name.strip_prefix('t').and_then(|number| number.parse::<usize>().ok());
-    let number = number.with_context(|| format!("a row is {name}"))?;
-    let letter = ('a'..='z').nth(number / TOKENS_PER_LETTER).with_context(|| format!("no sequence has {name}"))?;
-    Ok(Some(format!("{letter}{}", number % TOKENS_PER_LETTER)))
+    let name = |(k, v)| {
+        let [name, of_values] =
+            [(k, KINDS[0]), (v, KINDS[1])].map(|(row, kind)| graders::name(layout, row, layer, kind));
+        ensure!(name == of_values, "keys and values of layer {layer} differ: {name}, {of_values}");
+        if name == "zeros" {
+            return Ok(None);
+        }
+        let number = name.strip_prefix('t').and_then(|number| number.parse::<usize>().ok());
+        let number = number.with_context(|| format!("a row is {name}"))?;
+        let letter = char::from(b'a' + (number / TOKENS_PER_LETTER) as u8);
+        Ok(Some(format!("{letter}{}", number % TOKENS_PER_LETTER)))
+    };
+    k.chunks_exact(layout.kv_width()).zip(v.chunks_exact(layout.kv_width())).map(name).collect()
 }
 
 /// Where the keys of a layer lie in memory, in bytes.

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch05_page_table::PageTable;
-use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
+use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use crate::figures::Figure;
 use crate::layout::Grid;
@@ -13,15 +13,12 @@ use crate::words::{count, joined, listed, page_numbers, pages, with_before};
 
 pub const PAGE_SIZE: usize = 4;
 
-/// The slab after an operation.
 pub struct State {
     operation: String,
-    /// The refusal in words.
     refused: Option<String>,
     sequences: Vec<Sequence>,
     pub slab: Vec<Page>,
     free: usize,
-    /// Rows copied by this operation.
     pub rows_copied: u64,
 }
 
@@ -33,7 +30,6 @@ struct Sequence {
 
 /// A page in one layer; the others look the same.
 pub struct Page {
-    /// Its reference count.
     owners: u32,
     pub slots: Vec<Slot>,
 }
@@ -46,7 +42,6 @@ pub struct Slot {
     pub held: bool,
 }
 
-/// A slab for figures, with small rows.
 pub fn new_slab(n_pages: usize) -> Result<SharedSlab, CacheError> {
     PageSlab::new(LAYOUT, PAGE_SIZE, n_pages)
 }
@@ -121,7 +116,6 @@ impl State {
         }
     }
 
-    /// Draws the operation and the slots.
     pub fn draw(&self, svg: &mut Svg, before: Option<&State>) {
         let tables: Vec<String> = self.sequences.iter().map(|one| format!("{} {:?}", one.name, one.pages)).collect();
         let refused = if self.refused.is_some() { " refused" } else { "" };
@@ -156,7 +150,23 @@ impl Slot {
     }
 }
 
-/// Where the slots of a slab are.
+/// Sequences a and b in one slab of four pages after each operation on one of them. `run` gives the operation's name and
+/// outcome.
+pub fn of_two<O: Copy>(
+    operations: &[(char, O)],
+    run: impl Fn(&mut PagedCache, char, O) -> (String, Result<(), CacheError>),
+) -> Result<Vec<State>> {
+    let slab = new_slab(4)?;
+    let mut sequences = [('a', PagedCache::new(&slab)?), ('b', PagedCache::new(&slab)?)];
+    let mut states = Vec::new();
+    for (name, operation) in operations {
+        let (title, outcome) = run(&mut sequences[usize::from(*name == 'b')].1, *name, *operation);
+        let tables = sequences.each_ref().map(|(name, cache)| (*name, cache.table()));
+        states.push(State::of(format!("{name}.{title}"), outcome, &slab, &tables)?);
+    }
+    Ok(states)
+}
+
 pub fn grid(n_pages: usize) -> Grid {
     Grid::across(0.0, n_pages * PAGE_SIZE, PAGE_SIZE)
 }
@@ -165,7 +175,6 @@ pub fn name_pages(svg: &mut Svg, n_pages: usize) {
     svg.group_names(grid(n_pages), (0..n_pages).map(|page| format!("page {page}")));
 }
 
-/// A figure of nothing but states, a line for each.
 pub fn figure(states: &[State], legend: &[(Kind, &str)], caption: String) -> Figure {
     let mut figure = Figure { caption, ..Figure::default() };
     let n_pages = states[0].slab.len();

@@ -13,10 +13,8 @@ use crate::models::{DRAFT, STORYTELLER, model, tokenizer};
 use crate::words::joined;
 
 pub const PROMPT: &str = "The king lived in a great castle";
-/// Tokens in a draft.
 pub const K: usize = 3;
 
-/// A step in words.
 pub struct Step {
     /// The tokens of the sequence before it.
     pub tokens: Vec<String>,
@@ -31,9 +29,7 @@ pub struct Step {
 /// What a model did with its cache in a step.
 #[derive(Default)]
 pub struct Memory {
-    /// Tokens computed in each pass.
     pub passes: Vec<usize>,
-    /// The tokens that it forgot, in their order.
     pub forgotten: Vec<String>,
 }
 
@@ -47,7 +43,6 @@ pub fn one_step() -> Result<Step> {
 }
 
 impl Step {
-    /// Draft tokens that were accepted.
     pub fn accepted(&self) -> usize {
         self.new_tokens.len() - 1
     }
@@ -65,17 +60,14 @@ pub fn recorded() -> String {
     )
 }
 
-/// Words in italics; HTML.
 pub fn italic(words: &[String]) -> String {
     format!("<em>{}</em>", joined(words, " "))
 }
 
-/// `1 pass`, `3 passes`
 pub fn passes(n: usize) -> String {
     if n == 1 { "1 pass".into() } else { format!("{n} passes") }
 }
 
-/// Tokens as text.
 pub fn text(words: &[String]) -> String {
     let mut text = String::new();
     for word in words {
@@ -87,7 +79,6 @@ pub fn text(words: &[String]) -> String {
     text
 }
 
-/// The first `n` steps after the prompt.
 pub fn steps(n: usize) -> Result<Vec<Step>> {
     let (models, tokenizer) = ([model(STORYTELLER)?, model(DRAFT)?], tokenizer()?);
     let words = |tokens: &[u32]| tokens.iter().map(|token| word(&tokenizer, *token)).collect::<Result<Vec<_>>>();
@@ -136,12 +127,9 @@ fn word(tokenizer: &Tokenizer, token: u32) -> Result<String> {
     Ok(word.with_context(|| format!("{text:?} is no whole word"))?.to_owned())
 }
 
-/// A model that notes what it computes and forgets.
 struct Watched<'a> {
     model: Cached<'a>,
-    /// What its cache holds.
     tokens: Vec<u32>,
-    /// The number of tokens in each pass, and the tokens forgotten.
     log: (Vec<usize>, Vec<u32>),
 }
 

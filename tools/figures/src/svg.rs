@@ -40,7 +40,6 @@ impl Kind {
         }
     }
 
-    /// The colour of words and lines.
     pub fn ink(self) -> String {
         match self.style() {
             ["line", ..] => "var(--pbp-ink, currentColor)".into(),
@@ -50,24 +49,13 @@ impl Kind {
 }
 
 /// Which end of a text lies at its point.
-#[derive(Clone, Copy)]
+#[derive(Debug)]
 pub enum Anchor {
     Start,
     Middle,
     End,
 }
 
-impl Anchor {
-    fn name(self) -> &'static str {
-        match self {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
-        }
-    }
-}
-
-/// A place and a size: x and y of the upper left corner, width, height.
 #[derive(Clone, Copy)]
 pub struct Area {
     pub x: f64,
@@ -86,7 +74,6 @@ impl Area {
         self.y + self.height / 2.0 + 5.0
     }
 
-    /// Smaller by this much on each side.
     pub fn shrunk(self, by: f64) -> Self {
         let (width, height) = (self.width - 2.0 * by, self.height - 2.0 * by);
         Area { x: self.x + by, y: self.y + by, width, height }
@@ -103,7 +90,6 @@ pub fn rounded(x: f64) -> f64 {
     (x * 100.0).round() / 100.0
 }
 
-/// What a cell shows.
 #[derive(Clone)]
 pub struct Cell {
     kind: Kind,
@@ -115,7 +101,6 @@ pub struct Cell {
     style: &'static str,
 }
 
-/// A cell with a word on it.
 pub fn cell(kind: Kind, word: impl Display) -> Cell {
     Cell { kind, word: word.to_string(), key: String::new(), is_lit: false, style: "" }
 }
@@ -142,10 +127,8 @@ impl Cell {
     }
 }
 
-/// A picture that is being drawn.
 pub struct Svg {
     width: f64,
-    /// The left edge of what is drawn next.
     pub left: f64,
     /// How far down the picture is filled, and in the end its height.
     pub y: f64,
@@ -174,7 +157,6 @@ impl Svg {
         self.raw("<g class=\"pbp-no-bands\"></g>");
     }
 
-    /// What `draw` draws belongs to the next step.
     pub fn step(&mut self, draw: impl FnOnce(&mut Svg)) {
         writeln!(self.body, "<g data-step=\"{}\">", self.steps).unwrap();
         draw(self);
@@ -216,7 +198,6 @@ impl Svg {
         self.words(x, y, anchor, " font-weight=\"700\"", text);
     }
 
-    /// The name of a line, in its colour.
     pub fn name(&mut self, x: f64, y: f64, kind: Kind, text: &str) {
         let style = format!(" font-weight=\"700\" class=\"on-{}\" fill=\"{}\"", kind.style()[0], kind.ink());
         self.words(x, y, Anchor::End, &style, text);
@@ -231,16 +212,14 @@ impl Svg {
 
     /// A text with a style: attributes, each after a space.
     pub fn words(&mut self, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
-        let (x, y, anchor, text) = (rounded(x), rounded(y), anchor.name(), escaped(text));
+        let (x, y, anchor, text) = (rounded(x), rounded(y), format!("{anchor:?}").to_lowercase(), escaped(text));
         self.raw(&format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{style}>{text}</text>"));
     }
 
-    /// A thin line along `path`, in SVG's notation.
     pub fn line(&mut self, path: &str) {
         self.raw(&format!("<path class=\"line\" d=\"{path}\" fill=\"none\" stroke=\"{LINE}\"/>"));
     }
 
-    /// A line with a head at its end.
     pub fn arrow(&mut self, from: (f64, f64), to: (f64, f64)) {
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let length = dx.hypot(dy);

@@ -2,7 +2,6 @@
 
 use page_by_page::cache::PageId;
 
-/// Text as it stands in HTML.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -39,7 +38,6 @@ pub fn pages<T: ToString>(pages: &[T]) -> String {
     }
 }
 
-/// Each frame with the one before it.
 pub fn with_before<F>(frames: &[F]) -> impl Iterator<Item = (Option<&F>, &F)> {
     [None].into_iter().chain(frames.iter().map(Some)).zip(frames)
 }
@@ -61,14 +59,4 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_stand_apart() {
-        assert_eq!([0, 999, 1000, 32_896, 1_234_567].map(grouped), ["0", "999", "1,000", "32,896", "1,234,567"]);
-    }
 }

@@ -6,7 +6,7 @@ use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::decode::{Cached, LanguageModel, Limits};
 
 use super::Figure;
-use crate::chart::{Chart, Line};
+use crate::chart::{Chart, line};
 use crate::models::{DRAFT, model};
 use crate::svg::Kind;
 use crate::words::grouped;
@@ -50,13 +50,8 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 10_000, 20_000, 30_000],
         below: 0.0,
         lines: vec![
-            Line {
-                says: "rows without a cache",
-                kind: Kind::Wasted,
-                name: &["recompute:", "n(n+1)/2"],
-                name_at: (188.0, 20_500.0, 0.0),
-            },
-            Line { says: "with one", kind: Kind::New, name: &["with a cache: n"], name_at: (256.0, 256.0, -8.0) },
+            line("rows without a cache", Kind::Wasted, &["recompute:", "n(n+1)/2"], (188.0, 20_500.0, 0.0)),
+            line("with one", Kind::New, &["with a cache: n"], (256.0, 256.0, -8.0)),
         ],
     }
     .figure(caption))

@@ -2,18 +2,16 @@
 
 use anyhow::Result;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
-use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::{LanguageModel, Limits};
 use page_by_page::model::StepError;
 
 use super::Figure;
 use crate::layout::{CELL, Grid};
-use crate::models::{STORYTELLER, model, tokenizer};
+use crate::models::{STORYTELLER, model, sampler, tokenizer};
 use crate::svg::{Anchor, Kind, WIDTH, cell};
 use crate::words::escaped;
 
 const NEW_TOKENS: usize = 6;
-const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: 10 };
 
 /// A model that notes its inputs, and what was counted after each.
 struct Watched<'m> {
@@ -34,7 +32,7 @@ pub fn figure() -> Result<Figure> {
     // An empty prompt is one token: the mark that begins every sequence.
     let prompt = tokenizer.encode("")?;
     let mut watched = Watched { model: Recompute::new(&model), inputs: Vec::new() };
-    let mut sampler = Sampler::new(SAMPLING);
+    let mut sampler = sampler(10);
     let limits = Limits { max_new_tokens: NEW_TOKENS, end_of_text: &prompt };
     let new_tokens = generate(&mut watched, &prompt, limits, &mut |logits| sampler.pick(logits), &mut |_| {})?;
 

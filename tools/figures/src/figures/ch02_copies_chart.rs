@@ -8,7 +8,7 @@ use page_by_page::decode::Cached;
 
 use super::Figure;
 use super::ch01_rows_chart::generate_any;
-use crate::chart::{Chart, Line};
+use crate::chart::{Chart, line};
 use crate::models::{DRAFT, model};
 use crate::svg::Kind;
 
@@ -49,24 +49,9 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 100, 200, 300, 400, 500],
         below: 28.0,
         lines: vec![
-            Line {
-                says: "rows copied by the flat cache",
-                kind: Kind::Wasted,
-                name: &["copied, flat:", "n(n−1)/2"],
-                name_at: (23.0, 290.0, 0.0),
-            },
-            Line {
-                says: "projected with either cache",
-                kind: Kind::New,
-                name: &["projected, both: n"],
-                name_at: (32.0, 32.0, -8.0),
-            },
-            Line {
-                says: "copied by the contiguous cache",
-                kind: Kind::Reused,
-                name: &["copied, contiguous: 0"],
-                name_at: (32.0, 0.0, 19.0),
-            },
+            line("rows copied by the flat cache", Kind::Wasted, &["copied, flat:", "n(n−1)/2"], (23.0, 290.0, 0.0)),
+            line("projected with either cache", Kind::New, &["projected, both: n"], (32.0, 32.0, -8.0)),
+            line("copied by the contiguous cache", Kind::Reused, &["copied, contiguous: 0"], (32.0, 0.0, 19.0)),
         ],
     }
     .figure(caption))

@@ -6,7 +6,7 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 
 use super::Figure;
 use crate::layout::Grid;
-use crate::rows::{LAYOUT, address, of_layer, write};
+use crate::rows::{LAYOUT, address, append, of_layer};
 use crate::svg::{Anchor, Kind, cell, named};
 use crate::words::{count, joined, listed};
 
@@ -42,10 +42,7 @@ pub fn figure() -> Result<Figure> {
     figure.line(format!("{title}: {}, all empty.", count(ROWS, "row")), [&title, &note], grid, empty);
     for n in EXTENDS {
         let (held, operation) = (cache.len(), format!("extend({n})"));
-        let outcome = cache.extend(n);
-        if outcome.is_ok() {
-            write(&mut cache, 't', n);
-        }
+        let outcome = append(&mut cache, 't', n);
         rows = tensor(&cache)?;
         let places = |position: usize| {
             let at: Vec<usize> = (position..ROWS).step_by(CAPACITY).collect();

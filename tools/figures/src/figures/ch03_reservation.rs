@@ -6,13 +6,12 @@ use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
 
 use super::Figure;
 use crate::layout::Grid;
-use crate::rows::{LAYOUT, of_layer, write};
+use crate::rows::{LAYOUT, append, of_layer};
 use crate::svg::{Anchor, Kind, WIDTH, cell};
 use crate::words::{grouped, listed};
 
 const CAPACITY: usize = 16;
 const LENGTHS: [usize; 4] = [16, 11, 5, 3];
-/// The same with the numbers of a real context.
 const LARGE_CAPACITY: usize = 1024;
 const LARGE_LENGTHS: [usize; 4] = [1024, 700, 300, 224];
 
@@ -26,7 +25,7 @@ fn empty(usages: &[Usage]) -> String {
 
 fn reserved(capacity: usize, tokens: usize) -> Result<ContiguousCache> {
     let mut cache = ContiguousCache::new(LAYOUT, capacity);
-    cache.extend(tokens)?;
+    append(&mut cache, 't', tokens)?;
     Ok(cache)
 }
 
@@ -35,8 +34,7 @@ pub fn figure() -> Result<Figure> {
     figure.svg.y = 4.0;
     let mut usages = Vec::new();
     for (name, length) in ('A'..).zip(LENGTHS) {
-        let mut cache = reserved(CAPACITY, length)?;
-        write(&mut cache, 't', length);
+        let cache = reserved(CAPACITY, length)?;
         let (filled, slots) = (of_layer(&cache, 0)?, cache.usage().slots);
         usages.push(cache.usage());
         let says = format!("{name} takes {slots} slots and fills {}. So far {}.", filled.len(), empty(&usages));

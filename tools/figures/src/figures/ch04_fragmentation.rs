@@ -23,7 +23,6 @@ const ASKED: usize = 800;
 const LINE: f64 = 56.0;
 const BELOW: f64 = 24.0 + 3.0 * LINE + 14.0;
 
-/// The same sequences in both memories.
 struct Memories {
     regions: Regions,
     pool: PagePool,
@@ -143,7 +142,6 @@ fn draw_memory(svg: &mut Svg, y: f64, slots: f64, gaps: (Kind, &[Range<usize>]),
     let scale = (WIDTH - 4.0) / SLOTS as f64 * slots;
     let mut draw = |kind, Range { start, end }: &Range<usize>, key: String| {
         let (x, width) = (2.0 + *start as f64 * scale, (end - start) as f64 * scale - 2.0);
-        // No number fits into a narrow piece.
         let word = if width < 14.0 { String::new() } else { grouped((end - start) as u64) };
         svg.cell(Area { x, y, width, height: CELL - 2.0 }, &cell(kind, word).key(key));
     };
@@ -151,7 +149,6 @@ fn draw_memory(svg: &mut Svg, y: f64, slots: f64, gaps: (Kind, &[Range<usize>]),
     for (tokens, place) in taken {
         draw(if *tokens == ASKED { Kind::New } else { Kind::Reused }, place, format!("sequence-{tokens}"));
     }
-    // A tick for each page.
     if slots > 1.0 {
         let ticks: String =
             (0..=PAGES).map(|page| format!("M{} {}v4", rounded(1.0 + page as f64 * scale), y + CELL - 2.0)).collect();

@@ -10,46 +10,19 @@ use crate::svg::{Anchor, Kind, Svg, cell};
 use crate::words::{joined, listed, page_numbers};
 
 const PAGES: usize = 4;
-const OPERATIONS: [Operation; 9] = [
-    Operation::Alloc,
-    Operation::Alloc,
-    Operation::Share(0),
-    Operation::Free(1),
-    Operation::Free(0),
-    Operation::Free(0),
-    Operation::AllocN(2),
-    Operation::AllocN(3),
-    Operation::Free(2),
+/// The operations as they are written and as they run. They return the pages that were handed out.
+const OPERATIONS: [(&str, fn(&mut PagePool) -> Outcome); 9] = [
+    ("alloc()", |pool| Ok(vec![pool.alloc()?])),
+    ("alloc()", |pool| Ok(vec![pool.alloc()?])),
+    ("share(0)", |pool| pool.share(PageId(0)).map(|()| vec![])),
+    ("free(1)", |pool| pool.free(PageId(1)).map(|()| vec![])),
+    ("free(0)", |pool| pool.free(PageId(0)).map(|()| vec![])),
+    ("free(0)", |pool| pool.free(PageId(0)).map(|()| vec![])),
+    ("alloc_n(2)", |pool| pool.alloc_n(2)),
+    ("alloc_n(3)", |pool| pool.alloc_n(3)),
+    ("free(2)", |pool| pool.free(PageId(2)).map(|()| vec![])),
 ];
-
-#[derive(Clone, Copy)]
-enum Operation {
-    Alloc,
-    AllocN(usize),
-    Share(u32),
-    Free(u32),
-}
-
-impl Operation {
-    fn name(self) -> String {
-        match self {
-            Operation::Alloc => "alloc()".into(),
-            Operation::AllocN(n) => format!("alloc_n({n})"),
-            Operation::Share(page) => format!("share({page})"),
-            Operation::Free(page) => format!("free({page})"),
-        }
-    }
-
-    /// Returns the pages that were handed out.
-    fn apply(self, pool: &mut PagePool) -> Result<Vec<PageId>, CacheError> {
-        match self {
-            Operation::Alloc => Ok(vec![pool.alloc()?]),
-            Operation::AllocN(n) => pool.alloc_n(n),
-            Operation::Share(page) => pool.share(PageId(page)).map(|()| vec![]),
-            Operation::Free(page) => pool.free(PageId(page)).map(|()| vec![]),
-        }
-    }
-}
+type Outcome = Result<Vec<PageId>, CacheError>;
 
 pub fn figure() -> Result<Figure> {
     let mut figure = Figure::default();
@@ -65,8 +38,8 @@ pub fn figure() -> Result<Figure> {
         // A pool for each line, from which every free page is taken at the end.
         let mut pool = PagePool::new(PAGES)?;
         let (mut operation, mut outcome) = (format!("new({PAGES})"), Ok(vec![]));
-        for next in &OPERATIONS[..done] {
-            (operation, outcome) = (next.name(), next.apply(&mut pool));
+        for (name, run) in &OPERATIONS[..done] {
+            (operation, outcome) = (name.to_string(), run(&mut pool));
         }
         let owners: Vec<u32> = (0..PAGES as u32).map(|page| pool.owners(PageId(page))).collect::<Result<_, _>>()?;
         let mut free = Vec::new();
@@ -125,7 +98,7 @@ fn draw_pool(svg: &mut Svg, owners: &[u32], free: &[u32], before: &[u32]) {
 }
 
 /// An operation in the picture, and in the list of steps. `state`: how the pool is then.
-fn outcome_text(operation: &str, outcome: Result<Vec<PageId>, CacheError>, state: &str) -> (String, String) {
+fn outcome_text(operation: &str, outcome: Outcome, state: &str) -> (String, String) {
     match outcome.map(|pages| page_numbers(&pages)) {
         Err(error) => (
             format!("{operation} refused"),

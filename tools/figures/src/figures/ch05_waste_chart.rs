@@ -5,7 +5,7 @@ use page_by_page::cache::Usage;
 use page_by_page::experiments::memory::in_tables;
 
 use super::Figure;
-use crate::chart::{Chart, Line};
+use crate::chart::{Chart, line};
 use crate::svg::Kind;
 use crate::words::grouped;
 
@@ -13,7 +13,6 @@ const PAGE_SIZES: [usize; 9] = [1, 8, 16, 32, 48, 64, 80, 96, 128];
 /// One sequence of each length up to this.
 const LONGEST: usize = 1024;
 
-/// All sequences with one page size.
 fn point(page_size: usize) -> Result<Vec<f64>> {
     let empty: Vec<usize> = in_tables(page_size, 1..=LONGEST)?.iter().map(Usage::wasted).collect();
     let most = empty.iter().max().copied().unwrap_or(0);
@@ -35,13 +34,8 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 32, 64, 96, 128],
         below: 0.0,
         lines: vec![
-            Line { says: "empty slots at most", kind: Kind::Wasted, name: &["at most"], name_at: (96.0, 104.0, 0.0) },
-            Line {
-                says: "empty slots on average",
-                kind: Kind::New,
-                name: &["on average"],
-                name_at: (128.0, 40.0, 0.0),
-            },
+            line("empty slots at most", Kind::Wasted, &["at most"], (96.0, 104.0, 0.0)),
+            line("empty slots on average", Kind::New, &["on average"], (128.0, 40.0, 0.0)),
         ],
     }
     .figure(caption))

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
 
 use super::Figure;
@@ -28,8 +27,7 @@ pub fn reused_pages() -> Result<(Vec<State>, SharedSlab, BTreeMap<char, PagedCac
     };
     let append = |caches: &mut BTreeMap<char, PagedCache>, name, n| -> Result<()> {
         let mut cache = PagedCache::new(&slab)?;
-        cache.extend(n)?;
-        rows::write(&mut cache, name, n);
+        rows::append(&mut cache, name, n)?;
         caches.insert(name, cache);
         Ok(())
     };

@@ -2,11 +2,10 @@
 
 use anyhow::Result;
 use page_by_page::cache::{CacheError, Rewind};
-use page_by_page::chapters::ch06_paged::PagedCache;
 
 use super::Figure;
 use crate::rows;
-use crate::slab::{self, PAGE_SIZE, State, new_slab};
+use crate::slab::{self, PAGE_SIZE};
 use crate::svg::Kind;
 
 /// The letter of rows written after a rewind, so that they differ from those before.
@@ -37,29 +36,10 @@ impl Operation {
 
     pub fn run(self, cache: &mut dyn Rewind) -> Result<(), CacheError> {
         match self {
-            Operation::Extend(letter, n) => {
-                cache.extend(n)?;
-                rows::write(cache, letter, n);
-                Ok(())
-            }
+            Operation::Extend(letter, n) => rows::append(cache, letter, n),
             Operation::Rewind(n) => cache.rewind(n),
         }
     }
-}
-
-fn record() -> Result<Vec<State>> {
-    let slab = new_slab(4)?;
-    let mut sequences = [('a', PagedCache::new(&slab)?), ('b', PagedCache::new(&slab)?)];
-    let mut frames = Vec::new();
-    for (name, operation) in OPERATIONS {
-        let mut outcome = Ok(());
-        for (_, cache) in sequences.iter_mut().filter(|sequence| sequence.0 == name) {
-            outcome = operation.run(cache);
-        }
-        let tables = sequences.each_ref().map(|(name, cache)| (*name, cache.table()));
-        frames.push(State::of(format!("{name}.{}", operation.name()), outcome, &slab, &tables)?);
-    }
-    Ok(frames)
 }
 
 pub fn figure() -> Result<Figure> {
@@ -75,5 +55,6 @@ pub fn figure() -> Result<Figure> {
         (Kind::Wasted, "taken, empty"),
         (Kind::Free, "free page"),
     ];
-    Ok(slab::figure(&record()?, &legend, caption))
+    let states = slab::of_two(&OPERATIONS, |cache, _, operation| (operation.name(), operation.run(cache)))?;
+    Ok(slab::figure(&states, &legend, caption))
 }

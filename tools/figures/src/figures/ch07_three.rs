@@ -19,12 +19,9 @@ const PAGES: [u32; 3] = [12, 5, 3];
 const SHOWN: usize = 12;
 const OPERATIONS: [Operation; 3] = [Operation::Extend('t', 9), Operation::Rewind(3), Operation::Extend('n', 1)];
 
-/// The caches after some operations.
 struct State {
     tokens: usize,
-    /// Flat, contiguous and paged.
     caches: [Content; 3],
-    /// The table of the paged cache.
     pages: Vec<u32>,
 }
 

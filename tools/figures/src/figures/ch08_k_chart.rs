@@ -6,7 +6,7 @@ use page_by_page::experiments::PROMPTS;
 use page_by_page::experiments::drafts::Bundled;
 
 use super::Figure;
-use crate::chart::{Chart, Line};
+use crate::chart::{Chart, line};
 use crate::svg::Kind;
 
 pub const LONGEST: usize = 8;
@@ -49,18 +49,8 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 25, 50, 75, 100],
         below: 0.0,
         lines: vec![
-            Line {
-                says: "passes of the target for 100 new tokens",
-                kind: Kind::New,
-                name: &["passes of the target", "for 100 new tokens"],
-                name_at: (8.0, 0.0, -14.0),
-            },
-            Line {
-                says: "of 100 draft tokens accepted",
-                kind: Kind::Wasted,
-                name: &["accepted", "of 100 draft tokens"],
-                name_at: (8.0, accepted, 14.0),
-            },
+            line("passes of the target for 100 new tokens", Kind::New, &["passes of the target", "for 100 new tokens"], (8.0, 0.0, -14.0)),
+            line("of 100 draft tokens accepted", Kind::Wasted, &["accepted", "of 100 draft tokens"], (8.0, accepted, 14.0)),
         ],
     }
     .figure(format!(

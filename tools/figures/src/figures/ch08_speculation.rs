@@ -42,7 +42,6 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-/// New tokens of these steps.
 fn generated(steps: &[Step]) -> usize {
     steps.iter().map(|step| step.new_tokens.len()).sum()
 }

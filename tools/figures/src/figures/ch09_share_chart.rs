@@ -6,7 +6,7 @@ use page_by_page::experiments::drafts::Bundled;
 
 use super::Figure;
 use super::ch08_k_chart::{LONGEST, made, per_100};
-use crate::chart::{Chart, Line};
+use crate::chart::{Chart, line};
 use crate::svg::Kind;
 use crate::words::joined;
 
@@ -34,18 +34,8 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 20, 40, 60],
         below: 46.0,
         lines: vec![
-            Line {
-                says: "of 100 accepted by the sample rule",
-                kind: Kind::New,
-                name: &["sample rule,", "drafts are sampled"],
-                name_at: (8.0, third, -12.0),
-            },
-            Line {
-                says: "of 100 by the match rule",
-                kind: Kind::Wasted,
-                name: &["match rule,", "the likeliest is drafted"],
-                name_at: (8.0, 0.0, 38.0),
-            },
+            line("of 100 accepted by the sample rule", Kind::New, &["sample rule,", "drafts are sampled"], (8.0, third, -12.0)),
+            line("of 100 by the match rule", Kind::Wasted, &["match rule,", "the likeliest is drafted"], (8.0, 0.0, 38.0)),
         ],
     }
     .figure(format!(

@@ -11,50 +11,25 @@ use crate::rows;
 use crate::slab::{self, PAGE_SIZE, State, new_slab};
 use crate::svg::Kind;
 
-const OPERATIONS: [Operation; 6] = [
-    Operation::Extend('a', 6),
-    Operation::Fork('a', 'b'),
-    Operation::Extend('b', 1),
-    Operation::Extend('a', 1),
-    Operation::Extend('b', 2),
-    Operation::Drop('a'),
+const OPERATIONS: [(&str, fn(&mut Sequences) -> Result<()>); 6] = [
+    ("a.extend(6)", |sequences| extend(sequences, 'a', 6)),
+    ("b = a.fork()", |sequences| {
+        let fork = sequences.get(&'a').context("no such sequence")?.fork()?;
+        sequences.insert('b', fork);
+        Ok(())
+    }),
+    ("b.extend(1)", |sequences| extend(sequences, 'b', 1)),
+    ("a.extend(1)", |sequences| extend(sequences, 'a', 1)),
+    ("b.extend(2)", |sequences| extend(sequences, 'b', 2)),
+    ("drop(a)", |sequences| {
+        sequences.remove(&'a');
+        Ok(())
+    }),
 ];
-
-#[derive(Clone, Copy)]
-enum Operation {
-    /// `extend` and `write`.
-    Extend(char, usize),
-    /// The second sequence becomes a fork of the first.
-    Fork(char, char),
-    Drop(char),
-}
-
 type Sequences = BTreeMap<char, ForkCache>;
 
-impl Operation {
-    fn name(self) -> String {
-        match self {
-            Operation::Extend(name, n) => format!("{name}.extend({n})"),
-            Operation::Fork(from, to) => format!("{to} = {from}.fork()"),
-            Operation::Drop(name) => format!("drop({name})"),
-        }
-    }
-
-    fn run(self, sequences: &mut Sequences) -> Result<()> {
-        match self {
-            Operation::Extend(name, n) => {
-                let cache = sequences.get_mut(&name).context("no such sequence")?;
-                cache.extend(n)?;
-                rows::write(cache, name, n);
-            }
-            Operation::Fork(from, to) => {
-                let fork = sequences.get(&from).context("no such sequence")?.fork()?;
-                sequences.insert(to, fork);
-            }
-            Operation::Drop(name) => drop(sequences.remove(&name)),
-        }
-        Ok(())
-    }
+fn extend(sequences: &mut Sequences, name: char, n: usize) -> Result<()> {
+    Ok(rows::append(sequences.get_mut(&name).context("no such sequence")?, name, n)?)
 }
 
 fn record() -> Result<Vec<State>> {
@@ -62,11 +37,11 @@ fn record() -> Result<Vec<State>> {
     let mut sequences = Sequences::from([('a', ForkCache::new(&slab)?)]);
     let copied = |sequences: &Sequences| sequences.values().map(|cache| cache.usage().rows_copied).sum::<u64>();
     let mut frames = Vec::new();
-    for operation in OPERATIONS {
+    for (name, run) in OPERATIONS {
         let before = copied(&sequences);
-        operation.run(&mut sequences)?;
+        run(&mut sequences)?;
         let tables: Vec<_> = sequences.iter().map(|(name, cache)| (*name, cache.table())).collect();
-        let mut state = State::of(operation.name(), Ok(()), &slab, &tables)?;
+        let mut state = State::of(name.into(), Ok(()), &slab, &tables)?;
         state.rows_copied = copied(&sequences).saturating_sub(before);
         frames.push(state);
     }

@@ -5,7 +5,7 @@ use page_by_page::experiments::prefixes::{Keep, Requests};
 use page_by_page::workload::Trace;
 
 use super::Figure;
-use crate::chart::{Chart, Line};
+use crate::chart::{Chart, line};
 use crate::svg::Kind;
 
 const POOLS: [usize; 13] = [50, 100, 110, 120, 130, 140, 160, 200, 250, 300, 350, 400, 500];
@@ -35,19 +35,9 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 25, 50, 75, 100],
         below: 6.0,
         lines: vec![
-            Line { says: "% in chats", kind: Kind::New, name: &["chats"], name_at: (375.0, 50.0, 0.0) },
-            Line {
-                says: "% in documents",
-                kind: Kind::Reused,
-                name: &["documents,", "tails first"],
-                name_at: (278.0, 72.0, 0.0),
-            },
-            Line {
-                says: "% in documents with heads first",
-                kind: Kind::Wasted,
-                name: &["documents,", "heads first"],
-                name_at: (278.0, 8.0, 0.0),
-            },
+            line("% in chats", Kind::New, &["chats"], (375.0, 50.0, 0.0)),
+            line("% in documents", Kind::Reused, &["documents,", "tails first"], (278.0, 72.0, 0.0)),
+            line("% in documents with heads first", Kind::Wasted, &["documents,", "heads first"], (278.0, 8.0, 0.0)),
         ],
     }
     .figure(caption))

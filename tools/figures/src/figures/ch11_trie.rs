@@ -19,30 +19,23 @@ const PAGES: usize = 6;
 const SEQUENCES: [(char, &str); 3] =
     [('a', "once upon a time there"), ('b', "once upon a king"), ('c', "once upon a time")];
 const WORDS: [&str; 6] = ["once", "upon", "a", "time", "there", "king"];
-const OPERATIONS: [Operation; 9] = [
-    Operation::Insert('a'),
-    Operation::End("a"),
-    Operation::Lookup('b'),
-    Operation::Insert('b'),
-    Operation::Lookup('c'),
-    Operation::Insert('c'),
-    Operation::End("bc"),
-    Operation::Evict(1),
-    Operation::Evict(2),
+/// The operations as they are written and as they run. They return the pages of the sequence, and what happened in words; HTML.
+const OPERATIONS: [(&str, fn(&mut Run) -> Result<(Vec<u32>, String)>); 9] = [
+    ("a: insert", |run| run.insert('a')),
+    ("end of a", |run| run.end("a")),
+    ("b: lookup", |run| run.lookup('b')),
+    ("b: insert", |run| run.insert('b')),
+    ("c: lookup", |run| run.lookup('c')),
+    ("c: insert", |run| run.insert('c')),
+    ("end of b and c", |run| run.end("bc")),
+    ("evict(1)", |run| run.evict(1)),
+    ("evict(2)", |run| run.evict(2)),
 ];
 
-#[derive(Clone, Copy)]
-enum Operation {
-    /// Begins a sequence with the cached pages.
-    Lookup(char),
-    /// Takes pages for the tokens that are missing, and inserts.
-    Insert(char),
-    /// Sequences let their pages go.
-    End(&'static str),
-    Evict(usize),
+fn words(name: char) -> &'static str {
+    SEQUENCES.iter().find(|(other, _)| *other == name).map_or("", |(_, words)| words)
 }
 
-/// A page of the trie.
 #[derive(Clone, PartialEq)]
 struct Node {
     page: u32,
@@ -52,24 +45,6 @@ struct Node {
     owners: u32,
 }
 
-impl Operation {
-    fn name(self) -> String {
-        match self {
-            Operation::Lookup(name) => format!("{name}: lookup"),
-            Operation::Insert(name) => format!("{name}: insert"),
-            Operation::End(names) => format!("end of {}", listed(&names.chars().collect::<Vec<_>>())),
-            Operation::Evict(n) => format!("evict({n})"),
-        }
-    }
-
-    /// The words of its sequence.
-    fn words(self) -> Option<&'static str> {
-        let (Operation::Lookup(name) | Operation::Insert(name)) = self else { return None };
-        SEQUENCES.iter().find(|(other, _)| *other == name).map(|(_, words)| *words)
-    }
-}
-
-/// A pool, a trie and the tables of the sequences that run.
 struct Run {
     pool: PagePool,
     trie: PrefixCache,
@@ -77,41 +52,42 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the pages of the sequence after the operation, and what happened in words; HTML.
-    fn apply(&mut self, operation: Operation) -> Result<(Vec<u32>, String)> {
-        let words = operation.words().unwrap_or_default();
-        let tokens = tokens(words, &WORDS);
-        match operation {
-            Operation::Lookup(name) => {
-                let table = self.trie.lookup(&tokens, &mut self.pool)?;
-                let own = page_numbers(table.pages());
-                let found = pages(&own);
-                self.tables.insert(name, table);
-                Ok((own, format!("{name} begins, “{words}”: <code>lookup</code> finds {found}, which gains an owner")))
-            }
-            Operation::Insert(name) => {
-                let mut table = self.tables.remove(&name).map_or_else(|| PageTable::new(PAGE_SIZE), Ok)?;
-                table.grow(tokens.len() - table.len(), &mut self.pool)?;
-                let before = page_numbers(table.pages());
-                self.trie.insert(&tokens, &mut table, &mut self.pool)?;
-                let own = page_numbers(table.pages());
-                self.tables.insert(name, table);
-                let swaps = before.iter().zip(&own).filter(|(old, new)| old != new);
-                let swaps: String =
-                    swaps.map(|(old, new)| format!("; for its page {old} it gets page {new}")).collect();
-                Ok((own, format!("{name}, “{words}”, has {}: <code>insert</code>{swaps}", pages(&before))))
-            }
-            Operation::End(names) => {
-                for mut table in names.chars().filter_map(|name| self.tables.remove(&name)) {
-                    table.release(&mut self.pool)?;
-                }
-                Ok((vec![], format!("{}: the pages lose an owner", operation.name())))
-            }
-            Operation::Evict(n) => {
-                ensure!(self.trie.evict(n, &mut self.pool)? == n, "{n} pages can be evicted");
-                Ok((vec![], format!("<code>{}</code>", operation.name())))
-            }
+    /// Begins a sequence with the cached pages.
+    fn lookup(&mut self, name: char) -> Result<(Vec<u32>, String)> {
+        let words = words(name);
+        let table = self.trie.lookup(&tokens(words, &WORDS), &mut self.pool)?;
+        let own = page_numbers(table.pages());
+        self.tables.insert(name, table);
+        let found = pages(&own);
+        Ok((own, format!("{name} begins, “{words}”: <code>lookup</code> finds {found}, which gains an owner")))
+    }
+
+    /// Takes pages for the tokens that are missing, and inserts.
+    fn insert(&mut self, name: char) -> Result<(Vec<u32>, String)> {
+        let (words, tokens) = (words(name), tokens(words(name), &WORDS));
+        let mut table = self.tables.remove(&name).map_or_else(|| PageTable::new(PAGE_SIZE), Ok)?;
+        table.grow(tokens.len() - table.len(), &mut self.pool)?;
+        let before = page_numbers(table.pages());
+        self.trie.insert(&tokens, &mut table, &mut self.pool)?;
+        let own = page_numbers(table.pages());
+        self.tables.insert(name, table);
+        let swaps = before.iter().zip(&own).filter(|(old, new)| old != new);
+        let swaps: String = swaps.map(|(old, new)| format!("; for its page {old} it gets page {new}")).collect();
+        Ok((own, format!("{name}, “{words}”, has {}: <code>insert</code>{swaps}", pages(&before))))
+    }
+
+    /// Sequences let their pages go.
+    fn end(&mut self, names: &str) -> Result<(Vec<u32>, String)> {
+        for mut table in names.chars().filter_map(|name| self.tables.remove(&name)) {
+            table.release(&mut self.pool)?;
         }
+        let names: Vec<char> = names.chars().collect();
+        Ok((vec![], format!("end of {}: the pages lose an owner", listed(&names))))
+    }
+
+    fn evict(&mut self, n: usize) -> Result<(Vec<u32>, String)> {
+        ensure!(self.trie.evict(n, &mut self.pool)? == n, "{n} pages can be evicted");
+        Ok((vec![], format!("<code>evict({n})</code>")))
     }
 
     /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the run
@@ -145,19 +121,23 @@ pub fn figure() -> Result<Figure> {
         // A pool and a trie for each line, because reading the trie changes it.
         let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
         let (mut own, mut says) = (vec![], String::new());
-        for operation in &OPERATIONS[..done] {
-            (own, says) = run.apply(*operation)?;
+        for (_, apply) in &OPERATIONS[..done] {
+            (own, says) = apply(&mut run)?;
         }
-        let operation = OPERATIONS[done - 1];
+        let (operation, _) = OPERATIONS[done - 1];
         let (free, nodes) = (run.pool.n_free(), run.nodes()?);
-        if let Operation::Evict(_) = operation {
+        if operation.starts_with("evict") {
             let stays = |node: &&Node| nodes.iter().any(|other| other.page == node.page);
             let gone = before.iter().filter(|node| !stays(node)).map(|node| node.page);
             says = format!("{says}: {} evicted", pages(&gone.collect::<Vec<_>>()));
         }
         figure.step(format!("{says}. {} free.", count(free, "page")), |svg| {
-            let title = format!("{} {}", operation.name(), joined(&own, " "));
-            svg.heading(&title, operation.words().unwrap_or(&format!("{free} of {PAGES} pages free")));
+            let title = format!("{operation} {}", joined(&own, " "));
+            let note = match operation.split_once(": ") {
+                Some((name, _)) => name.chars().map(words).collect(),
+                None => format!("{free} of {PAGES} pages free"),
+            };
+            svg.heading(&title, &note);
             draw_trie(svg, &nodes, &before);
         });
         figure.svg.y += 6.0;

@@ -24,7 +24,6 @@ const KEYS: [[f32; 2]; TOKENS] = [[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [-1.0, 1.0
 const VALUES: [[f32; 2]; TOKENS] = [[4.0, 0.0], [0.0, 4.0], [8.0, 2.0], [2.0, 6.0], [6.0, 6.0], [0.0, 8.0]];
 const QUERY: [f32; 2] = [1.5, 0.5];
 
-/// The upper edges of the lines.
 const KEYS_AT: f64 = 58.0;
 const SCORES_AT: f64 = 144.0;
 const WEIGHTS_AT: f64 = 190.0;
@@ -161,7 +160,6 @@ fn draw_lines(svg: &mut Svg, slab: &[Page]) {
     }
 }
 
-/// Where the rows lie.
 fn runs_text(runs: &[Run], slab: &[Page]) -> String {
     let runs = runs.iter().map(|Run { start, rows }| format!("<code>Run {{ start: {start}, rows: {rows} }}</code>"));
     let stale: Vec<&String> = slab.iter().flat_map(Page::stale).collect();

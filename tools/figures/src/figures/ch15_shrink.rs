@@ -9,36 +9,22 @@ use super::Figure;
 use crate::svg::{Anchor, Area, Kind, WIDTH, cell};
 use crate::words::{count, escaped, joined, with_before};
 
-/// The scheduler that is wrong.
 const BUG: Bug = Bug::CancelLeaks;
 const STEPS: u64 = 100;
-/// The figure has room for this many lines.
-const MOST_LINES: usize = 16;
 
-/// A shrunk case, and the lists of events on the way to it.
 struct Shrunk {
     seed: u64,
     rule: String,
-    /// The events of the case.
-    events: Vec<What>,
+    /// The events of the case: their kinds, and how far below the others they begin.
+    events: Vec<(Kind, f64)>,
     story: String,
     lists: Vec<List>,
-}
-
-/// What an event is.
-#[derive(Clone, Copy, PartialEq)]
-enum What {
-    Arrive,
-    Cancel,
-    Strangers,
-    Step,
 }
 
 /// A list in which the rule was broken.
 struct List {
     /// Lists that were tried until then.
     runs: usize,
-    /// The places of its events in the case.
     kept: Vec<usize>,
 }
 
@@ -69,18 +55,17 @@ fn record() -> Result<Shrunk> {
         }
         shown.push(frame);
     }
-    ensure!(shown.len() <= MOST_LINES, "{} lines, and the figure has room for {MOST_LINES}", shown.len());
     let failure = run(&make, &failed.case).err().context("what is left breaks no rule")?;
-    let what = |event: &Event| match event {
-        Event::Arrive { .. } => What::Arrive,
-        Event::Cancel { .. } => What::Cancel,
-        Event::Take { .. } | Event::GiveBack { .. } => What::Strangers,
-        Event::Step => What::Step,
+    let drawn = |event: &Event| match event {
+        Event::Arrive { .. } => (Kind::New, 0.0),
+        Event::Cancel { .. } => (Kind::Wasted, 0.0),
+        Event::Take { .. } | Event::GiveBack { .. } => (Kind::Shared, 0.0),
+        Event::Step => (Kind::Reused, 5.0),
     };
     Ok(Shrunk {
         seed: failed.seed,
         rule: rule.to_string(),
-        events: events.iter().map(what).collect(),
+        events: events.iter().map(drawn).collect(),
         story: story(&make, &failed.case, &failure),
         lists: shown,
     })
@@ -103,12 +88,7 @@ pub fn figure() -> Result<Figure> {
         };
         figure.step(says, |svg| {
             for place in kept {
-                let (kind, top) = match events[*place] {
-                    What::Arrive => (Kind::New, 0.0),
-                    What::Cancel => (Kind::Wasted, 0.0),
-                    What::Strangers => (Kind::Shared, 0.0),
-                    What::Step => (Kind::Reused, 5.0),
-                };
+                let (kind, top) = events[*place];
                 let (x, width) = (2.0 + *place as f64 * pitch, (pitch - 0.8).max(1.2));
                 svg.cell(Area { x, y: svg.y + top, width, height: 14.0 - top }, &cell(kind, ""));
             }

@@ -26,55 +26,32 @@ const PLACES: usize = 4;
 const PAGES: usize = 8;
 const WORDS: [&str; 12] = ["once", "upon", "a", "time", "king", "the", "fox", "said", "there", "old", "owl", "so"];
 
-const OPERATIONS: [Operation; 8] = [
-    Operation::Keep("once upon a time"),
-    Operation::Keep("once upon a king"),
-    Operation::Keep("the fox"),
-    Operation::Restart,
-    Operation::BringBack("once upon a time there"),
-    Operation::Keep("the owl"),
-    Operation::Flip(0),
-    Operation::BringBackAnew("once upon a time there"),
+/// A name, the words of a sequence, and what runs. That returns what happened in words (HTML), and the places that were read.
+const OPERATIONS: [(&str, &str, Operation); 8] = [
+    ("keep", "once upon a time", Run::keep),
+    ("keep", "once upon a king", Run::keep),
+    ("keep", "the fox", Run::keep),
+    ("another run", "", Run::restart),
+    ("read", "once upon a time there", Run::bring_back),
+    ("keep", "the owl", Run::keep),
+    ("a byte changes at place 0", "", Run::flip),
+    ("read", "once upon a time there", |run, words| {
+        run.restart("")?;
+        run.bring_back(words)
+    }),
 ];
+type Operation = fn(&mut Run, &str) -> Result<(String, Vec<usize>)>;
 
-#[derive(Clone, Copy)]
-enum Operation {
-    Keep(&'static str),
-    /// The process ends, and another opens the file.
-    Restart,
-    BringBack(&'static str),
-    /// The same, in another process.
-    BringBackAnew(&'static str),
-    /// A byte of the rows at this place changes.
-    Flip(usize),
-}
-
-impl Operation {
-    /// Its name, and the words of its sequence.
-    fn name(self) -> (String, &'static str) {
-        match self {
-            Operation::Keep(words) => ("keep".into(), words),
-            Operation::Restart => ("another run".into(), ""),
-            Operation::BringBack(words) | Operation::BringBackAnew(words) => ("read".into(), words),
-            Operation::Flip(place) => (format!("a byte changes at place {place}"), ""),
-        }
-    }
-}
-
-/// What lies at a place.
 #[derive(Clone, PartialEq)]
 struct Record {
     number: u64,
     parent: u64,
     words: String,
     is_whole: bool,
-    /// Whether the file can find it.
     is_known: bool,
-    /// Whether it was read in this step.
     is_read: bool,
 }
 
-/// A file, and a memory that does not hold any of it yet.
 struct Run {
     disk: MemoryDisk,
     file: PageFile,
@@ -89,41 +66,44 @@ impl Run {
         Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)? })
     }
 
-    /// Returns how many pages were written, found or brought back, and the places that were read.
-    fn apply(&mut self, operation: Operation) -> Result<(usize, Vec<usize>)> {
-        let tokens = tokens(operation.name().1, &WORDS);
-        let (mut pages, mut places) = (0, Vec::new());
-        match operation {
-            Operation::Keep(_) => {
-                let mut cache = ForkCache::new(&self.slab)?;
-                cache.extend(tokens.len())?;
-                pages = self.file.keep(&tokens, cache.table(), &self.slab.borrow())?;
-            }
-            Operation::Restart => {
-                *self = Run::open(self.disk.clone())?;
-                pages = self.file.n_records();
-            }
-            Operation::BringBack(_) => {
-                let wanted = self.file.wanted(&tokens, &mut self.trie, &self.slab)?;
-                places.extend(wanted.iter().map(|wanted| wanted.place));
-                let read: Vec<_> = wanted.into_iter().map(|wanted| self.file.read(wanted)).collect();
-                pages = self.file.bring_back(&tokens, &read, &mut self.trie, &self.slab)?;
-            }
-            Operation::BringBackAnew(words) => {
-                self.apply(Operation::Restart)?;
-                return self.apply(Operation::BringBack(words));
-            }
-            Operation::Flip(place) => {
-                let byte = SHAPE.offset(place) as usize + SHAPE.record_bytes() - 1;
-                self.disk.bytes()[byte] ^= 1;
-            }
-        }
-        Ok((pages, places))
+    fn keep(&mut self, words: &str) -> Result<(String, Vec<usize>)> {
+        let tokens = tokens(words, &WORDS);
+        let mut cache = ForkCache::new(&self.slab)?;
+        cache.extend(tokens.len())?;
+        let pages = count(self.file.keep(&tokens, cache.table(), &self.slab.borrow())?, "page");
+        Ok((format!("“{words}” has finished: <code>keep</code> writes {pages}."), vec![]))
+    }
+
+    /// The process ends, and another opens the file.
+    fn restart(&mut self, _: &str) -> Result<(String, Vec<usize>)> {
+        *self = Run::open(self.disk.clone())?;
+        let pages = count(self.file.n_records(), "page");
+        Ok((format!("The program ends, and another opens the file: {pages} can be found."), vec![]))
+    }
+
+    fn bring_back(&mut self, words: &str) -> Result<(String, Vec<usize>)> {
+        let tokens = tokens(words, &WORDS);
+        let wanted = self.file.wanted(&tokens, &mut self.trie, &self.slab)?;
+        let places = wanted.iter().map(|wanted| wanted.place).collect();
+        let read: Vec<_> = wanted.into_iter().map(|wanted| self.file.read(wanted)).collect();
+        let says = match self.file.bring_back(&tokens, &read, &mut self.trie, &self.slab)? {
+            0 => format!(
+                "In another run “{words}” is requested. The first page is read, and its checksum differs: no page is brought back, \
+                 and the file forgets that record and the one that follows it."
+            ),
+            n => format!("“{words}” is requested: {} are read, checked and brought back.", count(n, "page")),
+        };
+        Ok((says, places))
+    }
+
+    fn flip(&mut self, _: &str) -> Result<(String, Vec<usize>)> {
+        self.disk.bytes()[SHAPE.offset(0) as usize + SHAPE.record_bytes() - 1] ^= 1;
+        Ok(("On the disk, a byte changes at place 0. Nothing has noticed yet.".into(), vec![]))
     }
 
     fn places(&self, read: &[usize]) -> Vec<Option<Record>> {
         let bytes = self.disk.bytes();
-        let find = |operation: Operation| self.file.find(&tokens(operation.name().1, &WORDS));
+        let find = |(_, words, _): (&str, &str, Operation)| self.file.find(&tokens(words, &WORDS));
         let known: Vec<usize> = OPERATIONS.into_iter().flat_map(find).collect();
         let record = |place: usize| {
             let record = bytes.get(SHAPE.offset(place) as usize..)?.get(..SHAPE.record_bytes())?;
@@ -147,12 +127,15 @@ pub fn figure() -> Result<Figure> {
     let mut figure = Figure::default();
     figure.svg.y = 4.0;
     let mut before: Vec<Option<Record>> = vec![None; PLACES];
-    for operation in OPERATIONS {
-        let (name, words) = operation.name();
-        let (pages, read) = run.apply(operation)?;
+    for (name, words, run_it) in OPERATIONS {
+        let (mut says, read) = run_it(&mut run, words)?;
         let places = run.places(&read);
-        figure.step(step_text(operation, pages, &before, &places), |svg| {
-            svg.heading(&name, words);
+        let stays = |old: &&Record| places.iter().flatten().any(|record| record.number == old.number);
+        for gone in before.iter().flatten().filter(|old| !stays(old)) {
+            says += &format!(" Record {}, which was used longest ago, makes room.", gone.number);
+        }
+        figure.step(says, |svg| {
+            svg.heading(name, words);
             for (place, (record, before)) in places.iter().zip(&before).enumerate() {
                 let content = record.as_ref().map_or(cell(Kind::Free, ""), |record| record.cell(before.as_ref()));
                 svg.cell(Area { height: 42.0, ..Grid::across(0.0, PLACES, PLACES).cell(place, svg.y) }, &content);
@@ -195,28 +178,5 @@ impl Record {
         let Record { number, parent, words, .. } = self;
         let parent = if *parent == 0 { String::new() } else { format!(" ◂ {parent}") };
         cell(kind, format!("{words}\n{number}{parent}")).key(format!("record-{number}"))
-    }
-}
-
-/// `pages`: how many were written, found or brought back.
-fn step_text(operation: Operation, pages: usize, before: &[Option<Record>], places: &[Option<Record>]) -> String {
-    let n = count(pages, "page");
-    match operation {
-        Operation::Keep(words) => {
-            let stays = |old: &&Record| places.iter().flatten().any(|record| record.number == old.number);
-            let gone = before.iter().flatten().filter(|old| !stays(old));
-            let room: String =
-                gone.map(|old| format!(" Record {}, which was used longest ago, makes room.", old.number)).collect();
-            format!("“{words}” has finished: <code>keep</code> writes {n}.{room}")
-        }
-        Operation::Restart => format!("The program ends, and another opens the file: {n} can be found."),
-        Operation::BringBack(words) | Operation::BringBackAnew(words) if pages > 0 => {
-            format!("“{words}” is requested: {n} are read, checked and brought back.")
-        }
-        Operation::BringBack(words) | Operation::BringBackAnew(words) => format!(
-            "In another run “{words}” is requested. The first page is read, and its checksum differs: no page is brought back, and \
-             the file forgets that record and the one that follows it."
-        ),
-        Operation::Flip(place) => format!("On the disk, a byte changes at place {place}. Nothing has noticed yet."),
     }
 }

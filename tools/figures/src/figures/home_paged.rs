@@ -1,18 +1,18 @@
 //! The first page: two stories that are generated together, and the pages of their caches.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch01_recompute::{Recompute, generate};
 use page_by_page::chapters::ch05_page_table::Slot;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::decode::Limits;
-use page_by_page::decode::sampler::{Sampler, Sampling};
-use page_by_page::model::tokenizer::{TextStream, Tokenizer};
+use page_by_page::decode::sampler::Sampler;
+use page_by_page::model::tokenizer::TextStream;
 use page_by_page::model::{LogitRows, Model};
 
 use super::Figure;
 use crate::layout::Grid;
-use crate::models::{STORYTELLER, model, tokenizer};
+use crate::models::{STORYTELLER, model, sampler, tokenizer};
 use crate::svg::{Anchor, Area, Kind, Svg, WIDTH, cell, rounded, text_width};
 use crate::words::{count, escaped, joined, listed, page_numbers, pages};
 
@@ -20,23 +20,16 @@ const PAGE_SIZE: usize = 4;
 const PAGES: usize = 12;
 /// Steps of the model. In each, every story that has begun computes its new tokens.
 const STEPS: usize = 13;
-/// The seed decides how a story goes on; the first is the one that `generate` uses.
-const STORIES: [Request; 2] = [
-    Request { name: 'a', prompt: "Once upon a time", seed: 23, begins: 0 },
-    Request { name: 'b', prompt: "There was once a tailor", seed: 17, begins: 1 },
-];
+/// The name of a story, its prompt, its seed, and the step that computes the prompt. The seed decides how a story goes on; the
+/// first is the one that `generate` uses.
+const STORIES: [(char, &str, u64, usize); 2] =
+    [('a', "Once upon a time", 23, 0), ('b', "There was once a tailor", 17, 1)];
 
-struct Request {
-    name: char,
-    prompt: &'static str,
-    seed: u64,
-    /// The step that computes the prompt.
-    begins: usize,
-}
-
-/// A story while it is generated, and what was seen of it.
 struct Story<'t> {
-    request: &'static Request,
+    name: char,
+    seed: u64,
+    begins: usize,
+    n_prompt: usize,
     cache: PagedCache,
     sampler: Sampler,
     tokens: Vec<u32>,
@@ -45,25 +38,16 @@ struct Story<'t> {
     rows: Vec<Row>,
 }
 
-/// The rows of a token.
 struct Row {
-    /// The step that computed them.
     step: usize,
     /// What the token reads. The one at the start of a sequence has no letters.
     text: String,
     at: Slot,
 }
 
-impl Request {
-    /// The sampling of `generate` by default.
-    fn sampler(&self) -> Sampler {
-        Sampler::new(Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed: self.seed })
-    }
-}
-
 /// A step of the model: one pass for all stories that have begun.
 fn compute(step: usize, model: &Model, stories: &mut [Story]) -> Result<()> {
-    let mut running: Vec<&mut Story> = stories.iter_mut().filter(|story| story.request.begins <= step).collect();
+    let mut running: Vec<&mut Story> = stories.iter_mut().filter(|story| story.begins <= step).collect();
     let mut batch = Vec::new();
     for story in &mut running {
         let held = story.cache.len();
@@ -82,15 +66,13 @@ fn compute(step: usize, model: &Model, stories: &mut [Story]) -> Result<()> {
 
 impl Story<'_> {
     /// Fails unless this story is the one that is generated without a cache, alone.
-    fn is_the_same_alone(&self, model: &Model, tokenizer: &Tokenizer) -> Result<()> {
-        let Request { name, prompt, .. } = self.request;
-        let prompt = tokenizer.encode(prompt)?;
-        let limits = Limits { max_new_tokens: self.tokens.len() - prompt.len(), end_of_text: &[] };
-        let mut sampler = self.request.sampler();
+    fn is_the_same_alone(&self, model: &Model) -> Result<()> {
+        let (prompt, output) = self.tokens.split_at(self.n_prompt);
+        let limits = Limits { max_new_tokens: output.len(), end_of_text: &[] };
+        let mut sampler = sampler(self.seed);
         let mut pick = |row: &[f32]| sampler.pick(row);
-        let alone = generate(&mut Recompute::new(model), &prompt, limits, &mut pick, &mut |_| {})?;
-        let output = self.tokens.strip_prefix(&prompt[..]).context("the prompt comes first")?;
-        ensure!(output == alone, "story {name} differs when it is generated alone");
+        let alone = generate(&mut Recompute::new(model), prompt, limits, &mut pick, &mut |_| {})?;
+        ensure!(output == alone, "story {} differs when it is generated alone", self.name);
         Ok(())
     }
 
@@ -103,20 +85,16 @@ impl Story<'_> {
         self.of_step(step).filter(|row| row.at.slot == 0).map(|row| row.at.page.0).collect()
     }
 
-    /// The page table.
     fn pages(&self) -> Vec<u32> {
         page_numbers(self.cache.table().pages())
     }
 
     /// What a step computes; HTML.
     fn step_text(&self, step: usize) -> String {
-        let (name, new) = (self.request.name, self.taken(step));
-        if step == self.request.begins {
-            return format!(
-                "{name} computes its prompt: {} in {}",
-                count(self.of_step(step).count(), "token"),
-                pages(&new)
-            );
+        let (name, new) = (self.name, self.taken(step));
+        if step == self.begins {
+            let tokens = count(self.of_step(step).count(), "token");
+            return format!("{name} computes its prompt: {tokens} in {}", pages(&new));
         }
         let says = |Row { text, at, .. }: &Row| {
             let taken = if new.contains(&at.page.0) { ", just taken" } else { "" };
@@ -146,20 +124,17 @@ impl Story<'_> {
         places
     }
 
-    /// The height of the story: its name, and its lines.
     fn height(&self) -> f64 {
         self.places().last().map_or(0.0, |(_, line)| 20.0 + (line + 1) as f64 * LINE)
     }
 
     /// Story b leans, wherever it is.
     fn style(&self) -> &'static str {
-        if self.request.name == STORIES[1].name { " font-style=\"italic\"" } else { "" }
+        if self.name == STORIES[1].0 { " font-style=\"italic\"" } else { "" }
     }
 }
 
-/// How a cell shows the token that has no text.
 const START: &str = "(start)";
-/// Between the lines of a story.
 const LINE: f64 = 20.0;
 const SLAB_HEIGHT: f64 = 24.0 + PAGES as f64 * 27.0;
 const LEGEND: [(Kind, &str); 4] = [
@@ -173,9 +148,10 @@ pub fn figure() -> Result<Figure> {
     let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
     let slab = PageSlab::new(model.config().kv_layout(), PAGE_SIZE, PAGES)?;
     let mut stories = Vec::new();
-    for request in &STORIES {
-        let (cache, tokens, sampler) = (PagedCache::new(&slab)?, tokenizer.encode(request.prompt)?, request.sampler());
-        stories.push(Story { request, cache, sampler, tokens, stream: tokenizer.stream(), rows: Vec::new() });
+    for (name, prompt, seed, begins) in STORIES {
+        let (cache, tokens) = (PagedCache::new(&slab)?, tokenizer.encode(prompt)?);
+        let (n_prompt, sampler, stream) = (tokens.len(), sampler(seed), tokenizer.stream());
+        stories.push(Story { name, seed, begins, n_prompt, cache, sampler, tokens, stream, rows: Vec::new() });
     }
     let (mut steps, mut free) = (Vec::new(), PAGES);
     for step in 0..STEPS {
@@ -183,11 +159,11 @@ pub fn figure() -> Result<Figure> {
         free = slab.borrow().pool().n_free();
         let owned: usize = stories.iter().map(|story| story.pages().len()).sum();
         ensure!(free == PAGES - owned, "{free} pages are free, {owned} have an owner");
-        let running = stories.iter().filter(|story| story.request.begins <= step);
+        let running = stories.iter().filter(|story| story.begins <= step);
         let says: Vec<String> = running.map(|story| story.step_text(step)).collect();
         steps.push(format!("{}. {} free.", joined(&says, "; "), count(free, "page")));
     }
-    stories.iter().try_for_each(|story| story.is_the_same_alone(&model, &tokenizer))?;
+    stories.iter().try_for_each(|story| story.is_the_same_alone(&model))?;
     Ok(Figure {
         svg: draw(&stories),
         label: format!(
@@ -200,7 +176,7 @@ pub fn figure() -> Result<Figure> {
              with one <code>PagedCache</code> each over one slab of {PAGES} pages of {PAGE_SIZE} slots. A cell is a token, with its \
              keys and values in all layers; {START} is the token before every sequence. Recorded from the running code (seeds {}), \
              and checked: computed without any cache, each story is the same.",
-            listed(&STORIES.map(|story| story.seed))
+            listed(&STORIES.map(|(_, _, seed, _)| seed))
         ),
         steps,
         alone: Some(draw_alone(&stories)),
@@ -256,7 +232,7 @@ fn draw_alone(stories: &[Story]) -> Svg {
 }
 
 fn draw_head(svg: &mut Svg, story: &Story) {
-    svg.bold(svg.left, svg.y + 15.0, Anchor::Start, &format!("Story {}", story.request.name));
+    svg.bold(svg.left, svg.y + 15.0, Anchor::Start, &format!("Story {}", story.name));
     svg.text(svg.left + 138.0, svg.y + 15.0, Anchor::End, "in pages");
 }
 
@@ -275,18 +251,22 @@ fn draw_words(svg: &mut Svg, story: &Story, step: usize) {
     }
 }
 
+fn slots(svg: &Svg) -> Grid {
+    Grid::between(svg.left + 42.0, svg.left + WIDTH, PAGE_SIZE, PAGE_SIZE)
+}
+
+fn top(svg: &Svg, page: usize) -> f64 {
+    svg.y + 24.0 + page as f64 * 27.0
+}
+
 fn slot(svg: &Svg, page: usize, slot: usize) -> Area {
-    let grid = Grid::between(svg.left + 42.0, svg.left + WIDTH, PAGE_SIZE, PAGE_SIZE);
-    Area { height: 24.0, ..grid.cell(slot, svg.y + 24.0 + page as f64 * 27.0) }
+    Area { height: 24.0, ..slots(svg).cell(slot, top(svg, page)) }
 }
 
-/// All slots of a page.
 fn page_area(svg: &Svg, page: usize) -> Area {
-    let [first, last] = [0, PAGE_SIZE - 1].map(|index| slot(svg, page, index));
-    Area { width: last.x + last.width - first.x, ..first }
+    Area { height: 24.0, ..slots(svg).group(0, top(svg, page)) }
 }
 
-/// All pages, empty.
 fn draw_slab(svg: &mut Svg) {
     svg.bold(svg.left, svg.y + 15.0, Anchor::Start, &format!("{PAGES} pages of {PAGE_SIZE} slots"));
     for page in 0..PAGES {
@@ -306,7 +286,7 @@ fn draw_rows(svg: &mut Svg, stories: &[Story], step: usize) {
             let page = page as usize;
             let at = slot(svg, page, 0).baseline();
             let bold = format!(" font-weight=\"700\"{style}");
-            svg.words(svg.left + 27.0, at, Anchor::Start, &bold, &story.request.name.to_string());
+            svg.words(svg.left + 27.0, at, Anchor::Start, &bold, &story.name.to_string());
             let is_new = |index| story.of_step(step).any(|row| (row.at.page.index(), row.at.slot) == (page, index));
             for index in (0..PAGE_SIZE).filter(|index| !is_new(*index)) {
                 svg.cell(slot(svg, page, index).shrunk(0.25), &cell(Kind::Wasted, ""));
