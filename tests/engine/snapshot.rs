@@ -224,11 +224,9 @@ fn a_refused_restore_changes_nothing() {
     // The same width, otherwise divided.
     let other = KvLayout { n_kv_heads: 1, head_dim: 4, ..LAYOUT };
     let slab = PageSlab::new(LAYOUT, 2, 1).unwrap();
-    let (full, no_pages) =
-        (CacheError::OutOfSlots { needed: 3, free: 2, capacity: 2 }, CacheError::OutOfPages { needed: 2, free: 1 });
-    let caches: [(Box<dyn KvCache>, RestoreError); 3] = [
+    let no_pages = CacheError::OutOfPages { needed: 2, free: 1 };
+    let caches: [(Box<dyn KvCache>, RestoreError); 2] = [
         (Box::new(DenseCache::new(other)), RestoreError::WrongLayout { found: LAYOUT, expected: other }),
-        (Box::new(ContiguousCache::new(LAYOUT, 2)), RestoreError::Cache(full)),
         (Box::new(PagedCache::new(&slab).unwrap()), RestoreError::Cache(no_pages)),
     ];
     for (mut cache, refused) in caches {
