@@ -8,7 +8,6 @@ all that is started here is stopped again, also on Ctrl-C.
 import argparse
 import contextlib
 import datetime
-import fcntl
 import json
 import os
 import platform
@@ -32,7 +31,9 @@ LOGS = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "cl
 PAGE_SIZE, PAGES = 32, 64  # vLLM's attention on a processor reads blocks of a multiple of 32
 POSITIONS = 1024  # the longest text; what the story teller has
 DRAFT_LEN, NGRAM = 4, 3
-STOP_LIMIT = 30  # seconds that a server has to end before it is killed
+NEW_TOKENS = 60  # of each text
+# Seconds: for a server to start, for the client to ask one server everything, for a server to end before it is killed.
+START_LIMIT, ASK_LIMIT, STOP_LIMIT = 600, 3600, 30
 
 # The ways to run vLLM: what it is told, and which parts of the client it is asked.
 WAYS = {
@@ -55,6 +56,7 @@ class Running:
 
     def __init__(self, name: str, command: list, environment: dict | None = None):
         self.name, self.log = name, LOGS / f"{name}.log"
+        LOGS.mkdir(parents=True, exist_ok=True)
         with open(self.log, "w", encoding="utf-8") as log:
             print("$", *command, file=log, flush=True)
             self.process = subprocess.Popen(
@@ -62,9 +64,9 @@ class Running:
                 stdout=log if environment else subprocess.PIPE, env=os.environ | (environment or {}), text=True,
             )
 
-    def wait_for(self, address: str, limit: float):
+    def wait_for(self, address: str):
         """Until it says that it is well."""
-        end = time.monotonic() + limit
+        end = time.monotonic() + START_LIMIT
         while time.monotonic() < end:
             if (status := self.process.poll()) is not None:
                 raise Failed(f"{self.name} ended with status {status}:\n{self.last_words()}")
@@ -72,7 +74,7 @@ class Running:
                 if answer.status == 200:
                     return
             time.sleep(0.2)
-        raise Failed(f"{self.name} was not ready after {limit:.0f} s (--start-limit):\n{self.last_words()}")
+        raise Failed(f"{self.name} was not ready after {START_LIMIT} s:\n{self.last_words()}")
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
@@ -109,11 +111,10 @@ def main():
     try:
         python = find_vllm()
         versions = vllm_versions(python)
-        with only_one():
-            ours = ask_ours(args)
-            theirs = {way: ask_vllm(python, way, args) for way in args.ways}
-            guesses = {way: our_guesses(args, way) for way in args.ways if way in ("draft", "ngram")}
-            (LOGS / "answers.json").write_text(json.dumps({"ours": ours, "vllm": theirs, "guesses": guesses}, indent=1))
+        ours = ask_ours(args)
+        ways = [way for way in WAYS if can(way, args)]
+        theirs = {way: ask_vllm(python, way, args) for way in ways}
+        guesses = {way: our_guesses(args, way) for way in ways if way in ("draft", "ngram")}
         is_same = report(args, versions, ours, theirs, guesses)
     except (Failed, OSError) as error:
         sys.exit(f"compare.py: {error}")
@@ -128,13 +129,6 @@ def parse_args():
                         help="a Qwen3 folder (default: the bundled story teller)")
     parser.add_argument("--draft", type=Path, metavar="DIR",
                         help="a smaller model with the same vocabulary (default: the bundled one, for the story teller)")
-    parser.add_argument("--ways", type=lambda text: text.split(","), metavar="A,B",
-                        help=f"ways to run vLLM (default: {','.join(WAYS)}, those that can be)")
-    parser.add_argument("--new-tokens", type=int, default=60, metavar="N", help="of each text (default: 60)")
-    parser.add_argument("--start-limit", type=float, default=600, metavar="S",
-                        help="seconds that a server has to start (default: 600)")
-    parser.add_argument("--ask-limit", type=float, default=1800, metavar="S",
-                        help="seconds that the client has for one server (default: 1800)")
     parser.add_argument("--binary", type=Path, default=Path("target/release/page-by-page"), metavar="FILE",
                         help="this project's program, built with the features solution and serve")
     args = parser.parse_args()
@@ -142,18 +136,9 @@ def parse_args():
     bundled = ROOT / "assets/storyteller"
     if args.draft is None and args.model == bundled:
         args.draft = ROOT / "assets/storyteller-draft"
-    if args.ways is None:
-        args.ways = [way for way in WAYS if can(way, args)]
-    for way in args.ways:
-        if way not in WAYS:
-            parser.error(f"unknown way {way!r} (supported: {', '.join(WAYS)})")
-    if "float32" not in args.ways:
-        args.ways = ["float32", *args.ways]
     for needed in (args.model / "config.json", args.model / "tokenizer.json", args.binary):
         if not needed.exists():
             parser.error(f"{needed} is missing")
-    if "draft" in args.ways and args.draft is None:
-        parser.error("the way draft needs --draft DIR")
     return args
 
 
@@ -188,17 +173,6 @@ def asked_of(python: Path, script: str) -> str:
     return done.stdout.strip()
 
 
-def only_one():
-    """A lock on the folder of the logs, until what it returns is closed."""
-    LOGS.mkdir(parents=True, exist_ok=True)
-    lock = open(LOGS / "lock", "w", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Failed(f"another run writes to {LOGS}: wait until it has ended") from None
-    return lock
-
-
 def say(text: str):
     print(text, file=sys.stderr, flush=True)
 
@@ -206,7 +180,7 @@ def say(text: str):
 def ask_ours(args) -> dict:
     say("our server")
     with our_server(args, args.model, "ours") as address:
-        return ask(address, WAYS["float32"][2], args)
+        return ask(address, WAYS["float32"][2])
 
 
 @contextlib.contextmanager
@@ -219,7 +193,7 @@ def our_server(args, model: Path, name: str):
         if not address:
             running.process.wait(STOP_LIMIT)
             raise Failed(f"our server did not start; was it built with --features solution,serve?\n{running.last_words()}")
-        running.wait_for(address, args.start_limit)
+        running.wait_for(address)
         yield address
 
 
@@ -247,11 +221,11 @@ def ask_vllm(python: Path, way: str, args) -> dict:
     say(f"vLLM, {heading}")
     with serving(Running(f"vllm-{way}", command, environment)) as running:
         address = f"http://127.0.0.1:{port}"
-        running.wait_for(address, args.start_limit)
+        running.wait_for(address)
         say(f"    ready after {time.monotonic() - start:.0f} s")
         # What vLLM found room for in each process's GiB, before it was told how many to take.
         room = re.search(r"Overriding num_gpu_blocks=(\d+)", running.log.read_text(errors="replace"))
-        return ask(address, parts, args) | {"room": int(room[1]) if room else None}
+        return ask(address, parts) | {"room": int(room[1]) if room else None}
 
 
 def free_port() -> int:
@@ -266,14 +240,14 @@ def speculation(way: str, args) -> dict:
     return {"method": "ngram", "num_speculative_tokens": DRAFT_LEN, "prompt_lookup_max": NGRAM, "prompt_lookup_min": 1}
 
 
-def ask(address: str, parts: str, args) -> dict:
+def ask(address: str, parts: str) -> dict:
     """What client.py says of a server."""
-    command = [sys.executable, HERE / "client.py", address, "--parts", parts, "--new-tokens", args.new_tokens,
+    command = [sys.executable, HERE / "client.py", address, "--parts", parts, "--new-tokens", NEW_TOKENS,
                "--page-size", PAGE_SIZE, "--pages", PAGES]
     try:
-        done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, timeout=args.ask_limit)
+        done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, timeout=ASK_LIMIT)
     except subprocess.TimeoutExpired:
-        raise Failed(f"the client was not done after {args.ask_limit:.0f} s (--ask-limit)") from None
+        raise Failed(f"the client was not done after {ASK_LIMIT} s") from None
     if done.returncode != 0:
         raise Failed("the client failed; the servers' logs are in " + str(LOGS))
     return json.loads(done.stdout)
@@ -285,8 +259,8 @@ def our_guesses(args, way: str) -> dict:
     sums = {"target_passes": 0, "drafted": 0, "accepted": 0, "texts": []}
     for beginning in BEGINNINGS:
         command = [args.binary, "generate", beginning, "--model", args.model, "--temperature", "0", "--json",
-                   "--max-new-tokens", args.new_tokens, "--draft", drafter, "--draft-len", DRAFT_LEN]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=args.ask_limit)
+                   "--max-new-tokens", NEW_TOKENS, "--draft", drafter, "--draft-len", DRAFT_LEN]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=ASK_LIMIT)
         if done.returncode != 0:
             raise Failed(f"generate failed: {done.stderr.strip()}")
         story = json.loads(done.stdout)
@@ -300,14 +274,14 @@ def our_guesses(args, way: str) -> dict:
 def by_vllm(args, way: str) -> dict | None:
     """What vLLM should have counted: its rules, over our texts."""
     with our_server(args, args.model, "ours-long") as address:
-        server = Server(address, args.ask_limit)
-        answers = [server.complete(beginning, args.new_tokens + DRAFT_LEN) for beginning in BEGINNINGS]
+        server = Server(address, ASK_LIMIT)
+        answers = [server.complete(beginning, NEW_TOKENS + DRAFT_LEN) for beginning in BEGINNINGS]
     stories = [(answer["prompt_token_ids"], answer["token_ids"]) for answer in answers]
     if way == "ngram":
-        return counted_by_vllm(stories, args.new_tokens, DRAFT_LEN, earliest(NGRAM))
+        return counted_by_vllm(stories, NEW_TOKENS, DRAFT_LEN, earliest(NGRAM))
     with our_server(args, args.draft, "ours-draft") as address:
-        server = Server(address, args.ask_limit)
-        return counted_by_vllm(stories, args.new_tokens, DRAFT_LEN, lambda text, k: server.complete(text, k)["token_ids"])
+        server = Server(address, ASK_LIMIT)
+        return counted_by_vllm(stories, NEW_TOKENS, DRAFT_LEN, lambda text, k: server.complete(text, k)["token_ids"])
 
 
 # The report. It returns whether all is the same that should be.
@@ -353,7 +327,7 @@ def row(name: str, *cells) -> str:
 
 def texts(args, ours: list, theirs: dict, guesses: dict, ends: set) -> bool:
     """Which texts are the same, token for token."""
-    print(f"\n{len(ours)} texts of {args.new_tokens} tokens, the likeliest each time, all asked for at the same time:")
+    print(f"\n{len(ours)} texts of {NEW_TOKENS} tokens, the likeliest each time, all asked for at the same time:")
     print("how many are the same, how far the logprobs differ, pages in a GiB of each process")
     print(row("", "same ids", "logprobs", "pages/GiB"))
     is_same = True

@@ -17,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from client import Server
-from compare import HOME, LOGS, PAGE_SIZE, PAGES, ROOT, Failed, Running
-from compare import asked_of, free_port, only_one, our_server, say, serving, version
+from compare import HOME, LOGS, PAGE_SIZE, PAGES, ROOT, START_LIMIT, Failed, Running
+from compare import asked_of, free_port, our_server, say, serving, version
 
 POLICIES = ("round_robin", "random", "power_of_two", "cache_aware")
 # Seven documents do not fit into one pool, and do into two.
 DOCUMENTS, WORDS, ROUNDS, NEW_TOKENS = 7, 440, 4, 4
+TIMES = 3  # for each policy: which request comes first is not the same each time
 VERSION = "from importlib.metadata import version as v; print(v('sglang-router'))"
 ANSWER_LIMIT = 300  # seconds
 
@@ -31,9 +32,6 @@ def main():
     parser = argparse.ArgumentParser(prog="lab/cluster/replicas", description="Two servers behind a router.")
     parser.add_argument("--model", type=Path, default=ROOT / "assets/storyteller", metavar="DIR",
                         help="a Qwen3 folder (default: the bundled story teller)")
-    parser.add_argument("--times", type=int, default=3, metavar="N",
-                        help="how often to try each policy: what runs beside what is not the same each time (default: 3)")
-    parser.add_argument("--start-limit", type=float, default=60, metavar="S", help="for a server to start (default: 60)")
     parser.add_argument("--binary", type=Path, default=Path("target/release/page-by-page"), metavar="FILE",
                         help="this project's program, built with the features solution and serve")
     args = parser.parse_args()
@@ -45,8 +43,7 @@ def main():
         if not python.exists():
             raise Failed(f"the router is not installed below {HOME}: run lab/cluster/setup router")
         router = asked_of(python, VERSION)
-        with only_one():
-            found = {policy: [routed(args, python, policy) for _ in range(args.times)] for policy in POLICIES}
+        found = {policy: [routed(args, python, policy) for _ in range(TIMES)] for policy in POLICIES}
         report(args, router, found)
     except (Failed, OSError, RuntimeError) as error:
         sys.exit(f"replicas: {error}")
@@ -73,8 +70,8 @@ def routed(args, python: Path, policy: str) -> list[tuple[int, int]]:
                    "--host", "127.0.0.1", "--port", port, "--prometheus-port", free_port()]
         router = running.enter_context(serving(Running("router", command, {"NO_COLOR": "1"})))
         address = f"http://127.0.0.1:{port}"
-        router.wait_for(address, args.start_limit)
-        wait_for_workers(address, len(addresses), args.start_limit)
+        router.wait_for(address)
+        wait_for_workers(address, len(addresses))
         servers = [Server(one, ANSWER_LIMIT) for one in addresses]
         # The router asks for no model by name; its workers know theirs.
         front = Server(addresses[0], ANSWER_LIMIT)
@@ -85,14 +82,14 @@ def routed(args, python: Path, policy: str) -> list[tuple[int, int]]:
         return [server.counters() for server in servers]
 
 
-def wait_for_workers(address: str, workers: int, limit: float):
-    end = time.monotonic() + limit
+def wait_for_workers(address: str, workers: int):
+    end = time.monotonic() + START_LIMIT
     while time.monotonic() < end:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/workers", timeout=5) as answer:
             if sum(worker["is_healthy"] for worker in json.load(answer)["workers"]) == workers:
                 return
         time.sleep(0.1)
-    raise Failed(f"the router did not find {workers} servers within {limit:.0f} s: {LOGS / 'router.log'} says why")
+    raise Failed(f"the router did not find {workers} servers within {START_LIMIT} s: {LOGS / 'router.log'} says why")
 
 
 def report(args, router: str, found: dict):

@@ -14,7 +14,6 @@ Two kinds of checkpoint are recorded:
 README.md says what a golden file holds and how to run this.
 """
 
-import argparse
 import json
 import sys
 from dataclasses import dataclass, field
@@ -25,8 +24,9 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
-HERE = Path(__file__).resolve().parent
-REPO = HERE.parents[1]
+ALICE = Path(__file__).resolve().parent / "alice.txt"
+ASSETS = ALICE.parents[2] / "assets"
+GOLDEN = ASSETS / "golden"
 
 BUNDLED_TOKENS = 200
 BUNDLED_IDS = 48
@@ -96,38 +96,16 @@ SHAPES = [
 
 
 def main():
-    args = parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     logging.disable_progress_bar()
-
     for shape in SHAPES:
-        if args.only is None or shape.name in args.only:
-            folder = args.out / shape.name
-            write_checkpoint(shape, folder)
-            tokens = random_tokens(shape)
-            write_golden(folder, folder, tokens, all_ids)
-
-    for name, checkpoint in [("storyteller", args.storyteller), ("storyteller-draft", args.storyteller_draft)]:
-        if args.only is None or name in args.only:
-            tokens = text_tokens(checkpoint, args.text)
-            write_golden(checkpoint, args.out / name, tokens, spread_ids)
-
-
-def parse_args():
-    names = [shape.name for shape in SHAPES] + ["storyteller", "storyteller-draft"]
-    parser = argparse.ArgumentParser(description="Write the golden files that the Rust engine is compared with.")
-    parser.add_argument("--out", type=Path, default=REPO / "assets/golden", metavar="DIR",
-                        help="where the golden files go (default: assets/golden of this repository)")
-    parser.add_argument("--storyteller", type=Path, default=REPO / "assets/storyteller", metavar="DIR",
-                        help="the bundled target model (default: assets/storyteller)")
-    parser.add_argument("--storyteller-draft", type=Path, default=REPO / "assets/storyteller-draft", metavar="DIR",
-                        help="the bundled draft model (default: assets/storyteller-draft)")
-    parser.add_argument("--text", type=Path, default=HERE / "alice.txt", metavar="FILE",
-                        help="the text that the bundled models read (default: alice.txt beside this script)")
-    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME",
-                        help=f"write only these: {', '.join(names)}")
-    return parser.parse_args()
+        folder = GOLDEN / shape.name
+        write_checkpoint(shape, folder)
+        write_golden(folder, folder, random_tokens(shape), all_ids)
+    for name in ["storyteller", "storyteller-draft"]:
+        checkpoint = ASSETS / name
+        write_golden(checkpoint, GOLDEN / name, text_tokens(checkpoint, ALICE), spread_ids)
 
 
 # ---------------------------------------------------------------- checkpoints
