@@ -23,10 +23,8 @@ use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
-use crate::output::{
-    self, Object, count, finish_reason, per_second, print_json, rate, say_report, text_of, thousands, time,
-};
-use crate::page_file::PageFileOptions;
+use crate::output::{self, Object, count, finish_reason, per_second, rate, say_report, text_of, thousands, time};
+use crate::page_file::{self, PageFileOptions};
 use crate::require;
 use page_by_page::cache::kind::CacheKind;
 use progress::BatchProgress;
@@ -74,9 +72,6 @@ pub struct Batch {
     /// Write the results to this file, in place of what is in it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Print one JSON object instead, when all is done: the texts, and what they cost together
-    #[arg(long, conflicts_with = "out")]
-    json: bool,
 }
 
 /// A line that was read, and is a request.
@@ -133,7 +128,6 @@ impl Batch {
         let serving = Serving::new(&model, &slab, prefixes, self.scheduling.limits(), &model.config().eos_token_ids)?;
         let results = match &self.out {
             Some(out) => Results::to_file(out, &self.file)?,
-            None if self.json => Results::kept(),
             None => Results::default(),
         };
         let interrupt = Interrupt::watch().context("Ctrl-C cannot be watched for")?;
@@ -180,13 +174,8 @@ impl Batch {
             );
         }
         let ends = std::mem::take(&mut run.results.ends);
-        let n_pages = self.scheduling.pool.n_pages()?;
-        let outputs = std::mem::take(&mut run.results).finish()?;
-        if self.json {
-            print_json(&self.costs(&run, outputs, n_pages))?;
-        } else {
-            say_report(None, &self.lines_of_costs(&run, &ends, n_pages));
-        }
+        std::mem::take(&mut run.results).finish()?;
+        say_report(None, &self.lines_of_costs(&run, &ends)?);
         let incomplete: usize =
             ends.iter().filter(|(end, _)| !matches!(**end, "stop" | "length")).map(|(_, n)| n).sum();
         if !is_read {
@@ -202,38 +191,8 @@ impl Batch {
         Ok(())
     }
 
-    /// What the requests cost together, for `--json`.
-    fn costs(&self, run: &Run<'_>, outputs: Vec<Object>, n_pages: usize) -> Object {
-        let (totals, elapsed) = (run.serving.totals(), run.progress.elapsed());
-        let counters = Object::default()
-            .with("steps", totals.steps)
-            .with("max_sequences_in_a_step", totals.most_sequences)
-            .with("rows_projected", totals.rows_projected)
-            .with("recomputed", totals.recomputed)
-            .with("generated_tokens", totals.new_tokens)
-            .with("prompt_tokens", totals.prompt_tokens)
-            .with("cached", totals.cached)
-            .with("cached_again", totals.cached_again)
-            .with("preemptions", totals.preemptions);
-        let pages = Object::default()
-            .with("page_size", self.scheduling.pool.page_size)
-            .with("pages", n_pages)
-            .with("peak", totals.peak_pages)
-            .with("kept", run.kept_pages());
-        let speed = per_second(totals.new_tokens as usize, elapsed);
-        let timings =
-            Object::default().with("seconds", elapsed.as_secs_f64()).with("generated_tokens_per_second", speed);
-        Object::default()
-            .with("outputs", outputs)
-            .with("model", self.model.name())
-            .with("counters", counters)
-            .with("pages", pages)
-            .with_some("page_file", self.page_file.report(run.tier.as_ref()).map(|(report, _)| report))
-            .with("timings", timings)
-    }
-
-    /// The same for people. `ends`: how many requests have ended in each way.
-    fn lines_of_costs(&self, run: &Run<'_>, ends: &BTreeMap<&str, usize>, n_pages: usize) -> output::Lines {
+    /// What the requests cost together. `ends`: how many have ended in each way.
+    fn lines_of_costs(&self, run: &Run<'_>, ends: &BTreeMap<&str, usize>) -> Result<output::Lines> {
         let (totals, elapsed, pool) = (run.serving.totals(), run.progress.elapsed(), &self.scheduling.pool);
         let ends = ends.iter().map(|(end, n)| format!("{} {}", thousands(*n), results::describe(end)));
         let ends = ends.collect::<Vec<_>>().join(", ");
@@ -251,7 +210,8 @@ impl Batch {
             ),
         };
         let (peak, size) = (thousands(totals.peak_pages), count(pool.page_size, "slot"));
-        let (n_pages, kept) = (thousands(n_pages), thousands(run.kept_pages()));
+        let n_pages = thousands(pool.n_pages()?);
+        let kept = thousands(run.serving.scheduler().prefixes().n_pages());
         let (n_lines, most) = (thousands(run.n_lines), totals.most_sequences);
         let mut lines = vec![
             ("model", self.model.name()),
@@ -262,19 +222,14 @@ impl Batch {
             ("preempted", count(totals.preemptions, "time")),
             ("pages", format!("{peak} of {n_pages} in use at the peak, {size} each; {kept} kept at the end")),
         ];
-        lines.extend(self.page_file.report(run.tier.as_ref()).map(|(_, line)| ("page file", line)));
+        lines.extend(run.tier.as_ref().map(|tier| ("page file", page_file::describe(tier))));
         let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         lines.push(("chapters", require::whose_chapters(&chapters)));
-        lines
+        Ok(lines)
     }
 }
 
 impl Run<'_> {
-    /// Pages that the prefix cache owns.
-    fn kept_pages(&self) -> usize {
-        self.serving.scheduler().prefixes().n_pages()
-    }
-
     /// Serves all requests, or those that are complete when Ctrl-C is pressed. `ahead`: requests that can wait.
     fn serve_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         loop {

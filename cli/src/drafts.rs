@@ -10,7 +10,7 @@ use page_by_page::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
-use crate::output::{Object, count, thousands};
+use crate::output::{count, thousands};
 use crate::{model_dir, require};
 
 /// Speculative decoding: what drafts, and how.
@@ -32,32 +32,6 @@ impl DraftOptions {
     /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
         if self.drafter.is_some() { self.accept.chapters() } else { &[] }
-    }
-
-    /// What was drafted, for `--json` and in a line; `None` without a drafter.
-    pub fn report(&self, counters: DraftCounters) -> Option<(Object, String)> {
-        let model = self.drafter.as_ref()?.display().to_string();
-        let DraftCounters { target_passes, drafted, accepted, generated } = counters;
-        let (rate, each) = (counters.acceptance_rate(), counters.target_passes_per_token());
-        let report = Object::default()
-            .with("model", model)
-            .with("draft_len", self.draft_len)
-            .with("accept", self.accept)
-            .with("target_passes", target_passes)
-            .with("drafted", drafted)
-            .with("accepted", accepted)
-            .with("generated", generated)
-            .with("acceptance_rate", rate)
-            .with("target_passes_per_token", each);
-        let passes = if target_passes == 1 { "1 pass".into() } else { format!("{} passes", thousands(target_passes)) };
-        let line = format!(
-            "{} of {} accepted, {:.1} %; {passes} of the target for {}, {each:.2} each",
-            thousands(accepted),
-            count(drafted, "draft token"),
-            100.0 * rate,
-            count(generated, "token"),
-        );
-        Some((report, line))
     }
 
     /// Opens the drafter, if there is one, with room for `tokens`; refuses one that cannot draft for this target.
@@ -111,6 +85,20 @@ impl DraftOptions {
         require::cache(kv, model.kv_layout(), size)?;
         Ok(Some(DraftSource::model(model, target, kv, size)?))
     }
+}
+
+/// What was drafted, in a line.
+pub fn describe(counters: DraftCounters) -> String {
+    let DraftCounters { target_passes, drafted, accepted, generated } = counters;
+    let passes = if target_passes == 1 { "1 pass".into() } else { format!("{} passes", thousands(target_passes)) };
+    format!(
+        "{} of {} accepted, {:.1} %; {passes} of the target for {}, {:.2} each",
+        thousands(accepted),
+        count(drafted, "draft token"),
+        100.0 * counters.acceptance_rate(),
+        count(generated, "token"),
+        counters.target_passes_per_token()
+    )
 }
 
 /// The rules by name, as the help lists them.

@@ -6,9 +6,8 @@ mod watched;
 use anyhow::{Result, bail};
 use clap::Args;
 use page_by_page::chapters::{Chapter, Source, all, chapter};
-use serde::Serialize;
 
-use crate::output::{print, print_pretty_json, thousands};
+use crate::output::{print, thousands};
 use crate::{options, require};
 use chapters::{Gain, Line};
 use watched::watched;
@@ -25,59 +24,11 @@ use watched::watched;
 #[command(after_help = "\
 Example:
   cargo run --features solution -- gains 2
-  cargo run --features solution -- gains
-  cargo run --features solution -- gains 6 --json
-
-What the JSON object holds:
-  chapters          one object for each chapter that was measured:
-    number, title   as in the book
-    name            its file: exercises/NAME.rs
-    before, after   without the chapter, and with it:
-      way           what that is, in words
-      code          the chapters whose code ran: number and source (yours or reference)
-    lines           what was counted:
-      what          in words
-      before        the number without the chapter; null if there is none to compare with
-      after         the number with it
-    note            what else there is to say; null if nothing
-  A number has value, is (count, share: 0 to 1, or ratio) and shown, as it is printed.")]
+  cargo run --features solution -- gains")]
 pub struct GainsCommand {
     /// The chapter, 1 to 16 [default: all whose code is written]
     #[arg(value_name = "CHAPTER")]
     chapter: Option<usize>,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Report {
-    chapters: Vec<ChapterReport>,
-}
-
-#[derive(Serialize)]
-struct ChapterReport {
-    number: usize,
-    title: &'static str,
-    name: &'static str,
-    before: Side,
-    after: Side,
-    lines: Vec<Line>,
-    note: Option<&'static str>,
-}
-
-/// One of the two ways that are compared.
-#[derive(Serialize)]
-struct Side {
-    way: &'static str,
-    code: Vec<Code>,
-}
-
-#[derive(Serialize)]
-struct Code {
-    chapter: usize,
-    source: &'static str,
 }
 
 impl GainsCommand {
@@ -93,15 +44,10 @@ impl GainsCommand {
                 chapter(1).name
             );
         }
-        let mut reports = Vec::new();
-        for gain in gains {
-            let report = ChapterReport::of(gain)?;
-            if !self.json {
-                print(&format!("{}{}", if reports.is_empty() { "" } else { "\n" }, report.describe()))?;
-            }
-            reports.push(report);
+        for (place, gain) in gains.iter().enumerate() {
+            print(&format!("{}{}", if place == 0 { "" } else { "\n" }, describe(gain)?))?;
         }
-        if self.json { print_pretty_json(&Report { chapters: reports }) } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -131,50 +77,33 @@ fn is_written(gain: &Gain) -> bool {
     needed(gain).all(options::is_written)
 }
 
-impl ChapterReport {
-    /// Measures.
-    fn of(gain: Gain) -> Result<Self> {
-        let Chapter { number, title, name, .. } = *chapter(gain.number);
-        let yours: Vec<&Chapter> = needed(&gain).filter(|chapter| chapter.source == Source::Yours).collect();
-        let lines = watched(number, &yours, gain.measure)?;
-        let side =
-            |(way, chapters): (&'static str, &[usize])| Side { way, code: chapters.iter().map(Code::of).collect() };
-        let (before, after) = (side(gain.before), side(gain.after));
-        Ok(ChapterReport { number, title, name, before, after, lines, note: gain.note })
+/// Measures, and says what was counted and whose code ran.
+fn describe(gain: &Gain) -> Result<String> {
+    let yours: Vec<&Chapter> = needed(gain).filter(|chapter| chapter.source == Source::Yours).collect();
+    let mut text = format!("chapter {}, {}\n", gain.number, chapter(gain.number).title);
+    for Line { what, before, after } in watched(gain.number, &yours, gain.measure)? {
+        let before = before.map_or(String::new(), |before| format!("{before} → "));
+        text.push_str(&format!("  {what}: {before}{after}\n"));
     }
-
-    /// Lines for people.
-    fn describe(&self) -> String {
-        let mut text = format!("chapter {}, {}\n", self.number, self.title);
-        for Line { what, before, after } in &self.lines {
-            let before = before.as_ref().map_or(String::new(), |before| format!("{} → ", before.shown));
-            text.push_str(&format!("  {what}: {before}{}\n", after.shown));
-        }
-        if let Some(note) = self.note {
-            text.push_str(&format!("  {note}\n"));
-        }
-        for (name, Side { way, code }) in [("before", &self.before), ("after", &self.after)] {
-            text.push_str(&format!("  {name:<6}  {way} ({})\n", whose(code)));
-        }
-        text
+    if let Some(note) = gain.note {
+        text.push_str(&format!("  {note}\n"));
     }
-}
-
-impl Code {
-    fn of(number: &usize) -> Self {
-        Code { chapter: *number, source: require::whose(chapter(*number).source) }
+    for (name, (way, chapters)) in [("before", gain.before), ("after", gain.after)] {
+        let code: Vec<(usize, Source)> = chapters.iter().map(|number| (*number, chapter(*number).source)).collect();
+        text.push_str(&format!("  {name:<6}  {way} ({})\n", whose(&code)));
     }
+    Ok(text)
 }
 
 /// `yours: chapter 6; reference: chapters 4, 5`
-fn whose(code: &[Code]) -> String {
-    let of = |source: &str| {
-        let chapters = code.iter().filter(|code| code.source == source);
-        let chapters: Vec<String> = chapters.map(|code| code.chapter.to_string()).collect();
+fn whose(code: &[(usize, Source)]) -> String {
+    let of = |whose: Source| {
+        let chapters: Vec<String> =
+            code.iter().filter(|(_, source)| *source == whose).map(|(number, _)| number.to_string()).collect();
         let plural = if chapters.len() == 1 { "" } else { "s" };
-        (!chapters.is_empty()).then(|| format!("{source}: chapter{plural} {}", chapters.join(", ")))
+        (!chapters.is_empty()).then(|| format!("{}: chapter{plural} {}", require::whose(whose), chapters.join(", ")))
     };
-    let whose: Vec<String> = ["yours", "reference"].into_iter().filter_map(of).collect();
+    let whose: Vec<String> = [Source::Yours, Source::Reference].into_iter().filter_map(of).collect();
     if whose.is_empty() { "no chapter's code".into() } else { whose.join("; ") }
 }
 
@@ -195,8 +124,7 @@ mod tests {
 
     #[test]
     fn it_says_whose_code_ran() {
-        let code = |chapter, source| Code { chapter, source };
-        let mixed = [code(4, "reference"), code(5, "yours"), code(6, "reference")];
+        let mixed = [(4, Source::Reference), (5, Source::Yours), (6, Source::Reference)];
         assert_eq!(whose(&mixed), "yours: chapter 5; reference: chapters 4, 6");
         assert_eq!(whose(&mixed[1..2]), "yours: chapter 5");
         assert_eq!(whose(&[]), "no chapter's code");

@@ -10,10 +10,9 @@ mod several;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::Args;
 use page_by_page::cache::Usage;
-use page_by_page::decode::sampler::Sampling;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
@@ -102,10 +101,12 @@ struct SeveralOptions {
     #[arg(long)]
     prefix_cache: bool,
     /// Generate N outputs of one prompt, at most 256: the first with --seed, the second with the next number, and so on
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64))]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64),
+          conflicts_with_all = FOR_OTHERS)]
     samples: Option<u16>,
-    /// Look for the likeliest output with K beams, at most 256: they grow side by side, and the best go on
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64))]
+    /// Look for the likeliest output with K beams, at most 256: they grow side by side, and the best go on. It draws nothing
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES as i64),
+          conflicts_with_all = FOR_OTHERS, conflicts_with_all = ["samples", "temperature", "top_k", "top_p"])]
     beams: Option<u16>,
     /// While outputs grow side by side, generate at most N tokens a second for each; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 40)]
@@ -114,7 +115,8 @@ struct SeveralOptions {
 
 /// The prompt, unless there is another.
 const PROMPT: &str = "Once upon a time";
-const EMPTY_PROMPT: &str = "the prompt is empty; give the text a beginning, such as \"Once upon a time\"";
+/// Options for several prompts, or for one output, that samples and beams exclude.
+const FOR_OTHERS: [&str; 5] = ["prompts", "prefix_cache", "drafter", "save_cache", "load_cache"];
 /// Sequences of a step, at most.
 pub const MOST_SEQUENCES: usize = 256;
 /// Tokens of an output at most, unless a command or a request says otherwise.
@@ -167,59 +169,33 @@ impl Generate {
     /// Refuses options that exclude each other.
     fn refuse_contradictions(&self) -> Result<()> {
         let (mode, kv, has_prefix_cache) = (self.mode(), self.kv(), self.several.prefix_cache);
-        // The option that takes one prompt, and why what is for one output doesn't go with the mode.
-        let (option, but) = match mode {
-            Mode::One => ("", ""),
-            Mode::Prompts => ("", "several were asked for; give one prompt"),
-            Mode::Samples(_) => ("--samples", "--samples asks for several: use one or the other"),
-            Mode::Beams(_) => ("--beams", "--beams follows several: use one or the other"),
-        };
-        let (is_one, takes_one_prompt) = (mode == Mode::One, !option.is_empty());
+        let has_several_prompts = mode == Mode::Prompts;
         let is_saved = self.snapshot.is_asked();
         ensure!(
-            !(matches!(mode, Mode::Beams(_)) && self.several.samples.is_some()),
-            "--beams looks for the likeliest output, --samples draws several at random: use one or the other"
+            !has_several_prompts || self.draft.drafter.is_none(),
+            "--draft drafts for one output, and several were asked for; give one prompt"
         );
         ensure!(
-            !(has_prefix_cache && takes_one_prompt),
-            "--prefix-cache is for several prompts, {option} for one: use one or the other"
+            !has_several_prompts || !is_saved,
+            "--save-cache and --load-cache are for the cache of one output, and several were asked for; give one prompt"
         );
         ensure!(
-            !(has_prefix_cache && is_one),
+            has_several_prompts || self.prompt.len() < 2,
+            "--samples and --beams are for one prompt, and several were given; give one prompt, or leave out the option"
+        );
+        ensure!(
+            has_several_prompts || !has_prefix_cache,
             "--prefix-cache is for several prompts, and one was given; give more, or leave it out"
         );
-        ensure!(
-            !has_prefix_cache || kv == CacheKind::Paged,
-            "--prefix-cache keeps pages, and --kv {kv} has none; leave out --kv, or give --kv paged"
-        );
-        ensure!(is_one || self.draft.drafter.is_none(), "--draft drafts for one output, and {but}");
-        ensure!(is_one || !is_saved, "--save-cache and --load-cache are for the cache of one output, and {but}");
+        for (option, is_given) in [("--prefix-cache", has_prefix_cache), ("--beams", matches!(mode, Mode::Beams(_)))] {
+            ensure!(
+                !is_given || kv == CacheKind::Paged,
+                "{option} shares pages, and --kv {kv} has none; leave out --kv, or give --kv paged"
+            );
+        }
         ensure!(
             kv != CacheKind::Recompute || !is_saved,
             "--kv recompute keeps nothing that could be saved or loaded; use flat, contiguous or paged"
-        );
-        if let Mode::Beams(_) = mode {
-            self.refuse_what_no_beam_needs()?;
-        }
-        ensure!(
-            !takes_one_prompt || (self.several.prompts.is_none() && self.prompt.len() < 2),
-            "{option} is for one prompt, and several were given; give one prompt, or leave out {option}"
-        );
-        ensure!(!takes_one_prompt || self.prompt.first().is_none_or(|prompt| !prompt.is_empty()), EMPTY_PROMPT);
-        Ok(())
-    }
-
-    fn refuse_what_no_beam_needs(&self) -> Result<()> {
-        let SamplingOptions { temperature, top_k, top_p, .. } = self.sampling;
-        ensure!(
-            temperature.is_none_or(|temperature| temperature == 0.0) && top_k.is_none() && top_p.is_none(),
-            "--beams draws nothing: it takes the probabilities as the model gives them; leave out --temperature, --top-k \
-             and --top-p"
-        );
-        ensure!(
-            self.kv() == CacheKind::Paged,
-            "--beams follows sequences that share their pages, and --kv {} has none; leave out --kv, or give --kv paged",
-            self.kv()
         );
         Ok(())
     }
@@ -227,16 +203,13 @@ impl Generate {
     /// The tokens of a prompt, and what the model's positions leave of `--max-new-tokens`. `which`: begins a message about
     /// one of several prompts.
     fn encode(&self, which: &str, prompt: &str, model: &Model, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize)> {
+        ensure!(
+            !prompt.is_empty(),
+            "{which}the prompt is empty; give the text a beginning, such as \"Once upon a time\""
+        );
         let tokens = tokenizer.encode(prompt)?;
         model.check(&tokens, 0).map_err(|error| anyhow!("{which}{error}"))?;
         let (n_prompt, positions) = (tokens.len(), model.config().max_positions);
-        if n_prompt >= positions {
-            bail!(
-                "{which}the prompt has {} tokens and the model {} positions: no room for another token; shorten the prompt",
-                thousands(n_prompt),
-                thousands(positions)
-            );
-        }
         let fit = positions - n_prompt;
         if self.max_new_tokens > fit {
             say(&format!(
@@ -261,37 +234,24 @@ pub fn token_ids(prompt: &[u32], generated: &[u32]) -> Object {
     Object::default().with("prompt", prompt).with("generated", generated)
 }
 
-/// Sampling in a report; the seed stands beside it.
-fn sampling_used(Sampling { temperature, top_k, top_p, .. }: Sampling) -> Object {
-    Object::default().with("temperature", temperature).with("top_k", top_k).with("top_p", top_p)
+/// What was counted, in a report. `usage`: what the caches held at the end.
+fn counters(rows_projected: u64, usage: Usage) -> Object {
+    Object::default()
+        .with("rows_projected", rows_projected)
+        .with("rows_copied", usage.rows_copied)
+        .with("tokens", usage.tokens)
+        .with("slots", usage.slots)
 }
 
-/// Tokens, and how long they took: those of the prompts, and all that followed.
-struct Timings {
-    prefill: (usize, Duration),
-    decode: (usize, Duration),
-}
-
-impl Timings {
-    fn report(&self) -> Object {
-        let ((prefilled, prefill), (decoded, decode)) = (self.prefill, self.decode);
-        Object::default()
-            .with("prefill_seconds", prefill.as_secs_f64())
-            .with("prefill_tokens_per_second", per_second(prefilled, prefill))
-            .with("decode_seconds", decode.as_secs_f64())
-            .with("decode_tokens_per_second", per_second(decoded, decode))
-    }
-
-    /// The same as two lines. `steps`: how many there were of each, such as ` in 3 steps,`, or nothing.
-    fn lines(&self, steps: [String; 2]) -> [(&'static str, String); 2] {
-        let ((prefilled, prefill), (decoded, decode)) = (self.prefill, self.decode);
-        let [prefill_steps, decode_steps] = steps;
-        let speed = rate(per_second(decoded, decode));
-        [
-            ("prefill", format!("{} in {prefill_steps}{}", count(prefilled, "token"), time(prefill))),
-            ("decode", format!("{} in {decode_steps}{}, {speed} tokens/s", count(decoded, "token"), time(decode))),
-        ]
-    }
+/// Tokens, and how long they took: those of the prompts, and all that followed. Before the time of each: how many steps there
+/// were, such as `3 steps, `, or nothing.
+fn timings(prefill: (usize, Duration), decode: (usize, Duration), steps: [String; 2]) -> [(&'static str, String); 2] {
+    let [prefill_steps, decode_steps] = steps;
+    let speed = rate(per_second(decode.0, decode.1));
+    [
+        ("prefill", format!("{} in {prefill_steps}{}", count(prefill.0, "token"), time(prefill.1))),
+        ("decode", format!("{} in {decode_steps}{}, {speed} tokens/s", count(decode.0, "token"), time(decode.1))),
+    ]
 }
 
 /// What a cache holds at the end, in a line. `rows`: how its rows are stored, if that is worth saying.

@@ -21,7 +21,7 @@ use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::StepLimits;
 use serde::Serialize;
 
-use crate::output::{Object, count, thousands};
+use crate::output::{count, thousands};
 use crate::{model_dir, require};
 
 /// The seed, unless the command or the request names one.
@@ -273,6 +273,20 @@ impl Restored {
     }
 }
 
+/// What went to a file.
+#[derive(Serialize)]
+pub struct Saved {
+    file: String,
+    tokens: usize,
+}
+
+impl Saved {
+    /// In a line.
+    pub fn describe(&self) -> String {
+        format!("{} to {}", count(self.tokens, "token"), self.file)
+    }
+}
+
 impl SnapshotOptions {
     /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
@@ -297,16 +311,13 @@ impl SnapshotOptions {
         Ok(self.load_cache.as_ref().map(|file| Snapshot::load(file, model)).transpose()?)
     }
 
-    /// Writes the file of `--save-cache`, if there is one, and reports what went to it. `tokens`: begin with those that the
-    /// cache holds.
-    pub fn save(&self, cache: Option<&dyn Rewind>, tokens: &[u32], model: &Model) -> Result<Option<(Object, String)>> {
+    /// Writes the file of `--save-cache`, if there is one. `tokens`: begin with those that the cache holds.
+    pub fn save(&self, cache: Option<&dyn Rewind>, tokens: &[u32], model: &Model) -> Result<Option<Saved>> {
         let (Some(file), Some(cache)) = (&self.save_cache, cache) else {
             return Ok(None);
         };
-        let n_tokens = cache.len();
-        Snapshot::freeze(cache, &tokens[..n_tokens]).save(file, model)?;
-        let line = format!("{} to {}", count(n_tokens, "token"), file.display());
-        Ok(Some((Object::default().with("file", file.display().to_string()).with("tokens", n_tokens), line)))
+        Snapshot::freeze(cache, &tokens[..cache.len()]).save(file, model)?;
+        Ok(Some(Saved { file: file.display().to_string(), tokens: cache.len() }))
     }
 }
 

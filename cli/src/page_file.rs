@@ -13,7 +13,7 @@ use page_by_page::disk::tier::{SharedPrefixes, Tier};
 use page_by_page::model::Model;
 use page_by_page::prefixes::Prefixes;
 
-use crate::output::{Object, count, thousands};
+use crate::output::{count, thousands};
 
 /// The file, and how large it may get.
 #[derive(Args)]
@@ -49,31 +49,18 @@ impl PageFileOptions {
         let tier = Tier::open(disk, shape, bytes, prefixes.clone(), slab).with_context(at)?;
         Ok((Box::new(prefixes), Some(tier)))
     }
+}
 
-    /// What went to the file and came from it, for `--json` and in a line.
-    pub fn report(&self, tier: Option<&Tier>) -> Option<(Object, String)> {
-        let (tier, counters, file) = (tier?, tier?.counters(), self.page_file.as_ref()?);
-        let (pages, most_pages) = (tier.file().n_records(), tier.file().n_places());
-        let error = tier.failed().map(ToString::to_string);
-        let report = Object::default()
-            .with("file", file.display().to_string())
-            .with("read", counters.read)
-            // Of these, pages that the prefix cache got.
-            .with("brought_back", counters.brought_back)
-            // Where a page could not be written, those before it are not counted.
-            .with("written", counters.written)
-            .with("pages", pages)
-            .with("most_pages", most_pages)
-            .with_some("error", error.as_ref());
-        let error = error.map_or(String::new(), |error| format!("; then no more: {error}"));
-        let line = format!(
-            "{} of {} read were brought back, {} written; it has {} of {}{error}",
-            thousands(counters.brought_back),
-            count(counters.read, "page"),
-            thousands(counters.written),
-            thousands(pages),
-            thousands(most_pages)
-        );
-        Some((report, line))
-    }
+/// What went to the file and came from it, in a line.
+pub fn describe(tier: &Tier) -> String {
+    let counters = tier.counters();
+    let error = tier.failed().map_or(String::new(), |error| format!("; then no more: {error}"));
+    format!(
+        "{} of {} read were brought back, {} written; it has {} of {}{error}",
+        thousands(counters.brought_back),
+        count(counters.read, "page"),
+        thousands(counters.written),
+        thousands(tier.file().n_records()),
+        thousands(tier.file().n_places())
+    )
 }

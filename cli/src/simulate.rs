@@ -10,10 +10,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use page_by_page::chapters::{Source, chapter};
 use page_by_page::simulation::examples;
 use page_by_page::simulation::planted::{Bug, Planted};
-use page_by_page::simulation::{self, Event, Make, Passed, Rule, chapter_12, is_inside, pulse, story};
-use serde::Serialize;
+use page_by_page::simulation::{self, Found, Make, Passed, chapter_12, is_inside, pulse, story};
 
-use crate::output::{Progress, Table, count, print, print_pretty_json, say, thousands};
+use crate::output::{Progress, Table, count, print, say, thousands};
 use crate::require;
 
 /// The pool, its tables and slab, forks, the prefix cache, the scheduler; and what looks at them.
@@ -57,9 +56,6 @@ pub struct Simulate {
     /// List the planted schedulers
     #[arg(long, conflicts_with_all = ["seeds", "steps", "seed", "planted", "blind"])]
     list: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 /// One planted scheduler by its name, or `all` of them.
@@ -71,52 +67,8 @@ fn planted() -> impl TypedValueParser<Value = &'static [Bug]> {
     })
 }
 
-/// The outcome for a scheduler.
-#[derive(Serialize)]
-struct Report {
-    /// `None`: that of chapter 12.
-    #[serde(skip)]
-    bug: Option<Bug>,
-    scheduler: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reported: Option<&'static str>,
-    seeds: u64,
-    steps: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    found: Option<Broken>,
-}
-
-/// A rule that was broken, and how.
-#[derive(Serialize)]
-struct Broken {
-    seed: u64,
-    rule: Rule,
-    seen: String,
-    step: u64,
-    events: usize,
-    shrunk_to: usize,
-    runs: u64,
-    shrunk: Vec<Event>,
-    story: String,
-}
-
-/// An ordinary day, without rules.
-#[derive(Serialize)]
-struct Day {
-    scheduler: String,
-    examples: usize,
-    examples_right: usize,
-    days: Vec<Sight>,
-}
-
-/// What there is after a number of steps.
-#[derive(Serialize)]
-struct Sight {
-    steps: u64,
-    ended: u64,
-    wrong: u64,
-    pages_lost: usize,
-}
+/// The outcome for a scheduler; `None` is that of chapter 12.
+type Outcome = (Option<Bug>, Result<Passed, Box<Found>>);
 
 impl Simulate {
     /// Runs the command.
@@ -139,16 +91,6 @@ impl Simulate {
     }
 
     fn list(&self) -> Result<()> {
-        if self.json {
-            #[derive(Serialize)]
-            struct Listed {
-                name: &'static str,
-                reported: &'static str,
-                about: &'static str,
-            }
-            let list = Bug::ALL.map(|bug| Listed { name: bug.name(), reported: bug.reported(), about: bug.about() });
-            return print_pretty_json(&list);
-        }
         let mut table = Table::new(3, &["name", "reported in", "what it does"]);
         for bug in Bug::ALL {
             table.line([bug.name(), bug.reported(), bug.about()]);
@@ -159,115 +101,87 @@ impl Simulate {
     /// Tries seeds with each of these schedulers. An error if a rule is broken by that of chapter 12, or not by a planted one.
     fn search(&self, bugs: &[Option<Bug>]) -> Result<()> {
         let progress = Progress::new("simulating", if self.seed.is_some() { 1 } else { self.seeds });
-        let reports: Vec<Report> = bugs.iter().map(|bug| self.report(*bug, &progress)).collect();
+        let seeds = || self.seed.map_or(0..=self.seeds - 1, |seed| seed..=seed);
+        let search = |bug: &Option<Bug>| simulation::search(&*make(*bug), seeds(), self.steps, || progress.advance(1));
+        let outcomes: Vec<Outcome> = bugs.iter().map(|bug| (*bug, search(bug))).collect();
         drop(progress);
-        match &reports[..] {
-            [report] if self.json => print_pretty_json(report)?,
-            [report] => self.show(report)?,
-            all if self.json => print_pretty_json(&all)?,
+        match &outcomes[..] {
+            [outcome] => self.show(outcome)?,
             all => show_all(all)?,
         }
-        let alive = reports.iter().filter(|report| report.found.is_none()).count();
-        match (&reports[..], alive) {
-            ([Report { bug: None, found: Some(broken), .. }], _) => {
-                bail!("a rule is broken ({}): the story above says how", broken.rule)
+        let alive = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).count();
+        match (&outcomes[..], alive) {
+            ([(None, Err(found))], _) => {
+                bail!("a rule is broken ({}): the story above says how", found.failure.violation.rule)
             }
-            ([Report { bug: None, .. }], _) | (_, 0) => Ok(()),
-            ([Report { bug: Some(bug), .. }], _) => {
+            ([(None, Ok(_))], _) | (_, 0) => Ok(()),
+            ([(Some(bug), _)], _) => {
                 bail!("{} is wrong, and no rule is broken; try more seeds, or more steps", bug.name())
             }
             _ => bail!("no rule is broken by {alive} of {}; try more seeds, or more steps", Bug::ALL.len()),
         }
     }
 
-    fn report(&self, bug: Option<Bug>, progress: &Progress) -> Report {
-        let make = make(bug);
-        let seeds = self.seed.map_or(0..=self.seeds - 1, |seed| seed..=seed);
-        let outcome = simulation::search(&*make, seeds, self.steps, || progress.advance(1));
-        let Passed { seeds, steps, .. } = outcome.as_ref().map_or_else(|found| found.passed, |passed| *passed);
-        let found = outcome.err().map(|found| Broken {
-            seed: found.seed,
-            rule: found.failure.violation.rule,
-            seen: found.failure.violation.words.clone(),
-            step: found.failure.step,
-            events: found.events,
-            shrunk_to: found.case.events.len(),
-            runs: found.runs,
-            story: story(&*make, &found.case, &found.shrunk),
-            shrunk: found.case.events,
-        });
-        Report { bug, scheduler: name(bug), reported: bug.map(Bug::reported), seeds, steps, found }
-    }
-
-    fn show(&self, report: &Report) -> Result<()> {
-        let (seeds, steps) = (count(report.seeds, "seed"), count(report.steps, "step"));
-        let Some(broken) = &report.found else {
-            return print(&format!("{}\n{seeds}, {steps}: no rule is broken\n", report.scheduler));
+    fn show(&self, (bug, outcome): &Outcome) -> Result<()> {
+        let found = match outcome {
+            Ok(Passed { seeds, steps, .. }) => {
+                let (seeds, steps) = (count(*seeds, "seed"), count(*steps, "step"));
+                return print(&format!("{}\n{seeds}, {steps}: no rule is broken\n", name(*bug)));
+            }
+            Err(found) => found,
         };
-        let planted = report.bug.map_or(String::new(), |bug| format!(" --planted {}", bug.name()));
+        let planted = bug.map_or(String::new(), |bug| format!(" --planted {}", bug.name()));
         print(&format!(
             "{}\nseed {}, step {}: {} (rule: {})\n{}, shrunk to {} in {}\n\n{}\nagain: cargo run --release --features solution -- simulate{planted} --seed {} --steps {}\n",
-            report.scheduler,
-            broken.seed,
-            thousands(broken.step),
-            broken.seen,
-            broken.rule,
-            count(broken.events, "event"),
-            thousands(broken.shrunk_to),
-            count(broken.runs, "run"),
-            broken.story,
-            broken.seed,
+            name(*bug),
+            found.seed,
+            thousands(found.failure.step),
+            found.failure.violation.words,
+            found.failure.violation.rule,
+            count(found.events, "event"),
+            thousands(found.case.events.len()),
+            count(found.runs, "run"),
+            story(&*make(*bug), &found.case, &found.shrunk),
+            found.seed,
             self.steps,
         ))
     }
 
     /// Shows what a client sees of a scheduler, and an operator.
     fn blind(&self, bug: Option<Bug>) -> Result<()> {
-        let (make, scheduler) = (make(bug), name(bug));
-        let examples = examples::all().len();
-        let (right, first_wrong) = match examples::pass(&*make) {
-            Ok(right) => (right, None),
-            Err(wrong) => (0, Some(wrong)),
-        };
+        let make = make(bug);
         let every = self.steps.div_ceil(6).max(1);
         let day = examples::day(self.steps);
-        let mut days = Vec::new();
+        let lost = format!("pages lost, of {}", day.setup.n_pages);
+        let mut table = Table::new(0, &["steps", "finished", "wrong", &lost]);
         let watched = examples::watch(&*make, &day, |outcome| {
             if outcome.steps.is_multiple_of(every) || outcome.steps == self.steps {
                 let examples::Outcome { steps, ended, wrong, lost, .. } = *outcome;
-                days.push(Sight { steps, ended, wrong, pages_lost: lost });
+                table.line([steps, ended, wrong, lost as u64].map(thousands));
             }
         });
-        if self.json {
-            print_pretty_json(&Day { scheduler, examples, examples_right: right, days })?;
-        } else {
-            let about = match first_wrong {
-                None => format!("examples right: {right} of {examples}"),
-                Some(wrong) => format!("an example is wrong: {wrong}"),
-            };
-            let lost = format!("pages lost, of {}", day.setup.n_pages);
-            let mut table = Table::new(0, &["steps", "finished", "wrong", &lost]);
-            for Sight { steps, ended, wrong, pages_lost } in &days {
-                table.line([*steps, *ended, *wrong, *pages_lost as u64].map(thousands));
-            }
-            print(&format!("{scheduler}\n{about}\n\n{}", table.render()))?;
-        }
+        let about = match examples::pass(&*make) {
+            Ok(right) => format!("examples right: {right} of {}", examples::all().len()),
+            Err(wrong) => format!("an example is wrong: {wrong}"),
+        };
+        print(&format!("{}\n{about}\n\n{}", name(bug), table.render()))?;
         watched.map(drop).map_err(anyhow::Error::from)
     }
 }
 
 /// A line for each of the planted schedulers.
-fn show_all(reports: &[Report]) -> Result<()> {
+fn show_all(outcomes: &[Outcome]) -> Result<()> {
     let heading = ["planted", "reported in", "rule broken", "seed", "step", "events", "shrunk to", "runs"];
     let mut table = Table::new(3, &heading);
-    for (bug, report) in Bug::ALL.into_iter().zip(reports) {
+    for (bug, (_, outcome)) in Bug::ALL.into_iter().zip(outcomes) {
         let mut line = vec![bug.name().to_string(), bug.reported().to_string()];
-        match &report.found {
-            Some(Broken { rule, seed, step, events, shrunk_to, runs, .. }) => {
-                line.push(rule.to_string());
-                line.extend([*seed, *step, *events as u64, *shrunk_to as u64, *runs].map(thousands));
+        match outcome {
+            Err(found) => {
+                let (failure, shrunk_to) = (&found.failure, found.case.events.len() as u64);
+                line.push(failure.violation.rule.to_string());
+                line.extend([found.seed, failure.step, found.events as u64, shrunk_to, found.runs].map(thousands));
             }
-            None => line.push("none".into()),
+            Ok(_) => line.push("none".into()),
         }
         table.line(line);
     }

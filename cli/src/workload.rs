@@ -5,10 +5,9 @@ mod serving;
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use page_by_page::experiments::prefixes::{self, Keep};
-use page_by_page::workload::{PageCounters, Trace};
-use serde::Serialize;
+use page_by_page::workload::Trace;
 
-use crate::output::{Object, Progress, Table, count, print, print_pretty_json, thousands};
+use crate::output::{Progress, Table, count, print, thousands};
 use crate::require;
 
 /// Count what pages and prefixes do for many requests, without a model
@@ -83,13 +82,9 @@ struct Common {
     /// Which pages of a finished sequence are evicted first
     #[arg(long, value_name = "END", value_enum, default_value_t = Evict::Tails, conflicts_with = "no_prefix_cache")]
     evict: Evict,
-    /// Print the counters as one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Evict {
     /// Its last ones: what is left of it can still be found
     Tails,
@@ -103,14 +98,6 @@ const MOST_PAGES: u64 = 10_000_000;
 const MOST_SLOTS: u64 = 1_000_000;
 /// More requests than this repeat what a million shows.
 const MOST_REQUESTS: u64 = 1_000_000;
-
-/// A run in one pool.
-#[derive(Serialize)]
-struct Run {
-    pages: usize,
-    #[serde(flatten)]
-    counters: PageCounters,
-}
 
 impl Workload {
     /// Runs the command.
@@ -146,20 +133,24 @@ impl Common {
         }
         let progress = Progress::new("counting", (n_requests * pools.len()) as u64);
         let requests = prefixes::Requests { trace, requests: n_requests, running, page_size: self.page_size, keep };
-        let run = |pages| anyhow::Ok(Run { pages, counters: requests.run(pages, || progress.advance(1))? });
-        let runs = pools.into_iter().map(run).collect::<Result<Vec<_>>>()?;
-        drop(progress);
-        if self.json {
-            let report = Object::default()
-                .with("trace", trace.name())
-                .with("requests", n_requests)
-                .with("running", running)
-                .with("page_size", self.page_size)
-                .with("prefix_cache", keep != Keep::Nothing)
-                .with("evict", (keep != Keep::Nothing).then_some(self.evict))
-                .with("runs", runs);
-            return print_pretty_json(&report);
+        let heading =
+            ["pages", "allocated", "evicted", "found", "of", "hit rate", "utilisation", "fragmentation", "steps"];
+        let mut table = Table::new(0, &heading);
+        for pages in pools {
+            let counters = requests.run(pages, || progress.advance(1))?;
+            table.line([
+                thousands(pages),
+                thousands(counters.pages_allocated),
+                thousands(counters.pages_evicted),
+                thousands(counters.cached_tokens),
+                thousands(counters.prompt_tokens),
+                percent(counters.hit_rate),
+                percent(counters.utilisation),
+                percent(counters.fragmentation),
+                thousands(counters.steps),
+            ]);
         }
+        drop(progress);
         let prefixes = match keep {
             Keep::Nothing => "without the prefix cache",
             Keep::TailsLonger => "with the prefix cache",
@@ -171,28 +162,9 @@ impl Common {
             count(n_requests, "request"),
             thousands(running),
             count(self.page_size, "slot"),
-            table(&runs).render(),
+            table.render(),
         ))
     }
-}
-
-fn table(runs: &[Run]) -> Table {
-    let heading = ["pages", "allocated", "evicted", "found", "of", "hit rate", "utilisation", "fragmentation", "steps"];
-    let mut table = Table::new(0, &heading);
-    for Run { pages, counters } in runs {
-        table.line([
-            thousands(*pages),
-            thousands(counters.pages_allocated),
-            thousands(counters.pages_evicted),
-            thousands(counters.cached_tokens),
-            thousands(counters.prompt_tokens),
-            percent(counters.hit_rate),
-            percent(counters.utilisation),
-            percent(counters.fragmentation),
-            thousands(counters.steps),
-        ]);
-    }
-    table
 }
 
 /// A share of 0 to 1.

@@ -37,7 +37,7 @@ const NO_NUMBERS: [&str; 8] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE",
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few positions.
-const QUICK: [(&str, &str); 46] = [
+const QUICK: [(&str, &str); 44] = [
     ("generate", "--model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3 --kv=contiguous"),
@@ -50,7 +50,6 @@ const QUICK: [(&str, &str); 46] = [
     // Without the feature `serve` it says how to get it.
     ("chat", "a --model=SMALL --max-new-tokens=3"),
     ("batch", "SMALL/prompts.jsonl --model=SMALL"),
-    ("batch", "SMALL/prompts.jsonl --model=SMALL --json"),
     ("batch", "SMALL/prompts.jsonl --model=SMALL --page-file=pages"),
     // Each line has two reasons to be refused before it listens, so that one is left when the other is changed.
     ("serve", "--model=SMALL --host=192.0.2.1 --api-key=é"),
@@ -59,7 +58,6 @@ const QUICK: [(&str, &str); 46] = [
     ("logits", "--model=SMALL --tokens=1 --all"),
     ("synth", "--shape=tiny --out=model"),
     ("gains", "4"),
-    ("gains", "10 --json"),
     ("status", ""),
     ("status", "--json"),
     ("bench engine", "--model=SMALL --seconds=0"),

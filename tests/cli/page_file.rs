@@ -26,12 +26,12 @@ impl PageFile {
 
     /// Four prompts that begin with the same page of a tale, in pages of 4, greedily.
     fn arguments<'a>(&'a self, prompts: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-        [&["batch", prompts, "--json", "--page-size=4", &self.option], more].concat()
+        [&["batch", prompts, "--page-size=4", &self.option], more].concat()
     }
 
     #[track_caller]
-    fn json(&self, more: &[&str]) -> Value {
-        ok(&self.arguments(&prompts(), more)).json()
+    fn run(&self, more: &[&str]) -> Ran {
+        Ran::of(&ok(&self.arguments(&prompts(), more)))
     }
 }
 
@@ -41,34 +41,51 @@ fn prompts() -> String {
 
 /// The outputs where no file is read or written.
 fn expected() -> Vec<String> {
-    outputs(&ok(&["batch", &prompts(), "--json", "--page-size=4"]).json())
+    Ran::of(&ok(&["batch", &prompts(), "--page-size=4"])).outputs()
 }
 
-fn outputs(run: &Value) -> Vec<String> {
-    run["outputs"].as_array().unwrap().iter().map(|output| output["text"].as_str().unwrap().into()).collect()
+/// What a batch has written, and its line on the file.
+#[derive(Debug)]
+struct Ran {
+    results: Vec<Value>,
+    of_file: String,
 }
 
-fn counter(run: &Value, name: &str) -> u64 {
-    run["counters"][name].as_u64().unwrap()
-}
+impl Ran {
+    fn of(run: &Run) -> Self {
+        let of_file = run.stderr.lines().find(|line| line.starts_with("page file")).unwrap_or_default();
+        Ran { results: run.json_lines(), of_file: of_file.into() }
+    }
 
-fn of_file(run: &Value, name: &str) -> u64 {
-    run["page_file"][name].as_u64().unwrap()
+    fn outputs(&self) -> Vec<String> {
+        self.results.iter().map(|result| result["text"].as_str().unwrap().into()).collect()
+    }
+
+    fn sum(&self, counter: &str) -> u64 {
+        self.results.iter().map(|result| result["counters"][counter].as_u64().unwrap()).sum()
+    }
+
+    /// Pages brought back, read, written, in the file, and at most.
+    fn pages(&self) -> [u64; 5] {
+        let words = self.of_file.split_whitespace();
+        let numbers: Vec<u64> = words.filter_map(|word| word.replace([',', ';'], "").parse().ok()).take(5).collect();
+        numbers.try_into().unwrap_or_else(|_| panic!("{self:?}"))
+    }
 }
 
 #[test]
 fn a_second_run_reads_what_the_first_has_computed() {
     let file = PageFile::new();
-    let [first, second] = [file.json(&[]), file.json(&[])];
-    assert_eq!([outputs(&first), outputs(&second)], [expected(), expected()]);
-    assert_eq!((of_file(&first, "read"), of_file(&second, "written")), (0, 0));
-    assert_eq!(of_file(&first, "written"), of_file(&first, "pages"));
-    assert_eq!(of_file(&second, "brought_back"), of_file(&second, "read"));
-    let (rows, computed) = (counter(&first, "rows_projected"), counter(&second, "rows_projected"));
+    let [first, second] = [file.run(&[]), file.run(&[])];
+    assert_eq!([first.outputs(), second.outputs()], [expected(), expected()]);
+    assert_eq!((first.pages()[1], second.pages()[2]), (0, 0));
+    assert_eq!(first.pages()[2], first.pages()[3]);
+    assert_eq!(second.pages()[0], second.pages()[1]);
+    let (rows, computed) = (first.sum("computed"), second.sum("computed"));
     // Of each prompt at most a page and a token are left, and the new tokens.
-    let new = counter(&second, "generated_tokens");
+    let new = second.sum("generated_tokens");
     assert!(computed <= new + 4 * 4 && computed < rows, "{computed} of {rows} rows again, {new} new tokens");
-    assert!(counter(&second, "cached") + 4 * 4 >= counter(&second, "prompt_tokens"), "{second}");
+    assert!(second.sum("cached") + 4 * 4 >= second.sum("prompt_tokens"), "{second:?}");
 }
 
 #[test]
@@ -83,14 +100,14 @@ fn pages_come_back_in_every_format_to_a_small_pool_and_from_a_small_file() {
             let stories = crate::support::root().join("assets/stories.jsonl");
             ok(&file.arguments(stories.to_str().unwrap(), more));
         }
-        let [first, second] = [file.json(more), file.json(more)];
-        assert_eq!(outputs(&first), outputs(&second), "{more:?}");
-        assert!(of_file(&second, "brought_back") > 0 && of_file(&second, "written") == 0, "{more:?}: {second}");
-        let (rows, computed) = (counter(&first, "rows_projected"), counter(&second, "rows_projected"));
+        let [first, second] = [file.run(more), file.run(more)];
+        assert_eq!(first.outputs(), second.outputs(), "{more:?}");
+        assert!(second.pages()[0] > 0 && second.pages()[2] == 0, "{more:?}: {second:?}");
+        let (rows, computed) = (first.sum("computed"), second.sum("computed"));
         assert!(is_small || computed < rows / 2, "{more:?}: {computed} of {rows} rows in the second run");
         if is_small {
             assert!(fs::metadata(&file.path).unwrap().len() <= 1 << 20);
-            assert_eq!((of_file(&first, "pages"), of_file(&first, "most_pages")), (85, 85), "{first}");
+            assert_eq!((first.pages()[3], first.pages()[4]), (85, 85), "{first:?}");
         }
     }
 }
@@ -98,16 +115,16 @@ fn pages_come_back_in_every_format_to_a_small_pool_and_from_a_small_file() {
 #[test]
 fn a_damaged_file_changes_no_text() {
     let (file, expected) = (PageFile::new(), expected());
-    file.json(&[]);
+    file.run(&[]);
     let good = fs::read(&file.path).unwrap();
     for place in [0, 10, 64, 80, 100, 1_000, 5_000, good.len() / 2, good.len() - 1] {
         fs::write(&file.path, &good[..place]).unwrap();
-        assert_eq!(outputs(&file.json(&[])), expected, "cut off after {place} bytes");
+        assert_eq!(file.run(&[]).outputs(), expected, "cut off after {place} bytes");
         if place >= 64 {
             let mut bytes = good.clone();
             bytes[place] ^= 0x40;
             fs::write(&file.path, &bytes).unwrap();
-            assert_eq!(outputs(&file.json(&[])), expected, "byte {place} has changed");
+            assert_eq!(file.run(&[]).outputs(), expected, "byte {place} has changed");
         }
     }
 }
@@ -115,7 +132,7 @@ fn a_damaged_file_changes_no_text() {
 #[test]
 fn a_file_of_other_pages_is_refused_and_left_alone() {
     let (file, prompts) = (PageFile::new(), prompts());
-    file.json(&[]);
+    file.run(&[]);
     let pages = fs::read(&file.path).unwrap();
     let story = b"Once upon a time".to_vec();
     for (content, options, says) in [
@@ -144,7 +161,7 @@ fn two_programs_do_not_share_a_file() {
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("a different program has this file at the moment"), "{}", refused.stderr);
     drop(disk);
-    file.json(&[]);
+    file.run(&[]);
 }
 
 /// A limit on the length of files stands in for a disk that is full.
@@ -154,17 +171,16 @@ fn a_disk_that_is_full_changes_no_text() {
     let (file, expected) = (PageFile::new(), expected());
     let first = Run::of(limited("-f 100").args(file.arguments(&prompts(), &[])).output().unwrap());
     assert_eq!(first.code, Some(0), "{}", first.stderr);
-    let first = first.json();
-    assert_eq!(outputs(&first), expected);
-    let says = first["page_file"]["error"].as_str().unwrap();
-    assert!(says.starts_with("a page cannot be written at byte "), "{says}");
-    let pages = of_file(&first, "pages");
-    assert!(pages > 0, "{first}");
+    let first = Ran::of(&first);
+    assert_eq!(first.outputs(), expected);
+    assert!(first.of_file.contains("; then no more: a page cannot be written at byte "), "{first:?}");
+    let pages = first.pages()[3];
+    assert!(pages > 0, "{first:?}");
     // When there is room again, the next run finds those, and writes the others.
-    let second = file.json(&[]);
-    assert_eq!(outputs(&second), expected);
-    assert!(second["page_file"]["error"].is_null() && of_file(&second, "written") > 0, "{second}");
-    assert_eq!(of_file(&second, "brought_back"), pages, "{second}");
+    let second = file.run(&[]);
+    assert_eq!(second.outputs(), expected);
+    assert!(!second.of_file.contains("no more") && second.pages()[2] > 0, "{second:?}");
+    assert_eq!(second.pages()[0], pages, "{second:?}");
 }
 
 #[test]
@@ -175,7 +191,7 @@ fn a_program_that_is_killed_leaves_a_file_that_opens() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(outputs(&file.json(&[])), expected, "killed after {milliseconds} ms");
+        assert_eq!(file.run(&[]).outputs(), expected, "killed after {milliseconds} ms");
         fs::remove_file(&file.path).unwrap();
     }
 }

@@ -141,7 +141,7 @@ impl Script {
                 lines.truncate(lines.iter().position(String::is_empty).unwrap_or(lines.len()));
             }
             if !kept.is_empty() {
-                let first = |line: &str| line.split([' ', ':']).next().unwrap_or_default().to_string();
+                let first = |line: &str| line.trim_start().split([' ', ':']).next().unwrap_or_default().to_string();
                 lines.retain(|line| kept.split(' ').chain(["error"]).any(|word| word == first(line)));
             }
             for line in lines {

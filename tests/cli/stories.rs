@@ -59,14 +59,14 @@ impl Alone {
 
 /// Runs a command that prints JSON; its outputs must have these new tokens.
 #[track_caller]
-fn check(arguments: &[&str], input: &str, expected: &[Vec<u32>]) -> Value {
+fn check(arguments: &[&str], input: &str, expected: &[Vec<u32>]) -> Vec<Value> {
     let run = run_with(arguments, input.as_bytes());
     assert_eq!(run.code, Some(0), "{arguments:?}: {}", run.stderr);
-    let json = run.json();
-    let outputs = json["outputs"].as_array().map_or(std::slice::from_ref(&json), |outputs| outputs);
+    let lines = run.json_lines();
+    let outputs = lines[0]["outputs"].as_array().unwrap_or(&lines);
     let found = outputs.iter().map(|output| serde_json::from_value(output["tokens"]["generated"].clone()).unwrap());
     assert_eq!(found.collect::<Vec<Vec<u32>>>(), expected, "{arguments:?}");
-    json
+    lines
 }
 
 /// One prompt, and what the model generates.
@@ -100,7 +100,7 @@ impl Story {
             arguments.extend(["--model", folder.path()]);
         }
         arguments.extend(options);
-        let json = check(&arguments, "", std::slice::from_ref(&self.expected));
+        let json = check(&arguments, "", std::slice::from_ref(&self.expected)).remove(0);
         if json["kv"] != "recompute" {
             // The newest token was never computed if the limit ended the sequence; if the model did, all were.
             let (prompt, new) = (json["tokens"]["prompt"].as_array().unwrap().len(), self.expected.len());
@@ -231,8 +231,8 @@ fn requests_of_a_batch_in_every_pool() {
     ];
     let mut preempted = 0;
     for pool in pools {
-        let json = check(&[&["batch", "-", "--json"], pool].concat(), &input, &expected);
-        for (result, expected) in json["outputs"].as_array().unwrap().iter().zip(&expected) {
+        let results = check(&[&["batch", "-"], pool].concat(), &input, &expected);
+        for (result, expected) in results.iter().zip(&expected) {
             let (counters, n_new) = (&result["counters"], expected.len());
             preempted += counters["preemptions"].as_u64().unwrap();
             let has_first = counters["steps_to_first_token"].as_u64().is_some_and(|steps| steps > 0);
@@ -262,8 +262,8 @@ fn a_saved_cache_is_loaded_by_every_cache() {
     // The story goes on where it was left: nothing saved is computed again.
     let prompt = format!("Once upon a time{}", alone.tokenizer.decode(&story.expected).unwrap());
     let more = alone.tokens(&prompt, Some(SEED), 15, &[]);
-    let json = check(&[&["generate", &prompt], &DRAWN[..], &["15", "--load-cache", &file]].concat(), "", &[more]);
-    assert_eq!(json["restored"], json!({ "saved": 34, "kept": 34 }));
+    let ran = check(&[&["generate", &prompt], &DRAWN[..], &["15", "--load-cache", &file]].concat(), "", &[more]);
+    assert_eq!(ran[0]["restored"], json!({ "saved": 34, "kept": 34 }));
 }
 
 /// A limit on the length of files stands in for a disk that is full.

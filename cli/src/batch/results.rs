@@ -35,16 +35,9 @@ enum Out {
     #[default]
     Stdout,
     File(PathBuf, NewFile),
-    /// Kept, to be part of one JSON object.
-    Kept(Vec<Object>),
 }
 
 impl Results {
-    /// Results that are kept, and not written.
-    pub fn kept() -> Self {
-        Results { out: Out::Kept(Vec::new()), ..Self::default() }
-    }
-
     /// Results for a file, a line each. It takes the place of the one that is there when all are written. Refuses the file that
     /// the lines are read from.
     pub fn to_file(file: &Path, input: &Path) -> Result<Self> {
@@ -65,27 +58,22 @@ impl Results {
         self.ahead.insert(place, result);
         while let Some(result) = self.ahead.remove(&self.next) {
             self.next += 1;
-            let line = || anyhow::Ok(serde_json::to_string(&result)? + "\n");
+            let line = serde_json::to_string(&result)? + "\n";
             match &mut self.out {
-                Out::Kept(kept) => kept.push(result),
-                Out::Stdout => print(&line()?)?,
+                Out::Stdout => print(&line)?,
                 Out::File(path, file) => {
-                    file.write_all(line()?.as_bytes()).with_context(|| path.display().to_string())?;
+                    file.write_all(line.as_bytes()).with_context(|| path.display().to_string())?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Puts the file in its place, if there is one; the results that were kept.
-    pub fn finish(self) -> Result<Vec<Object>> {
+    /// Puts the file in its place, if there is one.
+    pub fn finish(self) -> Result<()> {
         match self.out {
-            Out::Stdout => Ok(Vec::new()),
-            Out::Kept(kept) => Ok(kept),
-            Out::File(path, file) => {
-                file.finish().with_context(|| path.display().to_string())?;
-                Ok(Vec::new())
-            }
+            Out::Stdout => Ok(()),
+            Out::File(path, file) => file.finish().with_context(|| path.display().to_string()),
         }
     }
 }

@@ -17,7 +17,6 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig};
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::Trace;
-use serde::Serialize;
 
 use super::watched::Measure;
 use crate::output::thousands;
@@ -36,50 +35,32 @@ pub struct Gain {
     pub note: Option<&'static str>,
 }
 
-/// Something that was counted.
-#[derive(Serialize)]
+/// Something that was counted: numbers as they are printed.
 pub struct Line {
     /// In words.
     pub what: &'static str,
     /// Without the chapter; `None` if there is nothing to compare with.
-    pub before: Option<Number>,
+    pub before: Option<String>,
     /// With it.
-    pub after: Number,
+    pub after: String,
 }
 
-/// A number, and how it is read.
-#[derive(Serialize)]
-pub struct Number {
-    value: f64,
-    is: &'static str,
-    /// As it is printed.
-    pub shown: String,
+/// A part of a whole, 0 to 1: `86.3 %`.
+fn share(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
 }
 
-impl Number {
-    /// How many: `20,900`.
-    pub fn count(count: impl TryInto<u64>) -> Self {
-        let count = count.try_into().unwrap_or(u64::MAX);
-        Number { value: count as f64, is: "count", shown: thousands(count) }
-    }
-
-    /// A part of a whole, 0 to 1: `86.3 %`.
-    fn share(share: f64) -> Self {
-        Number { value: share, is: "share", shown: format!("{:.1} %", 100.0 * share) }
-    }
-
-    /// How many for each: `0.47`.
-    fn ratio(ratio: f64) -> Self {
-        Number { value: ratio, is: "ratio", shown: format!("{ratio:.2}") }
-    }
+/// How many for each: `0.47`.
+fn ratio(ratio: f64) -> String {
+    format!("{ratio:.2}")
 }
 
-fn line(what: &'static str, before: Number, after: Number) -> Line {
+fn line(what: &'static str, before: String, after: String) -> Line {
     Line { what, before: Some(before), after }
 }
 
 fn counts(what: &'static str, before: impl TryInto<u64>, after: impl TryInto<u64>) -> Line {
-    line(what, Number::count(before), Number::count(after))
+    line(what, thousands(before), thousands(after))
 }
 
 /// The scheduler, and what it stands on.
@@ -133,7 +114,7 @@ fn recompute() -> Result<Vec<Line>> {
     let (first, but_last, all) = (rows(1)?, rows(199)?, rows(200)?);
     Ok(vec![
         counts("rows projected for one token", first, all.saturating_sub(but_last)),
-        Line { what: "rows projected for the story of 200 tokens", before: None, after: Number::count(all) },
+        Line { what: "rows projected for the story of 200 tokens", before: None, after: thousands(all) },
     ])
 }
 
@@ -172,8 +153,8 @@ fn table() -> Result<Vec<Line>> {
         counts("slots wasted by texts of 1,024, 700, 300 and 224 tokens", wasted(&reserved), wasted(&paged)),
         line(
             "of the slots that they take",
-            Number::share(wasted_share(&reserved)),
-            Number::share(wasted(&paged) as f64 / slots.max(1) as f64),
+            share(wasted_share(&reserved)),
+            share(wasted(&paged) as f64 / slots.max(1) as f64),
         ),
     ])
 }
@@ -205,9 +186,9 @@ fn forget() -> Result<Vec<Line>> {
 fn drafts() -> Result<Vec<Line>> {
     let mut models = Bundled::open()?;
     let (alone, drafted) = (models.stories(0.0, 0, AcceptRule::Match)?, models.stories(0.0, 2, AcceptRule::Match)?);
-    ensure!(drafted.tokens == alone.tokens, "with guesses the texts are other ones than without");
+    ensure!(drafted.tokens == alone.tokens, "with drafts the sequences are others than without");
     let [alone, drafted] = [alone.counters, drafted.counters];
-    let per_token = [alone, drafted].map(|counters| Number::ratio(counters.target_passes_per_token()));
+    let per_token = [alone, drafted].map(|counters| ratio(counters.target_passes_per_token()));
     let [before, after] = per_token;
     Ok(vec![
         counts("passes of the target for four stories of 100 tokens", alone.target_passes, drafted.target_passes),
@@ -219,11 +200,10 @@ fn chance() -> Result<Vec<Line>> {
     let mut models = Bundled::open()?;
     let matched = models.stories(0.8, 2, AcceptRule::Match)?.counters;
     let sampled = models.stories(0.8, 2, AcceptRule::Sample)?.counters;
-    let [match_share, sample_share] = [matched, sampled].map(|counters| Number::share(counters.acceptance_rate()));
-    let [match_passes, sample_passes] =
-        [matched, sampled].map(|counters| Number::ratio(counters.target_passes_per_token()));
+    let [match_share, sample_share] = [matched, sampled].map(|counters| share(counters.acceptance_rate()));
+    let [match_passes, sample_passes] = [matched, sampled].map(|counters| ratio(counters.target_passes_per_token()));
     Ok(vec![
-        line("guesses accepted, at temperature 0.8", match_share, sample_share),
+        line("draft tokens accepted, at temperature 0.8", match_share, sample_share),
         line("passes of the target for each token", match_passes, sample_passes),
     ])
 }
@@ -240,7 +220,7 @@ fn forks() -> Result<Vec<Line>> {
 fn prefixes() -> Result<Vec<Line>> {
     let run = |keep| Requests::of(Trace::Shared, keep).run(Trace::Shared.n_pages(), || {});
     let (without, with) = (run(Keep::Nothing)?, run(Keep::TailsLonger)?);
-    let (before, after) = (Number::share(without.hit_rate), Number::share(with.hit_rate));
+    let (before, after) = (share(without.hit_rate), share(with.hit_rate));
     Ok(vec![
         line("prompt tokens found, where 300 requests begin alike", before, after),
         counts("pages taken from the pool", without.pages_allocated, with.pages_allocated),

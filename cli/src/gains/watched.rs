@@ -121,7 +121,6 @@ fn asks(yours: &[&Chapter]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gains::chapters::Number;
     use page_by_page::chapters::chapter;
 
     /// The message when chapter 2 is measured like this.
@@ -135,7 +134,7 @@ mod tests {
     // One after the other, because all panics of a program come to the same hook.
     #[test]
     fn what_goes_wrong_names_the_checks() {
-        let fine: Measure = || Ok(vec![Line { what: "rows", before: None, after: Number::count(1_u64) }]);
+        let fine: Measure = || Ok(vec![Line { what: "rows", before: None, after: "1".into() }]);
         assert_eq!(message(MOST, fine), "1 lines");
         let checks = "run its checks first (cargo test --features solution --test ch01_recompute --test ch02_flat): ";
         let refused = message(MOST, || bail!("no room"));

@@ -5,11 +5,10 @@ use page_by_page::model::{Model, StepError};
 use page_by_page::serving::Totals;
 
 use super::growing::{Growing, Output};
-use super::several::{Pages, Plan, Request};
-use super::{Generate, Timings, one_line, sampling_used, token_ids};
+use super::several::{Plan, Request};
+use super::{Generate, counters, describe_cache, one_line, timings, token_ids};
 use crate::output::{Lines, Object, Table, count, describe, finish_reason, mib, thousands};
 use crate::require;
-use page_by_page::cache::kind::CacheKind;
 
 /// Outputs that the report lists one by one, at most.
 const MAX_LINES: usize = 20;
@@ -20,7 +19,6 @@ const NAME: usize = 30;
 pub struct Costs<'a> {
     options: &'a Generate,
     plan: &'a Plan,
-    outputs: &'a [Output<'a>],
     growing: &'a Growing<'a>,
     totals: Totals,
     /// What the sequences held at their ends, together: shared pages count for each of their owners.
@@ -31,7 +29,6 @@ pub struct Costs<'a> {
 
 impl<'a> Costs<'a> {
     pub fn of(options: &'a Generate, growing: &'a Growing<'a>, plan: &'a Plan) -> Self {
-        let outputs = &growing.outputs[..];
         let add = |sum: Usage, output: &Output<'_>| {
             let usage = output.usage();
             Usage {
@@ -41,81 +38,40 @@ impl<'a> Costs<'a> {
                 rows_copied: sum.rows_copied + usage.rows_copied,
             }
         };
-        let usage = outputs.iter().fold(Usage::default(), add);
-        let pages_at_ends = outputs.iter().map(Output::pages_at_end).sum();
-        Costs { options, plan, outputs, growing, totals: growing.totals(), usage, pages_at_ends }
+        let usage = growing.outputs.iter().fold(Usage::default(), add);
+        let pages_at_ends = growing.outputs.iter().map(Output::pages_at_end).sum();
+        Costs { options, plan, growing, totals: growing.totals(), usage, pages_at_ends }
     }
 
     /// For `--json`.
     pub fn report(&self) -> Object {
-        let (Usage { tokens, slots, bytes, rows_copied }, totals, plan) = (self.usage, self.totals, self.plan);
-        let counters = Object::default()
-            .with("steps", totals.steps)
-            .with("max_sequences_in_a_step", totals.most_sequences)
-            .with("rows_projected", totals.rows_projected)
-            .with("rows_copied", rows_copied);
-        // Where a page may have several owners, what all held counts it several times.
-        let counters = match plan.shares_pages() {
-            true => counters.with_some("peak_bytes", self.peak_bytes()),
-            false => counters
-                .with("tokens", tokens)
-                .with("slots", slots)
-                .with("wasted", self.usage.wasted())
-                .with("bytes", bytes),
-        };
-        let apart = Object::default()
-            .with("rows_projected", tokens)
-            .with("rows_copied", 0)
-            .with("pages", self.pages_at_ends)
-            .with("bytes", bytes);
-        let pages = |pages: &Pages| {
-            Object::default()
-                .with("page_size", pages.page_size)
-                .with("pages", pages.n_pages)
-                .with("peak", totals.peak_pages)
-                .with_some("room_for", self.room_for().map(|(report, _)| report))
-        };
+        let rows = self.totals.rows_projected;
         Object::default()
-            .with("outputs", self.outputs.iter().map(|output| self.output(output)).collect::<Vec<_>>())
+            .with("outputs", self.growing.outputs.iter().map(|output| self.output(output)).collect::<Vec<_>>())
             .with("kv", self.options.kv().to_string())
-            .with("model", self.options.model.name())
-            .with("seed", plan.sampling.seed)
-            .with("sampling", sampling_used(plan.sampling))
-            .with("counters", counters)
-            .with_some("apart", plan.shares_pages().then_some(apart))
-            .with_some("pages", plan.pages.as_ref().map(pages))
-            .with("timings", self.timings().report())
+            .with("counters", counters(rows, self.usage).with("steps", self.totals.steps))
+            .with_some("peak_pages", self.plan.pages.as_ref().map(|_| self.totals.peak_pages))
     }
 
     fn output(&self, output: &Output<'_>) -> Object {
-        let (Request { beginning, prompt, seed, .. }, usage) = (&output.request, output.usage());
+        let Request { beginning, prompt, seed, .. } = &output.request;
         let (finish_reason, error) = finish(output);
         let generated = output.generated.as_ref().map_or(&[][..], |generated| generated.sequence.new_tokens());
-        let held = Object::default()
-            .with("tokens", usage.tokens)
-            .with("slots", usage.slots)
-            .with("pages", output.pages_at_end());
         Object::default()
             .with("prompt", beginning)
-            .with_some("seed", self.plan.are_samples.then_some(seed))
+            .with("seed", seed)
             .with("text", output.stream.text())
             .with("tokens", token_ids(prompt, generated))
             .with("finish_reason", finish_reason)
             .with_some("error", error.map(ToString::to_string))
             .with_some("cached", self.plan.has_prefixes.then(|| output.cached_tokens()))
-            .with("held", held)
-    }
-
-    fn timings(&self) -> Timings {
-        let Growing { prefill, decode, .. } = self.growing;
-        Timings { prefill: (prefill.rows as usize, prefill.time), decode: (decode.answers as usize, decode.time) }
     }
 
     /// The report for people.
     pub fn lines(&self, model: &Model) -> Lines {
         let (totals, plan, usage) = (self.totals, self.plan, self.usage);
         let in_steps = |steps| format!("{}, ", count(steps, "step"));
-        let n_outputs = thousands(self.outputs.len());
+        let n_outputs = thousands(self.growing.outputs.len());
         let mut lines = vec![
             ("model", self.options.describe_model(model)),
             ("sampling", describe(plan.sampling)),
@@ -125,10 +81,11 @@ impl<'a> Costs<'a> {
             ),
         ];
         let Growing { prefill, decode, .. } = self.growing;
-        lines.extend(self.timings().lines([prefill.steps, decode.steps].map(in_steps)));
+        let (prefilled, decoded) = ((prefill.rows as usize, prefill.time), (decode.answers as usize, decode.time));
+        lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
         let rows = count(totals.rows_projected, "row");
         lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
-        lines.push(("cache", self.describe_memory(self.options.kv())));
+        lines.push(("cache", self.describe_memory()));
         if let Some(pages) = &plan.pages {
             let (peak, of) = (thousands(totals.peak_pages), thousands(pages.n_pages));
             let apart = self.apart(|| count(self.pages_at_ends, "page"));
@@ -136,18 +93,18 @@ impl<'a> Costs<'a> {
                 .push(("pages", format!("{peak} of {of} at the peak, {} each{apart}", count(pages.page_size, "slot"))));
         }
         if plan.has_prefixes {
-            let prompts: usize = self.outputs.iter().map(|output| output.request.prompt.len()).sum();
-            let cached: usize = self.outputs.iter().map(Output::cached_tokens).sum();
+            let prompts: usize = self.growing.outputs.iter().map(|output| output.request.prompt.len()).sum();
+            let cached: usize = self.growing.outputs.iter().map(Output::cached_tokens).sum();
             lines.push(("prefixes", format!("{} of {} cached", thousands(cached), count(prompts, "prompt token"))));
         }
-        lines.extend(self.room_for().map(|(_, line)| ("room for", line)));
+        lines.extend(self.room_for().map(|line| ("room for", line)));
         lines.push(("chapters", require::whose_chapters(&plan.chapters)));
         lines
     }
 
     /// A line for each output, unless there are too many.
     pub fn table(&self) -> Option<Table> {
-        if self.outputs.len() > MAX_LINES {
+        if self.growing.outputs.len() > MAX_LINES {
             return None;
         }
         let pages = &self.plan.pages;
@@ -155,7 +112,7 @@ impl<'a> Costs<'a> {
         let mut heading = vec![first, "", "ended", "tokens", "slots"];
         heading.extend(pages.as_ref().map(|_| "pages"));
         let mut table = Table::new(3, &heading);
-        for (output, number) in self.outputs.iter().zip(1..) {
+        for (output, number) in self.growing.outputs.iter().zip(1..) {
             let (request, usage) = (&output.request, output.usage());
             let end = match finish(output).0 {
                 "stop" => "by itself".into(),
@@ -174,7 +131,7 @@ impl<'a> Costs<'a> {
 
     /// A line for each output that failed.
     pub fn failed(&self) -> Vec<String> {
-        let failed = self.outputs.iter().zip(1..).filter_map(|(output, number)| {
+        let failed = self.growing.outputs.iter().zip(1..).filter_map(|(output, number)| {
             let (generated, of) = (thousands(output.n_new), count(output.request.max_new_tokens, "new token"));
             finish(output).1.map(|error| format!("sequence {number} is cut after {generated} of {of}: {error}"))
         });
@@ -185,46 +142,36 @@ impl<'a> Costs<'a> {
     ///
     /// A separate cache would have computed all tokens of its sequence, into as many pages as its table lists at the end.
     fn apart(&self, what: impl Fn() -> String) -> String {
-        let caches = count(self.outputs.len(), "cache");
+        let caches = count(self.growing.outputs.len(), "cache");
         if self.plan.shares_pages() { format!("; {caches} apart: {}", what()) } else { String::new() }
     }
 
-    /// Bytes of all pages that had an owner at the same time, at most; `None` if no page has several owners.
-    fn peak_bytes(&self) -> Option<usize> {
-        let pages = self.plan.pages.as_ref().filter(|_| self.plan.shares_pages())?;
-        require::slot_bytes(pages.layout, self.totals.peak_pages * pages.page_size).ok()
-    }
-
-    /// How many sequences would find room in this memory, for `--json` and in a line: sequences like these, with as many pages
-    /// as these had at their ends on average, and sequences with a reservation each for the longest of them. `None` if no
-    /// sequence has taken a page, or if they share pages.
-    fn room_for(&self) -> Option<(Object, String)> {
+    /// How many sequences would find room in this memory: sequences like these, with as many pages as these had at their ends on
+    /// average, and sequences with a reservation each for the longest of them. `None` if no sequence has taken a page, or if they
+    /// share pages.
+    fn room_for(&self) -> Option<String> {
         let pages = self.plan.pages.as_ref().filter(|_| !self.plan.shares_pages() && self.pages_at_ends > 0)?;
-        let n_sequences = self.outputs.iter().filter(|output| output.pages_at_end() > 0).count();
-        let longest = self.outputs.iter().map(|output| output.request.most()).max()?;
+        let outputs = &self.growing.outputs;
+        let n_sequences = outputs.iter().filter(|output| output.pages_at_end() > 0).count();
+        let longest = outputs.iter().map(|output| output.request.most()).max()?;
         let in_pages = pages.n_pages.saturating_mul(n_sequences) / self.pages_at_ends;
-        let reserved = pages.n_pages.saturating_mul(pages.page_size) / longest;
-        let report = Object::default()
-            .with("in_pages", in_pages)
-            .with("reserved", reserved)
-            .with("slots_reserved_for_each", longest);
-        let line = format!(
+        Some(format!(
             "{} like these in {}; with {} reserved for each: {}",
             count(in_pages, "sequence"),
             count(pages.n_pages, "page"),
             count(longest, "slot"),
-            thousands(reserved)
-        );
-        Some((report, line))
+            thousands(pages.n_pages.saturating_mul(pages.page_size) / longest)
+        ))
     }
 
-    fn describe_memory(&self, kv: CacheKind) -> String {
-        let copied = count(self.usage.rows_copied, "row");
-        if let Some(bytes) = self.peak_bytes() {
-            let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage.bytes)));
-            return format!("{kv}: {} at the peak, {copied} copied{apart}", mib(bytes));
-        }
-        super::describe_cache(kv, "", self.usage)
+    /// What the caches held. Where pages are shared: all pages that had an owner at the same time, at most.
+    fn describe_memory(&self) -> String {
+        let (kv, pages) = (self.options.kv(), self.plan.pages.as_ref().filter(|_| self.plan.shares_pages()));
+        let peak = pages.map(|pages| require::slot_bytes(pages.layout, self.totals.peak_pages * pages.page_size));
+        let Some(Ok(peak)) = peak else { return describe_cache(kv, "", self.usage) };
+        let (peak, copied) = (mib(peak), count(self.usage.rows_copied, "row"));
+        let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage.bytes)));
+        format!("{kv}: {peak} at the peak, {copied} copied{apart}")
     }
 }
 

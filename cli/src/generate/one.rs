@@ -3,8 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use page_by_page::cache::Usage;
+use anyhow::{Context, Result};
 use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::kind::CacheSize;
 use page_by_page::decode::drafting::{DraftCounters, DraftSource};
@@ -15,8 +14,8 @@ use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
 
-use super::{EMPTY_PROMPT, Generate, Timings, describe_cache, sampling_used, token_ids};
-use crate::options::{Restored, restore};
+use super::{Generate, counters, describe_cache, timings, token_ids};
+use crate::options::{Restored, Saved, restore};
 use crate::output::{Lines, Object, Progress, Prose, count, describe, print_json, say_report};
 use crate::require;
 
@@ -38,16 +37,13 @@ struct Setup {
     draft: Option<DraftSource>,
 }
 
-/// An output that is complete, and what it cost.
-struct Costs<'a> {
-    options: &'a Generate,
-    setup: &'a Setup,
-    generated: &'a Generated,
+/// An output that is complete, and what it has counted.
+struct Done {
+    generated: Generated,
     clock: Clock,
     elapsed: Duration,
-    /// For `--json`, and in a line.
-    draft: Option<(Object, String)>,
-    saved: Option<(Object, String)>,
+    drafts: DraftCounters,
+    saved: Option<Saved>,
 }
 
 impl Generate {
@@ -55,22 +51,18 @@ impl Generate {
     pub(super) fn run_one(&self, prompt: &str) -> Result<()> {
         self.snapshot.check()?;
         require::chapters(&self.chapters())?;
-        ensure!(!prompt.is_empty(), EMPTY_PROMPT);
         let mut setup = self.set_up(prompt)?;
-        let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
-        let (generated, text) = self.generate(&mut setup, prompt, &mut clock, &mut drafts)?;
-        let elapsed = clock.start.elapsed();
+        let (mut done, text) = self.generate(&mut setup, prompt)?;
         // The output is written even if its cache cannot be saved.
-        let tokens = [&setup.prompt[..], &generated.tokens].concat();
+        let tokens = [&setup.prompt[..], &done.generated.tokens].concat();
         let saved = self.snapshot.save(setup.cache.as_deref().map(|cache| cache as _), &tokens, &setup.model);
-        let (saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
+        let not_saved;
+        (done.saved, not_saved) = saved.map_or_else(|error| (None, Err(error)), |saved| (saved, Ok(())));
         let text = text?;
-        let draft = self.draft.report(drafts);
-        let costs = Costs { options: self, setup: &setup, generated: &generated, clock, elapsed, draft, saved };
         if self.json {
-            print_json(&costs.report(prompt, &text))?;
+            print_json(&self.report(&setup, &done, (prompt, &text)))?;
         } else {
-            say_report(None, &costs.lines());
+            say_report(None, &self.lines(&setup, &done));
         }
         not_saved.context("the output is complete, but its cache was not saved")
     }
@@ -113,16 +105,11 @@ impl Generate {
         Ok((cache, restored))
     }
 
-    /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, or why these could
+    /// Generates the output, and shows it as it grows unless JSON is asked for. Returns it in characters, too, or why these could
     /// not be shown.
-    fn generate(
-        &self,
-        setup: &mut Setup,
-        prompt: &str,
-        clock: &mut Clock,
-        drafts: &mut DraftCounters,
-    ) -> Result<(Generated, Result<String>)> {
+    fn generate(&self, setup: &mut Setup, prompt: &str) -> Result<(Done, Result<String>)> {
         let Setup { model, tokenizer, prompt: tokens, max_new_tokens, sampling, cache, draft, .. } = setup;
+        let (mut clock, mut drafts) = (Clock::start(), DraftCounters::default());
         let is_closed = Cell::new(false);
         let progress = self.json.then(|| Progress::new("generating", *max_new_tokens as u64));
         let (stream, prose) = (tokenizer.stream(), Prose::to_stdout_after(0));
@@ -158,58 +145,41 @@ impl Generate {
                 })
             }
         };
-        let shown = screen.finish();
-        Ok((generated?, shown))
-    }
-}
-
-impl Costs<'_> {
-    /// Tokens of the prompt that the first step computed, and tokens generated after the first.
-    fn timings(&self) -> Timings {
-        let Clock { steps, prefill, .. } = self.clock;
-        let kept = self.setup.restored.map_or(0, |restored| restored.kept);
-        let prefilled = if self.generated.rows_projected == 0 { 0 } else { self.setup.prompt.len() - kept };
-        Timings { prefill: (prefilled, prefill), decode: (steps, self.elapsed - prefill) }
+        let text = screen.finish();
+        let elapsed = clock.start.elapsed();
+        Ok((Done { generated: generated?, clock, elapsed, drafts, saved: None }, text))
     }
 
     /// For `--json`.
-    fn report(&self, prompt: &str, text: &str) -> Object {
-        let Usage { tokens, slots, bytes, rows_copied } = self.generated.usage;
-        let counters = Object::default()
-            .with("rows_projected", self.generated.rows_projected)
-            .with("rows_copied", rows_copied)
-            .with("tokens", tokens)
-            .with("slots", slots)
-            .with("bytes", bytes);
+    fn report(&self, setup: &Setup, done: &Done, (prompt, text): (&str, &str)) -> Object {
         Object::default()
             .with("prompt", prompt)
             .with("text", text)
-            .with("tokens", token_ids(&self.setup.prompt, &self.generated.tokens))
-            .with("kv", self.options.kv().to_string())
-            .with("kv_dtype", self.setup.model.row_format().name())
-            .with("model", self.options.model.name())
-            .with("seed", self.setup.sampling.seed)
-            .with("sampling", sampling_used(self.setup.sampling))
-            .with_some("restored", self.setup.restored)
-            .with_some("draft", self.draft.as_ref().map(|(report, _)| report))
-            .with_some("saved", self.saved.as_ref().map(|(report, _)| report))
-            .with("counters", counters)
-            .with("timings", self.timings().report())
+            .with("tokens", token_ids(&setup.prompt, &done.generated.tokens))
+            .with("kv", self.kv().to_string())
+            .with_some("restored", setup.restored)
+            .with_some("draft", setup.draft.as_ref().map(|_| done.drafts))
+            .with_some("saved", done.saved.as_ref())
+            .with("counters", counters(done.generated.rows_projected, done.generated.usage))
     }
 
-    /// The report for people.
-    fn lines(&self) -> Lines {
-        let Costs { options, setup, generated, .. } = self;
+    /// The same for people, and how long it took.
+    fn lines(&self, setup: &Setup, done: &Done) -> Lines {
+        let Done { generated, clock, .. } = done;
         let format = setup.model.row_format();
         let packed = if format == RowFormat::F32 { String::new() } else { format!(", rows in {format}") };
-        let mut lines = vec![("model", options.describe_model(&setup.model)), ("sampling", describe(setup.sampling))];
+        // The first step has computed what the cache did not hold of the prompt.
+        let kept = setup.restored.map_or(0, |restored| restored.kept);
+        let prefilled = if generated.rows_projected == 0 { 0 } else { setup.prompt.len() - kept };
+        let decode = (clock.steps, done.elapsed - clock.prefill);
+        let mut lines = vec![("model", self.describe_model(&setup.model)), ("sampling", describe(setup.sampling))];
         lines.extend(setup.restored.map(|restored| ("restored", restored.describe())));
-        lines.extend(self.timings().lines(["", ""].map(String::from)));
-        lines.extend(self.draft.iter().map(|(_, line)| ("draft", line.clone())));
+        lines.extend(timings((prefilled, clock.prefill), decode, ["", ""].map(String::from)));
+        lines.extend(setup.draft.as_ref().map(|_| ("draft", crate::drafts::describe(done.drafts))));
         lines.push(("projected", count(generated.rows_projected, "row")));
-        lines.push(("cache", describe_cache(options.kv(), &packed, generated.usage)));
-        lines.extend(self.saved.iter().map(|(_, line)| ("saved", line.clone())));
-        lines.push(("chapters", require::whose_chapters(&options.chapters())));
+        lines.push(("cache", describe_cache(self.kv(), &packed, generated.usage)));
+        lines.extend(done.saved.as_ref().map(|saved| ("saved", saved.describe())));
+        lines.push(("chapters", require::whose_chapters(&self.chapters())));
         lines
     }
 }
