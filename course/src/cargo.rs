@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,18 +56,18 @@ pub struct Ended {
 /// # Errors
 /// If it can't be started.
 pub fn run(command: Command, limit: Duration) -> io::Result<Ended> {
-    let running = Running::start(command, Streams::Together)?;
+    let (process, lines) = start(command, Streams::Together)?;
     let (began, mut output) = (Instant::now(), String::new());
     loop {
-        match running.line(limit.saturating_sub(began.elapsed())) {
-            Ok(Some(line)) => output += &(line.text + "\n"),
-            Ok(None) => return Ok(Ended { status: running.wait(), output }),
-            Err(TimedOut) => return Ok(Ended { status: None, output }),
+        match lines.recv_timeout(limit.saturating_sub(began.elapsed())) {
+            Ok(line) => output += &(line.text + "\n"),
+            Err(RecvTimeoutError::Disconnected) => return Ok(Ended { status: process.wait(), output }),
+            Err(RecvTimeoutError::Timeout) => return Ok(Ended { status: None, output }),
         }
     }
 }
 
-/// A piece of a program's output.
+/// A line of a program's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Without its end.
@@ -81,120 +81,68 @@ pub struct Line {
 pub enum Streams {
     /// Each line says where it came from. The order of lines from different streams isn't kept.
     Apart,
-    /// The same, but standard output comes in pieces as it is written, line ends included.
-    Live,
     /// As on a terminal, in the order in which they were written.
     Together,
 }
 
-/// A running program. It and everything it has started end when this is dropped.
-pub struct Running {
-    child: Arc<Mutex<Child>>,
-    lines: Option<Receiver<Line>>,
+/// A running program. It and everything it has started end when one of its handles is dropped.
+#[derive(Clone)]
+pub struct Process(Arc<Mutex<Child>>);
+
+/// Starts a program without input, as the leader of a process group of its own. Its lines come as it writes them.
+///
+/// # Errors
+/// If it can't be started.
+pub fn start(mut command: Command, streams: Streams) -> io::Result<(Process, Receiver<Line>)> {
+    let (sender, lines) = channel();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let child = match streams {
+        Streams::Together => {
+            let (reader, writer) = io::pipe()?;
+            let child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+            read(reader, false, sender);
+            child
+        }
+        Streams::Apart => {
+            let mut child = command.spawn()?;
+            if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
+                read(out, false, sender.clone());
+                read(err, true, sender);
+            }
+            child
+        }
+    };
+    Ok((Process(Arc::new(Mutex::new(child))), lines))
 }
 
-/// Ends a running program from another thread.
-#[derive(Clone)]
-pub struct Handle(Arc<Mutex<Child>>);
-
-impl Running {
-    /// Starts a program without input, as the leader of a process group of its own.
-    ///
-    /// # Errors
-    /// If it can't be started.
-    pub fn start(mut command: Command, streams: Streams) -> io::Result<Self> {
-        let (sender, lines) = channel();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let child = match streams {
-            Streams::Together => {
-                let (reader, writer) = io::pipe()?;
-                let child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
-                // The command holds the writing end open.
-                drop(command);
-                read(reader, false, sender);
-                child
-            }
-            Streams::Apart | Streams::Live => {
-                let mut child = command.spawn()?;
-                if let Some(out) = child.stdout.take() {
-                    match streams {
-                        Streams::Live => read_live(out, sender.clone()),
-                        _ => read(out, false, sender.clone()),
-                    }
-                }
-                if let Some(err) = child.stderr.take() {
-                    read(err, true, sender);
-                }
-                child
-            }
-        };
-        Ok(Running { child: Arc::new(Mutex::new(child)), lines: Some(lines) })
-    }
-
-    /// A way to end it from elsewhere.
-    pub fn handle(&self) -> Handle {
-        Handle(self.child.clone())
-    }
-
-    /// The next line: `None` after the last one, an error if none comes within `patience`.
-    ///
-    /// # Errors
-    /// If no line came in time.
-    pub fn line(&self, patience: Duration) -> Result<Option<Line>, TimedOut> {
-        let Some(lines) = &self.lines else { return Ok(None) };
-        match lines.recv_timeout(patience) {
-            Ok(line) => Ok(Some(line)),
-            Err(RecvTimeoutError::Disconnected) => Ok(None),
-            Err(RecvTimeoutError::Timeout) => Err(TimedOut),
-        }
-    }
-
-    /// The lines that are left.
-    pub fn lines(&mut self) -> impl Iterator<Item = Line> + use<> {
-        self.lines.take().into_iter().flatten()
-    }
-
+impl Process {
     /// Waits for the end.
     pub fn wait(&self) -> Option<ExitStatus> {
         // Not while the lock is held: another thread may want to end it.
         loop {
-            match lock(&self.child).try_wait() {
-                Ok(None) => {}
-                Ok(status) => return status,
-                Err(_) => return None,
+            match self.child().try_wait() {
+                Ok(None) => thread::sleep(Duration::from_millis(2)),
+                ended => return ended.ok().flatten(),
             }
-            thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// No output within the time allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimedOut;
-
-impl Drop for Running {
+impl Drop for Process {
     fn drop(&mut self) {
-        self.handle().end();
-    }
-}
-
-impl Handle {
-    /// Ends the program and everything it has started.
-    pub fn end(&self) {
-        let mut child = lock(&self.0);
-        if matches!(child.try_wait(), Ok(Some(_))) {
-            return;
+        let mut child = self.child();
+        if !matches!(child.try_wait(), Ok(Some(_))) {
+            end_group(&child);
+            let _ = child.kill();
+            let _ = child.wait();
         }
-        end_group(&child);
-        let _ = child.kill();
-        let _ = child.wait();
     }
-}
-
-fn lock(child: &Mutex<Child>) -> std::sync::MutexGuard<'_, Child> {
-    child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(unix)]
@@ -213,48 +161,24 @@ fn end_group(child: &Child) {
 /// Sends lines as they come. A carriage return ends one too: cargo's progress is written over itself.
 fn read(from: impl Read + Send + 'static, is_error: bool, sender: Sender<Line>) {
     thread::spawn(move || {
-        let (mut from, mut line, mut bytes) = (BufReader::new(from), Vec::new(), [0; 4096]);
-        let send = |line: &mut Vec<u8>| {
-            let text = String::from_utf8_lossy(line).into_owned();
-            line.clear();
-            sender.send(Line { text, is_error }).is_ok()
-        };
-        let mut after_return = false;
-        while let Ok(n @ 1..) = from.read(&mut bytes) {
-            for byte in &bytes[..n] {
-                let is_end = matches!(byte, b'\n' | b'\r');
+        let (mut line, mut after_return) = (Vec::new(), false);
+        for byte in BufReader::new(from).bytes().map_while(Result::ok) {
+            match byte {
                 // `\r\n` ends one line, not two.
-                if is_end && !(*byte == b'\n' && after_return) && !send(&mut line) {
-                    return;
+                b'\n' if after_return => {}
+                b'\n' | b'\r' => {
+                    let text = String::from_utf8_lossy(&line).into_owned();
+                    line.clear();
+                    if sender.send(Line { text, is_error }).is_err() {
+                        return;
+                    }
                 }
-                if !is_end {
-                    line.push(*byte);
-                }
-                after_return = *byte == b'\r';
+                _ => line.push(byte),
             }
+            after_return = byte == b'\r';
         }
         if !line.is_empty() {
-            send(&mut line);
-        }
-    });
-}
-
-/// Sends text as it comes.
-fn read_live(mut from: impl Read + Send + 'static, sender: Sender<Line>) {
-    thread::spawn(move || {
-        let (mut bytes, mut held) = ([0; 1024], Vec::new());
-        while let Ok(n @ 1..) = from.read(&mut bytes) {
-            held.extend_from_slice(&bytes[..n]);
-            // A character may come in two pieces.
-            let whole = match std::str::from_utf8(&held) {
-                Err(error) if error.error_len().is_none() => error.valid_up_to(),
-                _ => held.len(),
-            };
-            let text = String::from_utf8_lossy(&held[..whole]).into_owned();
-            held.drain(..whole);
-            if sender.send(Line { text, is_error: false }).is_err() {
-                return;
-            }
+            let _ = sender.send(Line { text: String::from_utf8_lossy(&line).into_owned(), is_error });
         }
     });
 }
@@ -295,17 +219,15 @@ mod tests {
 
     #[test]
     fn lines_come_with_their_stream_or_in_their_order() {
-        let text = |line: Line| (line.text, line.is_error);
-        let script = "printf 'a\\r\\nb\\n'; echo c >&2; printf d";
-        let mut apart: Vec<_> = Running::start(shell(script), Streams::Apart).unwrap().lines().map(text).collect();
+        let lines = |streams| {
+            let (_process, lines) = start(shell("printf 'a\\r\\nb\\n'; echo c >&2; printf d"), streams).unwrap();
+            lines.iter().map(|line| (line.text, line.is_error)).collect::<Vec<_>>()
+        };
+        let mut apart = lines(Streams::Apart);
         apart.sort();
         let of = |text: &str, is_error| (text.to_string(), is_error);
         assert_eq!(apart, [of("a", false), of("b", false), of("c", true), of("d", false)]);
-        let together: Vec<_> = Running::start(shell(script), Streams::Together).unwrap().lines().map(text).collect();
-        assert_eq!(together, ["a", "b", "c", "d"].map(|text| of(text, false)));
-        let mut live =
-            Running::start(shell("printf 'no line \\303'; sleep 0.1; printf '\\244'"), Streams::Live).unwrap();
-        assert_eq!(live.lines().map(|line| line.text).collect::<String>(), "no line ä");
+        assert_eq!(lines(Streams::Together), ["a", "b", "c", "d"].map(|text| of(text, false)));
     }
 
     #[test]
@@ -316,12 +238,10 @@ mod tests {
             command.current_dir(folder.path());
             command
         };
-        let running = Running::start(begun(), Streams::Apart).unwrap();
-        assert_eq!(running.line(Duration::from_secs(60)).unwrap().unwrap().text, "begun");
-        assert_eq!(running.line(Duration::from_millis(1)), Err(TimedOut));
-        running.handle().end();
-        assert_eq!(running.line(Duration::from_secs(60)), Ok(None));
-        assert!(!running.wait().unwrap().success());
+        let (process, lines) = start(begun(), Streams::Apart).unwrap();
+        assert_eq!(lines.recv().unwrap().text, "begun");
+        drop(process.clone());
+        assert!(lines.recv().is_err() && !process.wait().unwrap().success());
         let Ended { status, output } = run(begun(), Duration::from_millis(500)).unwrap();
         assert_eq!((status, output.as_str()), (None, "begun\n"));
         thread::sleep(Duration::from_millis(1500));

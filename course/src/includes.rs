@@ -99,75 +99,56 @@ impl Reader<'_> {
                 self.push(excerpt, range.start + 1..range.end);
                 continue;
             };
-            let place = excerpt.place(range.start);
-            match kind {
-                "title" => {}
-                "include" | "rustdoc_include" if depth < MAX_DEPTH => {
-                    if let Some(included) = self.included(&excerpt.file, argument.trim(), &place) {
-                        self.expand(&included, depth + 1);
-                    }
-                }
+            let included = match kind {
+                "include" | "rustdoc_include" if depth < MAX_DEPTH => self.included(&excerpt.file, argument.trim()),
                 "include" | "rustdoc_include" => {
-                    self.problem(place, "includes go round in a circle", "include the inner file once", None);
+                    Err(wrong("includes go round in a circle".into(), "include the inner file once".into()))
                 }
-                other => {
-                    let next_step = "use `{{#include file:anchor}}`, or escape the braces with a backslash";
-                    self.problem(place, format!("`{{{{#{other} …}}}}` is not used in this book"), next_step, None);
+                other => Err(wrong(
+                    format!("`{{{{#{other} …}}}}` is not used in this book"),
+                    "use `{{#include file:anchor}}`, or escape the braces with a backslash".into(),
+                )),
+            };
+            match included {
+                Ok(Some(included)) => self.expand(&included, depth + 1),
+                Ok(None) => {}
+                Err(problem) => {
+                    self.into.problems.push(Problem { place: excerpt.place(range.start), ..problem });
                 }
             }
         }
         self.push(excerpt, done..excerpt.text.len());
     }
 
-    fn problem(
-        &mut self,
-        place: Place,
-        what: impl Into<String>,
-        next_step: impl Into<String>,
-        unknown: Option<(String, Vec<String>)>,
-    ) {
-        self.into.problems.push(Problem { place, what: what.into(), next_step: next_step.into(), unknown });
-    }
-
-    /// The lines that `{{#include argument}}` asks for.
-    fn included(&mut self, from: &Path, argument: &str, place: &Place) -> Option<Excerpt> {
+    /// The lines that `{{#include argument}}` asks for; None if they aren't wanted.
+    fn included(&mut self, from: &Path, argument: &str) -> Result<Option<Excerpt>, Problem> {
         let (path, selection) = argument.split_once(':').unwrap_or((argument, ""));
         if !(self.is_wanted)(path) {
-            return None;
+            return Ok(None);
         }
         let file = normalised(&from.parent().unwrap_or(Path::new("")).join(path));
         let shown = show(&file);
-        let place = place.clone();
         if file.starts_with("exercises") {
             let next_step = format!("include it from `solutions/`, or write the lines into the page: {argument}");
-            self.problem(place, format!("the page includes `{shown}`, which the reader edits"), next_step, None);
-            return None;
+            return Err(wrong(format!("the page includes `{shown}`, which the reader edits"), next_step));
         }
         let Ok(text) = fs::read_to_string(self.root.join(&file)) else {
             let next_step = "the path is counted from the folder of the page";
-            self.problem(place, format!("no file `{shown}` to include"), next_step, None);
-            return None;
+            return Err(wrong(format!("no file `{shown}` to include"), next_step.into()));
         };
         self.into.files.push(file.clone());
-        let numbered = || (1..).zip(text.lines());
-        let lines = match Selection::parse(selection) {
-            Selection::Range(range) => numbered().filter(|(n, _)| range.contains(n)).collect(),
-            Selection::Anchor(anchor) => match between_anchors(numbered(), anchor) {
-                Ok(lines) => lines,
-                Err((what, next_step, names)) => {
-                    let unknown = names.map(|names| (anchor.to_string(), names));
-                    self.problem(place, format!("`{shown}`: {what}"), next_step, unknown);
-                    return None;
-                }
-            },
+        let numbered = (1..).zip(text.lines());
+        let lines = match range(selection) {
+            Some(range) => numbered.filter(|(n, _)| range.contains(n)).collect(),
+            None => between_anchors(numbered, selection)
+                .map_err(|problem| Problem { what: format!("`{shown}`: {}", problem.what), ..problem })?,
         };
         let excerpt = Excerpt::new(&file, lines);
         if excerpt.text.trim().is_empty() {
             let next_step = format!("put code between the anchors in `{shown}`, or take the include out");
-            let what = format!("`{{{{#include {argument}}}}}` yields nothing but blank lines");
-            self.problem(place, what, next_step, None);
+            return Err(wrong(format!("`{{{{#include {argument}}}}}` yields nothing but blank lines"), next_step));
         }
-        Some(excerpt)
+        Ok(Some(excerpt))
     }
 
     fn push(&mut self, excerpt: &Excerpt, range: Range<usize>) {
@@ -178,6 +159,11 @@ impl Reader<'_> {
             at += line.len();
         }
     }
+}
+
+/// A problem whose place is filled in later.
+fn wrong(what: String, next_step: String) -> Problem {
+    Problem { place: Place::new("", 1), what, next_step, unknown: None }
 }
 
 /// Where a directive stands, and its kind and argument unless it is escaped.
@@ -226,37 +212,18 @@ impl Excerpt {
     }
 }
 
-/// What follows the colon of an include.
-enum Selection<'a> {
-    Range(RangeInclusive<usize>),
-    Anchor(&'a str),
+/// The lines that `3:9`, `3`, `3:`, `:9` or nothing asks for; None for the name of an anchor.
+fn range(selection: &str) -> Option<RangeInclusive<usize>> {
+    let (first, last) = selection.split_once(':').unwrap_or((selection, selection));
+    let number = |text: &str, otherwise| if text.is_empty() { Ok(otherwise) } else { text.parse() };
+    Some(number(first, 1).ok()?..=number(last, usize::MAX).unwrap_or(usize::MAX))
 }
-
-impl<'a> Selection<'a> {
-    fn parse(text: &'a str) -> Self {
-        let mut parts = text.split(':');
-        let first = parts.next().unwrap_or("");
-        let start = match (first, first.parse::<usize>()) {
-            ("", _) => None,
-            (_, Ok(line)) => Some(line),
-            (anchor, Err(_)) => return Self::Anchor(anchor),
-        };
-        let end = match (start, parts.next()) {
-            (Some(line), None) => line,
-            (_, end) => end.and_then(|end| end.parse().ok()).unwrap_or(usize::MAX),
-        };
-        Self::Range(start.unwrap_or(1)..=end)
-    }
-}
-
-/// What is wrong with an anchor, what to do, and the anchors that are there if this one isn't.
-type NoAnchor = (String, String, Option<Vec<String>>);
 
 /// The lines between `ANCHOR: name` and `ANCHOR_END: name`, without the lines that carry anchors.
 fn between_anchors<'a>(
     numbered: impl Iterator<Item = (usize, &'a str)>,
     anchor: &str,
-) -> Result<Vec<(usize, &'a str)>, NoAnchor> {
+) -> Result<Vec<(usize, &'a str)>, Problem> {
     let (mut names, mut lines, mut inside) = (Vec::new(), Vec::new(), false);
     for (number, line) in numbered {
         match mark(line) {
@@ -269,14 +236,12 @@ fn between_anchors<'a>(
         }
     }
     if inside {
-        return Err((
-            format!("anchor `{anchor}` is never closed"),
-            format!("add a line `// ANCHOR_END: {anchor}`"),
-            None,
-        ));
+        let next_step = format!("add a line `// ANCHOR_END: {anchor}`");
+        return Err(wrong(format!("anchor `{anchor}` is never closed"), next_step));
     }
     let next_step = format!("mark the lines with `// ANCHOR: {anchor}` and `// ANCHOR_END: {anchor}`");
-    Err((format!("no anchor `{anchor}`"), next_step, Some(names)))
+    let unknown = Some((anchor.to_string(), names));
+    Err(Problem { unknown, ..wrong(format!("no anchor `{anchor}`"), next_step) })
 }
 
 /// The name in `ANCHOR: name` or `ANCHOR_END: name`, and whether it is the end.

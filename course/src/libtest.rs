@@ -48,7 +48,7 @@ pub enum Outcome {
 
 /// The test programs of a run, in order.
 pub fn suites(output: &str) -> Vec<Suite> {
-    let lines: Vec<&str> = output.lines().map(|line| line.strip_suffix('\r').unwrap_or(line)).collect();
+    let lines: Vec<&str> = output.lines().collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|at| program(lines[*at]).is_some()).collect();
     let ends = starts.iter().skip(1).copied().chain([lines.len()]);
     let named = starts.iter().zip(ends).map(|(start, end)| {
@@ -60,14 +60,7 @@ pub fn suites(output: &str) -> Vec<Suite> {
 
 /// The only test program of a run, without cargo's line about it.
 pub fn suite(output: &str) -> Suite {
-    let lines: Vec<&str> = output.lines().map(|line| line.strip_suffix('\r').unwrap_or(line)).collect();
-    read(&lines)
-}
-
-/// The test that ended when this line was printed.
-pub fn finished(line: &str) -> Option<&str> {
-    let (name, result) = result(line)?;
-    outcome(result).map(|_| name)
+    read(&output.lines().collect::<Vec<_>>())
 }
 
 /// `     Running tests/ch01_sum.rs (target/debug/deps/…)` → `ch01_sum`
@@ -81,28 +74,23 @@ fn read(lines: &[&str]) -> Suite {
     let Some((begin, n)) = lines.iter().enumerate().find_map(|(at, line)| Some((at, announced(line)?))) else {
         return Suite::default();
     };
-    let mut suite = Suite { announced: n, ..Suite::default() };
-    let is_last = |line: &&str| line.starts_with("test result: ");
-    let last_result = lines.iter().rposition(is_last);
-    suite.ended = last_result.is_some();
+    let last_result = lines.iter().rposition(|line| line.starts_with("test result: "));
+    let mut suite = Suite { announced: n, ended: last_result.is_some(), ..Suite::default() };
     let lines = &lines[begin..last_result.unwrap_or(lines.len())];
     // Between the first `failures:` and the last stands what the tests printed; after the last, the names of all that failed.
     let first = lines.iter().position(|line| *line == "failures:").unwrap_or(lines.len());
     let last = lines.iter().rposition(|line| *line == "failures:").unwrap_or(lines.len());
-    for (name, ended) in lines[..first].iter().filter_map(|line| result(line)) {
-        let Some(outcome) = outcome(ended) else { continue };
+    for (name, outcome) in lines[..first].iter().filter_map(|line| result(line)) {
         // A test that prints such a line can't turn another one green.
         if !matches!(suite.tests.get(name), Some(Outcome::Failed(_))) {
             suite.tests.insert(name.into(), outcome);
         }
     }
-    let listed: Vec<&str> = match suite.ended && last < lines.len() {
-        true => lines[last + 1..].iter().map_while(|line| line.strip_prefix("    ")).map(str::trim).collect(),
+    let listed: Vec<&str> = match suite.ended {
+        true => lines[last..].iter().filter_map(|line| line.strip_prefix("    ")).collect(),
         false => Vec::new(),
     };
-    for name in &listed {
-        suite.tests.insert(name.to_string(), Outcome::Failed(String::new()));
-    }
+    suite.tests.extend(listed.iter().map(|name| (name.to_string(), Outcome::Failed(String::new()))));
     for (name, words) in printed(&lines[first..last], &listed) {
         suite.tests.insert(name.into(), Outcome::Failed(words));
     }
@@ -124,22 +112,19 @@ fn printed<'l>(lines: &[&'l str], failed: &[&str]) -> Vec<(&'l str, String)> {
     headings.iter().zip(ends).map(|((at, name), end)| (*name, lines[at + 1..end].join("\n"))).collect()
 }
 
-/// `test checks::task_1_adds ... ok` → the name and `ok`
-fn result(line: &str) -> Option<(&str, &str)> {
+/// `test checks::task_1_adds ... ok`
+fn result(line: &str) -> Option<(&str, Outcome)> {
     // What a test prints past libtest, without a line end, stands before it.
     let from = line.find("test ")?;
     let (name, result) = line[from + "test ".len()..].split_once(" ... ")?;
     let name = name.strip_suffix(" - should panic").unwrap_or(name);
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == ':');
-    is_name.then_some((name, result))
-}
-
-fn outcome(result: &str) -> Option<Outcome> {
-    match result {
-        "ok" => Some(Outcome::Passed),
-        "FAILED" => Some(Outcome::Failed(String::new())),
-        _ => Some(Outcome::Ignored(result.strip_prefix("ignored")?.trim_start_matches(", ").into())),
-    }
+    let outcome = match result {
+        "ok" => Outcome::Passed,
+        "FAILED" => Outcome::Failed(String::new()),
+        _ => Outcome::Ignored(result.strip_prefix("ignored")?.trim_start_matches(", ").into()),
+    };
+    is_name.then_some((name, outcome))
 }
 
 #[cfg(test)]
@@ -222,13 +207,5 @@ test checks::a ... FAILED
         for nothing in ["", "running", "running x tests", "error: no such file", "test result: ok"] {
             assert_eq!(suite(nothing), Suite::default(), "{nothing}");
         }
-    }
-
-    #[test]
-    fn a_test_that_ended_is_seen_at_once() {
-        assert_eq!(finished("test checks::task_1_adds ... ok"), Some("checks::task_1_adds"));
-        assert_eq!(finished("test checks::whole_story ... FAILED"), Some("checks::whole_story"));
-        assert_eq!(finished("test checks::task_1_adds ... "), None);
-        assert_eq!(finished("test checks::task_1_adds has been running for over 60 seconds"), None);
     }
 }

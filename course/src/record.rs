@@ -23,8 +23,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -33,9 +33,6 @@ pub const FILE: &str = ".page-by-page/record.json";
 
 /// The version of the format, to be counted up when its meaning changes.
 const VERSION: u64 = 1;
-
-/// The longest record that is read, in bytes. Sixteen chapters take three thousand.
-const MAX_BYTES: u64 = 1 << 20;
 
 /// The reader's runs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -99,57 +96,27 @@ impl Record {
     /// Reads the record of the repository at `root`. If it can't be used, the result is an empty record and a note that says
     /// why. A record that doesn't exist yet is empty, without a note.
     pub fn read(root: &Path) -> (Record, Option<String>) {
-        let damaged = |what: String| {
-            let note = format!("{FILE} {what}, so it is ignored; the next run of `cargo learn` replaces it");
-            (Record::default(), Some(note))
-        };
-        let mut bytes = Vec::new();
-        let read = File::open(root.join(FILE)).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-        match read {
+        let problem = match fs::read(root.join(FILE)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return (Record::default(), None),
-            Err(error) => return damaged(format!("cannot be read ({error})")),
-            Ok(_) if bytes.len() as u64 > MAX_BYTES => return damaged(format!("has more than {MAX_BYTES} bytes")),
-            Ok(_) => {}
-        }
-        /// The part that every version has.
-        #[derive(Deserialize)]
-        struct Version {
-            version: u64,
-        }
-        match serde_json::from_slice(&bytes) {
-            Ok(Version { version: VERSION }) => {}
-            Ok(Version { version }) => return damaged(format!("is of version {version}, and this is {VERSION}")),
-            Err(error) => return damaged(format!("is damaged ({error})")),
-        }
-        match serde_json::from_slice::<Record>(&bytes) {
-            Err(error) => damaged(format!("is damaged ({error})")),
-            Ok(record) => match record.contradiction() {
-                Some(what) => damaged(format!("is damaged ({what})")),
-                None => (record, None),
+            Err(error) => format!("cannot be read ({error})"),
+            Ok(bytes) => match serde_json::from_slice::<Record>(&bytes) {
+                Ok(record) if record.version == VERSION => return (record, None),
+                Ok(Record { version, .. }) => format!("is of version {version}, and this is {VERSION}"),
+                Err(error) => format!("is damaged ({error})"),
             },
-        }
+        };
+        let note = format!("{FILE} {problem}, so it is ignored; the next run of `cargo learn` replaces it");
+        (Record::default(), Some(note))
     }
 
-    /// Numbers that no run can produce.
-    fn contradiction(&self) -> Option<String> {
-        self.chapters.iter().find_map(|(name, ran)| {
-            let Tally { green, of } = ran.tallies().find(|tally| tally.green > tally.of)?;
-            Some(format!("{name} has {green} of {of} checks green"))
-        })
-    }
-
-    /// Writes the record of the repository at `root`, atomically.
-    ///
-    /// # Errors
-    /// The error of the file system. The old record is unchanged then.
-    pub fn write(&self, root: &Path) -> io::Result<()> {
+    /// Writes the record of the repository at `root`: whole, or not at all.
+    fn write(&self, root: &Path) -> io::Result<()> {
         let file = root.join(FILE);
-        fs::create_dir_all(folder(&file))?;
-        let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
-        text.push(b'\n');
-        let beside = folder(&file).join(format!("record.{}.new", std::process::id()));
+        fs::create_dir_all(file.with_file_name(""))?;
+        let beside = file.with_file_name(format!("record.{}.new", std::process::id()));
         let written = File::create(&beside).and_then(|mut new| {
-            new.write_all(&text)?;
+            serde_json::to_writer_pretty(&new, self)?;
+            new.write_all(b"\n")?;
             new.sync_all()
         });
         let replaced = written.and_then(|()| fs::rename(&beside, &file));
@@ -187,10 +154,6 @@ impl Record {
 }
 
 impl LastRun {
-    fn tallies(&self) -> impl Iterator<Item = Tally> {
-        self.tasks.values().copied().chain([self.whole])
-    }
-
     /// The tasks whose checks are all green, of those that have any.
     pub fn tasks_green(&self) -> Tally {
         let checked = || self.tasks.values().filter(|tally| tally.of > 0);
@@ -200,7 +163,7 @@ impl LastRun {
     /// All checks, including those of the chapter as a whole.
     pub fn checks(&self) -> Tally {
         let add = |sum: Tally, next: Tally| Tally { green: sum.green + next.green, of: sum.of + next.of };
-        self.tallies().fold(Tally::default(), add)
+        self.tasks.values().copied().fold(self.whole, add)
     }
 }
 
@@ -209,11 +172,6 @@ impl Tally {
     pub fn all_green(&self) -> bool {
         self.of > 0 && self.green == self.of
     }
-}
-
-/// The folder of the record.
-fn folder(file: &Path) -> PathBuf {
-    file.parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -269,43 +227,36 @@ mod tests {
     #[test]
     fn a_record_is_written_whole_or_not_at_all() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(Record::read(root.path()), (Record::default(), None));
-        let mut record = Record { at: Some("ch03_contiguous".into()), ..Record::default() };
-        record.chapter_mut("ch03_contiguous").hints.insert(4, 1);
-        record.chapter_mut("ch02_flat").tasks.insert(10, Tally { green: 70_000, of: 70_000 });
-        record.write(root.path()).unwrap();
-        assert_eq!(Record::read(root.path()), (record, None));
+        let mut record = Record::default();
+        let change = |record: &mut Record| {
+            record.at = Some("ch03_contiguous".into());
+            record.chapter_mut("ch03_contiguous").hints.insert(4, 1);
+        };
+        record.update(root.path(), change).unwrap();
+        assert_eq!(Record::read(root.path()), (record.clone(), None));
         assert_eq!(names(root.path()), ["record.json"]);
         // A folder cannot be replaced by a file.
         fs::remove_file(root.path().join(FILE)).unwrap();
         fs::create_dir_all(root.path().join(FILE).join("kept")).unwrap();
-        assert!(Record::default().write(root.path()).is_err());
-        assert_eq!(names(root.path()), ["record.json"]);
+        assert!(record.update(root.path(), change).is_err());
+        assert_eq!((names(root.path()), record.at.is_some()), (vec!["record.json".into()], true));
         assert!(Record::read(root.path()).1.unwrap().contains("cannot be read ("));
     }
 
     #[test]
     fn an_unusable_record_is_ignored_with_a_note_and_replaced() {
-        let (half, endless) = (&example()[..100], " ".repeat(MAX_BYTES as usize + 1));
         for (text, says) in [
-            ("", "is damaged (EOF"),
-            (half, "is damaged (EOF"),
+            (&example()[..100], "is damaged (EOF"),
             ("{}", "is damaged (missing field `version`"),
-            (&endless, "has more than 1048576 bytes"),
-            (r#"{"version":2,"chapters":7}"#, "is of version 2, and this is 1"),
+            (r#"{"version":2}"#, "is of version 2, and this is 1"),
             (r#"{"version":1,"chapters":{"a":{"ran":-1}}}"#, "is damaged (invalid value"),
-            (r#"{"version":1,"chapters":{"a":{"tasks":{"one":{"green":1,"of":1}}}}}"#, "is damaged ("),
-            (
-                r#"{"version":1,"chapters":{"ch01_x":{"whole":{"green":4,"of":3}}}}"#,
-                "is damaged (ch01_x has 4 of 3 checks green)",
-            ),
         ] {
             let root = root_with(text.as_bytes());
-            let (record, note) = Record::read(root.path());
+            let (mut record, note) = Record::read(root.path());
             let note = note.unwrap_or_default();
             assert_eq!(record, Record::default(), "{text:.80}");
             assert!(note.contains(&format!("record.json {says}")) && note.contains("so it is ignored"), "{note}");
-            record.write(root.path()).unwrap();
+            record.update(root.path(), |record| record.at = Some("ch01_x".into())).unwrap();
             assert_eq!(Record::read(root.path()), (record, None));
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use page_by_page_course::chapters::{Chapter, todos};
-use page_by_page_course::lesson::Lesson;
+use page_by_page_course::lesson::{Lesson, Question};
 
 use crate::finding::Report;
 
@@ -47,33 +47,27 @@ pub fn check(root: &Path, chapter: &Chapter, stub: &str, grader: &str, report: &
 
 /// Each task has its section in the page, with hints; each question has an answer.
 fn check_page(root: &Path, chapter: &Chapter, tasks: &BTreeSet<u32>, report: &mut Report) {
+    let file = chapter.page();
     let lesson = match Lesson::read(root, &chapter.name) {
         Ok(lesson) => lesson,
-        Err(problem) => return report.add(chapter.page(), 0, problem),
+        Err(problem) => return report.add(file, 0, problem),
     };
     let sections: Vec<u32> = lesson.tasks.iter().map(|task| task.number).collect();
     if !sections.iter().eq(tasks) {
         let problem = format!("has sections of the tasks {sections:?}, and {} has {tasks:?}", chapter.exercise());
-        report.add(&lesson.file, 0, problem);
+        report.add(&file, 0, problem);
     }
     for task in &lesson.tasks {
-        if task.hints.is_empty() {
-            let problem = "has no hint: fold one, `<details class=\"hint\">`, under its text";
-            report.add(&lesson.file, task.line, format!("task {} {problem}", task.number));
-        }
-        for hint in task.hints.iter().filter(|hint| hint.summary.is_empty() || hint.body.is_empty()) {
-            report.add(&lesson.file, hint.line, format!("a hint of task {} lacks summary or text", task.number));
+        if task.hints.is_empty() || task.hints.iter().any(|hint| hint.summary.is_empty() || hint.body.is_empty()) {
+            let problem = "has no hint, or an empty one: fold each, `<details class=\"hint\">`, under its text";
+            report.add(&file, task.line, format!("task {} {problem}", task.number));
         }
     }
-    for question in
-        lesson.questions.iter().filter(|question| question.question.is_empty() || question.answer.is_empty())
-    {
-        report.add(&lesson.file, question.line, "a question lacks its `<summary>` or its answer");
+    let is_empty = |question: &Question| question.question.is_empty() || question.answer.is_empty();
+    if lesson.questions.is_empty() || lesson.questions.iter().any(is_empty) {
+        report.add(&file, 0, "has no question, or an empty one: *Check yourself* folds each answer under its own");
     }
-    if lesson.questions.is_empty() {
-        report.add(&lesson.file, 0, "has no question: *Check yourself* folds each answer under its own");
-    }
-    if lesson.bought.as_deref().unwrap_or_default().is_empty() {
-        report.add(&lesson.file, 0, "has no section `## What it bought`, or nothing in it");
+    if !lesson.has_bought {
+        report.add(&file, 0, "has no section `## What it bought`");
     }
 }

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use page_by_page_course::cargo::{Environment, Running, Streams, cargo};
+use page_by_page_course::cargo::{Environment, Streams, cargo, start};
 use page_by_page_course::libtest;
 
 use crate::protection::{SNAPSHOTS, listed_by_git};
@@ -74,22 +75,20 @@ impl Workshop {
         cargo.args(arguments).envs(variables.iter().copied());
         cargo.env("CARGO_TARGET_DIR", &self.target).env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1");
         cargo.env("CARGO_INCREMENTAL", "1");
-        let running = Running::start(cargo, Streams::Together).context("cannot run cargo")?;
+        let (process, lines) = start(cargo, Streams::Together).context("cannot run cargo")?;
         let (mut output, mut patience) = (String::new(), BUILD);
         let hung = loop {
-            match running.line(patience) {
-                Ok(Some(line)) => {
+            match lines.recv_timeout(patience) {
+                Ok(line) => {
                     if line.text.contains(" Running tests") {
                         patience = CHECKS;
                     }
-                    output.push_str(&line.text);
-                    output.push('\n');
+                    output += &(line.text + "\n");
                 }
-                Ok(None) => break false,
-                Err(_) => break true,
+                Err(end) => break end == RecvTimeoutError::Timeout,
             }
         };
-        let success = !hung && running.wait().is_some_and(|status| status.success());
+        let success = !hung && process.wait().is_some_and(|status| status.success());
         Ok(Run { success, hung, suites: libtest::suites(&output), output })
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use crossterm::event::{Event as Input, KeyEvent};
-use page_by_page_course::cargo::{Line, Running};
+use page_by_page_course::cargo::{Line, Process};
 use page_by_page_course::chapters::{Chapter, Exercise};
 use page_by_page_course::record::{self, Record};
 
@@ -49,7 +49,7 @@ pub enum View {
 #[derive(Default)]
 pub struct Book {
     pub port: Option<u16>,
-    served: Option<Running>,
+    served: Option<Process>,
     /// What `cargo book` is doing until the page can be opened.
     pub opening: Option<String>,
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use page_by_page_course::cargo::{self, Environment, Line, Running, Streams};
+use page_by_page_course::cargo::{self, Environment, Process, Streams};
 use page_by_page_course::chapters::clone_id;
 
 /// The ports that `cargo book` tries, in order.
@@ -52,20 +52,19 @@ pub enum News {
 ///
 /// # Errors
 /// If cargo can't be started.
-pub fn serve(root: &Path, send: impl Fn(News) + Send + 'static) -> io::Result<Running> {
+pub fn serve(root: &Path, send: impl Fn(News) + Send + 'static) -> io::Result<Process> {
     let mut cargo = cargo::cargo(root, Environment::Shell);
     cargo.args(["run", "--package", "book-tool", "--", "--no-open"]);
-    let mut running = Running::start(cargo, Streams::Apart)?;
-    let lines = running.lines();
+    let (process, lines) = cargo::start(cargo, Streams::Apart)?;
     thread::spawn(move || {
         let mut last = String::new();
-        for Line { text, .. } in lines {
-            last = text.trim().to_string();
-            send(port_of(&text).map_or_else(|| News::Doing(last.clone()), News::Served));
+        for line in lines {
+            last = line.text.trim().to_string();
+            send(port_of(&last).map_or_else(|| News::Doing(last.clone()), News::Served));
         }
         send(News::Ended(last));
     });
-    Ok(running)
+    Ok(process)
 }
 
 /// `Page by Page is at http://127.0.0.1:3000/ (Ctrl-C stops)` → 3000

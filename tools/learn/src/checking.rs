@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use page_by_page_course::cargo::Running;
+use page_by_page_course::cargo::Process;
 
 use crate::app::{App, Event, View};
 use crate::checks::Verdict;
 use crate::current::Current;
-use crate::run::{Ending, News, Order, Run, Stage};
+use crate::run::{self, Ending, News, Order, Stage};
 use crate::story;
 
 /// A build with more crates left than this builds dependencies, and takes minutes rather than seconds. After a save it is fewer
@@ -17,7 +17,7 @@ const MANY_CRATES: usize = 15;
 /// The run of the checks for the last save.
 #[derive(Default)]
 pub struct Checking {
-    run: Option<Run>,
+    run: Option<Process>,
     pub number: usize,
     pub stage: Option<Stage>,
     /// The time of the save.
@@ -32,7 +32,7 @@ pub struct Checking {
     pub is_first_build: bool,
     /// What the chapter gains, once it is green.
     pub gains: Vec<String>,
-    pub counting: Option<Running>,
+    pub counting: Option<Process>,
 }
 
 impl App {
@@ -53,7 +53,7 @@ impl App {
         let (number, Some(sender)) = (self.checking.number, self.sender.clone()) else { return };
         let Current { root, chapter, .. } = &self.current;
         let order = Order { root: root.clone(), chapter: chapter.clone(), filter, limit: self.limit };
-        match Run::start(order, move |news| drop(sender.send(Event::Run(number, news)))) {
+        match run::start(order, move |news| drop(sender.send(Event::Run(number, news)))) {
             Ok(run) => {
                 let checking = &mut self.checking;
                 (checking.run, checking.stage, checking.since) = (Some(run), Some(Stage::Compiling(None)), Some(since));

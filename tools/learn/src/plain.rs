@@ -10,7 +10,7 @@ use page_by_page_course::chapters::Chapter;
 use page_by_page_course::record::Record;
 
 use crate::current::Current;
-use crate::run::{News, Order, Run};
+use crate::run::{self, News, Order};
 use crate::view::verdict;
 
 pub fn run(root: &Path, chapter: &Chapter, limit: Duration, mut record: Record) -> Result<ExitCode> {
@@ -18,7 +18,7 @@ pub fn run(root: &Path, chapter: &Chapter, limit: Duration, mut record: Record) 
     if current.is_started() {
         let (sender, news) = channel();
         let order = Order { root: root.into(), chapter: chapter.clone(), filter: Vec::new(), limit };
-        let _run = Run::start(order, move |news| drop(sender.send(news))).map_err(Error::msg)?;
+        let _run = run::start(order, move |news| drop(sender.send(news))).map_err(Error::msg)?;
         for news in news {
             if let News::Ended(ending, verdict) = news {
                 current.take(ending, verdict, true);

@@ -1,10 +1,11 @@
 //! One run of a chapter's checks beside the screen: built, followed, ended when a newer one begins or when it takes too long.
 
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use page_by_page_course::cargo::{self, Environment, Handle, Line, Progress, Running, Streams};
+use page_by_page_course::cargo::{self, Environment, Line, Process, Progress, Streams};
 use page_by_page_course::chapters::Chapter;
 use page_by_page_course::libtest::{self, Outcome};
 
@@ -56,49 +57,38 @@ pub struct Order {
     pub limit: Duration,
 }
 
-/// A run; ended when it is dropped.
-pub struct Run(Handle);
-
-impl Run {
-    /// Builds and runs checks, and sends the events.
-    ///
-    /// # Errors
-    /// If cargo can't be started, in a line.
-    pub fn start(order: Order, send: impl Fn(News) + Send + 'static) -> Result<Run, String> {
-        let mut command = cargo::cargo(&order.root, Environment::Shell);
-        command.args(["test", "--features", "solution", "--test", &order.chapter.name, "--message-format=json", "--"]);
-        command.args(&order.filter);
-        cargo::with_progress(&mut command);
-        let running = Running::start(command, Streams::Apart).map_err(|error| {
-            format!("cargo cannot be started ({error}): is it installed, and on the PATH? See https://rustup.rs")
-        })?;
-        let run = Run(running.handle());
-        thread::spawn(move || {
-            let (ending, verdict) = follow(&order, &running, &send);
-            send(News::Ended(ending, verdict));
-        });
-        Ok(run)
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.0.end();
-    }
+/// Builds and runs checks, and sends the events. It ends when the result is dropped.
+///
+/// # Errors
+/// If cargo can't be started, in a line.
+pub fn start(order: Order, send: impl Fn(News) + Send + 'static) -> Result<Process, String> {
+    let mut command = cargo::cargo(&order.root, Environment::Shell);
+    command.args(["test", "--features", "solution", "--test", &order.chapter.name, "--message-format=json", "--"]);
+    command.args(&order.filter);
+    cargo::with_progress(&mut command);
+    let (process, lines) = cargo::start(command, Streams::Apart).map_err(|error| {
+        format!("cargo cannot be started ({error}): is it installed, and on the PATH? See https://rustup.rs")
+    })?;
+    let handle = process.clone();
+    thread::spawn(move || {
+        let (ending, verdict) = follow(&order, &process, &lines, &send);
+        send(News::Ended(ending, verdict));
+    });
+    Ok(handle)
 }
 
 /// Reads to the end of the run, or to its time limit.
-fn follow(order: &Order, running: &Running, send: &dyn Fn(News)) -> (Ending, Verdict) {
+fn follow(order: &Order, process: &Process, lines: &Receiver<Line>, send: &dyn Fn(News)) -> (Ending, Verdict) {
     let file = order.chapter.exercise();
     let (mut build, mut printed, mut errors) = (Build::default(), String::new(), String::new());
     // Since when the checks run.
     let mut checking: Option<Instant> = None;
     loop {
         let left = checking.map_or(FOREVER, |since| order.limit.saturating_sub(since.elapsed()));
-        let Line { text, is_error } = match running.line(left) {
-            Ok(Some(line)) => line,
-            Ok(None) => break,
-            Err(_) => {
+        let Line { text, is_error } = match lines.recv_timeout(left) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
                 let seconds = order.limit.as_secs();
                 let why = format!(
                     "The checks were stopped: they were still running after {seconds} seconds. Is there a loop of yours that \
@@ -131,7 +121,7 @@ fn follow(order: &Order, running: &Running, send: &dyn Fn(News)) -> (Ending, Ver
     }
     let suite = libtest::suite(&printed);
     let has_failed = suite.tests.values().any(|outcome| matches!(outcome, Outcome::Failed(_)));
-    let is_success = running.wait().is_some_and(|status| status.success());
+    let is_success = process.wait().is_some_and(|status| status.success());
     if !suite.ended || suite.tests.len() != suite.announced || has_failed == is_success {
         return (Ending::CutOff(last_words(&errors)), Verdict::default());
     }

@@ -1,9 +1,10 @@
 //! The program on the reader's code: the command of the page, with what it prints as it comes, and what a chapter gains.
 
 use std::path::Path;
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use page_by_page_course::cargo::{self, Environment, Line, Running, Streams};
+use page_by_page_course::cargo::{self, Environment, Line, Process, Streams};
 use page_by_page_course::chapters::Chapter;
 
 use crate::compiler::is_progress;
@@ -19,7 +20,7 @@ pub struct Story {
     doing: String,
     since: Instant,
     pub has_ended: bool,
-    _running: Running,
+    _process: Process,
 }
 
 impl Story {
@@ -33,10 +34,9 @@ impl Story {
         number: usize,
         send: impl Fn(Option<Line>) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let mut running = page_by_page(root, arguments)?;
-        let lines = running.lines();
+        let (process, lines) = page_by_page(root, arguments)?;
         std::thread::spawn(move || {
-            lines.for_each(|line| send(Some(line)));
+            lines.iter().for_each(|line| send(Some(line)));
             send(None);
         });
         let quoted = |word: &String| if word.contains(' ') { format!("\"{word}\"") } else { word.clone() };
@@ -48,7 +48,7 @@ impl Story {
             doing: "starting".into(),
             since: Instant::now(),
             has_ended: false,
-            _running: running,
+            _process: process,
         })
     }
 
@@ -88,21 +88,20 @@ pub fn count_gains(
     root: &Path,
     chapter: usize,
     send: impl Fn(Vec<String>) + Send + 'static,
-) -> std::io::Result<Running> {
-    let mut running = page_by_page(root, &["gains".into(), chapter.to_string()])?;
-    let lines = running.lines();
+) -> std::io::Result<Process> {
+    let (process, lines) = page_by_page(root, &["gains".into(), chapter.to_string()])?;
     std::thread::spawn(move || {
-        send(lines.filter(|line| !line.is_error).map(|line| line.text).skip(1).collect());
+        send(lines.iter().filter(|line| !line.is_error).map(|line| line.text).skip(1).collect());
     });
-    Ok(running)
+    Ok(process)
 }
 
 /// Starts `page-by-page` with these arguments, on the chapters as they are.
-fn page_by_page(root: &Path, arguments: &[String]) -> std::io::Result<Running> {
+fn page_by_page(root: &Path, arguments: &[String]) -> std::io::Result<(Process, Receiver<Line>)> {
     let mut command = cargo::cargo(root, Environment::Shell);
     command.args(["run", "--features", "solution", "--"]).args(arguments);
     cargo::with_progress(&mut command);
-    Running::start(command, Streams::Apart)
+    cargo::start(command, Streams::Apart)
 }
 
 /// The arguments of the command that a chapter's page has for its code: the first `generate` after the tasks begin, or else
