@@ -4,8 +4,7 @@ use std::sync::OnceLock;
 
 use crate::vector::{self, Vector};
 
-/// The environment variable that names narrower registers to use: `avx2`, or `plain`. The results have the same bits; the
-/// tests check that they do, and a benchmark can show what the width is worth.
+/// The environment variable that names narrower registers to use: `avx2`, or `plain`. The results have the same bits.
 const CHOICE: &str = "PAGE_BY_PAGE_REGISTERS";
 
 /// A loop over vectors. `run` and everything it calls are `#[inline(always)]`, so that the compiler sees the whole loop inside
@@ -16,8 +15,8 @@ pub(crate) trait Kernel {
 }
 
 /// What a processor may have to hold sixteen numbers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Registers {
+#[derive(Clone, Copy)]
+enum Registers {
     /// 32 of 512 bits.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -32,59 +31,39 @@ pub(crate) enum Registers {
 }
 
 impl Registers {
-    /// Widest first.
-    pub(crate) const ALL: &[Registers] = &[
+    /// Those that this processor has, widest first, by their names.
+    fn existing() -> Vec<(&'static str, Registers)> {
+        let mut existing = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        Registers::Avx512,
-        #[cfg(target_arch = "x86_64")]
-        Registers::Avx2,
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+            {
+                existing.push(("avx512", Registers::Avx512));
+            }
+            existing.push(("avx2", Registers::Avx2));
+        }
         #[cfg(target_arch = "aarch64")]
-        Registers::Neon,
-        Registers::Plain,
-    ];
+        existing.push(("neon", Registers::Neon));
+        existing.push(("plain", Registers::Plain));
+        existing
+    }
 
     /// The widest that this processor has, or those that [`CHOICE`] names.
     #[inline]
-    pub(crate) fn chosen() -> Registers {
+    fn chosen() -> Registers {
         static CHOSEN: OnceLock<Registers> = OnceLock::new();
         *CHOSEN.get_or_init(|| {
-            let existing = Registers::ALL.iter().filter(|registers| registers.exist());
-            let name = std::env::var(CHOICE).unwrap_or_default();
-            let chosen = existing.clone().find(|registers| name.is_empty() || registers.name() == name);
-            let names = || existing.clone().map(|registers| registers.name()).collect::<Vec<_>>().join(", ");
-            *chosen.unwrap_or_else(|| panic!("{CHOICE}={name}: this processor has no such registers, but {}", names()))
+            let (existing, choice) = (Registers::existing(), std::env::var(CHOICE).unwrap_or_default());
+            match existing.iter().find(|(name, _)| choice.is_empty() || *name == choice) {
+                Some((_, registers)) => *registers,
+                None => {
+                    let names = existing.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                    panic!("{CHOICE}={choice}: this processor has no such registers, but {names}")
+                }
+            }
         })
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Registers::Avx512 => "avx512",
-            #[cfg(target_arch = "x86_64")]
-            Registers::Avx2 => "avx2",
-            #[cfg(target_arch = "aarch64")]
-            Registers::Neon => "neon",
-            Registers::Plain => "plain",
-        }
-    }
-
-    pub(crate) fn exist(self) -> bool {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Registers::Avx512 => {
-                Registers::Avx2.exist()
-                    && is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512vl")
-            }
-            #[cfg(target_arch = "x86_64")]
-            Registers::Avx2 => {
-                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
-            }
-            #[cfg(target_arch = "aarch64")]
-            Registers::Neon => true,
-            Registers::Plain => true,
-        }
     }
 }
 

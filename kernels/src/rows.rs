@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 /// Rows side by side in memory.
 ///
-/// A run lies within its memory if its end, the place after its last row, is at most the memory's length: a run may end
-/// exactly where the memory ends. The same holds for a run of no rows, which ends where it starts.
+/// A run lies within its memory if its end, the place after its last row, is at most the memory's length. A run of no rows ends
+/// where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Where the first number of the first row lies.
@@ -36,24 +36,12 @@ pub enum RowFormat {
     Int8,
 }
 
-/// A name that is not one of a format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownFormat(String);
-
-impl fmt::Display for UnknownFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown row format {:?} (supported: f32, f16, bf16, int8)", self.0)
-    }
-}
-
-impl std::error::Error for UnknownFormat {}
-
 impl FromStr for RowFormat {
-    type Err = UnknownFormat;
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+    fn from_str(name: &str) -> Result<Self, String> {
         let named = RowFormat::ALL.into_iter().find(|format| format.name() == name);
-        named.ok_or_else(|| UnknownFormat(name.into()))
+        named.ok_or_else(|| format!("unknown row format {name:?} (supported: f32, f16, bf16, int8)"))
     }
 }
 
@@ -80,8 +68,7 @@ impl RowFormat {
 
 /// The rows of one sequence in one layer, where they lie, and how many of its tokens have queries.
 ///
-/// The sequence has as many tokens as its runs have rows: [`len`](Self::len). The tokens with queries are the newest ones, so
-/// in a sequence of 6 tokens with 2 queries, the queries are those of positions 4 and 5.
+/// In a sequence of 6 tokens with 2 queries, the queries are those of positions 4 and 5.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceRows<'a> {
     /// How many of the newest tokens have a query; at most [`len`](Self::len).

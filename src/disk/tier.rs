@@ -31,6 +31,7 @@ pub struct Tier {
     slab: SharedSlab,
     /// Sequences whose pages are being read, in the order in which they were asked for.
     asked: VecDeque<(u64, Vec<u32>)>,
+    n_asked: u64,
     /// The numbers of the records that are being read.
     reading: HashSet<u64>,
     /// How many full pages of each sequence that runs the file was offered.
@@ -83,6 +84,7 @@ impl Tier {
             prefixes,
             slab: slab.clone(),
             asked: VecDeque::new(),
+            n_asked: 0,
             reading: HashSet::new(),
             offered: HashMap::new(),
             counters: Counters::default(),
@@ -104,7 +106,9 @@ impl Tier {
         let new = wanted.into_iter().filter(|wanted| self.reading.insert(wanted.number));
         let pages: Vec<_> = new.map(|wanted| (wanted, shape.offset(wanted.place))).collect();
         self.counters.read += pages.len() as u64;
-        let ticket = self.reader.ask(pages, shape.record_bytes());
+        self.reader.ask(pages, shape.record_bytes());
+        let ticket = self.n_asked;
+        self.n_asked += 1;
         self.asked.push_back((ticket, tokens.to_vec()));
         Ok(Some(ticket))
     }
@@ -116,15 +120,16 @@ impl Tier {
     /// [`TierError`].
     pub fn arrived(&mut self, mut wait: bool) -> Result<Vec<u64>, TierError> {
         let mut tickets = Vec::new();
-        while let Some(done) = self.reader.next(wait)? {
-            wait = false;
+        while !self.asked.is_empty()
+            && let Some(pages) = self.reader.next(wait)?
+        {
             let Some((ticket, tokens)) = self.asked.pop_front() else { break };
-            debug_assert_eq!(ticket, done.ticket, "the reader keeps the order");
-            for read in &done.pages {
+            wait = false;
+            for read in &pages {
                 self.reading.remove(&read.wanted.number);
             }
             let prefixes = &mut **self.prefixes.borrow_mut();
-            let brought_back = self.file.bring_back(&tokens, &done.pages, prefixes, &self.slab)?;
+            let brought_back = self.file.bring_back(&tokens, &pages, prefixes, &self.slab)?;
             self.counters.brought_back += brought_back as u64;
             tickets.push(ticket);
         }

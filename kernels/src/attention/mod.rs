@@ -2,8 +2,7 @@
 //!
 //! **The order of sums.** A score is one dot product over the numbers of a head, in sixteen lanes. The softmax of a query's
 //! scores adds them in sixteen lanes as well, the score at position `p` in lane `p % 16`. A number of the output is one
-//! chain of multiply-adds over the positions, oldest first. None of this knows where a row lies, how many queries come
-//! together or which thread computes what: so rows in a thousand runs give the bits that rows side by side give.
+//! chain of multiply-adds over the positions, oldest first. So rows in a thousand runs give the bits that rows side by side give.
 //!
 //! **The order of work.** The queries of a token that is alone, or of a few tokens, meet each row where it lies, a few positions
 //! at a time, since memory is fastest in order (`few`). Many tokens share the work of reading: a few keys, then a few values, are
@@ -17,7 +16,7 @@ use std::ops::Range;
 
 use crate::parallel::{Columns, for_each, threads};
 use crate::registers::vectorized;
-use crate::rows::{RowFormat, Run, SequenceRows};
+use crate::rows::{RowFormat, SequenceRows};
 use crate::small::Softmax;
 use crate::stored::{Bf16, F16, F32, HeadOf, Int8, Stored, words};
 use crate::vector::{LANES, Lanes, padded};
@@ -65,10 +64,7 @@ pub fn attend(heads: Heads, format: RowFormat, sequences: &[SequenceRows<'_>], q
     for_each(tasks.into_iter(), 4 * work, Attention::compute);
 }
 
-/// Checks that a sequence's numbers fit together. `row`: words of a row.
-///
-/// # Panics
-/// If a run of the sequence does not lie within its memory, or the sequence has more queries than tokens.
+/// Panics if a run does not lie within its memory, or there are more queries than tokens. `row`: words of a row.
 fn check(sequence: &SequenceRows<'_>, row: usize) {
     for run in sequence.runs {
         let end = run.start.saturating_add(run.rows.saturating_mul(row));
@@ -76,16 +72,6 @@ fn check(sequence: &SequenceRows<'_>, row: usize) {
     }
     let len = sequence.len();
     assert!(sequence.queries <= len, "{} queries in a sequence of {len} tokens", sequence.queries);
-}
-
-/// Where the rows of the first `n` positions start. `row`: words of a row.
-fn places(runs: &[Run], row: usize, n: usize) -> Vec<usize> {
-    let mut places = Vec::with_capacity(n);
-    for run in runs {
-        let rows = run.rows.min(n - places.len());
-        places.extend((0..rows).map(|i| run.start + i * row));
-    }
-    places
 }
 
 /// Rows up to which turning keys and values into packed `f32` costs more than it saves.
@@ -209,7 +195,8 @@ impl<'a> Attention<'a> {
     /// Where the rows of the positions that the last query sees start.
     fn places(&self) -> Vec<usize> {
         let row = self.heads.n_kv_heads * words(self.format, self.heads.head_dim);
-        places(self.sequence.runs, row, self.seen(self.queries() - 1))
+        let rows = self.sequence.runs.iter().flat_map(|run| (0..run.rows).map(|i| run.start + i * row));
+        rows.take(self.seen(self.queries() - 1)).collect()
     }
 
     /// A key/value head in the rows of a memory.

@@ -1,8 +1,8 @@
 //! Sixteen numbers at a time, in whatever registers the processor has.
 //!
-//! The kernels are written once, over [`Vector`]. Each implementation rounds every operation the same way and adds lanes
-//! in the same order, so all processors give the same bits; only the speed differs. Left to itself, the compiler finds
-//! vector instructions for such loops in one build and misses them in the next.
+//! The kernels are written once, over [`Vector`]. Each implementation rounds every operation the same way and adds lanes in the
+//! same order, so all processors give the same bits. Left to itself, the compiler finds vector instructions for such loops in one
+//! build and misses them in the next.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -43,9 +43,15 @@ pub(crate) trait Vector: Copy {
     /// Reads sixteen bf16 numbers, little-endian.
     fn load_bf16(bytes: &[u8; 2 * LANES]) -> Self;
     /// Reads sixteen f16 numbers, little-endian.
-    fn load_f16(bytes: &[u8; 2 * LANES]) -> Self;
+    #[inline(always)]
+    fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
+        Self::load(&f16_lanes(bytes))
+    }
     /// Reads sixteen whole numbers from -128 to 127.
-    fn load_i8(bytes: &[u8; LANES]) -> Self;
+    #[inline(always)]
+    fn load_i8(bytes: &[u8; LANES]) -> Self {
+        Self::load(&bytes.map(|byte| f32::from(byte as i8)))
+    }
     /// The numbers.
     fn lanes(self) -> Lanes;
     /// `self * b`.
@@ -130,8 +136,8 @@ pub(crate) fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
     sums.sum()
 }
 
-/// Sixteen f16 numbers, without instructions for them.
-#[inline(always)]
+/// Sixteen f16 numbers, without instructions for them. Compiled once and not for speed.
+#[inline(never)]
 fn f16_lanes(bytes: &[u8; 2 * LANES]) -> Lanes {
     let mut lanes = [0.0; LANES];
     for (lane, b) in lanes.iter_mut().zip(bytes.as_chunks().0) {

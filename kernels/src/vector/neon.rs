@@ -58,16 +58,6 @@ impl Vector for Neon {
     }
 
     #[inline(always)]
-    fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
-        Self::load(&super::f16_lanes(bytes))
-    }
-
-    #[inline(always)]
-    fn load_i8(bytes: &[u8; LANES]) -> Self {
-        Self::load(&bytes.map(|byte| f32::from(byte as i8)))
-    }
-
-    #[inline(always)]
     fn mul(self, b: Self) -> Self {
         let (a, b) = (self.0, b.0);
         // SAFETY: every 64-bit Arm processor has these instructions; they touch no memory.

@@ -44,16 +44,6 @@ impl Vector for Plain {
         Plain(lanes)
     }
 
-    #[inline(never)]
-    fn load_f16(bytes: &[u8; 2 * LANES]) -> Self {
-        Plain(super::f16_lanes(bytes))
-    }
-
-    #[inline(never)]
-    fn load_i8(bytes: &[u8; LANES]) -> Self {
-        Plain(bytes.map(|byte| f32::from(byte as i8)))
-    }
-
     #[inline(always)]
     fn lanes(self) -> Lanes {
         self.0
