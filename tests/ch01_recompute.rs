@@ -15,15 +15,14 @@ whose_code! { ch01_recompute = "ch01_recompute" }
 #[cfg(not(unstarted = "ch01_recompute"))]
 mod checks {
     use std::cell::RefCell;
-    use std::path::Path;
 
-    use page_by_page::cache::{CacheError, KvLayout};
+    use page_by_page::cache::CacheError;
     use page_by_page::chapters::ch01_recompute::{Recompute, argmax, generate};
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::decode::{LanguageModel, Limits};
-    use page_by_page::model::{Model, StepError};
+    use page_by_page::model::StepError;
 
-    use crate::support::asking::asking;
+    use crate::support::asking::{ask, granted};
     use crate::support::limits::allocated;
     use crate::support::oracle::Dice;
     use crate::support::story::{SAMPLING, Storyteller};
@@ -44,44 +43,23 @@ mod checks {
         highest(&[3.0, 2.0, -1.0], 0);
         highest(&[0.0, 1.0, 4.0], 2);
         highest(&[42.0], 0);
+        // Close together.
+        highest(&[1.0, 1.0 + f32::EPSILON], 1);
+        highest(&[2e-30, 3e-30], 1);
     }
 
     #[test]
     fn task_1_all_logits_can_be_negative() {
         highest(&[-3.0, -0.5, -2.0], 1);
-        highest(&[LOW, -1e30, LOW], 1);
         highest(&[LOW, f32::MIN], 1);
-    }
-
-    #[test]
-    fn task_1_ids_go_beyond_16_bits() {
-        // As many as Qwen3 has.
-        let mut logits = vec![-1.5; 151_936];
-        for highest in [151_935, 70_000, 65_536, 65_535, 256] {
-            logits[highest] = 2.5;
-            same!(argmax(&logits), highest as u32, "argmax of 151,936 logits, the highest of which is at {highest}");
-            logits[highest] = -1.5;
-        }
-    }
-
-    #[test]
-    fn task_1_logits_can_be_close_together() {
-        highest(&[0.25, 0.75, 0.5], 1);
-        highest(&[-0.75, -0.25, -0.5], 1);
-        highest(&[1.0, 1.0 + f32::EPSILON], 1);
-        highest(&[2e-30, 3e-30], 1);
-        highest(&[2e30, 3e30], 1);
     }
 
     #[test]
     fn task_1_of_equal_logits_the_lowest_id_wins() {
         highest(&[0.5, 2.0, -1.0, 2.0], 1);
-        highest(&[1.0, 1.0, 1.0], 0);
         highest(&[LOW, LOW], 0);
         // Zeros are equal, whatever their signs.
         highest(&[-0.0, 0.0], 0);
-        highest(&[0.0, -0.0], 0);
-        highest(&[-1.0, -0.0, 0.0], 1);
     }
 
     #[test]
@@ -113,7 +91,7 @@ mod checks {
             let (question, budget) = (self.questions, self.budget);
             let advice = if tokens.len() < question { "does the sequence grow?" } else { "does the loop end?" };
             assert!(
-                question < budget.min(70_000) + 10,
+                question < budget + 10,
                 "the model was asked {} times for at most {budget} new tokens, the last time about {} tokens: {advice}",
                 question + 1,
                 tokens.len()
@@ -156,7 +134,6 @@ mod checks {
         };
         let budget = limits.max_new_tokens;
         let what = format!("after the prompt {prompt:?}; at most {budget} new tokens, and {ends}");
-        let _question = asking(format!("generate {what}"));
         let (asked, log, mut reported) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()), Vec::new());
         let mut model = answering(budget.min(1_000), |question, tokens| {
             asked.borrow_mut().push(tokens.to_vec());
@@ -177,7 +154,8 @@ mod checks {
             reported.push((token, asked.borrow().len()));
             log.borrow_mut().push(format!("  reported {token}"));
         };
-        let new_tokens = generate(&mut model, prompt, limits, &mut pick, &mut on_token);
+        let question = format!("generate {what}");
+        let new_tokens = ask(question, || generate(&mut model, prompt, limits, &mut pick, &mut on_token));
         Run { what, new_tokens, reported, asked: asked.take(), log: log.take() }
     }
 
@@ -231,7 +209,7 @@ mod checks {
 
     #[test]
     fn task_2_any_of_several_ends_stops_the_loop() {
-        for end_of_text in [&[6, 0][..], &[0, 6], &[0, 6, 9], &[9, 6, 0], &[9, 0, 6, 2, 1], &[2, 1, 7, 6]] {
+        for end_of_text in [&[6, 0][..], &[0, 6], &[9, 0, 6, 2, 1]] {
             run(&[3], 100, end_of_text).gives(&[4, 5], 3);
         }
     }
@@ -245,22 +223,22 @@ mod checks {
     #[test]
     fn task_2_pick_decides_and_is_given_what_the_model_answered() {
         let logits = vec![0.1, -0.0, -3.5, 1e-40, f32::NEG_INFINITY];
-        // None is the likeliest; of Qwen3's vocabulary is the third, and the last is the highest id that there can be.
+        // None is the likeliest.
         let picks = [300, 70_000, 151_643, u32::MAX];
         let (mut asked, mut given, mut reported) = (Vec::new(), Vec::new(), Vec::new());
         let mut model = answering(4, |_, tokens| {
             asked.push(tokens.to_vec());
             Ok(logits.clone())
         });
-        let limits = Limits { max_new_tokens: 4, end_of_text: &[300 - 256, 70_000 - 65_536, 151_643 - 131_072] };
+        let limits = Limits { max_new_tokens: 4, end_of_text: &[] };
         let mut pick = |logits: &[f32]| {
             given.push(format!("{logits:?}"));
             let pick = picks.get(given.len() - 1);
             *pick.unwrap_or_else(|| panic!("pick is asked {} times in 4 turns", given.len()))
         };
-        let question = asking("generate with the prompt [9], at most 4 new tokens");
-        let new_tokens = generate(&mut model, &[9], limits, &mut pick, &mut |token| reported.push(token));
-        drop(question);
+        let mut on_token = |token| reported.push(token);
+        let question = "generate with the prompt [9], at most 4 new tokens";
+        let new_tokens = ask(question, || generate(&mut model, &[9], limits, &mut pick, &mut on_token));
         same!(new_tokens, Ok(picks.to_vec()), "new tokens, when pick chooses {picks:?}");
         same!(reported, picks, "tokens given to on_token, when pick chooses {picks:?}");
         let expected: [&[u32]; 4] = [&[9], &[9, 300], &[9, 300, 70_000], &[9, 300, 70_000, 151_643]];
@@ -273,37 +251,14 @@ mod checks {
         for budget in 0..5 {
             run(&[1, 2, 3], budget, &[]).gives(&[4, 5, 6, 7][..budget], budget);
         }
-        // From the second on, their low bits are 3.
-        for budget in [usize::MAX, 256 + 3, 65_536 + 3, (1 << 32) + 3] {
-            run(&[3], budget, &[9]).gives(&[4, 5, 6, 7, 8], 6);
-        }
-    }
-
-    #[test]
-    fn task_2_the_sequence_can_be_long() {
-        for (prompt, budget) in [(3, 300), (300, 3), (70_000, 3), (3, 66_000)] {
-            let mut model = answering(budget, |question, tokens| {
-                same!(tokens.len(), prompt + question, "tokens that question {} is about", question + 1);
-                Ok(vec![0.0, 1.0])
-            });
-            let limits = Limits { max_new_tokens: budget, end_of_text: &[0] };
-            let what = format!("after a prompt of {prompt}, with max_new_tokens = {budget}");
-            let _question = asking(format!("generate {what}"));
-            let new_tokens = generate(&mut model, &vec![1; prompt], limits, &mut |_| 1, &mut |_| {});
-            same!(new_tokens.map(|tokens| tokens.len()), Ok(budget), "new tokens {what}");
-        }
+        run(&[3], usize::MAX, &[9]).gives(&[4, 5, 6, 7, 8], 6);
     }
 
     #[test]
     fn task_2_the_first_error_ends_the_loop() {
-        let layout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 4 };
         let errors = [
             StepError::TooLong { len: 4, max_positions: 3 },
             StepError::NoTokens,
-            StepError::UnknownToken { token: 5, vocab_size: 4 },
-            StepError::TooFewTokens { wanted: 2, tokens: 1 },
-            StepError::WrongLayout { found: layout, expected: layout },
-            StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: 3 }),
             StepError::Cache(CacheError::OutOfPages { needed: 1, free: 0 }),
         ];
         for (error, question) in errors.into_iter().flat_map(|error| (0..3).map(move |at| (error.clone(), at))) {
@@ -328,7 +283,6 @@ mod checks {
         let mut transcript = Transcript::default();
         for (prompt, max_new_tokens, end_of_text) in [(vec![2, 3], 3, vec![]), (vec![7], 5, vec![0])] {
             let title = format!("prompt {prompt:?}, at most {max_new_tokens} new tokens, end of text {end_of_text:?}");
-            let _question = asking(format!("generate: {title}, in the transcript"));
             transcript.line(title);
             let Run { new_tokens, log, .. } = run(&prompt, max_new_tokens, &end_of_text);
             log.iter().for_each(|line| transcript.line(line));
@@ -343,9 +297,9 @@ mod checks {
     // Task 3
 
     /// Asks about some tokens; how many logits come, or why none.
-    fn ask(model: &mut Recompute<'_>, tokens: &[u32]) -> Result<usize, StepError> {
-        let _question = asking(format!("next_logits of {} tokens", tokens.len()));
-        model.next_logits(tokens).map(|logits| logits.len())
+    fn n_logits(model: &mut Recompute<'_>, tokens: &[u32]) -> Result<usize, StepError> {
+        let question = format!("next_logits of {} tokens", tokens.len());
+        ask(question, || model.next_logits(tokens)).map(|logits| logits.len())
     }
 
     #[test]
@@ -355,17 +309,9 @@ mod checks {
         let calls = [(3, 3), (4, 7), (5, 12), (5, 17), (2, 19), (300, 319)];
         for (call, (tokens, expected)) in calls.into_iter().enumerate() {
             let sequence: Vec<u32> = (1..=tokens).collect();
-            same!(ask(&mut model, &sequence), Ok(4096), "logits of call {}, with {tokens} tokens", call + 1);
+            same!(n_logits(&mut model, &sequence), Ok(4096), "logits of call {}, with {tokens} tokens", call + 1);
             same!(model.rows_projected(), expected, "rows after call {}, with {tokens} tokens", call + 1);
         }
-
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/golden/one-layer-odd");
-        let tiny = Model::open(&folder).expect("a golden checkpoint opens");
-        let mut model = Recompute::new(&tiny);
-        for call in 1..=1_320 {
-            same!(ask(&mut model, &[1; 50]), Ok(17), "logits of call {call} with 50 tokens");
-        }
-        same!(model.rows_projected(), 66_000, "rows after 1,320 calls with 50 tokens");
     }
 
     #[test]
@@ -380,11 +326,8 @@ mod checks {
             (&[prompt[1], prompt[0]], "a different sequence: it remembers nothing"),
         ] {
             let expected = storyteller.model.step(tokens, None).expect("the model knows these tokens");
-            let _question = asking(format!("next_logits({tokens:?})"));
-            match model.next_logits(tokens) {
-                Ok(logits) => assert!(logits == expected, "not the logits that follow the whole of {tokens:?}: {what}"),
-                Err(error) => panic!("next_logits({tokens:?}) fails: {error}"),
-            }
+            let logits = granted(format!("next_logits({tokens:?})"), || model.next_logits(tokens));
+            assert!(logits == expected, "not the logits that follow the whole of {tokens:?}: {what}");
         }
     }
 
@@ -401,10 +344,10 @@ mod checks {
         ];
         for held in [0, 3] {
             for (tokens, error, what) in &refused {
-                same!(ask(&mut model, tokens), Err(error.clone()), "number of logits for {what}");
+                same!(n_logits(&mut model, tokens), Err(error.clone()), "number of logits for {what}");
                 same!(model.rows_projected(), held, "rows after {what} was refused, with {held} counted before");
             }
-            let answer = ask(&mut model, &[1, 2, 3]);
+            let answer = n_logits(&mut model, &[1, 2, 3]);
             same!(answer, Ok(4096), "logits after [1, 2, 3], when other sequences were refused before");
         }
     }
@@ -415,10 +358,8 @@ mod checks {
         let tokens = [1; 200];
         let (_, once) = allocated(|| storyteller.model.step(&tokens, None));
         let mut model = Recompute::new(&storyteller.model);
-        let question = asking("next_logits of 200 tokens");
-        let (_, taken) = allocated(|| model.next_logits(&tokens));
-        drop(question);
-        let share = taken.bytes as f64 / once.bytes as f64;
+        let (_, taken) = ask("next_logits of 200 tokens", || allocated(|| model.next_logits(&tokens)));
+        let share = taken as f64 / once as f64;
         assert!(
             share < 1.5,
             "next_logits of 200 tokens took {share:.1} times the memory that one step takes: \
@@ -432,7 +373,7 @@ mod checks {
         for n in [1, 2, 10, 30] {
             let mut model = Recompute::new(&storyteller.model);
             for tokens in 1..=n {
-                let answer = ask(&mut model, &vec![1; tokens as usize]);
+                let answer = n_logits(&mut model, &vec![1; tokens as usize]);
                 same!(answer, Ok(4096), "logits after a sequence of {tokens} tokens");
             }
             let rows = model.rows_projected();
@@ -450,10 +391,11 @@ mod checks {
         let mut model = answering(40, |_, tokens| recompute.next_logits(tokens));
         let mut sampler = Sampler::new(SAMPLING);
         let limits = Limits { max_new_tokens: 40, end_of_text: &[] };
-        let _question = asking("generate with Recompute: 40 new tokens of a story");
-        let story = generate(&mut model, &prompt, limits, &mut |logits| sampler.pick(logits), &mut |_| {});
-        let refused = |error| panic!("generate fails, after a prompt of {} tokens: {error}", prompt.len());
-        storyteller.assert_same_story(&story.unwrap_or_else(refused), &storyteller.recompute(40));
+        let mut pick = |logits: &[f32]| sampler.pick(logits);
+        let story = granted("generate with Recompute: 40 new tokens of a story", || {
+            generate(&mut model, &prompt, limits, &mut pick, &mut |_| {})
+        });
+        storyteller.assert_same_story(&story, &storyteller.recompute(40));
         let rows: usize = (prompt.len()..prompt.len() + 40).sum();
         let told = "rows projected: the whole sequence for each of 40 tokens, after a prompt of";
         same!(recompute.rows_projected(), rows as u64, "{told} {}", prompt.len());

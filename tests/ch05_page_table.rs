@@ -19,7 +19,7 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
     use crate::support::asking::made;
-    use crate::support::limits::{often, once, same_each};
+    use crate::support::limits::{often, same_each};
     use crate::support::oracle::{Dice, STEPS, seeds};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told, told_pages};
     use crate::support::words::count;
@@ -45,7 +45,7 @@ mod checks {
     fn full_pool(n_pages: usize) -> PagePool {
         let mut pool = pool(n_pages);
         let pages = pool.alloc_n(n_pages).map(|pages| pages.len());
-        same!(pages, Ok(n_pages), "pages that alloc_n({n_pages}) of chapter 4 gives, on a new pool of {n_pages}");
+        same!(pages, Ok(n_pages), "pages that alloc_n({n_pages}) of chapter 4 gives");
         pool
     }
 
@@ -72,7 +72,7 @@ mod checks {
 
     /// Pages of `page_size` slots for this many tokens: the number that every growth must come to.
     fn pages_of(tokens: usize, page_size: usize) -> usize {
-        (tokens as u128).div_ceil(page_size as u128) as usize
+        tokens.div_ceil(page_size)
     }
 
     /// Grows a table for which there are pages enough, and looks at what it holds then.
@@ -123,9 +123,8 @@ mod checks {
     /// Releases a table, which must then be empty.
     #[track_caller]
     fn release(table: &mut PageTable, pool: &mut PagePool) {
-        let pages = if table.pages().len() > 9 { "very many pages".into() } else { told_pages(table.pages()) };
-        let released = once(&format!("release of {pages}"), || table.release(pool));
-        same!(released, Ok(()), "release of {pages}");
+        let pages = told_pages(table.pages());
+        same!(table.release(pool), Ok(()), "release of {pages}");
         same!((table.len(), table.pages().len()), (0, 0), "tokens and pages of the table after the release");
     }
 
@@ -134,15 +133,13 @@ mod checks {
     #[test]
     fn task_1_every_page_size_has_its_boundaries() {
         for &size in PAGE_SIZES {
-            for held in 0..=2 * size + 1 {
-                let mut pool = pool(20);
-                let mut table = table(size);
+            for (held, n) in (0..=2 * size + 1).flat_map(|held| (0..=3 * size + 1).map(move |n| (held, n))) {
+                let (mut pool, mut table) = (pool(20), table(size));
                 if held > 0 {
                     grow(&mut table, held, &mut pool);
                 }
-                for n in 0..=3 * size + 1 {
-                    needs(&table, n, pages_of(held + n, size) - pages_of(held, size));
-                }
+                needs(&table, n, pages_of(held + n, size) - pages_of(held, size));
+                grow(&mut table, n, &mut pool);
             }
         }
     }
@@ -171,39 +168,6 @@ mod checks {
         });
         same!(table.len(), VERY_MANY, "tokens held after {VERY_MANY} times grow(1)");
         same!(table.pages().len(), pages_of(VERY_MANY, 16), "pages of {VERY_MANY} tokens, page size 16");
-    }
-
-    /// A million million million tokens in five pages: a page table owns no memory.
-    #[test]
-    #[cfg(target_pointer_width = "64")]
-    fn task_1_very_large_pages() {
-        let size = 1 << 60;
-        let mut pool = pool(6);
-        let mut table = table(size);
-        for (n, needed) in [(size - 1, 1), (1, 0), (1, 1), (size, 1), (2 * size - 2, 1), (1, 0)] {
-            needs(&table, n, needed);
-            grow(&mut table, n, &mut pool);
-        }
-    }
-
-    #[test]
-    fn task_1_pages_are_taken_at_boundaries_only() {
-        // With pages of one slot, each token is a whole page: no more than one must be taken.
-        for size in [4, 1] {
-            let mut pool = pool(12);
-            let mut table = table(size);
-            for held in 0..12 {
-                needs(&table, 1, usize::from(held % size == 0));
-                grow(&mut table, 1, &mut pool);
-            }
-        }
-        // Tokens held, tokens that come, pages that they need.
-        for [held, n, needed] in [[0, 9, 3], [0, 8, 2], [3, 1, 0], [3, 2, 1], [4, 9, 3], [10, 2, 0], [10, 7, 2]] {
-            let (mut pool, mut table) = (pool(9), table(4));
-            grow(&mut table, held, &mut pool);
-            needs(&table, n, needed);
-            grow(&mut table, n, &mut pool);
-        }
     }
 
     #[test]
@@ -252,16 +216,6 @@ mod checks {
             same!(table.grow(n, &mut pool), expected, "grow({n}) on ten tokens, page size 4: mind the overflow");
             same!(table.len(), 10, "tokens held after grow({n}) was refused");
         }
-        for size in [1, 2, 3, 16] {
-            for held in [0, 1, size, size + 1] {
-                let (mut pool, mut table) = (self::pool(20), self::table(size));
-                grow(&mut table, held, &mut pool);
-                for n in [usize::MAX, usize::MAX - 1, usize::MAX - size] {
-                    let left = pages_of(held, size) * size - held;
-                    needs(&table, n, pages_of(n - left, size));
-                }
-            }
-        }
     }
 
     #[test]
@@ -306,30 +260,6 @@ mod checks {
         past_the_end(&table, VERY_MANY);
     }
 
-    #[test]
-    #[cfg(target_pointer_width = "64")]
-    fn task_2_very_large_pages() {
-        let size = 1 << 60;
-        let mut pool = pool_that_gives(&[12, 5, 3]);
-        let mut table = table(size);
-        grow(&mut table, 2 * size + 9, &mut pool);
-        for (position, page, slot) in [
-            (size - 1, 12, size - 1),
-            (1 << 24 | 1, 12, 1 << 24 | 1),
-            (1 << 32, 12, 1 << 32),
-            (1 << 32 | 5, 12, 1 << 32 | 5),
-            (1 << 53 | 1, 12, 1 << 53 | 1),
-            (size, 5, 0),
-            (size + 1, 5, 1),
-            (2 * size - 1, 5, size - 1),
-            (2 * size, 3, 0),
-            (2 * size + 8, 3, 8),
-        ] {
-            lies(&table, position, page, slot);
-        }
-        past_the_end(&table, 2 * size + 9);
-    }
-
     // Task 3
 
     #[test]
@@ -350,16 +280,6 @@ mod checks {
         let next: Vec<_> = (0..4).map(|_| pool.alloc()).collect();
         let expected = [12, 5, 3, 9].map(|page| Ok(PageId(page)));
         same!(next, expected, "pages handed out after the release of 12, 5, 3: the one freed last comes first");
-    }
-
-    #[test]
-    fn task_3_release_of_very_many_pages() {
-        let pages = VERY_MANY / 10 * 7;
-        let mut pool = pool(pages);
-        let mut table = table(1);
-        grow(&mut table, pages, &mut pool);
-        release(&mut table, &mut pool);
-        same!(pool.n_free(), pages, "free pages after the release of {pages}");
     }
 
     #[test]
@@ -490,20 +410,12 @@ mod checks {
                 same!(pool.n_free(), n_pages - held, "{at}, free pages of {n_pages} when the tables hold {held}");
 
                 for (index, (table, places)) in tables.iter().zip(&mut places).enumerate() {
-                    for position in 0..table.len() {
-                        let place = Slot { page: table.pages()[position / page_size], slot: position % page_size };
-                        same!(table.locate(position), Ok(place), "{at}, position {position} of table {index}");
-                        match places.get(position) {
-                            Some(before) => {
-                                same!(
-                                    place,
-                                    *before,
-                                    "{at}, position {position} of table {index}, and where it was before"
-                                )
-                            }
-                            None => places.push(place),
-                        }
-                    }
+                    let now = made(&format!("{at}, locate of all positions of table {index}"), || {
+                        (0..table.len()).map(|position| table.locate(position)).collect::<Result<Vec<Slot>, _>>()
+                    });
+                    let moved = (0..places.len().min(now.len())).find(|position| now[*position] != places[*position]);
+                    same!(moved, None, "{at}, the first position of table {index} whose place has changed");
+                    *places = now;
                 }
                 let mut all: Vec<&Slot> = places.iter().flatten().collect();
                 let tokens = all.len();

@@ -26,14 +26,14 @@ mod checks {
     use page_by_page::chapters::ch01_recompute::Recompute;
     use page_by_page::chapters::ch08_speculative::{DraftModel, Speculation, accept_matching, remember, verify};
     use page_by_page::decode::sampler::{Sampler, Sampling};
-    use page_by_page::decode::{Accept, Draft, Drafter, LanguageModel, Limits, RewindableModel};
+    use page_by_page::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
     use page_by_page::model::{Model, StepError};
 
     use crate::paged::{CACHES, assert_stories};
-    use crate::support::asking::{asking, granted};
+    use crate::support::asking::{ask, granted};
     use crate::support::drafts::{self, draft, drafted};
     use crate::support::oracle::{Dice, seeds};
-    use crate::support::script::{LARGE_VOCAB, Log, Script, next_of, one_hot, refusals};
+    use crate::support::script::{Log, Script, next_of, one_hot, refusals};
     use crate::support::story::{SAMPLING, Storyteller, assets};
     use crate::support::transcript::{Transcript, assert_transcript};
     use crate::support::words::count;
@@ -46,26 +46,7 @@ mod checks {
         (0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best }) as u32
     }
 
-    /// The match rule, greedy, as the chapter has it.
-    fn match_greedy(draft: &Draft, rows: &[Vec<f32>]) -> Vec<u32> {
-        match_by(draft, rows, &mut likeliest)
-    }
-
-    /// The match rule as the chapter has it; one that never ends is stopped.
-    fn match_by(draft: &Draft, rows: &[Vec<f32>], pick: &mut dyn FnMut(&[f32]) -> u32) -> Vec<u32> {
-        let mut asked = 0;
-        accept_matching(&draft.tokens, rows, &mut |row| {
-            asked += 1;
-            let of = count(rows.len(), "row");
-            assert!(
-                asked <= rows.len(),
-                "accept_matching asks `pick` for choice number {asked}, and there are {of} only"
-            );
-            pick(row)
-        })
-    }
-
-    /// The same, written here: what task 4 does then does not depend on task 2.
+    /// The match rule, greedy; written here: what task 4 does then does not depend on task 2.
     fn matching(draft: &Draft, rows: &[Vec<f32>]) -> Vec<u32> {
         let n = draft.tokens.len();
         assert!(
@@ -106,18 +87,14 @@ mod checks {
 
     /// The target's rows after `tokens` and each token of `drafted`.
     fn verified(target: &mut Script<'_>, tokens: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
-        let _asking = asking(format!("verify {drafted:?} after {tokens:?}"));
-        verify(target, tokens, drafted)
+        ask(format!("verify {drafted:?} after {tokens:?}"), || verify(target, tokens, drafted))
     }
 
     tests_on! {
         |small| Box::new(DraftModel::new(small));
         task_1_draft_guesses_one_after_the_other = drafts::guesses_one_after_the_other,
-        task_1_draft_may_guess_any_token_again = drafts::any_token_can_be_drafted_again,
         task_1_draft_reads_only_what_is_new_to_the_draft_model = drafts::only_what_is_new_is_read,
-        task_1_draft_works_with_large_ids = drafts::ids_can_be_large,
         task_1_draft_passes_a_refusal_on = drafts::a_refusal_is_passed_on,
-        task_1_many_guesses_are_drafted = drafts::many_tokens_can_be_drafted,
     }
 
     #[test]
@@ -148,18 +125,6 @@ mod checks {
         same!(followers, [5, 6, 6, 3], "the likeliest token of each row: after 4, after 5, after 5, after 2");
         let answers = [5, 6, 6, 3].map(|token| one_hot(token, VOCAB));
         same!(rows, answers, "rows of logits, as the target gave them");
-    }
-
-    #[test]
-    fn task_1_verify_of_many_guesses_is_one_pass_too() {
-        let log = Log::default();
-        let mut target = Script::certain("target", &log, VOCAB, |tokens| tokens.len() as u32 % 7);
-        let drafted: Vec<u32> = (0..300).map(|guess| guess % 5).collect();
-        let rows = granted("verify 300 guesses after 4", || verified(&mut target, &[4], &drafted));
-        same!(log.borrow().len(), 1, "passes of a target that verifies 300 guesses");
-        same!(rows.len(), 301, "rows of logits that verify 300 guesses");
-        let followers: Vec<u32> = [0, 255, 256, 299, 300].map(|row: usize| likeliest(&rows[row])).into();
-        same!(followers, [1, 4, 5, 6, 0], "the likeliest token of rows 0, 255, 256, 299 and 300");
     }
 
     #[test]
@@ -200,58 +165,34 @@ mod checks {
         vec![-0.5, n_guesses as f32 + 0.25, 0.75 - n_guesses as f32, 0.0]
     }
 
-    /// A row, by the token that it follows and the guess that it judges.
-    fn told_row(drafted: &[u32], index: usize) -> String {
-        let before = index.checked_sub(1).map_or("the sequence".into(), |guess| format!("guess {}", drafted[guess]));
-        match drafted.get(index) {
-            Some(guess) => format!("row {index}: what follows {before}, to judge guess {guess}"),
-            None => format!("row {index}: what follows {before}, the token after all guesses"),
-        }
-    }
-
     /// The new tokens where `pick` chooses `choices`, one after the other; and how often it was asked.
     fn matched(drafted: &[u32], choices: &[u32]) -> (Vec<u32>, usize) {
-        let what = if drafted.len() > 9 {
-            format!("{} tokens drafted", drafted.len())
-        } else {
-            format!("{drafted:?} drafted, `pick` chooses {choices:?}")
-        };
+        let what = format!("{drafted:?} drafted, `pick` chooses {choices:?}");
         let rows: Vec<Vec<f32>> = (0..=drafted.len()).map(row).collect();
         let mut asked = 0;
-        let _asking = asking(what.clone());
-        let new_tokens = accept_matching(drafted, &rows, &mut |of| {
-            let is_next = rows.get(asked).is_some_and(|row| row == of);
-            let next = if asked < rows.len() { told_row(drafted, asked) } else { "none".into() };
-            let of = match rows.iter().position(|row| row == of) {
-                Some(index) => told_row(drafted, index),
-                None => format!("{of:?}, which is no row of the target's"),
-            };
-            let before = count(asked, "row");
-            assert!(
-                is_next,
-                "{what}: the row that `pick` is asked about, after {before}\n  expected: {next}\n  yours:    {of}"
-            );
+        let mut pick = |of: &[f32]| {
+            let (row, before) = (rows.iter().position(|row| row == of), count(asked, "row"));
+            assert!(asked < rows.len(), "{what}: `pick` is asked again, after {before}, and there are no more");
+            same!(row, Some(asked), "{what}: the row that `pick` is asked about, after {before}");
             asked += 1;
             choices[asked - 1]
-        });
+        };
+        let new_tokens = ask(&what, || accept_matching(drafted, &rows, &mut pick));
         (new_tokens, asked)
     }
 
     type Tokens<'t> = &'t [u32];
 
     /// What happens, what was drafted, what `pick` would choose, what is new.
-    const MATCHES: [(&str, Tokens<'_>, Tokens<'_>, Tokens<'_>); 11] = [
+    const MATCHES: [(&str, Tokens<'_>, Tokens<'_>, Tokens<'_>); 8] = [
         ("the first guess is wrong", &[5, 9, 2], &[7, 9, 2, 4], &[7]),
         ("one in the middle is wrong", &[5, 9, 2], &[5, 8, 2, 4], &[5, 8]),
         ("the last is wrong", &[5, 9, 2], &[5, 9, 3, 4], &[5, 9, 3]),
         ("all are right", &[5, 9, 2], &[5, 9, 2, 4], &[5, 9, 2, 4]),
         ("the first is wrong, later ones happen to match", &[5, 5, 5], &[6, 5, 5, 5], &[6]),
         ("the choices are guesses of other places", &[5, 9, 2], &[9, 5, 2, 5], &[9]),
-        ("all are right, and the same", &[0, 0, 0], &[0, 0, 0, 0], &[0, 0, 0, 0]),
         ("one token was drafted, and is right", &[5], &[5, 5], &[5, 5]),
         ("nothing was drafted", &[], &[4], &[4]),
-        ("choice and guess differ by 256", &[259, 3, 1], &[3, 3, 1, 2], &[3]),
-        ("choice and guess differ by 65,536", &[3, 65_541, 1], &[3, 5, 1, 2], &[3, 5]),
     ];
 
     #[test]
@@ -264,26 +205,13 @@ mod checks {
         }
     }
 
-    #[test]
-    fn task_2_tells_of_many_guesses_which_are_right() {
-        let drafted: Vec<u32> = (0..300).collect();
-        for (right, wrong) in [(300, 7), (299, 7), (256, 0)] {
-            let choices = [&drafted[..right], &[wrong], &drafted[right..]].concat();
-            let (found, _) = matched(&drafted, &choices);
-            let told = format!("300 tokens drafted, the first {right} are right");
-            same!(found.len(), right + 1, "{told}: how many tokens are new");
-            same!(found[right - 1..], [right as u32 - 1, wrong], "{told}: the last two new tokens");
-            same!(found[..right], drafted[..right], "{told}: the others");
-        }
-    }
-
     // Task 3
 
     #[test]
     fn task_3_remember_reads_or_rewinds_to_just_this_sequence() {
-        let tokens = [vec![3, 4, 5, 6], vec![1; 140_000]].concat();
+        let tokens = [3, 4, 5, 6];
         // Tokens that the model remembers, tokens that it is to remember, and what it does for that.
-        let cases: [(usize, usize, &[&str]); 17] = [
+        let cases: [(usize, usize, &[&str]); 8] = [
             (4, 3, &["model forgets [6]"]),
             (4, 1, &["model forgets [4, 5, 6]"]),
             (4, 0, &["model forgets [3, 4, 5, 6]"]),
@@ -291,28 +219,17 @@ mod checks {
             (1, 4, &["model reads [4, 5, 6], answers after the last 0"]),
             (0, 4, &["model reads [3, 4, 5, 6], answers after the last 0"]),
             (3, 3, &[]),
-            (1, 1, &[]),
             (0, 0, &[]),
-            (300, 3, &["model forgets 297 tokens"]),
-            (140_000, 70_001, &["model forgets 69999 tokens"]),
-            (65_537, 65_535, &["model forgets [1, 1]"]),
-            (40_000, 10, &["model forgets 39990 tokens"]),
-            (140_000, 0, &["model forgets 140000 tokens"]),
-            (3, 300, &["model reads 297 tokens, answers after the last 0"]),
-            (65_535, 65_537, &["model reads [1, 1], answers after the last 0"]),
-            (2, 140_000, &["model reads 139998 tokens, answers after the last 0"]),
         ];
         for (read, wanted, expected) in cases {
             let log = Log::default();
             let mut model = noting("model", &log, &[]);
             model.reads(&tokens[..read]);
-            let [held, goal] =
-                [read, wanted].map(|n| if n > 4 { format!("{n} tokens") } else { format!("{:?}", &tokens[..n]) });
-            let told = format!("a model that remembers {held} is to remember {goal}");
-            same!(remember(&mut model, &tokens[..wanted]), Ok(()), "{told}");
-            let did: Vec<String> = log.borrow().iter().take(5).cloned().collect();
-            same!(did, expected, "{told}: what it does (the first five things at most)");
-            same!(model.read() == &tokens[..wanted], true, "{told}: whether it does so");
+            let (held, goal) = (&tokens[..read], &tokens[..wanted]);
+            let told = format!("a model that remembers {held:?} is to remember {goal:?}");
+            same!(remember(&mut model, goal), Ok(()), "{told}");
+            same!(*log.borrow(), expected, "{told}: what it does");
+            same!(model.read(), goal, "{told}: what it remembers then");
         }
     }
 
@@ -328,25 +245,17 @@ mod checks {
                 same!(model.read(), [3, 4], "{told}: what it remembers after the refusal");
             }
         }
-        for stuck in stuck() {
-            let mut model = script("model", &[]);
-            model.reads(&[3, 4, 5]);
-            model.stuck = Some(stuck.clone());
-            let told = "a model that remembers 3, 4, 5 and cannot rewind is to remember 3";
-            same!(remember(&mut model, &[3]), Err(stuck.into()), "{told}");
-        }
-    }
-
-    /// What a cache may say that cannot rewind.
-    fn stuck() -> [CacheError; 3] {
-        [
-            CacheError::DoubleFree(PageId(7)),
-            CacheError::ForeignPage { page: PageId(7), n_pages: 4 },
-            CacheError::PastTheStart { n: 2, len: 1 },
-        ]
+        let mut model = script("model", &[]);
+        model.reads(&[3, 4, 5]);
+        model.stuck = Some(STUCK);
+        let told = "a model that remembers 3, 4, 5 and cannot rewind is to remember 3";
+        same!(remember(&mut model, &[3]), Err(STUCK.into()), "{told}");
     }
 
     // Task 4
+
+    /// What a cache says that cannot rewind.
+    const STUCK: CacheError = CacheError::DoubleFree(PageId(7));
 
     /// The new tokens of a step.
     fn step(
@@ -356,8 +265,8 @@ mod checks {
         k: usize,
         end_of_text: &[u32],
     ) -> Result<Vec<u32>, StepError> {
-        let _asking = asking(format!("a step after {tokens:?}, k = {k}"));
-        Speculation { target, drafter, accept: &mut matching }.step(tokens, k, end_of_text)
+        let mut speculation = Speculation { target, drafter, accept: &mut matching };
+        ask(format!("a step after {tokens:?}, k = {k}"), || speculation.step(tokens, k, end_of_text))
     }
 
     /// The output of speculation, and the tokens that were reported.
@@ -370,10 +279,10 @@ mod checks {
         limits: Limits<'_>,
         k: usize,
     ) -> (Result<Vec<u32>, StepError>, Vec<u32>) {
-        let _asking = asking(told);
         let mut reported = Vec::new();
         let mut speculation = Speculation { target, drafter, accept };
-        (speculation.generate(prompt, limits, k, &mut |token| reported.push(token)), reported)
+        let output = ask(told, || speculation.generate(prompt, limits, k, &mut |token| reported.push(token)));
+        (output, reported)
     }
 
     fn up_to(max_new_tokens: usize) -> Limits<'static> {
@@ -469,19 +378,6 @@ mod checks {
             let known = &whole[..2 + n_new - 1];
             same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model remember");
         }
-        let (new_tokens, ..) = step_of(&WHOLE, &WHOLE, 2, 3, &[]);
-        same!(new_tokens, Ok(WHOLE[2..6].to_vec()), "new tokens of a step after 1, 2 where no token is an end");
-    }
-
-    #[test]
-    fn task_4_works_with_large_ids_of_ends() {
-        // Cut to 16 bits, the end would be the second guess; cut to 8 bits, the first.
-        let (whole, end) = ([1, 2, 111, 4463, 69_999, 6, 7], 69_999);
-        let log = Log::default();
-        let mut target = Script::certain("target", &log, LARGE_VOCAB, next_of(&whole));
-        let mut small = Script::certain("draft", &log, LARGE_VOCAB, next_of(&whole));
-        let found = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[end]);
-        same!(found, Ok(vec![111, 4463, end]), "new tokens after 1, 2 with k = 3; {end} is an end, out of 70,000 ids");
     }
 
     /// Drafts what the script says, whatever the sequence is, and records its calls.
@@ -569,7 +465,7 @@ mod checks {
     #[test]
     fn task_4_refusal_of_the_drafter_is_that_of_the_step() {
         for (refusal, to_draft) in
-            refusals().into_iter().flat_map(|refusal| [(refusal.clone(), true), (refusal, false)])
+            refusals().into_iter().flat_map(|refusal| [true, false].map(|to| (refusal.clone(), to)))
         {
             let mut target = script("target", &WHOLE);
             let mut drafter = Told::certain(&[3, 4]);
@@ -606,35 +502,10 @@ mod checks {
             let remembered = (target.read(), small.read());
             same!(remembered, (&WHOLE[..5], &WHOLE[..5]), "what target and draft model remember then");
         }
-        for stuck in stuck() {
-            let mut target = script("target", &WHOLE);
-            target.stuck = Some(stuck.clone());
-            let told = "a step after 1, 2 whose guess is wrong, of a target that cannot rewind";
-            same!(step(&mut target, &mut Told::certain(&[9]), &[1, 2], 1, &[END]), Err(stuck.into()), "{told}");
-        }
-    }
-
-    #[test]
-    fn task_4_refusal_of_the_draft_model_is_that_of_the_step() {
-        for room in 2..=4 {
-            let (mut target, mut small) = (script("target", &WHOLE), script("draft", &WHOLE));
-            small.room = room;
-            let full = StepError::Cache(CacheError::OutOfSlots { needed: 1, free: 0, capacity: room });
-            let told = format!("a step of 3 guesses, all right, whose draft model has room for {room} tokens");
-            let refused = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]);
-            same!(refused, Err(full), "{told}");
-            same!(
-                (target.read(), small.read()),
-                (&[1][..], &[1][..]),
-                "{told}: what target and draft model remember then"
-            );
-            // In its room is the sequence with all guesses that were right.
-            let k = room - 2;
-            let again = step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], k, &[END]);
-            same!(again, Ok(WHOLE[2..2 + k + 1].to_vec()), "a step of {k} guesses after the refusal");
-            same!(target.read(), &WHOLE[..2 + k], "what the target remembers after that");
-            same!(small.read(), target.read(), "what the draft model remembers, and the target");
-        }
+        let mut target = script("target", &WHOLE);
+        target.stuck = Some(STUCK);
+        let told = "a step after 1, 2 whose guess is wrong, of a target that cannot rewind";
+        same!(step(&mut target, &mut Told::certain(&[9]), &[1, 2], 1, &[END]), Err(STUCK.into()), "{told}");
     }
 
     #[test]
@@ -694,59 +565,6 @@ mod checks {
         same!(*log.borrow(), expected, "4 tokens after 1, 2, k = 1, the drafter always guesses 3");
     }
 
-    #[test]
-    fn task_4_works_with_many_tokens() {
-        let whole: Vec<u32> = (0..=600).map(|len| len % 7).collect();
-        let mut target = script("target", &whole);
-        let found = step(&mut target, &mut Told::certain(&whole[1..301]), &whole[..1], 300, &[END]);
-        same!(found.map(|new_tokens| new_tokens.len()), Ok(301), "new tokens of a step whose 300 guesses are right");
-        same!(target.read().len(), 301, "tokens that the target remembers after a step whose 300 guesses are right");
-
-        let (mut target, mut small) = (script("target", &whole), script("draft", &whole));
-        let mut drafter = DraftModel::new(&mut small);
-        let told = "an output of 600 tokens, k = 99";
-        let (found, _) = output(told, &mut target, &mut drafter, &mut matching, &[0], up_to(600), 99);
-        let tokens = found.unwrap_or_else(|error| panic!("{told}: {error:?}"));
-        same!(tokens.len(), 600, "tokens of {told}");
-        same!(tokens == whole[1..], true, "whether {told}, is what the target generates alone");
-    }
-
-    /// A model that remembers nothing, as that of chapter 1.
-    struct Forgetful<'s>(Script<'s>);
-
-    impl LanguageModel for Forgetful<'_> {
-        fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
-            Ok(self.last_logits(tokens, 1)?.remove(0))
-        }
-    }
-
-    impl RewindableModel for Forgetful<'_> {
-        fn remembered(&self) -> usize {
-            0
-        }
-
-        fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError> {
-            let rows = self.0.last_logits(tokens, n)?;
-            self.0.rewind(tokens.len())?;
-            Ok(rows)
-        }
-
-        fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
-            same!(n, 0, "tokens that a model is to forget which remembers nothing");
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn task_4_takes_models_that_remember_nothing() {
-        let (whole, guesses) = ([1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 0, 5, 6, 7, 8, 0]);
-        let (mut target, mut small) = (Forgetful(script("target", &whole)), Forgetful(script("draft", &guesses)));
-        let mut drafter = DraftModel::new(&mut small);
-        let told = "7 tokens after 1, 2 by two models that remember nothing, k = 3";
-        let (found, _) = output(told, &mut target, &mut drafter, &mut matching, &[1, 2], up_to(7), 3);
-        same!(found, Ok(whole[2..].to_vec()), "{told}");
-    }
-
     // All tasks
 
     #[test]
@@ -760,7 +578,8 @@ mod checks {
         let mut tokens = vec![1, 2];
         transcript.line(format!("tokens {tokens:?}, k = 3, token {END} is the end"));
         while tokens.last() != Some(&END) {
-            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut match_greedy };
+            let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut likeliest);
+            let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
             let new_tokens =
                 granted(format!("a step after {tokens:?}, k = 3"), || speculation.step(&tokens, 3, &[END]));
             tokens.extend(&new_tokens);
@@ -798,7 +617,8 @@ mod checks {
             let mut small = Script::certain("draft", &log, vocab_size, guess);
             let mut drafter = DraftModel::new(&mut small);
             let told = format!("seed {seed}: output with k = {k}, prompt {prompt:?}, end of text {end_of_text:?}");
-            let (found, reported) = output(&told, &mut target, &mut drafter, &mut match_greedy, &prompt, limits, k);
+            let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut likeliest);
+            let (found, reported) = output(&told, &mut target, &mut drafter, &mut accept, &prompt, limits, k);
             same!(found, Ok(expected.clone()), "{told}");
             same!(reported, expected, "{told}: tokens that are reported");
             let known = &[&prompt[..], &expected].concat()[..read];
@@ -820,7 +640,7 @@ mod checks {
             };
             let story = |told: &str, target: &mut dyn RewindableModel, small: &mut dyn RewindableModel, k| {
                 let mut pick = picker();
-                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| match_by(draft, rows, &mut pick);
+                let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut pick);
                 let (story, _) = output(told, target, &mut DraftModel::new(small), &mut accept, &prompt, limits, k);
                 story.unwrap_or_else(|error| panic!("{told}: {error:?}"))
             };
@@ -831,7 +651,7 @@ mod checks {
             let told = "a story of models that remember nothing, k = 3";
             storyteller.assert_same_story(&story(told, &mut target, &mut small, 3), &expected);
             // Half of them greedy, the other half sampled.
-            let runs = (0..=8).flat_map(|k| (0..CACHES.len()).map(move |kind| (k, kind)));
+            let runs = [0, 1, 3, 8].into_iter().flat_map(|k| (0..CACHES.len()).map(move |kind| (k, kind)));
             let runs = runs.filter(|(k, kind)| greedy != ((k + kind) % 2 == 0));
             assert_stories(&storyteller, (&prompt, &expected), runs, story);
         }

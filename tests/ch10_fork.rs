@@ -32,7 +32,7 @@ mod checks {
     use crate::support::asking::{asking, granted, made};
     use crate::support::limits::{often, once, same_each};
     use crate::support::oracle::{self, Dice, Oracle, STEPS, fresh, seeds};
-    use crate::support::story::{SAMPLING, Storyteller, Watched};
+    use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript, outcome, told_pages};
     use crate::support::words::count;
 
@@ -722,7 +722,7 @@ mod checks {
         let (model, prompt, n) = (&storyteller.model, storyteller.prompt(), 24);
         let slab = slab_of(model.config().kv_layout(), 3, 100);
         let mut first = cache(&slab);
-        let logits = made("the prompt, computed once", || model.step(&prompt, Some(&mut Watched(&mut first))));
+        let logits = made("the prompt, computed once", || model.step(&prompt, Some(&mut first)));
         let sampler = |number| Sampler::new(Sampling { seed: SAMPLING.seed + number, ..SAMPLING });
         let mut samples: Vec<(ForkCache, Sampler, Vec<u32>)> = Vec::new();
         for number in 0..4 {
@@ -735,7 +735,7 @@ mod checks {
             for (index, (cache, sampler, tokens)) in samples.iter_mut().enumerate() {
                 let question = format!("token {number} of sample {index} of the story");
                 let newest = [tokens[number - 1]];
-                let logits = made(&question, || model.step(&newest, Some(&mut Watched(cache))));
+                let logits = made(&question, || model.step(&newest, Some(cache)));
                 tokens.push(sampler.pick(&logits));
             }
         }

@@ -36,7 +36,7 @@ mod checks {
     use crate::support::asking::{asking, granted, made, quietly};
     use crate::support::limits::{often, once, same_each};
     use crate::support::oracle::{Dice, Oracle, STEPS, seeds};
-    use crate::support::story::{SAMPLING, Storyteller, Watched};
+    use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript, told, told_pages};
     use crate::support::words::count;
 
@@ -879,8 +879,7 @@ mod checks {
             let mut tokens = prompt.clone();
             for (step, (_, expected)) in expected.iter().enumerate() {
                 let at = format!("step {step} of story {turn}, {} of {} tokens are cached", cache.len(), tokens.len());
-                let mut watched = Watched(&mut cache);
-                let logits = made(&at, || Cached::new(&storyteller.model, &mut watched).next_logits(&tokens));
+                let logits = made(&at, || Cached::new(&storyteller.model, &mut cache).next_logits(&tokens));
                 let same = logits.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
                 assert!(same, "{at}: the logits are not, bit for bit, those of the story without a cache");
                 same!(cache.insert_into(&mut trie, &tokens), Ok(()), "insert_into after {at}");

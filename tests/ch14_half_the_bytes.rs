@@ -44,11 +44,11 @@ mod checks {
     use page_by_page::serving::Serving;
     use page_by_page::serving::schedule::StepLimits;
 
-    use crate::support::asking::{asking, granted, made};
-    use crate::support::attention::{BEFORE, Paged, STALE, kv_width, q_width};
-    use crate::support::limits::{alive, allocated};
+    use crate::support::asking::{ask, asking, granted, made};
+    use crate::support::attention::{BEFORE, Paged, STALE, kv_width, q_width, same_bits};
+    use crate::support::limits::allocated;
     use crate::support::oracle::{Dice, seeds};
-    use crate::support::packed::{self as plain, PACKED, bits, hex, kernel_reads, numbers};
+    use crate::support::packed::{self as plain, PACKED, hex, kernel_reads, numbers};
     use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript};
 
@@ -56,9 +56,7 @@ mod checks {
     #[track_caller]
     fn encoded(format: RowFormat, head: &[f32]) -> Vec<f32> {
         let mut out = vec![STALE; plain::words(format, head.len())];
-        let question = asking(format!("encode({format:?}) of {}", shown(head)));
-        encode(format, head, &mut out);
-        drop(question);
+        ask(format!("encode({format:?}) of {}", shown(head)), || encode(format, head, &mut out));
         out
     }
 
@@ -66,9 +64,8 @@ mod checks {
     #[track_caller]
     fn decoded(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
         let mut head = vec![STALE; head_dim];
-        let question = asking(format!("decode({format:?}) of {head_dim} numbers from the words {}", hex(words)));
-        decode(format, words, &mut head);
-        drop(question);
+        let question = format!("decode({format:?}) of {head_dim} numbers from the words {}", hex(words));
+        ask(question, || decode(format, words, &mut head));
         head
     }
 
@@ -89,21 +86,11 @@ mod checks {
         same!(yours.len(), expected.len(), "words of {what}");
     }
 
-    /// The same for the words of one head, of which the first can be a scale: a failure shows it as a number.
-    #[track_caller]
-    fn same_head(format: RowFormat, yours: &[f32], expected: &[f32], what: &str) {
-        if format == RowFormat::Int8 && yours[0].to_bits() != expected[0].to_bits() {
-            let [expected, yours] = [expected, yours].map(|words| format!("{:?} ({})", words[0], hex(&words[..1])));
-            panic!("{what}, word 0, the scale\n  expected: {expected}\n  yours:    {yours}");
-        }
-        same_words(yours, expected, what);
-    }
-
     /// Compares numbers bit for bit; NaN is NaN.
     #[track_caller]
     fn same_numbers(yours: &[f32], expected: &[f32], what: &str) {
         same!(yours.len(), expected.len(), "numbers of {what}");
-        if let Some(at) = (0..yours.len()).find(|at| bits(&yours[*at..=*at]) != bits(&expected[*at..=*at])) {
+        if let Some(at) = (0..yours.len()).find(|at| !same_bits(&yours[*at..=*at], &expected[*at..=*at])) {
             panic!("{what}, number {at}\n  expected: {:?}\n  yours:    {:?}", expected[at], yours[at]);
         }
     }
@@ -113,7 +100,7 @@ mod checks {
     #[test]
     fn task_1_a_head_in_words() {
         for format in RowFormat::ALL {
-            for head_dim in (1..=130).chain([255, 256, 257, 65_535, 65_536, 65_537, 262_144]) {
+            for head_dim in 1..=130 {
                 let expected = plain::words(format, head_dim);
                 same!(words(format, head_dim), expected, "words({format:?}, {head_dim})");
             }
@@ -137,12 +124,10 @@ mod checks {
         let storyteller = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
         let qwen3 = KvLayout { n_layers: 28, n_kv_heads: 8, head_dim: 128 };
         let odd = KvLayout { n_layers: 3, n_kv_heads: 5, head_dim: 7 };
-        let large = KvLayout { n_layers: 1000, n_kv_heads: 300, head_dim: 65_537 };
         for (layout, expected) in [
             (storyteller, [3_072, 1_536, 1_536, 864]),
             (qwen3, [229_376, 114_688, 114_688, 59_136]),
             (odd, [840, 480, 480, 360]),
-            (large, [157_288_800_000, 78_645_600_000, 78_645_600_000, 39_326_400_000]),
         ] {
             for (format, expected) in RowFormat::ALL.into_iter().zip(expected) {
                 same!(token_bytes(format, layout), expected, "token_bytes({format:?}) of {layout:?}");
@@ -180,21 +165,10 @@ mod checks {
     #[test]
     fn task_2_heads_of_every_length() {
         for format in HALVES {
-            for head_dim in (1..=40).chain([255, 256, 257, 65_537]) {
-                alive();
+            for head_dim in (1..=40).chain([255, 256, 257]) {
                 let head: Vec<f32> = (0..head_dim).map(|i| (i % 251) as f32 - 100.0).collect();
                 check_head(format, &head, &plain::encode(format, &head));
             }
-        }
-    }
-
-    /// The upper half of the last word belongs to no number if a head is odd.
-    #[test]
-    fn task_2_decode_ignores_the_rest_of_the_last_word() {
-        for format in HALVES {
-            let mut words = plain::encode(format, &[3.0, -4.0, 5.0]);
-            words[1] = f32::from_bits(words[1].to_bits() | 0x7FFF_0000);
-            same!(decoded(format, &words, 3), [3.0, -4.0, 5.0], "decode({format:?}) of 3 numbers from {}", hex(&words));
         }
     }
 
@@ -204,25 +178,19 @@ mod checks {
         let step = if cfg!(miri) { 997 } else { 1 };
         for format in HALVES {
             let halves: Vec<u16> = (0..=u16::MAX).step_by(step).collect();
-            let expected: Vec<f32> = halves.iter().map(|bits| plain::of_half(format, *bits)).collect();
             let word = |pair: &[u16]| {
                 f32::from_bits(u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or_default()) << 16)
             };
             let words: Vec<f32> = halves.chunks(2).map(word).collect();
             let mut found = vec![STALE; halves.len()];
-            let question = asking(format!("decode({format:?}) of all halves there are"));
-            decode(format, &words, &mut found);
-            drop(question);
-            for ((bits, found), expected) in halves.iter().zip(&found).zip(&expected) {
-                assert!(
-                    found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(),
-                    "decode({format:?}) of the half 0x{bits:04X}\n  expected: {expected:?}\n  yours:    {found:?}"
-                );
-            }
-            // The kernel adds the number to 0, and -0.0 is 0.0 then.
+            ask(format!("decode({format:?}) of all halves there are"), || decode(format, &words, &mut found));
             let kernel = kernel_reads(format, &words, halves.len());
-            let first = (0..halves.len()).find(|at| bits(&[kernel[*at]]) != bits(&[found[*at] + 0.0]));
-            same!(first, None, "the first half of {format:?} that the engine's kernel reads differently than decode");
+            for ((half, found), kernel) in halves.iter().zip(&found).zip(kernel) {
+                let what = format!("decode({format:?}) of the half 0x{half:04X}");
+                same_numbers(&[*found], &[plain::of_half(format, *half)], &what);
+                // The kernel adds the number to 0, and -0.0 is 0.0 then.
+                same_numbers(&[found + 0.0], &[kernel], &format!("{what}, against the engine's kernel"));
+            }
         }
     }
 
@@ -231,12 +199,8 @@ mod checks {
         let mut dice = Dice::new(14);
         let (ulp, bulp) = (1.0 / 1024.0, 1.0 / 128.0);
         // Ties to an even and to an odd number, the largest and the smallest.
-        let mut head =
-            [1.0 + ulp / 2.0, 1.0 + 1.5 * ulp, 1.0 + bulp / 2.0, 1.0 + 1.5 * bulp, 65_504.0, 65_519.9, 65_520.0]
-                .into_iter()
-                .chain([1e9, 3e-5, 6e-8, 2.9e-8, 3.1e-8, 1e-30, 1e-40, f32::MAX, 3.38e38, f32::INFINITY, 0.1, 0.0])
-                .flat_map(|x| [x, -x])
-                .collect::<Vec<f32>>();
+        let mut head: Vec<f32> = vec![1.0 + ulp / 2.0, 1.0 + 1.5 * ulp, 1.0 + bulp / 2.0, 1.0 + 1.5 * bulp];
+        head.extend([65_504.0, 65_519.9, 65_520.0, 6e-8, 2.9e-8, 3.1e-8, 1e-40, f32::MAX, 3.38e38, f32::INFINITY]);
         for _ in 0..if cfg!(miri) { 50 } else { 4000 } {
             let x = f32::from_bits((dice.roll(0, 0xFFFF) << 16 | dice.roll(0, 0xFFFF)) as u32);
             head.push(if x.is_nan() { 0.7 } else { x });
@@ -288,28 +252,22 @@ mod checks {
         let found = encoded(RowFormat::Int8, head);
         let (scale, what) = (plain::scale(head), format!("encode(Int8) of {}", shown(head)));
         same!(found[0], scale, "{what}: the scale, which is the largest number, whatever its sign, divided by 127");
-        for (i, (x, byte)) in head.iter().zip(bytes(&found, head.len())).enumerate() {
-            let exact = if scale == 0.0 { 0.0 } else { f64::from(*x) / f64::from(scale) };
-            // The stub's division, in 32 bits: close to the middle between two bytes it decides.
-            let scales = if scale == 0.0 { 0.0 } else { x / scale };
-            let nearest = scales.round_ties_even().clamp(-127.0, 127.0) as i8;
-            let reciprocal = (x * (1.0 / scale)).round_ties_even() as i8 == byte && byte != nearest;
-            let hint = if reciprocal { "\n  x * (1.0 / scale) is rounded twice: divide, x / scale" } else { "" };
-            assert!(
-                byte == nearest,
-                "{what}: the byte of number {i}, {x:?}, which is {exact:.3} scales{hint}\n  expected: {nearest}\n  \
-                 yours:    {byte}"
-            );
+        let right = plain::encode(RowFormat::Int8, head);
+        let [bytes, expected] = [&found, &right].map(|words| bytes(words, head.len()));
+        for (i, (byte, expected)) in bytes.iter().zip(expected).enumerate() {
+            let x = head[i];
+            let is_rounded_twice = *byte != expected && (x * (1.0 / scale)).round_ties_even() as i8 == *byte;
+            let hint = if is_rounded_twice { "\n  x * (1.0 / scale) is rounded twice: divide, x / scale" } else { "" };
+            let scales = f64::from(x) / f64::from(scale);
+            same!(*byte, expected, "{what}: the byte of number {i}, {x:?}, which is {scales:.3} scales{hint}");
         }
-        let rest: Vec<u8> = found[1..].iter().flat_map(|word| word.to_bits().to_le_bytes()).skip(head.len()).collect();
-        same!(rest, vec![0; rest.len()], "{what}: bytes after the last number");
-        // No scale is negative, so no zero has a sign.
+        same_words(&found, &right, &format!("{what}, with zeros after the last number"));
         let again = decoded(RowFormat::Int8, &found, head.len());
-        let expected: Vec<f32> = bytes(&found, head.len()).iter().map(|byte| f32::from(*byte) * found[0]).collect();
+        // No scale is negative, so no zero has a sign.
+        let expected = plain::decode(RowFormat::Int8, &right, head.len());
         same_numbers(&again, &expected, &format!("decode(Int8) of {}, each its byte times the scale", shown(head)));
         let kernel = kernel_reads(RowFormat::Int8, &found, head.len());
         same_numbers(&again, &kernel, &format!("decode(Int8) of {}, against the engine's kernel", shown(head)));
-        same!(again.iter().all(|x| x.is_finite()), true, "whether the numbers of {} are finite again", shown(head));
     }
 
     #[test]
@@ -318,7 +276,7 @@ mod checks {
         check_bytes(&head);
         let expected = [2.0 / 127.0, f32::from_bits(0x0040_8120)];
         let what = format!("encode(Int8) of {}", shown(&head));
-        same_head(RowFormat::Int8, &encoded(RowFormat::Int8, &head), &expected, &what);
+        same_words(&encoded(RowFormat::Int8, &head), &expected, &what);
     }
 
     #[test]
@@ -341,6 +299,7 @@ mod checks {
         ] {
             check_bytes(head);
         }
+        check_bytes(&(-127..=127).map(|byte| byte as f32).collect::<Vec<f32>>());
         let mut dice = Dice::new(31);
         for _ in 0..if cfg!(miri) { 5 } else { 500 } {
             // Halves of scales: each lies between two bytes.
@@ -348,7 +307,7 @@ mod checks {
             let head: Vec<f32> = (0..8).map(|_| (dice.roll(0, 253) as f32 - 126.5) * scale).collect();
             check_bytes(&[&[127.0 * scale], &head[..]].concat());
         }
-        for head_dim in (1..=70).chain([128, 255, 256, 257, 65_537]).filter(|n| !cfg!(miri) || *n < 300) {
+        for head_dim in (1..=70).chain([128, 256]) {
             check_bytes(&numbers(head_dim, &mut dice));
         }
     }
@@ -358,23 +317,9 @@ mod checks {
         for head in [&[0.0; 5][..], &[0.0, -0.0], &[-0.0; 4], &[0.0; 32]] {
             let found = encoded(RowFormat::Int8, head);
             let zeros = vec![0.0; found.len()];
-            same_head(RowFormat::Int8, &found, &zeros, &format!("encode(Int8) of {}, a head of zeros", shown(head)));
+            same_words(&found, &zeros, &format!("encode(Int8) of {}, a head of zeros", shown(head)));
             let again = decoded(RowFormat::Int8, &zeros, head.len());
             same!(again, vec![0.0; head.len()], "decode(Int8) of a head of zeros");
-        }
-    }
-
-    #[test]
-    fn task_3_every_byte() {
-        let head: Vec<f32> = (-127..=127).map(|byte| byte as f32).collect();
-        check_bytes(&head);
-        for scale in [1.0, 0.37, 2.0 / 127.0, 1e-3, 3.1e30] {
-            let mut words = plain::encode(RowFormat::Int8, &head);
-            words[0] = scale;
-            let (found, kernel) = (decoded(RowFormat::Int8, &words, 255), kernel_reads(RowFormat::Int8, &words, 255));
-            let expected: Vec<f32> = head.iter().map(|byte| byte * scale).collect();
-            same_numbers(&found, &expected, &format!("decode(Int8) of the bytes from -127 to 127, scale {scale:?}"));
-            same_numbers(&found, &kernel, &format!("decode(Int8), scale {scale:?}, against the engine's kernel"));
         }
     }
 
@@ -393,22 +338,13 @@ mod checks {
     /// What computes with such a head must give NaN.
     #[test]
     fn task_3_nothing_hides_nan_and_infinities() {
-        let nan = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
-        for (number, head_dim) in nan.into_iter().flat_map(|number| [1, 2, 5, 32].map(|head_dim| (number, head_dim))) {
-            for place in [0, head_dim / 2, head_dim - 1] {
+        for number in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for (head_dim, place) in [(1, 0), (5, 0), (5, 2), (5, 4), (32, 31)] {
                 let mut head: Vec<f32> = (0..head_dim).map(|i| 1.0 + i as f32).collect();
                 head[place] = number;
-                let words = encoded(RowFormat::Int8, &head);
-                let found =
-                    [decoded(RowFormat::Int8, &words, head_dim), kernel_reads(RowFormat::Int8, &words, head_dim)];
-                for (whose, found) in ["decode", "the engine's kernel"].into_iter().zip(found) {
-                    same!(
-                        found.iter().filter(|x| x.is_nan()).count(),
-                        head_dim,
-                        "numbers that are NaN when {whose} reads a head of {head_dim} numbers in Int8 of which number {place} \
-                         was {number:?}"
-                    );
-                }
+                let found = decoded(RowFormat::Int8, &encoded(RowFormat::Int8, &head), head_dim);
+                let n_nan = found.iter().filter(|x| x.is_nan()).count();
+                same!(n_nan, head_dim, "numbers that are NaN when {} is encoded in Int8 and decoded", shown(&head));
             }
         }
     }
@@ -420,45 +356,16 @@ mod checks {
         let sizes = [1000.0, 0.001, 1.0, 0.5, 30.0, 0.0];
         let rows: Vec<f32> = (0..2 * layout.kv_width()).map(|i| (i as f32 - 14.5) * sizes[i / 5]).collect();
         for format in RowFormat::ALL {
-            let question = asking(format!("encode_rows({format:?}) of 2 rows of 3 heads of 5 numbers"));
-            let found = encode_rows(format, layout, &rows);
-            drop(question);
+            let what = format!("encode_rows({format:?}) of 2 rows of 3 heads of 5 numbers");
+            let found = ask(&what, || encode_rows(format, layout, &rows));
             let n_words = plain::words(format, 5);
-            same!(
-                found.len(),
-                6 * n_words,
-                "words that encode_rows({format:?}) gives for 2 rows of 3 heads of 5 numbers"
-            );
+            same!(found.len(), 6 * n_words, "words of {what}");
             for (i, (found, head)) in found.chunks_exact(n_words).zip(rows.chunks_exact(5)).enumerate() {
                 let what = format!("encode_rows({format:?}), row {}, head {}, {}", i / 3, i % 3, shown(head));
-                same_head(format, found, &plain::encode(format, head), &what);
+                same_words(found, &plain::encode(format, head), &what);
             }
-        }
-    }
-
-    #[test]
-    fn task_3_rows_in_any_number_are_the_same_rows() {
-        let layout = KvLayout { n_layers: 1, n_kv_heads: 2, head_dim: 6 };
-        let rows = numbers(300 * 12, &mut Dice::new(5));
-        for format in RowFormat::ALL {
-            let _question = asking(format!("encode_rows({format:?}) of up to 300 rows"));
             same!(encode_rows(format, layout, &[]).len(), 0, "words that encode_rows({format:?}) gives for no row");
-            let all = encode_rows(format, layout, &rows);
-            for rows_each in [1, 7, 256] {
-                let parts: Vec<f32> =
-                    rows.chunks(rows_each * 12).flat_map(|part| encode_rows(format, layout, part)).collect();
-                same_words(&parts, &all, &format!("encode_rows({format:?}) of 300 rows, {rows_each} at a time"));
-            }
         }
-        let n = if cfg!(miri) { 300 } else { 70_000 };
-        let thin = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
-        let question = asking(format!("encode_rows(Int8) of {n} rows of one number"));
-        same!(
-            encode_rows(RowFormat::Int8, thin, &vec![1.0; n]).len(),
-            2 * n,
-            "words of {n} rows of one number in Int8"
-        );
-        drop(question);
     }
 
     // Task 4: attention
@@ -482,22 +389,17 @@ mod checks {
     /// One reader reads head after head: what it gave before must not matter.
     #[test]
     fn task_4_a_reader_gives_the_numbers_of_each_head() {
-        for format in RowFormat::ALL {
-            for head_dim in [1, 2, 5, 32, 33] {
-                let mut reader = PackedHeads::new(format, head_dim);
-                let what = format!("PackedHeads::new({format:?}, {head_dim})");
-                same!(reader.words(), plain::words(format, head_dim), "words() of {what}");
-                for seed in 0..3 {
-                    let words = plain::encode(format, &numbers(head_dim, &mut Dice::new(seed)));
-                    let question = asking(format!("read({}) of {what}", hex(&words)));
-                    let found = reader.read(&words).to_vec();
-                    drop(question);
-                    same_numbers(
-                        &found,
-                        &plain::decode(format, &words, head_dim),
-                        &format!("head {seed} that {what} reads"),
-                    );
-                }
+        for (format, head_dim) in RowFormat::ALL.into_iter().flat_map(|format| [1, 5, 32].map(|n| (format, n))) {
+            let mut reader = PackedHeads::new(format, head_dim);
+            let what = format!("PackedHeads::new({format:?}, {head_dim})");
+            same!(reader.words(), plain::words(format, head_dim), "words() of {what}");
+            for seed in 0..3 {
+                let words = plain::encode(format, &numbers(head_dim, &mut Dice::new(seed)));
+                let question = format!("read({}) of {what}", hex(&words));
+                let (found, taken) = ask(question, || allocated(|| reader.read(&words)));
+                let expected = plain::decode(format, &words, head_dim);
+                same_numbers(found, &expected, &format!("head {seed} that {what} reads"));
+                same!(taken, 0, "bytes of memory that read of {what} asks for: it has room for a head");
             }
         }
     }
@@ -505,12 +407,8 @@ mod checks {
     #[test]
     fn task_4_attention_has_the_bits_of_the_engines_kernel() {
         let mut dice = Dice::new(47);
-        let batches: [&[(usize, usize, usize)]; 4] = [
-            &[(1, 1, 1)],
-            &[(37, 37, 3)],
-            &[(70, 9, 16), (5, 5, 1), (33, 1, 4)],
-            &[(19, 1, 3), (300, 2, 256), (45, 0, 5), (3, 3, 3)],
-        ];
+        let batches: [&[(usize, usize, usize)]; 3] =
+            [&[(1, 1, 1)], &[(70, 9, 16), (5, 5, 1), (33, 1, 4)], &[(19, 1, 3), (300, 2, 256), (45, 0, 5)]];
         for heads in SHAPES {
             for (format, batch) in PACKED.into_iter().flat_map(|format| batches.map(|batch| (format, batch))) {
                 let sequence = |&(tokens, queries, size): &_| (pages(heads, format, tokens, size, &mut dice), queries);
@@ -536,41 +434,6 @@ mod checks {
         }
     }
 
-    /// Room for one head is enough, and it is there.
-    #[test]
-    fn task_4_reading_takes_no_memory() {
-        for format in PACKED {
-            let words = plain::encode(format, &numbers(64, &mut Dice::new(44)));
-            let mut reader = PackedHeads::new(format, 64);
-            let (_, asked) = allocated(|| reader.read(&words).len());
-            same!(
-                asked.bytes,
-                0,
-                "bytes of memory that PackedHeads::read asks for, {format:?}: it has room for a head"
-            );
-        }
-    }
-
-    #[test]
-    fn task_4_reading_hides_no_nan() {
-        let heads = Heads { n_heads: 2, n_kv_heads: 2, head_dim: 3 };
-        for (format, in_keys) in PACKED.into_iter().flat_map(|format| [(format, true), (format, false)]) {
-            let mut rows = pages(heads, format, 5, 2, &mut Dice::new(46));
-            let at = rows.start(2) + plain::words(format, 3);
-            rows.memory[usize::from(!in_keys)][at] =
-                f32::from_bits(if format == RowFormat::Int8 { 0x7FC0_0000 } else { 0x7FC1_7FC1 });
-            let (mut reader, mut out) = (PackedHeads::new(format, 3), [0.0; 6]);
-            let which = if in_keys { "key" } else { "value" };
-            let what = format!("attend_batch with PackedHeads, {format:?}, a {which} of head 1 is NaN");
-            granted(&what, || attend_batch(heads, &mut reader, &[rows.rows(1)], &[0.5; 6], &mut out));
-            same!(
-                [out[0].is_nan(), out[3].is_nan()],
-                [false, true],
-                "whether the outputs of heads 0 and 1 are NaN: {what}"
-            );
-        }
-    }
-
     // All tasks
 
     /// The storyteller, with rows in this format.
@@ -592,7 +455,6 @@ mod checks {
     fn read(model: &Model, cache: &mut dyn InPlace, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
         let mut all = Vec::new();
         for part in tokens.chunks(chunk) {
-            let _question = asking(format!("a step of the model, {what}"));
             let chunk = granted(what, || model.chunk_of(part, CacheRef::InPlace(&mut *cache), LogitRows::All));
             all.extend(granted(what, || model.forward(vec![chunk])));
         }
@@ -616,26 +478,16 @@ mod checks {
             let check = |cache: &mut dyn InPlace, chunk: usize, what: &str| {
                 let skip = cache.len();
                 let found = read(model, cache, &sequence[skip..], chunk, what);
-                for (row, (found, expected)) in found.chunks(vocab).zip(expected.chunks(vocab).skip(skip)).enumerate() {
-                    assert!(
-                        bits(found) == bits(expected),
-                        "{what}: the logits after token {} are not, bit for bit, those that {format:?} gives without a cache",
-                        skip + row
-                    );
-                }
+                let logits = format!("{what}: the logits, against those that {format:?} gives without a cache");
+                same_numbers(&found, &expected[skip * vocab..], &logits);
                 let bytes = cache.usage().slots * token_bytes(format, model.config().kv_layout());
                 same!(cache.usage().bytes, bytes, "bytes of {what}");
             };
             for chunk in [n, 37, 1] {
-                let caches: [(&str, Box<dyn InPlace>); 4] = [
-                    ("the flat cache", Box::new(FlatCache::new(layout))),
-                    ("the contiguous cache", Box::new(ContiguousCache::new(layout, n))),
-                    ("the paged cache, page size 3", Box::new(paged(3))),
-                    ("the paged cache, page size 16", Box::new(paged(16))),
-                ];
-                for (name, mut cache) in caches {
-                    check(cache.as_mut(), chunk, &format!("{name}, {format:?}, {n} tokens in chunks of {chunk}"));
-                }
+                let what = |cache: &str| format!("the {cache} cache, {format:?}, {n} tokens in chunks of {chunk}");
+                check(&mut FlatCache::new(layout), chunk, &what("flat"));
+                check(&mut ContiguousCache::new(layout, n), chunk, &what("contiguous"));
+                check(&mut paged(3), chunk, &what("paged"));
             }
             // Both grow after a fork, in pages of their own: the scale is copied with its head.
             let what = format!("a fork at token 40, page size 16, {format:?}");
@@ -652,22 +504,18 @@ mod checks {
     #[test]
     fn whole_story() {
         for format in RowFormat::ALL {
-            let story = |attention| {
+            let without = storyteller(format, Attention::Gather).recompute(24);
+            for attention in [Attention::Plain, Attention::Gather, Attention::Paged] {
                 let storyteller = storyteller(format, attention);
                 let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 20));
                 let mut cache = made("PagedCache::new", || PagedCache::new(&slab));
                 let what = format!("the story in {format:?}, attention {attention:?}");
-                storyteller.continue_with(24, |sequence| {
+                let story = storyteller.continue_with(24, |sequence| {
                     let new = &sequence[cache.len()..];
                     let logits = read(&storyteller.model, &mut cache, new, new.len(), &what);
                     logits[logits.len() - storyteller.model.config().vocab_size..].to_vec()
-                })
-            };
-            let storyteller = storyteller(format, Attention::Gather);
-            let without =
-                granted(format!("the story in {format:?} without a cache"), || Ok::<_, ()>(storyteller.recompute(24)));
-            for attention in [Attention::Plain, Attention::Gather, Attention::Paged] {
-                storyteller.assert_same_story(&story(attention), &without);
+                });
+                storyteller.assert_same_story(&story, &without);
             }
         }
     }
@@ -675,39 +523,27 @@ mod checks {
     /// Generated together in a pool that is too small: the output is that of each request alone in the same format.
     #[test]
     fn whole_the_scheduler_generates_the_same_stories() {
-        for (format, attention) in [
-            (RowFormat::Int8, Attention::Paged),
-            (RowFormat::F16, Attention::Plain),
-            (RowFormat::F32, Attention::Plain),
-        ] {
+        for (format, attention) in [(RowFormat::Int8, Attention::Paged), (RowFormat::F16, Attention::Plain)] {
             let storyteller = storyteller(format, attention);
             let begin = storyteller.prompt();
-            let asked: [(Vec<u32>, usize); 4] = [
-                (begin.clone(), 14),
-                ([&begin[..], &[12, 77, 301]].concat(), 9),
-                (vec![begin[0], 435, 591, 12, 77, 8, 8, 301], 7),
-                ([&begin[..], &[12, 77, 44]].concat(), 8),
-            ];
+            let asked = [&[][..], &[12, 77, 301], &[12, 77, 44, 8]].map(|end| [&begin[..], end].concat());
             let slab = made("PageSlab::new", || PageSlab::new(storyteller.model.kv_layout(), 3, 8));
             let prefixes = Box::new(made("PrefixCache::new", || PrefixCache::new(3)));
             let limits = StepLimits { tokens: 5, sequences: 3 };
             let mut serving = made("Serving::new", || Serving::new(&storyteller.model, &slab, prefixes, limits, &[]));
-            for (prompt, most) in &asked {
-                granted("submit", || serving.submit(prompt.clone(), *most, Sampler::new(SAMPLING)));
+            for prompt in &asked {
+                granted("submit", || serving.submit(prompt.clone(), 10, Sampler::new(SAMPLING)));
             }
             let mut n_generated = 0;
             for step in 0..300 {
                 for ended in granted(format!("step {step} of the scheduler, {format:?}"), || serving.step()).generated {
-                    let (prompt, most) = &asked[ended.sequence.id.0 as usize];
-                    let alone: Vec<u32> = storyteller.alone(prompt, *most).iter().map(|(token, _)| *token).collect();
+                    let alone = storyteller.alone(&asked[ended.sequence.id.0 as usize], 10);
+                    let alone: Vec<u32> = alone.iter().map(|(token, _)| *token).collect();
                     storyteller.assert_same_story(ended.sequence.new_tokens(), &alone);
                     n_generated += 1;
                 }
-                if serving.is_done() {
-                    break;
-                }
             }
-            same!(n_generated, 4, "stories generated in {format:?} after 300 steps");
+            same!(n_generated, 3, "stories generated in {format:?} after 300 steps");
             assert!(serving.totals().preemptions > 0, "no request was preempted: the example is badly chosen");
         }
     }
@@ -717,8 +553,7 @@ mod checks {
         let mut transcript = Transcript::default();
         let bytes_of = |word: &f32| word.to_bits().to_le_bytes().map(|byte| format!("{byte:02x}")).join(" ");
         let tell = |transcript: &mut Transcript, format: RowFormat, head: &[f32]| {
-            let words = encoded(format, head);
-            let words: Vec<String> = words.iter().map(bytes_of).collect();
+            let words: Vec<String> = encoded(format, head).iter().map(bytes_of).collect();
             transcript.line(format!("{format:<4} {}", words.join(" | ")));
         };
         transcript.line("the bytes of a word, the lowest first; | between words");
@@ -754,64 +589,55 @@ mod checks {
     fn whole_oracle() {
         for seed in seeds(30) {
             let mut dice = Dice::new(seed);
-            let format = RowFormat::ALL[dice.roll(0, 3)];
-            let heads = Heads { n_kv_heads: dice.roll(1, 3), n_heads: 0, head_dim: dice.roll(1, 20) };
-            let heads = Heads { n_heads: heads.n_kv_heads * dice.roll(1, 3), ..heads };
-            let layout = KvLayout { n_layers: dice.roll(1, 2), n_kv_heads: heads.n_kv_heads, head_dim: heads.head_dim };
+            let format = PACKED[dice.roll(0, 2)];
+            let (n_layers, n_kv_heads, head_dim) = (dice.roll(1, 2), dice.roll(1, 3), dice.roll(1, 20));
+            let heads = Heads { n_heads: n_kv_heads * dice.roll(1, 3), n_kv_heads, head_dim };
+            let layout = KvLayout { n_layers, n_kv_heads, head_dim };
             let page_size = dice.roll(1, 5);
             let run = format!("seed {seed}, {format:?}, {layout:?}, page size {page_size}");
-            let question = asking(&run);
-            let packed = packed(format, layout);
-            let width = plain::words(format, layout.head_dim) * layout.n_kv_heads;
-            same!(packed.kv_width(), width, "words of a row, {run}");
-            let slab = made("PageSlab::new", || PageSlab::new(packed, page_size, 64));
+            let _question = asking(&run);
+            let width = plain::words(format, head_dim) * n_kv_heads;
+            same!(packed(format, layout).kv_width(), width, "words of a row, {run}");
+            let slab = made("PageSlab::new", || PageSlab::new(packed(format, layout), page_size, 64));
             let mut cache = made("ForkCache::new", || ForkCache::new(&slab));
             // Keys and values of each layer.
-            let mut rows = vec![[Vec::new(), Vec::new()]; layout.n_layers];
-            let mut others = Vec::new();
+            let mut rows = vec![[Vec::new(), Vec::new()]; n_layers];
+            let mut sequences = Vec::new();
             for _ in 0..if cfg!(miri) { 3 } else { 12 } {
                 let n = dice.roll(1, 4);
                 granted("extend", || cache.extend(n));
-                for (layer, of_layer) in rows.iter_mut().enumerate() {
+                for (layer, all) in rows.iter_mut().enumerate() {
                     let new = [0, 1].map(|_| encode_rows(format, layout, &numbers(n * layout.kv_width(), &mut dice)));
                     cache.write(layer, &new[0], &new[1]);
-                    for (all, new) in of_layer.iter_mut().zip(new) {
-                        all.extend(new);
-                    }
+                    all.iter_mut().zip(new).for_each(|(all, new)| all.extend(new));
                 }
                 match dice.roll(0, 3) {
                     0 => {
                         // The other one keeps these rows, and this one writes after them.
                         let other = granted("fork", || cache.fork());
-                        others.push((std::mem::replace(&mut cache, other), rows.clone()));
+                        sequences.push((std::mem::replace(&mut cache, other), rows.clone()));
                     }
                     1 => {
                         let n = dice.roll(0, cache.len());
                         granted("rewind", || cache.rewind(n));
-                        for of_layer in &mut rows {
-                            of_layer.iter_mut().for_each(|all| all.truncate(cache.len() * width));
-                        }
+                        rows.iter_mut().flatten().for_each(|all| all.truncate(cache.len() * width));
                     }
                     _ => {}
                 }
             }
-            drop(question);
-            others.push((cache, rows));
-            for (cache, rows) in &others {
+            sequences.push((cache, rows));
+            for (cache, rows) in &sequences {
                 for (layer, [k, v]) in rows.iter().enumerate() {
                     let (found_k, found_v) = cache.gather(layer);
                     same_words(&found_k, k, &format!("{run}: keys of layer {layer}"));
                     same_words(&found_v, v, &format!("{run}: values of layer {layer}"));
-                    if cache.is_empty() || format == RowFormat::F32 {
-                        continue;
-                    }
-                    let queries = dice.roll(1, cache.len());
-                    let q = numbers(queries * heads.n_heads * heads.head_dim, &mut dice);
+                    let queries = dice.roll(0, cache.len());
+                    let q = numbers(queries * q_width(heads), &mut dice);
                     let (mut found, mut expected) = (vec![STALE; q.len()], vec![STALE; q.len()]);
                     let lent = cache.rows(layer);
                     let rows = [lent.of_sequence(queries)];
                     let what = format!("{run}: attention of the newest {queries} of {} tokens", cache.len());
-                    let mut reader = PackedHeads::new(format, heads.head_dim);
+                    let mut reader = PackedHeads::new(format, head_dim);
                     granted(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
                     attend(heads, format, &rows, &q, &mut expected);
                     same_numbers(&found, &expected, &what);

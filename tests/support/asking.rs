@@ -37,13 +37,17 @@ pub fn asking(question: impl Into<String>) -> Asking {
     Asking
 }
 
+/// The answer to a question.
+pub fn ask<T>(question: impl Into<String>, call: impl FnOnce() -> T) -> T {
+    let _asking = asking(question);
+    call()
+}
+
 /// The answer to a question that there is no reason to refuse.
 #[track_caller]
 pub fn granted<T, E: std::fmt::Debug>(question: impl Into<String>, call: impl FnOnce() -> Result<T, E>) -> T {
     let question = question.into();
-    let asking = asking(question.clone());
-    let answer = call();
-    drop(asking);
+    let answer = ask(question.clone(), call);
     answer.unwrap_or_else(|error| panic!("{question}\n  expected: no refusal\n  yours:    {error:?}"))
 }
 

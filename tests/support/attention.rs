@@ -155,209 +155,116 @@ impl Paged {
         if found.iter().all(|x| *x == BEFORE) {
             return Some(format!("nothing was written: it still holds {BEFORE}, as before"));
         }
-        // The mistakes are the same in rows of any format, so they are made in rows of numbers.
-        let plain = Paged::of(self.heads, self.dense.clone(), self.page_size);
-        let right = Way::right(self.heads, seen);
         let largest = expected.iter().fold(1.0_f32, |largest, x| largest.max(x.abs()));
         let near = |a: &[f32], b: &[f32], by: f32| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= by * largest);
         // A mistake that changes much is known by its numbers, one that changes the last bits by these alone.
         let is_large = !near(found, expected, 1e-3);
-        let is = |way: &[f32]| same_bits(way, found) || is_large && near(way, found, 1e-5);
-        if let Some((_, words)) = ways(&plain, right).iter().find(|(way, _)| is(&plain.by(*way, q))) {
-            return Some(words.clone());
+        // The mistakes are the same in rows of any format, so they are made in rows of numbers.
+        let plain = Paged::of(self.heads, self.dense.clone(), self.page_size);
+        let explains = |mistake: Mistake| {
+            let wrong = plain.wrong(mistake, seen, q);
+            same_bits(&wrong, found) || is_large && near(&wrong, found, 1e-5)
+        };
+        if let Some((_, words)) = MISTAKES.iter().find(|(mistake, _)| explains(*mistake)) {
+            return Some(words.to_string());
+        }
+        if let Some(n) = (0..=self.len().min(300)).chain([self.len()]).find(|n| explains(Mistake::Sees(*n))) {
+            return Some(format!("it sees the first {n} positions, and should see {seen}"));
         }
         if found.iter().zip(expected).any(|(found, right)| found.is_nan() && !right.is_nan()) {
             return Some("NaN lies where no row of these positions is, and a number of it was read".into());
         }
         if near(found, expected, 3e-5) {
-            return Some(
-                "only the last bits differ: each score is `dot` of a query and a whole key as it was read, one \
-                 `softmax_scaled` with the scale makes the weights of a query, and `add_scaled` adds the values, oldest first"
-                    .into(),
-            );
+            let rule = "each score is `dot` of a query and a whole key as it was read, one `softmax_scaled` with the scale \
+                        makes the weights of a query, and `add_scaled` adds the values, oldest first";
+            return Some(format!("only the last bits differ: {rule}"));
         }
-        let all =
-            |near: &dyn Fn(f32, f32) -> bool| found.iter().zip(expected).all(|(found, right)| near(*found, *right));
-        if all(&|found, right| (found - right - BEFORE).abs() <= 1e-4) {
-            return Some(format!("it is added to the {BEFORE} that the output held before"));
-        }
-        let factor = found[0] / expected[0];
-        if factor.is_finite() && all(&|found, right| (found - factor * right).abs() <= 1e-3 * factor.abs()) {
-            return Some(format!("it is {factor} times what it should be: the weights must be 1 in sum"));
-        }
-        None
+        let is_added = found.iter().zip(expected).all(|(found, right)| (found - right - BEFORE).abs() <= 1e-4);
+        is_added.then(|| format!("it is added to the {BEFORE} that the output held before"))
     }
 
-    /// Attention of one query in some way, right or wrong.
-    fn by(&self, way: Way, q: &[f32]) -> Vec<f32> {
-        let Heads { n_heads, head_dim, .. } = self.heads;
-        let start = |position: usize| match way.width {
-            Some(width) => self.runs[position / self.page_size].start + position % self.page_size * width,
-            None => self.start(position),
+    /// Attention of one query over the first `seen` positions, with a mistake.
+    fn wrong(&self, mistake: Mistake, seen: usize, q: &[f32]) -> Vec<f32> {
+        let Heads { n_heads, n_kv_heads, head_dim } = self.heads;
+        let seen = if let Mistake::Sees(n) = mistake { n } else { seen };
+        let root = 1.0 / (head_dim as f32).sqrt();
+        let scale = match mistake {
+            Mistake::Unscaled | Mistake::ScaledQuery => 1.0,
+            Mistake::NoRoot => 1.0 / head_dim as f32,
+            _ => root,
         };
-        let mut out = vec![0.0; q.len()];
-        let mut weights: Vec<f32> = Vec::new();
+        let width = if mistake == Mistake::HeadWidth { head_dim } else { self.width };
+        let (mut out, mut weights) = (vec![0.0; q.len()], Vec::new());
         for head in 0..n_heads {
-            let at = (way.kv_head)(head, self.heads) * head_dim;
-            let row = |kind: usize, position: usize| &self.memory[way.kinds[kind]][start(position) + at..][..head_dim];
-            let query: Vec<f32> = q[head * head_dim..][..head_dim].iter().map(|x| x * way.query_scale).collect();
-            if way.weights != Weights::Kept {
+            let kv_head = match mistake {
+                Mistake::InTurns => head % n_kv_heads,
+                _ => head / (n_heads / n_kv_heads),
+            };
+            let row = |kind: usize, position: usize| {
+                let start = self.runs[position / self.page_size].start + position % self.page_size * width;
+                &self.memory[kind][start + kv_head * head_dim..][..head_dim]
+            };
+            let mut query = q[head * head_dim..][..head_dim].to_vec();
+            if mistake == Mistake::ScaledQuery {
+                query.iter_mut().for_each(|x| *x *= root);
+            }
+            if mistake != Mistake::WeightsKept {
                 weights.clear();
             }
-            weights.extend((0..way.seen).map(|position| (way.dot)(&query, row(0, position))));
-            match way.weights {
-                Weights::Raw => {}
-                Weights::PerPage => weights.chunks_mut(self.page_size).for_each(|page| softmax_scaled(page, way.scale)),
-                Weights::OnScores => {
-                    weights.iter_mut().for_each(|score| *score *= way.scale);
-                    softmax_scaled(&mut weights, 1.0);
-                }
-                Weights::Softmax | Weights::Kept => softmax_scaled(&mut weights, way.scale),
+            weights.extend((0..seen).map(|position| dot(&query, row(0, position))));
+            let piece = if mistake == Mistake::SoftmaxPerPage { self.page_size } else { usize::MAX };
+            weights.chunks_mut(piece).for_each(|scores| softmax_scaled(scores, scale));
+            let mut positions: Vec<usize> = (0..seen).collect();
+            match mistake {
+                Mistake::NewestFirst => positions.reverse(),
+                Mistake::NoZeros => positions.retain(|position| weights[*position] != 0.0),
+                _ => {}
             }
-            let out = &mut out[head * head_dim..][..head_dim];
-            let values = weights.iter().enumerate().take(way.seen);
-            let add = |out: &mut [f32], (position, weight): (usize, &f32)| add_scaled(out, *weight, row(1, position));
-            match way.sum {
-                Sum::OldestFirst => values.for_each(|value| add(out, value)),
-                Sum::NewestFirst => values.rev().for_each(|value| add(out, value)),
-                Sum::WithoutZeros => values.filter(|value| *value.1 != 0.0).for_each(|value| add(out, value)),
-                Sum::RoundedTwice => values.for_each(|(position, weight)| {
-                    out.iter_mut().zip(row(1, position)).for_each(|(sum, x)| *sum += weight * x);
-                }),
-                Sum::PerPage => values.collect::<Vec<_>>().chunks(self.page_size).for_each(|page| {
-                    let mut part = vec![0.0; head_dim];
-                    page.iter().for_each(|value| add(&mut part, *value));
-                    out.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
-                }),
+            let piece = if mistake == Mistake::SumPerPage { self.page_size } else { usize::MAX };
+            let values = if mistake == Mistake::KeysForValues { 0 } else { 1 };
+            for positions in positions.chunks(piece) {
+                let mut part = vec![0.0; head_dim];
+                positions.iter().for_each(|at| add_scaled(&mut part, weights[*at], row(values, *at)));
+                out[head * head_dim..][..head_dim].iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
             }
         }
         out
     }
 }
 
-/// How scores become weights.
+/// Mistakes in the attention of one query.
 #[derive(Clone, Copy, PartialEq)]
-enum Weights {
-    Softmax,
-    Raw,
-    OnScores,
-    PerPage,
-    Kept,
-}
-
-/// How values are added.
-#[derive(Clone, Copy, PartialEq)]
-enum Sum {
-    OldestFirst,
+enum Mistake {
+    Unscaled,
+    NoRoot,
+    ScaledQuery,
+    SoftmaxPerPage,
+    WeightsKept,
+    InTurns,
+    HeadWidth,
+    KeysForValues,
     NewestFirst,
-    WithoutZeros,
-    RoundedTwice,
-    PerPage,
+    SumPerPage,
+    NoZeros,
+    Sees(usize),
 }
 
-/// One way to compute attention of one query, right or wrong.
-#[derive(Clone, Copy)]
-struct Way {
-    scale: f32,
-    query_scale: f32,
-    dot: fn(&[f32], &[f32]) -> f32,
-    kv_head: fn(usize, Heads) -> usize,
-    seen: usize,
-    /// What is taken for keys and for values: 0 the keys, 1 the values.
-    kinds: [usize; 2],
-    weights: Weights,
-    sum: Sum,
-    /// From one row of a run to the next, if not the width of a row.
-    width: Option<usize>,
-}
-
-impl Way {
-    fn right(heads: Heads, seen: usize) -> Self {
-        Way {
-            scale: 1.0 / (heads.head_dim as f32).sqrt(),
-            query_scale: 1.0,
-            dot,
-            kv_head: |head, heads| head / (heads.n_heads / heads.n_kv_heads),
-            seen,
-            kinds: [0, 1],
-            weights: Weights::Softmax,
-            sum: Sum::OldestFirst,
-            width: None,
-        }
-    }
-}
-
-/// Wrong ways, each in words.
-fn ways(rows: &Paged, right: Way) -> Vec<(Way, String)> {
-    let (heads, seen) = (rows.heads, right.seen);
-    let root = |n: usize| 1.0 / (n as f32).sqrt();
-    let one_by_one = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum();
-    let mut ways = vec![
-        (Way { scale: 1.0, ..right }, "the scores are not scaled"),
-        (Way { scale: 1.0 / heads.head_dim as f32, ..right }, "the scale is 1 / head_dim, without the root"),
-        (Way { scale: root(kv_width(heads)), ..right }, "the scale is that of a whole row of the cache, not of a head"),
-        (Way { scale: root(q_width(heads)), ..right }, "the scale is that of a whole row of queries, not of a head"),
-        (
-            Way { scale: 1.0, query_scale: right.scale, ..right },
-            "the scale is put on the query: give it to `softmax_scaled`, and `dot` the query as it is",
-        ),
-        (
-            Way { weights: Weights::OnScores, ..right },
-            "the scale is put on each score: give it to `softmax_scaled`, which rounds once",
-        ),
-        (Way { weights: Weights::Raw, ..right }, "the scores are taken for weights, without a softmax"),
-        (
-            Way { weights: Weights::PerPage, ..right },
-            "each page has a softmax of its own: one `softmax_scaled` takes all scores of a query",
-        ),
-        (
-            Way { weights: Weights::Kept, ..right },
-            "the weights of the query heads before are still in the list: clear it for each head",
-        ),
-        (
-            Way { kv_head: |head, heads| head % heads.n_kv_heads, ..right },
-            "the key/value heads are handed out in turns: query head h reads h % n_kv_heads",
-        ),
-        (Way { kv_head: |_, _| 0, ..right }, "every query head reads key/value head 0"),
-        (
-            Way { kv_head: |head, heads| head.min(heads.n_kv_heads - 1), ..right },
-            "query head h reads key/value head h, or the last one",
-        ),
-        (Way { kinds: [0, 0], ..right }, "the keys are taken for values"),
-        (Way { kinds: [1, 1], ..right }, "the values are taken for keys"),
-        (Way { kinds: [1, 0], ..right }, "keys and values are mixed up"),
-        (
-            Way { dot: one_by_one, ..right },
-            "the products of a score are added one by one: `dot` adds them in sixteen lanes",
-        ),
-        (
-            Way { sum: Sum::RoundedTwice, ..right },
-            "weight * value is rounded before it is added: `add_scaled` rounds once",
-        ),
-        (
-            Way { sum: Sum::NewestFirst, ..right },
-            "the values are added in a different order, newest first: oldest position first",
-        ),
-        (
-            Way { sum: Sum::PerPage, ..right },
-            "the values are added in pieces, page by page: add each to the output, oldest position first",
-        ),
-        (
-            Way { sum: Sum::WithoutZeros, ..right },
-            "positions whose weight is 0 are skipped: 0 times infinity is NaN, and must not be hidden",
-        ),
-    ];
-    if heads.n_kv_heads > 1 {
-        ways.push((
-            Way { width: Some(heads.head_dim), ..right },
-            "the walk goes head_dim numbers from row to row: a row has n_kv_heads heads",
-        ));
-    }
-    let sees = (0..=rows.len().min(300)).filter(|n| *n != seen).chain([rows.len()]);
-    let sees =
-        sees.map(|n| (Way { seen: n, ..right }, format!("it sees the first {n} positions, and should see {seen}")));
-    ways.into_iter().map(|(way, words)| (way, words.to_string())).chain(sees).collect()
-}
+const MISTAKES: [(Mistake, &str); 11] = [
+    (Mistake::Unscaled, "the scores are not scaled"),
+    (Mistake::NoRoot, "the scale is 1 / head_dim, without the root"),
+    (Mistake::ScaledQuery, "the scale is put on the query: give it to `softmax_scaled`, and `dot` the query as it is"),
+    (Mistake::SoftmaxPerPage, "each page has a softmax of its own: one `softmax_scaled` takes all scores of a query"),
+    (Mistake::WeightsKept, "the weights of the query heads before are still in the list: clear it for each head"),
+    (Mistake::InTurns, "the key/value heads are handed out in turns: query head h reads h % n_kv_heads"),
+    (Mistake::HeadWidth, "the walk goes head_dim numbers from row to row: a row has n_kv_heads heads"),
+    (Mistake::KeysForValues, "the keys are taken for values"),
+    (Mistake::NewestFirst, "the values are added in a different order, newest first: oldest position first"),
+    (
+        Mistake::SumPerPage,
+        "the values are added in pieces, page by page: add each to the output, oldest position first",
+    ),
+    (Mistake::NoZeros, "positions whose weight is 0 are skipped: 0 times infinity is NaN, and must not be hidden"),
+];
 
 /// NaN is NaN, whatever its bits.
 pub fn same_bits(a: &[f32], b: &[f32]) -> bool {

@@ -4,19 +4,15 @@ use crate::support::oracle::Dice;
 use serde_json::{Value, json};
 
 /// Changes some bytes, or how many there are.
-pub fn change_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
+fn change_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
     for _ in 0..dice.roll(1, 4) {
         let place = dice.roll(0, bytes.len());
         let end = (place + dice.roll(0, 40)).min(bytes.len());
-        match dice.roll(0, 6) {
+        match dice.roll(0, 5) {
             0 => bytes.truncate(place),
             1 => drop(bytes.drain(place..end)),
-            2 => {
-                let again = bytes[place..end].to_vec();
-                bytes.splice(place..place, again);
-            }
-            3 => drop(bytes.splice(place..end, (0..dice.roll(0, 12)).map(|_| dice.roll(0, 255) as u8))),
-            4 if bytes.len() >= 8 => {
+            2 => drop(bytes.splice(place..end, (0..dice.roll(0, 12)).map(|_| dice.roll(0, 255) as u8))),
+            3 if bytes.len() >= 8 => {
                 let len = [u64::MAX, 1 << 62, 1 << 40, 1 << 24, 7, 0][dice.roll(0, 5)];
                 bytes[..8].copy_from_slice(&len.to_le_bytes());
             }
@@ -33,10 +29,7 @@ fn change_json(json: &mut Value, dice: &mut Dice) {
         match (dice.roll(0, 7), part) {
             (0, Value::Object(fields)) if !fields.is_empty() => {
                 let name = fields.keys().nth(dice.roll(0, fields.len() - 1)).unwrap().clone();
-                let value = fields.remove(&name).unwrap();
-                if dice.roll(0, 1) == 0 {
-                    fields.insert(strange_text(dice), value);
-                }
+                fields.remove(&name);
             }
             (0, Value::Array(items)) if !items.is_empty() => drop(items.remove(dice.roll(0, items.len() - 1))),
             (1, Value::Object(fields)) => drop(fields.insert(strange_text(dice), other)),

@@ -3,12 +3,12 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, Once};
-use std::thread::{self, ThreadId};
+use std::sync::{LazyLock, Mutex, MutexGuard, Once};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::asking::asking;
@@ -19,26 +19,16 @@ const MOST_BYTES: usize = 2 << 30;
 /// How long a check may go on without a sign of life. The longest are silent for a second or two.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
-/// What a call took from the allocator, on its own thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Allocated {
-    /// How often memory was asked for, or asked to grow.
-    pub times: usize,
-    /// Bytes asked for, in all of these together. What was given back since counts all the same.
-    pub bytes: usize,
-}
-
-/// Calls `call` and counts what it allocates on this thread.
-pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, Allocated) {
+/// Calls `call`; the bytes that it asks the allocator for on this thread. What it gives back counts all the same.
+pub fn allocated<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = ASKED.get();
     let value = call();
-    let after = ASKED.get();
-    (value, Allocated { times: after.times - before.times, bytes: after.bytes - before.bytes })
+    (value, ASKED.get() - before)
 }
 
 thread_local! {
-    /// All that this thread has asked for.
-    static ASKED: Cell<Allocated> = const { Cell::new(Allocated { times: 0, bytes: 0 }) };
+    /// Bytes that this thread has asked for.
+    static ASKED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Bytes held by all threads.
@@ -51,26 +41,18 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 impl Counting {
-    /// Notes that a thread asks for `bytes`, in place of `before`.
-    fn note(&self, before: usize, bytes: usize) {
+    fn note(&self, bytes: usize) {
         // A thread that is ending has no counts any more.
-        let _ = ASKED.try_with(|asked| {
-            let Allocated { times, bytes: earlier } = asked.get();
-            asked.set(Allocated { times: times + 1, bytes: earlier + bytes });
-        });
-        let held = HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) - before;
-        HELD.fetch_sub(before, Ordering::Relaxed);
-        if held > MOST_BYTES {
+        let _ = ASKED.try_with(|asked| asked.set(asked.get() + bytes));
+        if HELD.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > MOST_BYTES {
             // No second alarm while this one is written.
             HELD.store(0, Ordering::Relaxed);
-            stop(
-                thread::current().name(),
-                &format!(
-                    "asks for {bytes} bytes more, and all checks together then hold over {} GiB: \
-                     does a loop of yours never end, or is a size wrong?",
-                    MOST_BYTES >> 30
-                ),
+            let why = format!(
+                "asks for {bytes} bytes more, and all checks together then hold over {} GiB: \
+                 does a loop of yours never end, or is a size wrong?",
+                MOST_BYTES >> 30
             );
+            stop(thread::current().name(), &why);
         }
     }
 }
@@ -78,21 +60,15 @@ impl Counting {
 // SAFETY: every call goes to the system's allocator as it came; beside it, only counters change.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.note(0, layout.size());
+        self.note(layout.size());
         // SAFETY: the caller keeps the promises of `GlobalAlloc::alloc`, and `System` asks for the same ones.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.note(0, layout.size());
+        self.note(layout.size());
         // SAFETY: as in `alloc`.
         unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        self.note(layout.size(), new_size);
-        // SAFETY: as in `alloc`.
-        unsafe { System.realloc(memory, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -109,34 +85,16 @@ const BYTES_ONCE: usize = 1 << 16;
 /// How long all calls may take together. Calls that cost a few steps each take hundredths of a second.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time that this thread has taken, to be held to [`TIME_LIMIT`]. On a busy machine a thread can wait for seconds until
-/// it is run, so where the system says how long it ran (Linux), only that counts.
-struct Stopwatch {
-    begin: Instant,
-    ran_before: Option<Duration>,
-}
-
-impl Stopwatch {
-    fn start() -> Self {
-        Stopwatch { begin: Instant::now(), ran_before: Self::ran() }
+/// For how long this thread has been running. On a busy machine it can wait for seconds, so where the system says how long it
+/// ran (Linux), only that counts.
+fn time() -> Duration {
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    if cfg!(miri) {
+        return Duration::ZERO;
     }
-
-    /// How long this thread has been running in all.
-    fn ran() -> Option<Duration> {
-        if cfg!(miri) {
-            return None;
-        }
-        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-        stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
-    }
-
-    /// The time taken, if it is over the limit.
-    fn over_limit(&self) -> Option<Duration> {
-        let over = |time: &Duration| !cfg!(miri) && *time >= TIME_LIMIT;
-        let elapsed = Some(self.begin.elapsed()).filter(over)?;
-        let ran = Self::ran().zip(self.ran_before).map(|(now, before)| now - before);
-        Some(ran.unwrap_or(elapsed)).filter(over)
-    }
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let ran = stat.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).map(Duration::from_nanos);
+    ran.unwrap_or_else(|| BEGIN.elapsed())
 }
 
 /// Makes a call very often, on something very large, and holds it to the promise that it costs the same however much
@@ -147,21 +105,20 @@ impl Stopwatch {
 #[track_caller]
 pub fn often(what: &str, calls: usize, mut call: impl FnMut(usize)) {
     let _asking = asking(what);
-    let stopwatch = Stopwatch::start();
+    let begin = time();
     let mut total = 0;
     for number in 0..calls {
         let ((), asked) = allocated(|| call(number));
-        total += asked.bytes;
+        total += asked;
         assert!(
             total <= BYTES_ONCE + BYTES_EACH * (number + 1),
-            "{what}: call number {number} asked for {} bytes of memory, all calls so far for {total}: \
-             does it make a copy of everything?",
-            asked.bytes
+            "{what}: call number {number} asked for {asked} bytes of memory, all calls so far for {total}: \
+             does it make a copy of everything?"
         );
         if number % 64 == 0 {
             alive();
             assert!(
-                stopwatch.over_limit().is_none(),
+                time() - begin < TIME_LIMIT,
                 "{what}: {number} of {calls} calls took more than {} seconds, and all of them should take a fraction of \
                  one: does each go through everything there is?",
                 TIME_LIMIT.as_secs()
@@ -183,14 +140,13 @@ pub fn same_each<T: PartialEq + Debug>(yours: T, expected: T, what: impl FnOnce(
 #[track_caller]
 pub fn once<T>(what: &str, call: impl FnOnce() -> T) -> T {
     let _asking = asking(what);
-    let stopwatch = Stopwatch::start();
+    let begin = time();
     let value = call();
-    if let Some(took) = stopwatch.over_limit() {
-        panic!(
-            "{what}: took {:.0} seconds, and should take a fraction of one: does it go through everything again and again?",
-            took.as_secs_f64()
-        );
-    }
+    let took = (time() - begin).as_secs();
+    assert!(
+        took < TIME_LIMIT.as_secs(),
+        "{what}: took {took} seconds, and should take a fraction of one: does it go through everything again and again?"
+    );
     value
 }
 
@@ -218,11 +174,24 @@ fn stop(check: Option<&str>, why: &str) -> ! {
     std::process::abort()
 }
 
-/// When each running check last gave a sign of life, and its name.
-static SIGNS: Mutex<Option<HashMap<ThreadId, (String, Instant)>>> = Mutex::new(None);
+/// When each running check last gave a sign of life.
+static SIGNS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
-fn signs() -> MutexGuard<'static, Option<HashMap<ThreadId, (String, Instant)>>> {
+fn signs() -> MutexGuard<'static, BTreeMap<String, Instant>> {
     SIGNS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The check of a thread. When the thread ends, no more signs are waited for.
+struct Check(String);
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        signs().remove(&self.0);
+    }
+}
+
+thread_local! {
+    static CHECK: Check = Check(thread::current().name().unwrap_or("a check").into());
 }
 
 /// A sign of life from the check that runs on this thread. One that gives none for a minute ends the program.
@@ -235,40 +204,17 @@ pub fn alive() {
         return;
     }
     WATCH.call_once(|| drop(thread::spawn(watch)));
-    THIS_CHECK.with(|check| {
-        signs().get_or_insert_default().entry(check.thread).or_insert_with(check_name).1 = Instant::now();
-    });
-}
-
-fn check_name() -> (String, Instant) {
-    (thread::current().name().unwrap_or("a check").into(), Instant::now())
+    CHECK.with(|check| signs().insert(check.0.clone(), Instant::now()));
 }
 
 fn watch() {
     loop {
         thread::sleep(Duration::from_secs(1));
-        let signs = signs().clone().unwrap_or_default();
-        if let Some((check, _)) = signs.values().find(|(_, last)| last.elapsed() > LONGEST_SILENCE) {
-            stop(
-                Some(check),
-                "has given no sign of life for a minute: does a loop of yours never end, or does it go through \
-                 everything again and again?",
-            );
+        let silent = signs().iter().find(|(_, last)| last.elapsed() > LONGEST_SILENCE).map(|(check, _)| check.clone());
+        if let Some(check) = silent {
+            let why = "has given no sign of life for a minute: does a loop of yours never end, or does it go through \
+                       everything again and again?";
+            stop(Some(&check), why);
         }
-    }
-}
-
-thread_local! {
-    static THIS_CHECK: ThisCheck = ThisCheck { thread: thread::current().id() };
-}
-
-/// Dropped when a check's thread ends: its signs are no longer waited for.
-struct ThisCheck {
-    thread: ThreadId,
-}
-
-impl Drop for ThisCheck {
-    fn drop(&mut self) {
-        signs().as_mut().map(|signs| signs.remove(&self.thread));
     }
 }

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::ops::Range;
 
-use page_by_page::cache::{CacheError, KvCache, KvLayout, Rewind};
+use page_by_page::cache::{KvCache, KvLayout, Rewind};
 
-use super::asking::asking;
+use super::asking::ask;
 use super::limits;
 use super::rows::{self, KINDS, Kind};
 
@@ -28,43 +28,22 @@ impl Oracle {
 
     /// Extends the cache by `tokens` and writes their rows, layer by layer; takes note of it.
     pub fn append(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
-        self.append_or(cache, tokens, |n, len, error| format!("extend({n}) on {len} tokens failed: {error}"));
-    }
-
-    /// The same, with room enough. A refusal is reported with it: `it needs 2 pages, and 2 are free`.
-    pub fn append_with_room(&mut self, cache: &mut dyn KvCache, tokens: &[usize], room: &str) {
-        self.append_or(cache, tokens, |n, len, error| {
-            let yours = Err::<(), _>(error);
-            format!("extend({n}) on {len} tokens was refused, though {room}\n  expected: Ok(())\n  yours:    {yours:?}")
-        });
-    }
-
-    fn append_or(
-        &mut self,
-        cache: &mut dyn KvCache,
-        tokens: &[usize],
-        refused: impl Fn(usize, usize, CacheError) -> String,
-    ) {
         self.history.push(format!("extend({}) and write", tokens.len()));
-        let len = cache.len();
-        let question = asking(format!("extend({}) on {len} tokens, {}", tokens.len(), self.story()));
-        if let Err(error) = cache.extend(tokens.len()) {
-            panic!("{}\n{}", refused(tokens.len(), len, error), self.story());
+        let (n, len) = (tokens.len(), cache.len());
+        let question = format!("extend({n}) on {len} tokens");
+        if let Err(error) = ask(format!("{question}, {}", self.story()), || cache.extend(n)) {
+            panic!("{question} failed: {error}\n{}", self.story());
         }
         self.tokens.extend_from_slice(tokens);
-        same!(cache.len(), self.tokens.len(), "tokens held after extend({})\n{}", tokens.len(), self.story());
-        drop(question);
-        let question = asking(self.story());
-        write(cache, tokens);
-        drop(question);
+        same!(cache.len(), self.tokens.len(), "tokens held after extend({n})\n{}", self.story());
+        ask(self.story(), || write(cache, tokens));
     }
 
     /// Rewinds the cache by `n` tokens; takes note of it.
     pub fn rewind(&mut self, cache: &mut dyn Rewind, n: usize) {
         self.history.push(format!("rewind({n})"));
         let len = self.tokens.len();
-        let _question = asking(format!("rewind({n}) on {len} tokens, {}", self.story()));
-        if let Err(error) = cache.rewind(n) {
+        if let Err(error) = ask(format!("rewind({n}) on {len} tokens, {}", self.story()), || cache.rewind(n)) {
             panic!("rewind({n}) on {len} tokens failed: {error}\n{}", self.story());
         }
         self.tokens.truncate(len - n);
@@ -83,9 +62,8 @@ impl Oracle {
         let layout = cache.layout();
         same!(cache.len(), self.tokens.len(), "tokens held\n{}", self.story());
         for layer in 0..layout.n_layers {
-            let question = asking(format!("gather({layer}) of {} tokens, {}", self.tokens.len(), self.story()));
-            let (k, v) = cache.gather(layer);
-            drop(question);
+            let question = format!("gather({layer}) of {} tokens, {}", self.tokens.len(), self.story());
+            let (k, v) = ask(question, || cache.gather(layer));
             for (kind, found) in KINDS.into_iter().zip([&k, &v]) {
                 self.check_rows(layout, layer, kind, found, place);
             }
@@ -133,9 +111,8 @@ pub fn write(cache: &mut dyn KvCache, tokens: &[usize]) {
     for layer in 0..layout.n_layers {
         let [k, v] = KINDS.map(|kind| rows::rows(layout, tokens, layer, kind));
         let rows = rows::count(k.len(), layout.kv_width());
-        let question = asking(format!("write of {rows} to layer {layer}, tokens held: {}", cache.len()));
-        cache.write(layer, &k, &v);
-        drop(question);
+        let question = format!("write of {rows} to layer {layer}, tokens held: {}", cache.len());
+        ask(question, || cache.write(layer, &k, &v));
     }
 }
 

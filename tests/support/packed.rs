@@ -73,16 +73,6 @@ pub fn decode(format: RowFormat, words: &[f32], head_dim: usize) -> Vec<f32> {
     numbers[..head_dim].into()
 }
 
-/// Rows of heads as words.
-pub fn encode_all(format: RowFormat, head_dim: usize, rows: &[f32]) -> Vec<f32> {
-    rows.chunks_exact(head_dim).flat_map(|head| encode(format, head)).collect()
-}
-
-/// Rows of heads as numbers again.
-pub fn decode_all(format: RowFormat, head_dim: usize, rows: &[f32]) -> Vec<f32> {
-    rows.chunks_exact(words(format, head_dim)).flat_map(|head| decode(format, head, head_dim)).collect()
-}
-
 /// The numbers that the engine's kernel reads from the words of a head.
 ///
 /// A sequence of one token, whose key is all zeros: its weight is 1, and the output is its value.
@@ -107,9 +97,4 @@ pub fn numbers(n: usize, dice: &mut Dice) -> Vec<f32> {
 /// Words as they are: `0xC0003C00 0x00003800`.
 pub fn hex(words: &[f32]) -> String {
     words.iter().map(|word| format!("0x{:08X}", word.to_bits())).collect::<Vec<_>>().join(" ")
-}
-
-/// The bits, with every NaN the same.
-pub fn bits(numbers: &[f32]) -> Vec<u32> {
-    numbers.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
 }

@@ -12,7 +12,7 @@ use page_by_page::model::Model;
 use crate::support::asking::made;
 use crate::support::oracle::{Dice, Oracle, STEPS, any_layout, fresh, seeds};
 use crate::support::rows::{self, KINDS};
-use crate::support::story::{Storyteller, Watched, assets};
+use crate::support::story::{Storyteller, assets};
 
 /// Three numbers that cannot be taken for one another.
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
@@ -107,43 +107,21 @@ impl Content {
     }
 }
 
-/// What the oracle's caches do, besides being made and dropped.
-#[derive(Clone, Copy, PartialEq)]
-pub enum Verbs {
-    /// Paged caches grow.
-    Extend,
-    /// Flat, contiguous and paged caches grow and rewind.
-    ExtendAndRewind,
-}
-
-/// A sequence in a cache of this kind, and what it must hold.
-struct Sequence {
-    kind: &'static str,
-    cache: Box<dyn Rewind>,
-    oracle: Oracle,
-}
-
-/// Several caches, the paged ones over one slab, do what dice say; after each step each holds its rows, and the pool all pages
-/// that no cache needs.
+/// Paged caches over one slab do what dice say: grow, come and go, and rewind if `rewinds`. After each step each holds its
+/// rows, and the pool all pages that no cache needs.
 #[track_caller]
-pub fn oracle(runs: u64, verbs: Verbs) {
+pub fn oracle(runs: u64, rewinds: bool) {
     for seed in seeds(runs) {
         let mut dice = Dice::new(seed);
         let (layout, page_size, n_pages) = (any_layout(&mut dice), dice.roll(1, 6), dice.roll(4, 16));
-        let capacity = 4 * n_pages;
         let slab = slab_of(layout, page_size, n_pages);
-        let mut sequences: Vec<Sequence> = Vec::new();
+        let mut sequences: Vec<(PagedCache, Oracle)> = Vec::new();
         let mut next = 0;
         for _ in 0..STEPS {
-            let (verb, kind) = (dice.roll(0, 9), if verbs == Verbs::Extend { 2 } else { dice.roll(0, 4) });
+            let verb = dice.roll(0, 9);
             if sequences.is_empty() || (verb == 0 && sequences.len() < 5) {
-                let (kind, cache): (_, Box<dyn Rewind>) = match kind {
-                    0 => ("flat", Box::new(FlatCache::new(layout))),
-                    1 => ("contiguous", Box::new(ContiguousCache::new(layout, capacity))),
-                    _ => ("paged", Box::new(cache(&slab))),
-                };
-                let run = format!("seed {seed}, a {kind} cache, {layout:?}, page size {page_size}");
-                sequences.push(Sequence { kind, cache, oracle: Oracle::of(run) });
+                let oracle = Oracle::of(format!("seed {seed}, {layout:?}, page size {page_size}"));
+                sequences.push((cache(&slab), oracle));
                 continue;
             }
             let index = dice.roll(0, sequences.len() - 1);
@@ -151,50 +129,34 @@ pub fn oracle(runs: u64, verbs: Verbs) {
                 sequences.remove(index);
                 continue;
             }
-            let Sequence { kind, cache, oracle } = &mut sequences[index];
+            let (cache, oracle) = &mut sequences[index];
             let (len, free) = (cache.len(), n_free(&slab));
-            let grows = verb < 6 || verbs == Verbs::Extend;
+            let grows = verb < 6 || !rewinds;
             let n = dice.roll(0, if grows { 2 * page_size + 1 } else { len + 1 });
             let call = format!("{}({n})", if grows { "extend" } else { "rewind" });
-            let at = format!("seed {seed}: {call} on {len} tokens in a {kind} cache, page size {page_size}");
+            let at = format!("seed {seed}: {call} on {len} tokens, page size {page_size}, {free} pages free");
             let needed = (len + n).div_ceil(page_size) - len.div_ceil(page_size);
-            let refusal = match *kind {
-                _ if !grows => (n > len).then_some(CacheError::PastTheStart { n, len }),
-                "paged" => (needed > free).then_some(CacheError::OutOfPages { needed, free }),
-                "contiguous" if len + n > capacity => {
-                    Some(CacheError::OutOfSlots { needed: n, free: capacity - len, capacity })
-                }
-                _ => None,
-            };
-            if let Some(refusal) = refusal {
-                let outcome = if grows { cache.extend(n) } else { cache.rewind(n) };
-                same!(outcome, Err(refusal), "{at}, {free} pages free");
+            if grows && needed > free {
+                same!(cache.extend(n), Err(CacheError::OutOfPages { needed, free }), "{at}");
+                oracle.note(format!("{call} refused"));
+            } else if !grows && n > len {
+                same!(cache.rewind(n), Err(CacheError::PastTheStart { n, len }), "{at}");
                 oracle.note(format!("{call} refused"));
             } else if grows {
-                oracle.append(&mut **cache, &fresh(&mut next, n));
+                oracle.append(cache, &fresh(&mut next, n));
             } else {
-                oracle.rewind(&mut **cache, n);
+                oracle.rewind(cache, n);
             }
-            check_all(&sequences, &slab, page_size, n_pages, &at);
+            for (cache, oracle) in &sequences {
+                check_pages(cache, &at);
+                oracle.check(cache);
+            }
+            let held: usize = sequences.iter().map(|(cache, _)| cache.table().pages().len()).sum();
+            same!(n_free(&slab), n_pages - held, "free pages when {held} of {n_pages} are held, after {at}");
         }
         drop(sequences);
         same!(n_free(&slab), n_pages, "seed {seed}: free pages of {n_pages} when all caches are dropped");
     }
-}
-
-/// Checks the rows of all caches, the pages of those that are paged, and how many pages are free.
-#[track_caller]
-fn check_all(sequences: &[Sequence], slab: &SharedSlab, page_size: usize, n_pages: usize, after: &str) {
-    let mut held = 0;
-    for Sequence { kind, cache, oracle } in sequences {
-        if *kind == "paged" {
-            let (len, pages) = (cache.len(), cache.usage().slots / page_size);
-            same!(pages, len.div_ceil(page_size), "pages that hold {len} tokens, after {after}");
-            held += pages;
-        }
-        oracle.check(&**cache);
-    }
-    same!(n_free(slab), n_pages - held, "free pages when {held} of {n_pages} are held, after {after}");
 }
 
 /// The caches that a story goes through.
@@ -222,9 +184,9 @@ pub fn assert_stories(
     for (k, kind) in runs {
         let mut caches =
             [&storyteller.model, &draft_model].map(|model| one_of_caches(kind, model.config().kv_layout()));
-        let [mut target_cache, mut draft_cache] = caches.each_mut().map(|cache| Watched(&mut **cache));
-        let mut target = Cached::new(&storyteller.model, &mut target_cache);
-        let mut small = Cached::new(&draft_model, &mut draft_cache);
+        let [target_cache, draft_cache] = caches.each_mut();
+        let mut target = Cached::new(&storyteller.model, &mut **target_cache);
+        let mut small = Cached::new(&draft_model, &mut **draft_cache);
         let told = format!("a story of {} tokens, {}, k = {k}", expected.len(), CACHES[kind]);
         let story = generate(&told, &mut target, &mut small, k);
         storyteller.assert_same_story(&story, expected);

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use page_by_page::cache::{CacheError, KvLayout};
+use page_by_page::cache::CacheError;
 use page_by_page::decode::{LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
@@ -15,26 +15,23 @@ pub type Log = Rc<RefCell<Vec<String>>>;
 /// The logits after a sequence.
 type Answer<'s> = Box<dyn Fn(&[u32]) -> Vec<f32> + 's>;
 
-/// What a model may say that refuses to read: every kind of [`StepError`], and two of [`CacheError`]. The last comes after
-/// reading.
+/// What a model may say that refuses to read. The last comes after reading.
 pub fn refusals() -> Vec<StepError> {
     refusals_to_read(1, 3)
 }
 
 /// What a model with room for `room` tokens may say that is to read `n` more, where there is room for all but one.
 pub fn refusals_to_read(n: usize, room: usize) -> Vec<StepError> {
-    let layout = KvLayout { n_layers: 2, n_kv_heads: 3, head_dim: 4 };
     vec![
         CacheError::OutOfSlots { needed: n, free: n - 1, capacity: room }.into(),
         CacheError::OutOfPages { needed: n, free: n - 1 }.into(),
-        StepError::NoTokens,
-        StepError::UnknownToken { token: 12, vocab_size: 12 },
         StepError::TooLong { len: room + 1, max_positions: room },
-        StepError::TooFewTokens { wanted: 2, tokens: 1 },
-        StepError::WrongLayout { found: layout, expected: KvLayout { n_layers: 5, ..layout } },
         StepError::NotFinite { position: 3, token: 1 },
     ]
 }
+
+/// One question more ends the check, because a loop that forgets to append asks for ever.
+const MOST_QUESTIONS: usize = 1000;
 
 /// A model that knows the logits after every sequence, and remembers what it has read.
 pub struct Script<'s> {
@@ -50,8 +47,6 @@ pub struct Script<'s> {
     pub refuses_once: Option<StepError>,
     /// What it says when it is to forget tokens; without it, it forgets them.
     pub stuck: Option<CacheError>,
-    /// Questions that it answers; one more ends the check, as a loop that forgets to append would ask for ever.
-    pub most_questions: usize,
     questions: usize,
     log: Log,
 }
@@ -60,9 +55,8 @@ impl<'s> Script<'s> {
     /// A model that gives `answer(tokens)`, logits of `[vocab_size]`, after each sequence.
     pub fn new(name: &'static str, log: &Log, answer: impl Fn(&[u32]) -> Vec<f32> + 's) -> Self {
         let (answer, read, log) = (Box::new(answer), Vec::new(), log.clone());
-        let (room, most_questions) = (usize::MAX, 1000);
         let (refusal, refuses_once, stuck) = (None, None, None);
-        Script { name, answer, read, room, refusal, refuses_once, stuck, most_questions, questions: 0, log }
+        Script { name, answer, read, room: usize::MAX, refusal, refuses_once, stuck, questions: 0, log }
     }
 
     /// A model that always wants one token next: that of `next(tokens)`, out of `vocab_size`.
@@ -80,10 +74,6 @@ impl<'s> Script<'s> {
         &self.read
     }
 }
-
-/// Ids beyond 16 bits, and how many ids there are. Cut to 16 bits they would be 5 and 4463.
-pub const LARGE: [u32; 2] = [65_541, 69_999];
-pub const LARGE_VOCAB: usize = 70_000;
 
 /// The next token of a fixed sequence: the one after `tokens`. After its end comes token 11.
 pub fn next_of<'t>(whole: &'t [u32]) -> impl Fn(&[u32]) -> u32 + 't {
@@ -117,7 +107,7 @@ impl RewindableModel for Script<'_> {
         limits::alive();
         self.questions += 1;
         assert!(
-            self.questions <= self.most_questions,
+            self.questions <= MOST_QUESTIONS,
             "the {name} was asked {} times, at last what follows a sequence of {} tokens: does the sequence grow, and does the loop end?",
             self.questions,
             tokens.len()
@@ -145,14 +135,12 @@ impl RewindableModel for Script<'_> {
             new_tokens.len()
         );
         if tokens.len() > self.room {
-            let (free, capacity) = (self.room.saturating_sub(self.read.len()), self.room);
-            if let Some(refusal) = &self.refusal {
-                if matches!(refusal, StepError::NotFinite { .. }) {
-                    self.read = tokens.to_vec();
-                }
-                return Err(refusal.clone());
+            if matches!(self.refusal, Some(StepError::NotFinite { .. })) {
+                self.read = tokens.to_vec();
             }
-            return Err(CacheError::OutOfSlots { needed: new_tokens.len(), free, capacity }.into());
+            let (free, capacity) = (self.room.saturating_sub(self.read.len()), self.room);
+            let full = CacheError::OutOfSlots { needed: new_tokens.len(), free, capacity };
+            return Err(self.refusal.clone().unwrap_or(full.into()));
         }
         self.log.borrow_mut().push(format!("{name} reads {}, answers after the last {n}", told(new_tokens)));
         self.read = tokens.to_vec();
