@@ -102,18 +102,19 @@ impl Reader<'_> {
             let included = match kind {
                 "include" | "rustdoc_include" if depth < MAX_DEPTH => self.included(&excerpt.file, argument.trim()),
                 "include" | "rustdoc_include" => {
-                    Err(wrong("includes go round in a circle".into(), "include the inner file once".into()))
+                    Err(wrong("includes go round in a circle".into(), "include the inner file once"))
                 }
                 other => Err(wrong(
                     format!("`{{{{#{other} …}}}}` is not used in this book"),
-                    "use `{{#include file:anchor}}`, or escape the braces with a backslash".into(),
+                    "use `{{#include file:anchor}}`, or escape the braces with a backslash",
                 )),
             };
             match included {
                 Ok(Some(included)) => self.expand(&included, depth + 1),
                 Ok(None) => {}
-                Err(problem) => {
-                    self.into.problems.push(Problem { place: excerpt.place(range.start), ..problem });
+                Err((what, next_step, unknown)) => {
+                    let place = excerpt.place(range.start);
+                    self.into.problems.push(Problem { place, what, next_step, unknown });
                 }
             }
         }
@@ -121,7 +122,7 @@ impl Reader<'_> {
     }
 
     /// The lines that `{{#include argument}}` asks for; None if they aren't wanted.
-    fn included(&mut self, from: &Path, argument: &str) -> Result<Option<Excerpt>, Problem> {
+    fn included(&mut self, from: &Path, argument: &str) -> Result<Option<Excerpt>, Wrong> {
         let (path, selection) = argument.split_once(':').unwrap_or((argument, ""));
         if !(self.is_wanted)(path) {
             return Ok(None);
@@ -134,14 +135,14 @@ impl Reader<'_> {
         }
         let Ok(text) = fs::read_to_string(self.root.join(&file)) else {
             let next_step = "the path is counted from the folder of the page";
-            return Err(wrong(format!("no file `{shown}` to include"), next_step.into()));
+            return Err(wrong(format!("no file `{shown}` to include"), next_step));
         };
         self.into.files.push(file.clone());
         let numbered = (1..).zip(text.lines());
         let lines = match range(selection) {
             Some(range) => numbered.filter(|(n, _)| range.contains(n)).collect(),
             None => between_anchors(numbered, selection)
-                .map_err(|problem| Problem { what: format!("`{shown}`: {}", problem.what), ..problem })?,
+                .map_err(|(what, next_step, unknown)| (format!("`{shown}`: {what}"), next_step, unknown))?,
         };
         let excerpt = Excerpt::new(&file, lines);
         if excerpt.text.trim().is_empty() {
@@ -161,9 +162,11 @@ impl Reader<'_> {
     }
 }
 
-/// A problem whose place is filled in later.
-fn wrong(what: String, next_step: String) -> Problem {
-    Problem { place: Place::new("", 1), what, next_step, unknown: None }
+/// What is wrong, what to do about it, and the name that wasn't found with those that are there.
+type Wrong = (String, String, Option<(String, Vec<String>)>);
+
+fn wrong(what: String, next_step: impl Into<String>) -> Wrong {
+    (what, next_step.into(), None)
 }
 
 /// Where a directive stands, and its kind and argument unless it is escaped.
@@ -223,7 +226,7 @@ fn range(selection: &str) -> Option<RangeInclusive<usize>> {
 fn between_anchors<'a>(
     numbered: impl Iterator<Item = (usize, &'a str)>,
     anchor: &str,
-) -> Result<Vec<(usize, &'a str)>, Problem> {
+) -> Result<Vec<(usize, &'a str)>, Wrong> {
     let (mut names, mut lines, mut inside) = (Vec::new(), Vec::new(), false);
     for (number, line) in numbered {
         match mark(line) {
@@ -240,8 +243,7 @@ fn between_anchors<'a>(
         return Err(wrong(format!("anchor `{anchor}` is never closed"), next_step));
     }
     let next_step = format!("mark the lines with `// ANCHOR: {anchor}` and `// ANCHOR_END: {anchor}`");
-    let unknown = Some((anchor.to_string(), names));
-    Err(Problem { unknown, ..wrong(format!("no anchor `{anchor}`"), next_step) })
+    Err((format!("no anchor `{anchor}`"), next_step, Some((anchor.to_string(), names))))
 }
 
 /// The name in `ANCHOR: name` or `ANCHOR_END: name`, and whether it is the end.

@@ -16,14 +16,11 @@ mod stubs;
 mod tasks;
 mod workshop;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 use clap::{Parser, Subcommand};
 use page_by_page_course::chapters;
-
-use crate::grade::Order;
 
 /// Make the course's stubs, and check the course as a course.
 #[derive(Parser)]
@@ -31,22 +28,13 @@ use crate::grade::Order;
 struct Arguments {
     #[command(subcommand)]
     task: Task,
-
-    /// The repository; otherwise the nearest folder, from here upwards, that holds exercises/untouched.txt
-    #[arg(long, global = true, value_name = "DIR")]
-    root: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Task {
     /// Write exercises/ and exercises/untouched.txt from the marks in solutions/
     ///
-    /// A comment such as `// ch06 task 2: scatter the rows` inside a function of a solution marks where the reader's part
-    /// begins: in the stub, it and the rest of its block become `todo!("ch06 task 2: scatter the rows")`. What stands above
-    /// it in the body is given.
-    ///
-    /// `// stub: let rows = 3;` stands only in the stub, without `// stub: `. Lines with ANCHOR go, and the module's docs get
-    /// a last line with the command of the chapter's checks. Everything else is the same in solution and stub.
+    /// The docs of course/src/marks.rs describe the marks.
     ///
     /// A file in exercises/ that a reader has started is never overwritten.
     Stubs,
@@ -63,12 +51,6 @@ enum Task {
         /// Only every third mistake, beginning with the first, the second or the third; otherwise all
         #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=3))]
         third: Option<u8>,
-        /// Copies to grade at the same time
-        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
-        copies: u8,
-        /// Where the copies and their builds go; otherwise target/course
-        #[arg(long, value_name = "DIR")]
-        target_dir: Option<PathBuf>,
     },
 }
 
@@ -83,7 +65,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode> {
-    let root = arguments.root.map_or_else(chapters::root, Ok).map_err(Error::msg)?;
+    let root = chapters::root().map_err(Error::msg)?;
     match arguments.task {
         Task::Stubs => {
             println!("{}", stubs::write(&root)?);
@@ -94,9 +76,9 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             println!("{report}");
             Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Task::Grade { chapters, third, copies, target_dir } => {
-            let order = Order { chapters, third: third.map(usize::from), copies: copies.into(), target: target_dir };
-            Ok(if grade::grade(&root, &order)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Task::Grade { chapters, third } => {
+            let is_sound = grade::grade(&root, &chapters, third.map(usize::from))?;
+            Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
     }
 }

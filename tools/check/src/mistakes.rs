@@ -79,13 +79,12 @@ pub fn check(root: &Path, chapter: &Chapter, solution: &str, report: &mut Report
     if mistakes.len() < AT_LEAST {
         report.add(&file, 0, format!("has {} mistakes; at least {AT_LEAST} are wanted", mistakes.len()));
     }
-    for (index, mistake) in mistakes.iter().enumerate() {
-        let name = &mistake.name;
+    for Mistake { name, .. } in mistakes.iter().filter(|mistake| mistake.expect.is_empty()) {
+        report.add(&file, 0, format!("`{name}` expects no words of the first failure"));
+    }
+    for mistake in &mistakes {
         if let Err(problem) = mistake.apply(solution) {
-            report.add(&file, 0, format!("`{name}` {problem} in {}", chapter.solution()));
-        }
-        if mistakes[..index].iter().any(|earlier| earlier.name == *name) {
-            report.add(&file, 0, format!("has two mistakes called `{name}`"));
+            report.add(&file, 0, format!("`{}` {problem} in {}", mistake.name, chapter.solution()));
         }
     }
     let short = chapter.name.split('_').next().unwrap_or_default();
