@@ -44,7 +44,6 @@ pub struct Scheduler {
     /// In order of arrival.
     running: Vec<Running>,
     finished: Vec<Finished>,
-    /// The step that isn't settled yet.
     planned: Plan,
 }
 
@@ -131,7 +130,7 @@ impl Scheduler {
         todo!("ch12 task 4: send the newest back to the queue")
     }
 
-    /// Starts the first waiting sequence if one more is allowed to run, and if the
+    /// [Starts](Running::start) the first waiting sequence if one more is allowed to run, and if the
     /// [pages that it needs](pages_needed) and those that all running sequences need are
     /// available together. Returns whether it did.
     ///
@@ -140,12 +139,6 @@ impl Scheduler {
     /// arrival overtakes it.
     fn admit(&mut self) -> Result<bool, CacheError> {
         todo!("ch12 task 2: can the first of the queue start?")
-    }
-
-    /// The first waiting sequence runs from now on, with the tokens that `cache` holds.
-    fn start(&mut self, cache: ForkCache) {
-        let first = self.waiting.pop_front();
-        self.running.extend(first.map(|sequence| Running::start(sequence, cache)));
     }
 
     /// What the model has to compute: the chunks of the plan, in its order.

@@ -18,8 +18,8 @@
 
 use crate::serving::schedule::{FinishReason, ScheduledChunk};
 use crate::simulation::{
-    Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, Setup, Shrinking, Violation, World, alone,
-    smaller,
+    Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, SeenSequence, Setup, Shrinking, Violation,
+    World, alone, smaller,
 };
 
 /// No page is lost, and none is used without being owned: each page has as many owners as
@@ -61,8 +61,7 @@ pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result
     todo!("ch15 task 2: can every chunk be computed?")
 }
 
-/// Tokens of all chunks together.
-fn total(plan: &[ScheduledChunk]) -> usize {
+fn total_tokens(plan: &[ScheduledChunk]) -> usize {
     plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.tokens))
 }
 
@@ -85,7 +84,7 @@ pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Re
 }
 
 /// An admitted sequence finds room: if one runs that did not run `before` the plan, then the
-/// [pages needed](crate::simulation::SeenSequence::pages_needed) by all running ones together
+/// [pages needed](SeenSequence::pages_needed) by all running ones together
 /// are [available](Seen::available). If none was admitted, there is nothing to check.
 ///
 /// # Errors
@@ -129,16 +128,15 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
 /// end, the place is the number of events. A world that cannot even be made breaks its rule
 /// before the first event: place 0, step 0.
 pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
-    let failure = |event, step| move |violation| Failure { event, step, violation };
-    let mut world = World::new(make, case.setup).map_err(failure(0, 0))?;
-    for (place, event) in case.events.iter().enumerate() {
-        happens(&mut world, *event).map_err(|violation| failure(place, world.steps())(violation))?;
+    let mut world = World::new(make, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
+    for (event, what) in case.events.iter().enumerate() {
+        happens(&mut world, *what).map_err(|violation| Failure { event, step: world.steps(), violation })?;
     }
-    finish(&mut world).map_err(|violation| failure(case.events.len(), world.steps())(violation))?;
+    let event = case.events.len();
+    finish(&mut world).map_err(|violation| Failure { event, step: world.steps(), violation })?;
     Ok(world.steps())
 }
 
-/// Lets an event happen and checks all rules.
 fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
     let scene = world.apply(event)?;
     check(&world.setup(), &scene)

@@ -46,7 +46,6 @@ pub struct Scheduler {
     /// In order of arrival.
     running: Vec<Running>,
     finished: Vec<Finished>,
-    /// The step that isn't settled yet.
     planned: Plan,
 }
 
@@ -99,21 +98,17 @@ impl Scheduler {
     /// [`ScheduleError::NeverFits`] if the whole pool is too small. Neither uses up a number.
     pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         // ch12 task 1: queue the request, or reject what can never fit
-        if prompt.is_empty() {
-            return Err(ScheduleError::NoPrompt);
-        }
         let id = SequenceId(self.next_id);
-        let sequence = Sequence::new(id, prompt, max_new_tokens);
-        if max_new_tokens == 0 {
-            self.finished.push(Finished { sequence, reason: FinishReason::Limit });
-        } else {
-            let slab = self.slab.borrow();
-            let (needed, n_pages) = (sequence.max_rows().div_ceil(slab.page_size), slab.pool.n_pages());
-            if needed > n_pages {
-                let prompt = sequence.n_prompt;
-                return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages });
-            }
-            self.waiting.push_back(sequence);
+        let sequence = Sequence::new(id, prompt, max_new_tokens)?;
+        let slab = self.slab.borrow();
+        let (needed, n_pages) = (sequence.max_rows().div_ceil(slab.page_size), slab.pool.n_pages());
+        if needed > n_pages {
+            let prompt = sequence.n_prompt;
+            return Err(ScheduleError::NeverFits { prompt, max_new_tokens, needed, n_pages });
+        }
+        match max_new_tokens {
+            0 => self.finished.push(Finished { sequence, reason: FinishReason::Limit }),
+            _ => self.waiting.push_back(sequence),
         }
         self.next_id += 1;
         Ok(id)
@@ -191,7 +186,7 @@ impl Scheduler {
     // ANCHOR_END: preempt
 
     // ANCHOR: admit
-    /// Starts the first waiting sequence if one more is allowed to run, and if the
+    /// [Starts](Running::start) the first waiting sequence if one more is allowed to run, and if the
     /// [pages that it needs](pages_needed) and those that all running sequences need are
     /// available together. Returns whether it did.
     ///
@@ -210,16 +205,11 @@ impl Scheduler {
         if needed > available_pages(&*self.prefixes, &self.slab) {
             return Ok(false);
         }
-        self.start(cache);
+        let first = self.waiting.pop_front();
+        self.running.extend(first.map(|sequence| Running::start(sequence, cache)));
         Ok(true)
     }
     // ANCHOR_END: admit
-
-    /// The first waiting sequence runs from now on, with the tokens that `cache` holds.
-    fn start(&mut self, cache: ForkCache) {
-        let first = self.waiting.pop_front();
-        self.running.extend(first.map(|sequence| Running::start(sequence, cache)));
-    }
 
     /// What the model has to compute: the chunks of the plan, in its order.
     pub fn inputs(&mut self) -> Vec<ChunkInput<'_>> {

@@ -16,8 +16,8 @@
 
 use crate::serving::schedule::{FinishReason, ScheduledChunk};
 use crate::simulation::{
-    Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, Setup, Shrinking, Violation, World, alone,
-    smaller,
+    Case, Ended, Event, Failure, Kept, Make, Planned, Rule, Scene, Seen, SeenSequence, Setup, Shrinking, Violation,
+    World, alone, smaller,
 };
 
 // ANCHOR: check_pages
@@ -75,25 +75,23 @@ pub fn check_order(seen: &Seen) -> Result<(), Violation> {
 /// [`Rule::Plan`], with the sequence or the numbers.
 pub fn check_plan(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
     // ch15 task 2: can every chunk be computed?
-    let (running, tokens, limits) = (seen.running.len(), total(plan), setup.limits);
+    let (running, tokens, limits) = (seen.running.len(), total_tokens(plan), setup.limits);
     Rule::Plan.ensure(running <= limits.sequences, || format!("{running} sequences run: {limits:?}"))?;
     Rule::Plan.ensure(tokens <= limits.tokens, || format!("{tokens} tokens are planned: {limits:?}"))?;
     let in_order = plan.is_sorted_by(|a, b| a.sequence < b.sequence);
     Rule::Plan.ensure(in_order, || "the chunks are not in order of arrival".into())?;
     for chunk in plan {
         let id = chunk.sequence;
-        let sequence = seen.running.iter().find(|sequence| sequence.id == id);
-        let sequence = sequence.ok_or_else(|| Rule::Plan.broken(format!("sequence {id} does not run")))?;
-        let (held, all) = (sequence.held, sequence.n_tokens);
-        let fits = 0 < chunk.tokens && chunk.tokens <= held && held <= all;
+        let does_not_run = || Rule::Plan.broken(format!("sequence {id} does not run"));
+        let SeenSequence { held, n_tokens: all, .. } = seen.find_running(id).ok_or_else(does_not_run)?;
+        let fits = 0 < chunk.tokens && chunk.tokens <= *held && held <= all;
         let right = fits && chunk.caught_up == (held == all);
         Rule::Plan.ensure(right, || format!("sequence {id} holds {held} of {all}: {chunk:?}"))?;
     }
     Ok(())
 }
 
-/// Tokens of all chunks together.
-fn total(plan: &[ScheduledChunk]) -> usize {
+fn total_tokens(plan: &[ScheduledChunk]) -> usize {
     plan.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.tokens))
 }
 // ANCHOR_END: check_plan
@@ -115,40 +113,33 @@ fn total(plan: &[ScheduledChunk]) -> usize {
 /// [`Rule::Progress`], with the sequence.
 pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Result<(), Violation> {
     // ch15 task 3: could any sequence compute more?
-    let idle = |id| Rule::Progress.broken(format!("sequence {id} could compute more"));
-    let budget_left = total(plan) < setup.limits.tokens;
-    for (place, sequence) in seen.running.iter().enumerate() {
-        let has_chunk = plan.get(place).is_some_and(|chunk| chunk.sequence == sequence.id);
-        if has_chunk && sequence.held == sequence.n_tokens {
-            continue;
-        }
-        let younger = plan.len() > place + usize::from(has_chunk);
-        if younger || budget_left {
-            return Err(idle(sequence.id));
-        }
-        break;
+    let pairs = seen.running.iter().zip(plan);
+    let done = pairs.take_while(|(it, chunk)| it.id == chunk.sequence && it.held == it.n_tokens).count();
+    if let Some(SeenSequence { id, .. }) = seen.running.get(done) {
+        let has_chunk = plan.get(done).is_some_and(|chunk| chunk.sequence == *id);
+        let is_last = plan.len() == done + usize::from(has_chunk);
+        let budget_used = total_tokens(plan) >= setup.limits.tokens;
+        Rule::Progress.ensure(is_last && budget_used, || format!("sequence {id} could compute more"))?;
     }
-    let first = plan.first().map(|chunk| chunk.sequence);
-    match seen.alive.first() {
-        Some(oldest) if seen.strangers.is_empty() && first != Some(*oldest) => Err(idle(*oldest)),
-        _ => Ok(()),
-    }
+    let Some(oldest) = seen.alive.first() else { return Ok(()) };
+    let advances = plan.first().is_some_and(|chunk| chunk.sequence == *oldest);
+    Rule::Progress.ensure(advances || !seen.strangers.is_empty(), || format!("sequence {oldest} computes nothing"))
 }
 // ANCHOR_END: check_progress
 
 // ANCHOR: check_fits
 /// An admitted sequence finds room: if one runs that did not run `before` the plan, then the
-/// [pages needed](crate::simulation::SeenSequence::pages_needed) by all running ones together
+/// [pages needed](SeenSequence::pages_needed) by all running ones together
 /// are [available](Seen::available). If none was admitted, there is nothing to check.
 ///
 /// # Errors
 /// [`Rule::Fits`], with the sequence.
 pub fn check_fits(setup: &Setup, before: &Seen, seen: &Seen) -> Result<(), Violation> {
     // ch15 task 3: are there pages for all, if one was admitted?
-    let ran = |id| before.running.iter().any(|sequence| sequence.id == id);
-    let Some(newest) = seen.running.iter().rfind(|sequence| !ran(sequence.id)) else { return Ok(()) };
+    let newest = seen.running.iter().rfind(|sequence| before.find_running(sequence.id).is_none());
+    let Some(SeenSequence { id, .. }) = newest else { return Ok(()) };
     let needed: usize = seen.running.iter().map(|sequence| sequence.pages_needed(setup.page_size)).sum();
-    let (id, available) = (newest.id, seen.available());
+    let available = seen.available();
     Rule::Fits.ensure(needed <= available, || format!("sequence {id}: {needed} pages needed, {available} available"))
 }
 // ANCHOR_END: check_fits
@@ -198,16 +189,15 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
 /// end, the place is the number of events. A world that cannot even be made breaks its rule
 /// before the first event: place 0, step 0.
 pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
-    let failure = |event, step| move |violation| Failure { event, step, violation };
-    let mut world = World::new(make, case.setup).map_err(failure(0, 0))?;
-    for (place, event) in case.events.iter().enumerate() {
-        happens(&mut world, *event).map_err(|violation| failure(place, world.steps())(violation))?;
+    let mut world = World::new(make, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
+    for (event, what) in case.events.iter().enumerate() {
+        happens(&mut world, *what).map_err(|violation| Failure { event, step: world.steps(), violation })?;
     }
-    finish(&mut world).map_err(|violation| failure(case.events.len(), world.steps())(violation))?;
+    let event = case.events.len();
+    finish(&mut world).map_err(|violation| Failure { event, step: world.steps(), violation })?;
     Ok(world.steps())
 }
 
-/// Lets an event happen and checks all rules.
 fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
     let scene = world.apply(event)?;
     check(&world.setup(), &scene)
@@ -230,7 +220,7 @@ fn finish(world: &mut World) -> Result<(), Violation> {
     let most = alive.fold(0_usize, |sum, it| sum.saturating_add(it.n_prompt).saturating_add(it.max_new_tokens));
     for _ in 0..most {
         if world.seen().alive.is_empty() {
-            return Ok(());
+            break;
         }
         happens(world, Event::Step)?;
     }

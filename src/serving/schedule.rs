@@ -49,9 +49,17 @@ pub struct Sequence {
 
 impl Sequence {
     /// A sequence that has only its prompt.
-    pub fn new(id: SequenceId, prompt: Vec<u32>, max_new_tokens: usize) -> Self {
-        let (n_prompt, counters) = (prompt.len(), SequenceCounters::default());
-        Sequence { id, tokens: prompt, n_prompt, max_new_tokens, counters }
+    ///
+    /// # Errors
+    /// [`ScheduleError::NoPrompt`].
+    pub fn new(id: SequenceId, prompt: Vec<u32>, max_new_tokens: usize) -> Result<Self, ScheduleError> {
+        match prompt.len() {
+            0 => Err(ScheduleError::NoPrompt),
+            n_prompt => {
+                let counters = SequenceCounters::default();
+                Ok(Sequence { id, tokens: prompt, n_prompt, max_new_tokens, counters })
+            }
+        }
     }
 
     /// The generated tokens.

@@ -70,7 +70,7 @@ impl<'m> SideBySide<'m> {
     ) -> Result<SequenceId, StepError> {
         self.model.check(&prompt, 0)?;
         let id = SequenceId(self.submitted);
-        let sequence = Sequence::new(id, prompt, max_new_tokens);
+        let sequence = Sequence::new(id, prompt, max_new_tokens).expect("a checked prompt has tokens");
         self.waiting.push_back(Running { sequence, sampler, cache });
         self.submitted += 1;
         Ok(id)

@@ -140,6 +140,11 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// The running sequence of this number, if there is one.
+    pub fn find_running(&self, id: SequenceId) -> Option<&SeenSequence> {
+        self.running.iter().find(|sequence| sequence.id == id)
+    }
+
     /// Pages that are free, and those that only the prefix cache owns, which can be evicted.
     pub fn available(&self) -> usize {
         let alone = |page: &&PageId| self.owners.get(page.index()) == Some(&1);

@@ -244,11 +244,8 @@ fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
 
 impl Subject for Planted {
     fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
-        if prompt.is_empty() {
-            return Err(ScheduleError::NoPrompt);
-        }
         let id = SequenceId(self.next_id);
-        let sequence = Sequence::new(id, prompt, max_new_tokens);
+        let sequence = Sequence::new(id, prompt, max_new_tokens)?;
         if max_new_tokens == 0 {
             self.finish(sequence, FinishReason::Limit);
         } else {

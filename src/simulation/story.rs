@@ -143,8 +143,7 @@ fn finishes(scene: &Scene) -> String {
 /// `sequence 0 computes 4; sequence 1 is preempted`
 fn plan_in_words(scene: &Scene) -> String {
     let Some(planned) = &scene.planned else { return String::new() };
-    let runs = |id: SequenceId| planned.seen.running.iter().any(|sequence| sequence.id == id);
-    let preempted = scene.before.running.iter().filter(|sequence| !runs(sequence.id));
+    let preempted = scene.before.running.iter().filter(|sequence| planned.seen.find_running(sequence.id).is_none());
     let preempted: String = preempted.map(|sequence| format!("; sequence {} is preempted", sequence.id)).collect();
     in_words(&planned.chunks) + &preempted
 }

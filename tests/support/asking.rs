@@ -97,48 +97,39 @@ fn words_of<'a>(panic: &'a PanicHookInfo<'_>) -> &'a str {
 
 /// Puts the question before the panic's own words, unless a check speaks: that has said what is wrong. Returns whether it did.
 fn explain(panic: &PanicHookInfo<'_>) -> bool {
-    let questions =
-        QUESTIONS.with_borrow(|questions| questions.iter().rev().cloned().collect::<Vec<_>>().join("\n  in "));
-    match whose_words(panic).filter(|_| !questions.is_empty()) {
-        Some(words) if is_unwritten(&words) => {
-            eprintln!("{words}");
-            true
-        }
-        Some(words) => {
-            eprintln!("\n{questions}\n  {words}");
-            true
-        }
-        None => false,
+    let questions: Vec<String> = QUESTIONS.with_borrow(|questions| questions.iter().rev().cloned().collect());
+    let Some(words) = whose_words(panic).filter(|_| !questions.is_empty()) else { return false };
+    match is_unwritten(&words) {
+        true => eprintln!("{words}"),
+        false => eprintln!("\n{}\n  {words}", questions.join("\n  in ")),
     }
+    true
 }
 
 /// Whose code panicked, where and why, unless it was a check.
 fn whose_words(panic: &PanicHookInfo<'_>) -> Option<String> {
     let place = panic.location()?;
-    if place.file().starts_with("tests") || place.file().contains("insta") {
+    let file = place.file();
+    if file.starts_with("tests") || file.contains("insta") {
         return None;
     }
-    let file = place.file();
-    let chapter = file.find("exercises/").or(file.find("solutions/"));
-    let mut at = chapter.map_or(file, |start| &file[start..]).to_string();
-    let whose = whose_panic(env!("CARGO_CRATE_NAME"), &at);
-    if chapter.is_none() {
-        // A sum that overflows panics in Rust's library: the function that asked for it is what the reader looks for.
-        at = caller().unwrap_or(at);
-    }
     let words = words_of(panic);
+    let at = match file.find("exercises/").or(file.find("solutions/")) {
+        Some(start) => format!("{}:{}", &file[start..], place.line()),
+        // A sum that overflows panics in Rust's library: the function that asked for it is what the reader looks for.
+        None => caller().unwrap_or(file.into()),
+    };
+    if is_unwritten(words) {
+        // The question does not matter: many checks get no further than this.
+        return Some(format!("{words} ({at}); begin with task 1"));
+    }
     let help = if words.contains("already borrowed") || words.contains("already mutably borrowed") {
         "\n  (RefCell lends to one writer, or to several readers: something of yours still held the slab when this asked \
          for it. A `borrow` or `borrow_mut` lasts as long as what it gives; `self.layout()` is a `borrow` as well.)"
     } else {
         ""
     };
-    let line = if chapter.is_some() { format!(":{}", place.line()) } else { String::new() };
-    if is_unwritten(words) {
-        // The question does not matter: many checks get no further than this.
-        return Some(format!("{words} ({at}{line}); begin with task 1"));
-    }
-    Some(format!("{whose} ({at}{line}): {words}{help}"))
+    Some(format!("{} ({at}): {words}{help}", whose_panic(env!("CARGO_CRATE_NAME"), file)))
 }
 
 /// Whether these words are those of a `todo!` of a stub.
@@ -169,22 +160,22 @@ fn caller() -> Option<String> {
 
 /// Whose code panicked, in a grader of this name: `solutions/ch02_flat.rs` in the checks of chapter 7 is not the reader's.
 pub fn whose_panic(grader: &str, file: &str) -> String {
-    let Some((folder, name)) = file.split_once(['/', '\\']) else {
-        return "your code made Rust's library panic".into();
-    };
-    let earlier =
-        chapters::all().iter().find(|chapter| name == format!("{}.rs", chapter.name) && chapter.name != grader);
-    match (folder, earlier.filter(|_| chapters::all().iter().any(|chapter| chapter.name == grader))) {
-        ("solutions", Some(Chapter { number, .. })) => {
+    let chapters = chapters::all();
+    let is_grader = chapters.iter().any(|chapter| chapter.name == grader);
+    let of_file = |chapter: &&Chapter| chapter.name != grader && file.ends_with(&format!("{}.rs", chapter.name));
+    let number = chapters.iter().find(of_file).filter(|_| is_grader).map(|chapter| chapter.number);
+    let is_in = |folder: &str| file.split(['/', '\\']).any(|part| part == folder);
+    match number {
+        Some(number) if is_in("solutions") => {
             format!(
                 "the reference of chapter {number} panicked at what your code gave it, or at the state that it left"
             )
         }
-        ("exercises", Some(Chapter { number, .. })) => {
+        Some(number) if is_in("exercises") => {
             format!("your code of chapter {number} panicked, at what this chapter gave it or at the state that it left")
         }
-        ("solutions" | "exercises", _) => "your code panicked".into(),
-        ("src", _) => "the engine panicked at what your code gave it".into(),
+        _ if is_in("solutions") || is_in("exercises") => "your code panicked".into(),
+        _ if file.starts_with("src") => "the engine panicked at what your code gave it".into(),
         _ => "your code made Rust's library panic".into(),
     }
 }

@@ -23,12 +23,9 @@ use serde_json::Value;
 
 use super::http::{Response, ask};
 
-/// How a server is to be.
-#[derive(Clone)]
 pub struct Options {
     pub folder: PathBuf,
     pub n_pages: usize,
-    pub page_size: usize,
     pub limits: StepLimits,
     pub queue: usize,
     pub access: Access,
@@ -38,12 +35,13 @@ pub struct Options {
     pub prefixes: fn(usize) -> Box<dyn Prefixes>,
 }
 
+const PAGE_SIZE: usize = 8;
+
 impl Default for Options {
     fn default() -> Self {
         Options {
             folder: bundled("storyteller"),
             n_pages: 600,
-            page_size: 8,
             limits: StepLimits { tokens: 64, sequences: 8 },
             queue: 64,
             access: Access::Loopback,
@@ -72,11 +70,10 @@ impl Server {
         let (address, stop) = (listener.local_addr().unwrap(), Stop::default());
         let to_stop = stop.clone();
         let thread = thread::spawn(move || {
-            let Options { folder, n_pages, page_size, limits, queue, access, client_limits, grace, watchers, prefixes } =
-                options;
-            let (model, tokenizer) = (Model::open(&folder).unwrap(), Tokenizer::open(&folder).unwrap());
-            let slab = PageSlab::new(model.kv_layout(), page_size, n_pages).unwrap();
-            let memory = Memory { slab, prefixes: prefixes(page_size), tier: None, slots: n_pages * page_size };
+            let Options { folder, n_pages, limits, queue, access, client_limits, grace, watchers, prefixes } = options;
+            let Alone { model, tokenizer } = Alone::open(&folder);
+            let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, n_pages).unwrap();
+            let memory = Memory { slab, prefixes: prefixes(PAGE_SIZE), tier: None, slots: n_pages * PAGE_SIZE };
             let settings =
                 Settings { model: "storyteller".into(), limits, queue, access, client_limits, grace, watchers };
             let template = ChatTemplate::open(&folder).transpose();
@@ -124,9 +121,9 @@ impl Server {
     }
 
     /// Asks it to end, and waits; what it ends with.
-    pub fn end(mut self) -> Result<(), ServerError> {
+    pub fn end(self) -> Result<(), ServerError> {
         self.stop.ask();
-        self.thread.take().expect("it runs").join().expect("a server does not panic")
+        self.wait()
     }
 
     /// Waits until it ends by itself.
@@ -144,7 +141,6 @@ impl Drop for Server {
     }
 }
 
-/// A number of a page of metrics.
 #[track_caller]
 pub fn metric(page: &str, name: &str, labels: &str) -> f64 {
     let mut lines = page.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(labels));
@@ -159,11 +155,10 @@ pub struct Alone {
     pub tokenizer: Tokenizer,
 }
 
-/// What was generated alone.
 pub struct Output {
     pub tokens: Vec<u32>,
     pub text: String,
-    /// As the protocol has it.
+    /// `length` or `stop`, as in the protocol.
     pub reason: &'static str,
 }
 
@@ -187,7 +182,6 @@ impl Alone {
         Output { text: stream.text().into(), tokens, reason }
     }
 
-    /// The same for a prompt in characters.
     pub fn complete(&self, prompt: &str, max_new_tokens: usize, sampling: Sampling) -> Output {
         self.generate(&self.tokenizer.encode(prompt).unwrap(), max_new_tokens, sampling)
     }
