@@ -150,10 +150,7 @@ pub fn all() -> &'static [Chapter] {
     &CHAPTERS
 }
 
-/// The chapter of this number.
-///
-/// # Panics
-/// If there is none.
+/// The chapter of this number, which there is.
 pub fn chapter(number: usize) -> &'static Chapter {
     all().iter().find(|chapter| chapter.number == number).expect("a chapter of the book")
 }

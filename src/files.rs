@@ -95,9 +95,6 @@ pub fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Checks that [`write_whole`] could begin now, and leaves the file as it is.
-///
-/// # Errors
-/// As [`write_whole`].
 pub fn check_writable(file: &Path) -> io::Result<()> {
     NewFile::begin(file).map(drop)
 }
@@ -114,9 +111,6 @@ pub struct NewFile {
 
 impl NewFile {
     /// Begins to write; the file that is there stays. Removes the parts that were abandoned.
-    ///
-    /// # Errors
-    /// As [`write_whole`].
     pub fn begin(file: &Path) -> io::Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let (file, permissions) = place_of(file)?;
@@ -144,9 +138,6 @@ impl NewFile {
     }
 
     /// Puts it in its place, in one move.
-    ///
-    /// # Errors
-    /// As [`write_whole`].
     pub fn finish(mut self) -> io::Result<()> {
         self.output.sync_all()?;
         fs::rename(&self.part, &self.file)?;
@@ -247,9 +238,6 @@ pub fn folder_of(path: &Path) -> &Path {
 }
 
 /// Waits until the names in a folder are on the disk, as the files are after [`File::sync_all`].
-///
-/// # Errors
-/// What the system says.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     // Elsewhere a folder cannot be opened.
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }

@@ -49,9 +49,6 @@ impl Regions {
     }
 
     /// Takes `n` slots in a row from the first gap that is long enough.
-    ///
-    /// # Errors
-    /// [`NoGap`]; nothing has changed then.
     pub fn reserve(&mut self, n: usize) -> Result<Range<usize>, NoGap> {
         let gaps = self.gaps();
         let Some(gap) = gaps.iter().find(|gap| gap.len() >= n) else {

@@ -63,9 +63,6 @@ impl CacheKind {
 
     /// An empty cache; `None` where nothing is kept. A contiguous cache takes memory for `size.capacity` slots, a paged one
     /// for all of its pages.
-    ///
-    /// # Errors
-    /// [`CacheError`] for pages without slots, or more of them than can be numbered.
     pub fn cache(self, layout: KvLayout, size: CacheSize) -> Result<Option<Box<dyn InPlace>>, CacheError> {
         Ok(match self {
             CacheKind::Recompute => None,
@@ -89,9 +86,6 @@ pub struct CacheSize {
 
 impl CacheSize {
     /// Enough for this many tokens, in any cache.
-    ///
-    /// # Errors
-    /// [`CacheError::NoSlots`] for pages without slots.
     pub fn for_tokens(tokens: usize, page_size: usize) -> Result<Self, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);

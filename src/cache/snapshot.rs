@@ -90,9 +90,6 @@ impl Snapshot {
     }
 
     /// Fills an empty cache with the rows.
-    ///
-    /// # Errors
-    /// [`RestoreError`]; the cache is then as it was.
     pub fn restore(&self, cache: &mut dyn KvCache) -> Result<(), RestoreError> {
         let (found, expected) = (self.layout, cache.layout());
         if found != expected {
@@ -118,9 +115,6 @@ impl Snapshot {
     }
 
     /// Checks that [`save`](Self::save) could write this file now, before a long computation. Nothing changes.
-    ///
-    /// # Errors
-    /// [`FileError`] if it could not.
     pub fn check_writable(file: &Path) -> Result<(), FileError> {
         files::check_writable(file).map_err(|error| unwritable(file, &error))
     }

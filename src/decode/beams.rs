@@ -93,9 +93,6 @@ impl BeamSearch {
     /// `finished`, unless `width` beams are better.
     ///
     /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order; −∞ is allowed, NaN is not.
-    ///
-    /// # Errors
-    /// The error of [`ForkCache::fork`]; the search is then unchanged.
     pub fn step(&mut self, log_probabilities: &[Vec<f32>]) -> Result<(), CacheError> {
         let (mut beams, mut finished) = (Vec::new(), Vec::new());
         // Even if every beam ends with each of the end tokens, `width` candidates are left to go on.

@@ -115,9 +115,6 @@ impl DraftSource {
     }
 
     /// Drafts with this model, which gets an empty cache and keeps and reads rows as the target does.
-    ///
-    /// # Errors
-    /// [`CacheError`] if there is no such cache.
     pub fn model(mut model: Model, target: &Model, kind: CacheKind, size: CacheSize) -> Result<Self, CacheError> {
         model.set_attention(target.attention());
         model.set_row_format(target.row_format());
@@ -126,9 +123,6 @@ impl DraftSource {
     }
 
     /// Empties the cache, for the next sequence.
-    ///
-    /// # Errors
-    /// [`CacheError`] if the cache cannot rewind.
     pub fn clear(&mut self) -> Result<(), CacheError> {
         match self {
             DraftSource::Model { cache: Some(cache), .. } => cache.rewind(cache.len()),

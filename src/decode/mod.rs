@@ -190,19 +190,13 @@ impl Draft {
 /// tokens, at least one.
 pub type Accept<'a> = dyn FnMut(&Draft, &[Vec<f32>]) -> Vec<u32> + 'a;
 
-/// Proposes draft tokens.
+/// Proposes draft tokens. Its calls return [`StepError`] if the sequence cannot be computed.
 pub trait Drafter {
     /// At most `k` tokens that may follow `tokens`, the whole sequence so far.
-    ///
-    /// # Errors
-    /// [`StepError`] if the sequence cannot be computed.
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError>;
 
     /// Called when draft tokens were accepted or rejected: `tokens` is what the drafter's cache should hold now, no more and
     /// no less.
-    ///
-    /// # Errors
-    /// [`StepError`] if the sequence cannot be computed.
     fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError>;
 }
 

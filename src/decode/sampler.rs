@@ -41,11 +41,7 @@ const MOST_TEMPERATURE: f32 = 1000.0;
 impl Sampling {
     /// Gives these back if a [`Sampler`] can use them.
     ///
-    /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed` may be any
-    /// number.
-    ///
-    /// # Errors
-    /// [`SamplingError`], with the number.
+    /// `temperature`: 0, or 0.000001 to 1000. `top_p`: 0 to 1, 0 for the likeliest token only. `top_k` and `seed`: any number.
     pub fn check(self) -> Result<Self, SamplingError> {
         let Sampling { temperature, top_p, .. } = self;
         if temperature != 0.0 && !(LEAST_TEMPERATURE..=MOST_TEMPERATURE).contains(&temperature) {
@@ -72,9 +68,6 @@ type Candidate = (u32, f32);
 
 impl Sampler {
     /// A sampler at the start of its seed's sequence of draws.
-    ///
-    /// # Panics
-    /// If [`Sampling::check`] refuses `sampling`.
     pub fn new(sampling: Sampling) -> Self {
         let sampling = sampling.check().unwrap_or_else(|error| panic!("{error}"));
         Sampler { sampling, rng: ChaCha8Rng::seed_from_u64(sampling.seed) }

@@ -144,9 +144,6 @@ impl Index {
     }
 
     /// The record at a place that has one.
-    ///
-    /// # Panics
-    /// If the place is free.
     #[track_caller]
     pub fn head(&self, place: usize) -> &Head {
         self.get(place).unwrap_or_else(|| panic!("place {place} has no record: was it forgotten to make room?"))
@@ -163,9 +160,6 @@ impl Index {
     }
 
     /// Notes that the record at a place is used now, after all others.
-    ///
-    /// # Panics
-    /// If the place is free.
     #[track_caller]
     pub fn use_now(&mut self, place: usize) {
         self.head(place);

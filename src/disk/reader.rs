@@ -19,9 +19,6 @@ pub struct PageReader {
 
 impl PageReader {
     /// Starts the thread. `disk`: where it reads.
-    ///
-    /// # Errors
-    /// What the system says if it has no thread.
     pub fn start(mut disk: impl Disk + Send + 'static) -> io::Result<Self> {
         let (jobs, to_do) = channel::<Job>();
         let (send, done) = channel();

@@ -69,9 +69,6 @@ pub struct ChainTable {
 
 impl Chain {
     /// A pool of `n_pages` free pages of `page_size` slots.
-    ///
-    /// # Errors
-    /// [`CacheError::NoPages`], [`CacheError::NoSlots`] if there are none.
     pub fn new(n_pages: usize, page_size: usize, first_out: FirstOut) -> Result<Self, CacheError> {
         if n_pages == 0 {
             return Err(CacheError::NoPages);

@@ -12,9 +12,6 @@ pub struct NoPrefixes {
 
 impl NoPrefixes {
     /// For a pool whose pages have `page_size` slots.
-    ///
-    /// # Errors
-    /// [`CacheError::NoSlots`] if `page_size` is 0.
     pub fn new(page_size: usize) -> Result<Self, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);

@@ -152,9 +152,6 @@ pub struct Totals {
 
 impl<'m> Serving<'m> {
     /// No sequences yet. `prefixes` keeps pages of this slab. `end_of_text`: tokens that end a sequence; they are not part of it.
-    ///
-    /// # Errors
-    /// [`ScheduleError::NoStep`].
     pub fn new(
         model: &'m Model,
         slab: &SharedSlab,
@@ -270,9 +267,6 @@ impl<'m> Serving<'m> {
     }
 
     /// Ends a sequence that waits or runs. The next [`step`](Self::step) reports it.
-    ///
-    /// # Errors
-    /// [`ScheduleError::UnknownSequence`].
     pub fn cancel(&mut self, id: SequenceId) -> Result<(), ScheduleError> {
         self.steps.cancel(id)?;
         self.collect();

@@ -107,9 +107,6 @@ pub struct StepLimits {
 
 impl StepLimits {
     /// Refuses limits under which no step can compute anything.
-    ///
-    /// # Errors
-    /// [`ScheduleError::NoStep`] if one of them is 0.
     pub fn check(self) -> Result<(), ScheduleError> {
         if self.tokens == 0 || self.sequences == 0 { Err(ScheduleError::NoStep(self)) } else { Ok(()) }
     }
@@ -162,9 +159,6 @@ impl Plan {
     }
 
     /// Refuses while a step isn't settled.
-    ///
-    /// # Errors
-    /// [`ScheduleError::NotSettled`].
     pub(crate) fn check_settled(&self) -> Result<(), ScheduleError> {
         match self.chunks.len() {
             0 => Ok(()),
@@ -173,9 +167,6 @@ impl Plan {
     }
 
     /// The tokens must be those of the sequences that have caught up, in the plan's order.
-    ///
-    /// # Errors
-    /// [`ScheduleError::WrongTokens`].
     pub(crate) fn check_tokens(&self, next: &[NextToken]) -> Result<(), ScheduleError> {
         let due = self.chunks.iter().filter(|chunk| chunk.caught_up);
         let wanted: Vec<SequenceId> = due.map(|chunk| chunk.sequence).collect();

@@ -34,9 +34,6 @@ impl Outcome {
 }
 
 /// A case without rules. `after` is called after each step.
-///
-/// # Errors
-/// If the scheduler panics or refuses.
 pub fn watch(make: &Make<'_>, case: &Case, mut after: impl FnMut(&Outcome)) -> Result<Outcome, Violation> {
     let mut world = World::new(make, case.setup)?;
     let mut outcome = Outcome::default();
@@ -121,9 +118,6 @@ pub fn all() -> Vec<(&'static str, Case)> {
 }
 
 /// Number of [examples](all) that come out right: every output as it is alone, no sequence left, no page lost.
-///
-/// # Errors
-/// The name of one that does not, and what was seen.
 pub fn pass(make: &Make<'_>) -> Result<usize, String> {
     let examples = all();
     for (name, case) in &examples {

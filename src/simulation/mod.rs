@@ -220,9 +220,6 @@ impl Rule {
     }
 
     /// The violation of this rule in these words, unless it holds.
-    ///
-    /// # Errors
-    /// If it doesn't hold.
     pub fn ensure(self, holds: bool, words: impl FnOnce() -> String) -> Result<(), Violation> {
         if holds { Ok(()) } else { Err(self.broken(words())) }
     }

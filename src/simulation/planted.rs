@@ -17,56 +17,36 @@ use crate::serving::schedule::{
 use super::subject::seen;
 use super::{END_OF_TEXT, SeenSequence, Subject};
 
-/// A bug that an engine had.
+/// A bug that an engine had, and where: [`about`](Bug::about) says what it does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A request that the pool is too small for is accepted, and waits forever.
-    ///
     /// [vllm#35541](https://github.com/vllm-project/vllm/issues/35541): prompts that need 63 blocks of 49 hang, and
     /// so does every request after them.
     NeverFits,
-    /// A request is admitted when its next chunk fits, and is preempted before its prompt is computed.
-    ///
     /// [vllm#37307](https://github.com/vllm-project/vllm/pull/37307): a fifth long prompt beside four that fill the cache
     /// brings the tokens a second from 100 down to 1.5.
     NextChunk,
-    /// The victim can be a sequence that is in the plan already, and it stays there.
-    ///
     /// [vllm#23347](https://github.com/vllm-project/vllm/issues/23347): with priorities, a scheduled request is
     /// preempted by another one in the same step, and the server crashes.
     PlannedVictim,
-    /// After a preemption, the walk through the running sequences passes one over.
-    ///
     /// [vllm#49097](https://github.com/vllm-project/vllm/issues/49097): the victim leaves the list, the index stays, and the
     /// next request gets nothing in this step though a block is free.
     PassedOver,
-    /// The limit of running sequences counts only those admitted in this step.
-    ///
     /// [nano-vllm#271](https://github.com/GeeeekExplorer/nano-vllm/pull/271): sequences at the end of
     /// a list that is too long starve.
     LimitForgotten,
-    /// A sequence whose tokens are all cached has none left to compute.
-    ///
     /// [nano-vllm#144](https://github.com/GeeeekExplorer/nano-vllm/issues/144): a prompt of whole blocks that are all cached
     /// makes a query of length 0, and attention fails.
     AllFound,
-    /// Pages get into the prefix cache when they are planned, before their rows are computed.
-    ///
     /// [nano-vllm#208](https://github.com/GeeeekExplorer/nano-vllm/issues/208): a prompt finds blocks of a different one in
     /// the same batch.
     FoundTooEarly,
-    /// A sequence that is cancelled during its prompt keeps its pages.
-    ///
     /// [sglang-jax#984](https://github.com/sgl-project/sglang-jax/pull/984): abort does not look at requests in the middle of
     /// a chunked prefill, and their slots are lost.
     CancelLeaks,
-    /// Two places give the last page of a finished sequence back.
-    ///
     /// [sglang-jax#994](https://github.com/sgl-project/sglang-jax/pull/994): the release of a request is spread over several
     /// paths, and the slot of the last decode step is freed in two of them.
     FreedTwice,
-    /// A resumed sequence counts as caught up when its prompt is computed.
-    ///
     /// [vllm-ascend#11334](https://github.com/vllm-project/vllm-ascend/pull/11334): a request that is resumed is measured by
     /// its prompt, not by all of its tokens.
     PromptLength,

@@ -181,9 +181,6 @@ impl Open<'_> {
 
 /// Lets requests arrive and be served. `arrivals`: in the order of time. `slab`: of any layout, all of its pages free; its rows
 /// stay as they are. `on_end` is called for each request that finishes.
-///
-/// # Errors
-/// [`ServingError`], as the scheduler has it.
 pub fn serve(
     arrivals: &[Arrival],
     slab: &SharedSlab,

@@ -125,9 +125,6 @@ struct Running<T> {
 }
 
 /// Serves the requests, at most `most_running` at a time, until all have finished. `on_end` is called for each that does.
-///
-/// # Errors
-/// [`WorkloadError`]
 pub fn run<M: PageMemory>(
     requests: impl IntoIterator<Item = Request>,
     most_running: usize,

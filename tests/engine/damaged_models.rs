@@ -9,7 +9,7 @@ use page_by_page::model::{LogitRows, Model};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use crate::checkpoints::Folder;
+use crate::checkpoints::{Folder, Tensor};
 use crate::support::limits::allocated;
 
 const WEIGHTS: &str = "model.safetensors";
@@ -193,14 +193,17 @@ fn a_tensor_of_the_wrong_type_or_shape_or_none_at_all() {
         });
         refused(&folder, &["model.safetensors: tensor model.layers.1.mlp.up_proj.weight", name, "BF16, F16, F32"]);
     }
-    let folder = self::folder();
-    folder.change_tensor("model.layers.0.self_attn.k_proj.weight", |tensor| tensor.shape.reverse());
-    let expected = "tensor model.layers.0.self_attn.k_proj.weight is [24, 16], expected [16, 24]";
-    refused(&folder, &["model.safetensors: ", expected, "config.json"]);
-    let folder = self::folder();
-    folder.change_tensor("model.norm.weight", |tensor| tensor.shape.push(1));
-    refused(&folder, &["tensor model.norm.weight is [24, 1], expected [24]"]);
-    let folder = self::folder();
+    let k_proj = "tensor model.layers.0.self_attn.k_proj.weight is [24, 16], expected [16, 24]; config.json and the";
+    let cases: [(&str, &str, fn(&mut Tensor)); 2] = [
+        ("model.layers.0.self_attn.k_proj.weight", k_proj, |tensor| tensor.shape.reverse()),
+        ("model.norm.weight", "tensor model.norm.weight is [24, 1], expected [24]", |tensor| tensor.shape.push(1)),
+    ];
+    for (name, says, change) in cases {
+        let folder = folder();
+        folder.change_tensor(name, change);
+        refused(&folder, &["model.safetensors: ", says]);
+    }
+    let folder = folder();
     let mut tensors = folder.tensors();
     tensors.remove("model.layers.1.self_attn.q_norm.weight");
     folder.set_tensors(&tensors);
@@ -252,20 +255,12 @@ fn a_config_that_cannot_be_or_is_not_supported() {
 
 #[test]
 fn sampling_that_a_model_cannot_mean() {
-    for (field, value, says) in [
-        ("temperature", json!(-1.0), "the temperature is -1, expected 0 (greedy) or 0.000001 to 1000"),
-        ("temperature", json!(1e39), "the temperature is inf"),
-        ("temperature", json!(1e-40), "the temperature is 0.000"),
-        ("top_p", json!(1.5), "top-p is 1.5, expected a probability from 0 to 1"),
-        ("top_p", json!(1e39), "top-p is inf"),
+    for (config, says) in [
+        (r#"{"temperature": -1.0}"#, "the temperature is -1, expected 0 (greedy) or 0.000001 to 1000"),
+        (r#"{"temperature": 1e39}"#, "the temperature is inf"),
+        (r#"{"top_p": 1.5}"#, "top-p is 1.5, expected a probability from 0 to 1"),
     ] {
-        let config = json!({ field: value }).to_string();
         refused_with("bf16-gqa3", "generation_config.json", config.as_bytes(), &[says]);
-    }
-    for fine in [json!({ "temperature": 0.000001 }), json!({ "temperature": 0, "top_p": 0, "top_k": u64::MAX })] {
-        let folder = folder();
-        folder.write("generation_config.json", fine.to_string());
-        assert!(Model::open(folder.path().as_ref()).is_ok(), "{fine}");
     }
 }
 
@@ -273,11 +268,8 @@ fn sampling_that_a_model_cannot_mean() {
 fn a_number_that_is_not_finite_is_named() {
     // A tensor, where in it a number is spoiled, and the place as the error says it. bf16-gqa3 has rows of 24 numbers.
     for (golden, name, at, place) in [
-        ("bf16-gqa3", "model.embed_tokens.weight", 24 * 96 + 23, "[96, 23]"),
-        ("bf16-gqa3", "model.layers.1.mlp.down_proj.weight", 0, "[0, 0]"),
         ("bf16-gqa3", "model.layers.0.self_attn.q_proj.weight", 24 * 7 + 5, "[7, 5]"),
         ("bf16-gqa3", "model.layers.1.self_attn.k_norm.weight", 3, "[3]"),
-        ("bf16-gqa3", "model.norm.weight", 23, "[23]"),
         ("f32-bias-gqa7", "model.layers.0.self_attn.v_proj.bias", 1, "[1]"),
         ("f16-mha-untied", "lm_head.weight", 1, "[0, 1]"),
     ] {

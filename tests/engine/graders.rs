@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::support::asking::{one_of, whose_panic};
+use crate::support::asking::whose_panic;
 use crate::support::keeping::{KEPT, accepting};
 use crate::support::oracle::runs;
 use crate::support::whose_code::note_on;
@@ -68,14 +68,11 @@ fn a_panic_in_an_earlier_chapter_is_not_called_the_readers() {
 fn chapters_that_are_the_readers_own_are_named() {
     let stands_on = ["ch04_page_pool", "ch05_page_table", "ch06_paged"];
     let note = |yours: &[usize]| {
-        let chapters: Vec<Chapter> = chapters::all()
-            .iter()
-            .map(|chapter| {
-                let source = if yours.contains(&chapter.number) { Source::Yours } else { Source::Reference };
-                Chapter { source, ..*chapter }
-            })
-            .collect();
-        note_on(&stands_on, "ch06_paged", &chapters)
+        let of = |chapter: &Chapter| match yours.contains(&chapter.number) {
+            true => Chapter { source: Source::Yours, ..*chapter },
+            false => Chapter { source: Source::Reference, ..*chapter },
+        };
+        note_on(&stands_on, "ch06_paged", &chapters::all().iter().map(of).collect::<Vec<_>>())
     };
     assert_eq!(note(&[]), None);
     assert_eq!(note(&[6]), None, "the grader's own chapter");
@@ -85,10 +82,4 @@ fn chapters_that_are_the_readers_own_are_named() {
         note(&[4, 5]).as_deref(),
         Some("chapters 4 and 5 are yours too: if their checks are not green, start there")
     );
-}
-
-#[test]
-fn a_single_choice_is_told_as_one() {
-    assert_eq!(one_of(&["full"]), "Err(\"full\")");
-    assert_eq!(one_of(&["full", "lost"]), "one of [Err(\"full\"), Err(\"lost\")]");
 }

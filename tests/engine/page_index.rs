@@ -130,18 +130,16 @@ fn what_is_no_page_file_is_left_alone() {
     for text in ["h", "hello", "pbppagez", long, &long.repeat(20)] {
         assert!(matches!(refused(text.as_bytes()), PageFileError::NotAPageFile), "{text:.20?}");
     }
-    let is_it = |error| matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader(..));
     let file = sequence(1);
     for byte in 0..HEADER {
         let mut damaged = file.clone();
         damaged[byte] ^= 0x10;
-        assert!(is_it(refused(&damaged)), "byte {byte}");
+        let error = refused(&damaged);
+        assert!(matches!(error, PageFileError::NotAPageFile | PageFileError::DamagedHeader(..)), "byte {byte}");
     }
-    // These begin like a page file, but were not cut off in this header.
+    // This begins like a page file, but was not cut off in this header.
     let other = PageShape { model: SHAPE.model ^ 1, ..SHAPE }.header();
-    (13..HEADER).for_each(|len| assert!(matches!(refused(&other[..len]), PageFileError::DamagedHeader(..)), "{len}"));
-    let no_header = [&SHAPE.header()[..8], b" are what this is about"].concat();
-    assert!(matches!(refused(&no_header), PageFileError::DamagedHeader(..)));
+    assert!(matches!(refused(&other[..HEADER - 1]), PageFileError::DamagedHeader(..)));
 }
 
 #[test]
@@ -198,16 +196,13 @@ fn what_follows_a_damaged_record_is_not_found() {
     let records: Vec<_> = (0..5).map(|i| (i as u64 + 1, parents[i], &tokens[i][..])).collect();
     let good = file_of(&records);
     for (damaged, left) in [(0, &[4][..]), (1, &[0, 4]), (2, &[0, 1, 3, 4]), (3, &[0, 1, 2, 4]), (4, &[0, 1, 2, 3])] {
-        for byte in [0, 5, 8, 16, 24, HEAD - 1] {
+        for (byte, kept) in [(0, left), (8, left), (HEAD - 1, left), (HEAD + 100, &[0, 1, 2, 3, 4])] {
             let disk = MemoryDisk::of(good.clone());
             disk.flip(HEADER + damaged * RECORD + byte, 4);
             let index = open(&disk, SHAPE.offset(9)).unwrap();
-            let kept: Vec<usize> = (0..5).filter(|place| index.get(*place).is_some()).collect();
-            assert_eq!((kept.as_slice(), index.n_records()), (left, left.len()), "head {damaged} damaged");
+            let found: Vec<usize> = (0..5).filter(|place| index.get(*place).is_some()).collect();
+            assert_eq!((found.as_slice(), index.n_records()), (kept, kept.len()), "byte {byte} of record {damaged}");
         }
-        let disk = MemoryDisk::of(good.clone());
-        disk.flip(HEADER + damaged * RECORD + HEAD + 100, 4);
-        assert_eq!(open(&disk, SHAPE.offset(9)).unwrap().n_records(), 5, "rows are not looked at");
     }
 }
 
@@ -231,7 +226,7 @@ fn of_two_records_of_one_prefix_the_later_counts() {
 #[test]
 fn a_file_never_has_more_bytes_than_allowed() {
     let good = [sequence(4), vec![1; 300]].concat();
-    for most in [1064, 1065, 2063, 2064, 3064, 4063, 4064, 4065, 4363, 4364, 9999] {
+    for most in [1064, 2063, 2064, 4063, 4064, 4363, 4364, 9999] {
         let disk = MemoryDisk::of(good.clone());
         let index = open(&disk, most).unwrap();
         let places = (most as usize - HEADER) / RECORD;

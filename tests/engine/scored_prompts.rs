@@ -11,7 +11,7 @@ use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::scoring::{Likely, likely};
 use page_by_page::model::{LogitRows, Model, StepError};
 use page_by_page::prefixes::Prefixes;
-use page_by_page::serving::schedule::{SequenceId, StepLimits};
+use page_by_page::serving::schedule::StepLimits;
 use page_by_page::serving::{Generated, Serving, ServingError};
 
 use crate::checkpoints::Folder;
@@ -32,24 +32,25 @@ fn scores_alone(model: &Model, prompt: &[u32]) -> Result<Vec<Likely>, StepError>
 /// What came of scored and other sequences that were generated together.
 #[derive(Default)]
 struct Scored {
+    /// In the order of arrival.
     generated: Vec<Generated>,
-    scores: HashMap<SequenceId, Vec<Likely>>,
-    /// Texts seen without pages in the middle of a prompt that was scored in part.
+    /// By the place of each sequence.
+    scores: HashMap<usize, Vec<Likely>>,
+    /// How often a sequence was seen without pages in the middle of a prompt.
     preempted: usize,
 }
 
-/// Generates all sequences and scores those whose place is even, with the `odd` ones otherwise.
+/// Generates all sequences and scores those whose place is even, or those whose place is odd.
 fn generate_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> Scored {
-    let mut first = None;
+    let mut ids = Vec::new();
     for (place, (prompt, most)) in ASKED.iter().enumerate() {
         let (prompt, sampler) = (prompt.to_vec(), Sampler::new(sampling_of(place, sampling)));
         let id = match (place % 2 == 1) == odd {
             true => serving.submit_scored(prompt, *most, sampler, TOP),
             false => serving.submit(prompt, *most, sampler),
         };
-        first = first.or(Some(id.unwrap()));
+        ids.push(id.unwrap());
     }
-    let first = first.unwrap();
     let mut scored = Scored::default();
     for step in 0.. {
         if serving.is_done() {
@@ -58,20 +59,17 @@ fn generate_scored(serving: &mut Serving<'_>, sampling: Sampling, odd: bool) -> 
         assert!(step < 10_000, "no end");
         let done = serving.step().unwrap();
         for (id, scores) in done.scores {
-            let id = SequenceId(id.0 - first.0);
-            assert!(scored.scores.insert(id, scores).is_none(), "sequence {id} has its scores twice");
+            let place = ids.iter().position(|other| *other == id).unwrap();
+            assert!(scored.scores.insert(place, scores).is_none(), "sequence {place} has its scores twice");
         }
         scored.generated.extend(done.generated);
         let waiting = serving.scheduler().waiting();
-        let stopped = waiting.filter(|text| {
-            let counters = text.counters;
-            counters.preemptions > 0 && counters.computed > 0 && text.tokens.len() == text.n_prompt
-        });
-        let place = |text: &SequenceId| (text.0 - first.0) as usize;
-        scored.preempted += stopped.filter(|text| (place(&text.id) % 2 == 1) == odd).count();
+        scored.preempted += waiting
+            .filter(|sequence| sequence.counters.preemptions > 0 && sequence.tokens.len() == sequence.n_prompt)
+            .count();
     }
-    scored.generated.iter_mut().for_each(|generated| generated.sequence.id.0 -= first.0);
     scored.generated.sort_by_key(|generated| generated.sequence.id);
+    assert_eq!(scored.generated.iter().map(|generated| generated.sequence.id).collect::<Vec<_>>(), ids);
     scored
 }
 
@@ -87,17 +85,12 @@ fn prompts_are_scored_once_and_as_the_model_does_in_every_setting() {
         for odd in [false, true, false] {
             let scored = generate_scored(&mut serving, SEEDED, odd);
             preempted += scored.preempted;
-            assert_eq!(scored.generated.len(), ASKED.len(), "{setting:?}");
             for (place, (generated, (tokens, end))) in scored.generated.iter().zip(&alone).enumerate() {
-                let (text, is_scored) = (&generated.sequence, (place % 2 == 1) == odd);
-                assert_eq!((&text.tokens, &generated.end), (tokens, end), "{setting:?}, sequence {place}");
+                let (sequence, is_scored) = (&generated.sequence, (place % 2 == 1) == odd);
+                assert_eq!((&sequence.tokens, &generated.end), (tokens, end), "{setting:?}, sequence {place}");
                 let expected = is_scored.then(|| scores_alone(&model, ASKED[place].0).unwrap());
-                assert_eq!(scored.scores.get(&text.id), expected.as_ref(), "{setting:?}, sequence {place}");
-                assert!(
-                    !is_scored || text.counters.cached == 0,
-                    "{setting:?}, sequence {place}: a row without a score"
-                );
-                found += text.counters.cached;
+                assert_eq!(scored.scores.get(&place), expected.as_ref(), "{setting:?}, sequence {place}");
+                found += sequence.counters.cached;
             }
         }
         let (free, kept) = (slab.borrow().pool().n_free(), serving.scheduler().prefixes().n_pages());
@@ -121,12 +114,9 @@ fn a_prompt_that_cannot_be_scored_ends_its_sequence_and_no_other() {
                 match scores_alone(&model, ASKED[place].0) {
                     Err(error) if place % 2 == 0 => {
                         failed += 1;
-                        assert_eq!(
-                            (&generated.end, generated.sequence.new_tokens()),
-                            (&Err(error), &[][..]),
-                            "sequence {place}"
-                        );
-                        assert!(!scored.scores.contains_key(&generated.sequence.id));
+                        let found = (&generated.end, generated.sequence.new_tokens());
+                        assert_eq!(found, (&Err(error), &[][..]), "sequence {place}");
+                        assert!(!scored.scores.contains_key(&place));
                     }
                     _ => {
                         sound += 1;

@@ -98,7 +98,7 @@ fn what_was_saved_comes_back_to_the_last_bit() {
     for snapshot in [of_rows(&model, RowFormat::F32, &rows, &reversed), frozen(model.kv_layout(), &[]).0] {
         snapshot.save(&place.file(), &model).unwrap();
         let loaded = Snapshot::load(&place.file(), &model).unwrap();
-        assert_eq!((loaded.tokens(), loaded.layout()), (snapshot.tokens(), model.kv_layout()));
+        assert_eq!(loaded.tokens(), snapshot.tokens());
         assert_eq!(bits(&restored(&loaded)), bits(&restored(&snapshot)));
     }
 }
