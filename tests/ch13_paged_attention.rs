@@ -35,7 +35,7 @@ mod checks {
     use crate::paged::{LAYOUT, ONE_NUMBER, cache, extend, slab_of};
     use crate::support::asking::{ask, granted, made};
     use crate::support::attention::{BEFORE, Paged, STALE, kv_width, numbers, q_width, same_bits};
-    use crate::support::limits::{alive, allocated, often, once};
+    use crate::support::limits::{alive, allocated, once};
     use crate::support::oracle::{Dice, STEPS, fresh, seeds};
     use crate::support::story::Storyteller;
     use crate::support::transcript::{Transcript, assert_transcript, told_pages};
@@ -82,29 +82,22 @@ mod checks {
     }
 
     /// Where the rows must lie, worked out from the pages.
-    fn runs_of(layout: KvLayout, page_size: usize, pages: &[PageId], tokens: usize, layer: usize) -> Vec<Run> {
-        let start = |page: &PageId| (page.index() * layout.n_layers + layer) * page_size * layout.kv_width();
+    fn runs_of(page_size: usize, pages: &[PageId], tokens: usize, layer: usize) -> Vec<Run> {
+        let start = |page: &PageId| (page.index() * LAYOUT.n_layers + layer) * page_size * LAYOUT.kv_width();
         let rows = |i: usize| page_size.min(tokens - i * page_size);
         pages.iter().enumerate().map(|(i, page)| run(start(page), rows(i))).collect()
     }
 
     /// Compares the runs of every layer; a run is shown as its start and its rows.
     #[track_caller]
-    fn check_runs(cache: &PagedCache, layout: KvLayout, page_size: usize) {
+    fn check_runs(cache: &PagedCache, page_size: usize) {
         let (tokens, pages) = (cache.len(), cache.table().pages().to_vec());
-        for layer in 0..layout.n_layers {
+        for layer in 0..LAYOUT.n_layers {
+            let (held, pages_held) = (count(tokens, "token"), told_pages(&pages));
             let at = format!(
-                "runs({layer}) as start+rows, {} in {}, page size {page_size}, {} of {} numbers",
-                count(tokens, "token"),
-                told_pages(&pages),
-                count(layout.n_layers, "layer"),
-                layout.kv_width()
+                "runs({layer}) as start+rows, {held} in {pages_held}, page size {page_size}, 3 layers of 10 numbers"
             );
-            same!(
-                shown(&ask(&at, || cache.runs(layer))),
-                shown(&runs_of(layout, page_size, &pages, tokens, layer)),
-                "{at}"
-            );
+            same!(shown(&ask(&at, || cache.runs(layer))), shown(&runs_of(page_size, &pages, tokens, layer)), "{at}");
         }
     }
 
@@ -163,11 +156,11 @@ mod checks {
                 }
                 let mut a = cache(&slab);
                 extend(&mut a, tokens);
-                check_runs(&a, LAYOUT, page_size);
+                check_runs(&a, page_size);
                 for n in 1..=3 {
                     let n = n.min(a.len());
                     rewind(&mut a, n);
-                    check_runs(&a, LAYOUT, page_size);
+                    check_runs(&a, page_size);
                 }
             }
         }
@@ -181,7 +174,7 @@ mod checks {
         extend(&mut a, 6);
         extend(&mut b, 3);
         let lent = slab.borrow();
-        check_runs(&a, LAYOUT, 4);
+        check_runs(&a, 4);
         drop(lent);
         let what = "rows(0) of two sequences at the same time: each holds a `borrow` of the slab";
         let rows = ask(what, || [a.rows(0), b.rows(0)]);
@@ -354,9 +347,6 @@ mod checks {
         let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 2 };
         let rows = Paged::new(heads, MANY, 1, 5);
         let (q, mut out) = (numbers(q_width(heads), 4), vec![BEFORE; q_width(heads)]);
-        often(&format!("attend_row over the first 2 of {MANY} positions, page size 1"), 20_000, |_| {
-            attend_row(heads, &mut f32_heads(heads), &rows.rows(1), 2, &q, &mut out);
-        });
         for n in [MANY / 4, MANY] {
             once(&format!("attend_row over the first {n} of {MANY} positions, page size 1"), || {
                 attend_row(heads, &mut f32_heads(heads), &rows.rows(1), n, &q, &mut out);
@@ -555,37 +545,26 @@ mod checks {
         }
     }
 
-    /// A story computed from rows where they lie, with the loops of the chapter or with the engine's.
-    #[track_caller]
-    fn generated_in_place(
-        storyteller: &mut Storyteller,
-        attention: Attention,
-        cache: &mut dyn InPlace,
-        n: usize,
-    ) -> Vec<u32> {
-        storyteller.model.set_attention(attention);
-        let mut model = Cached::in_place(&storyteller.model, cache);
-        storyteller.continue_with(n, |sequence| {
-            let question = format!("token {} of the story, generated with {attention:?}", sequence.len());
-            granted(question, || model.next_logits(sequence))
-        })
-    }
-
+    /// A story computed from rows where they lie, with the loops of the chapter and with the engine's.
     #[test]
     #[cfg_attr(miri, ignore = "Miri reads no files")]
     fn whole_story() {
         let mut storyteller = Storyteller::open();
         let expected = storyteller.recompute(24);
-        for attention in [Attention::Plain, Attention::Paged] {
-            for page_size in [3, 16] {
-                let slab = spoiled_slab(storyteller.model.config().kv_layout(), page_size, 80);
-                // Other sequences have every other page, so that the story's pages lie scattered.
-                let mut others: Vec<PagedCache> = (0..40).map(|_| cache(&slab)).collect();
-                others.iter_mut().for_each(|other| extend(other, 1));
-                let _others: Vec<PagedCache> = others.into_iter().step_by(2).collect();
-                let found = generated_in_place(&mut storyteller, attention, &mut cache(&slab), 24);
-                storyteller.assert_same_story(&found, &expected);
-            }
+        for (attention, page_size) in [(Attention::Plain, 3), (Attention::Plain, 16), (Attention::Paged, 3)] {
+            let slab = spoiled_slab(storyteller.model.config().kv_layout(), page_size, 80);
+            // Other sequences have every other page, so that the story's pages lie scattered.
+            let mut others: Vec<PagedCache> = (0..40).map(|_| cache(&slab)).collect();
+            others.iter_mut().for_each(|other| extend(other, 1));
+            let _others: Vec<PagedCache> = others.into_iter().step_by(2).collect();
+            storyteller.model.set_attention(attention);
+            let mut cache = cache(&slab);
+            let mut model = Cached::in_place(&storyteller.model, &mut cache);
+            let story = storyteller.continue_with(24, |sequence| {
+                let question = format!("token {} of the story, generated with {attention:?}", sequence.len());
+                granted(question, || model.next_logits(sequence))
+            });
+            storyteller.assert_same_story(&story, &expected);
         }
     }
 
