@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Variables that an outer cargo sets for the program it runs, and which would mislead an inner one.
+/// How the names of variables begin that an outer cargo sets for the program it runs, and which would mislead an inner one.
 const SET_BY_CARGO: [&str; 5] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"];
 
-/// Variables that change what the checks do: insta's, this crate's, and those of CI services, which insta heeds.
+/// How those begin that change what the checks do: insta's, this crate's, and those of CI services, which insta heeds.
 const CHANGES_CHECKS: [&str; 5] = ["INSTA_", "PAGE_BY_PAGE_", "CARGO_PROFILE_", "CI", "GITHUB_ACTIONS"];
 
 /// Whose environment cargo runs in.
@@ -29,12 +29,8 @@ pub fn cargo(folder: &Path, environment: Environment) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(folder);
     let is_removed = |name: &str| {
-        let changes_checks = CHANGES_CHECKS.iter().any(|prefix| match prefix.ends_with('_') {
-            true => name.starts_with(prefix),
-            false => name == *prefix,
-        });
-        SET_BY_CARGO.iter().any(|prefix| name.starts_with(prefix))
-            || environment == Environment::Neutral && changes_checks
+        let is_one_of = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        is_one_of(&SET_BY_CARGO) || environment == Environment::Neutral && is_one_of(&CHANGES_CHECKS)
     };
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_removed(&name.to_string_lossy())) {
         cargo.env_remove(name);

@@ -119,23 +119,13 @@ pub fn todos(text: &str, chapter: usize) -> Vec<Todo> {
 /// If the list can't be read or makes no sense: what to do about it, in a line.
 pub fn all(root: &Path) -> Result<Vec<Chapter>, String> {
     let list = stub::read(root, UNTOUCHED)?;
-    let lines = list.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-    let chapters: Result<Vec<Chapter>, String> = lines
-        .map(|line| {
-            let chapter = line.split_once("  ").and_then(|(handed_out, name)| Chapter::named(name, handed_out));
-            chapter.ok_or_else(|| {
-                format!(
-                    "{UNTOUCHED}: `{line}` is not `hash  chapter`: restore the file with `git checkout {UNTOUCHED}`"
-                )
-            })
-        })
-        .collect();
-    match chapters? {
-        none if none.is_empty() => {
-            Err(format!("{UNTOUCHED} names no chapter: restore it with `git checkout {UNTOUCHED}`"))
-        }
-        chapters => Ok(chapters),
+    let restore = format!("restore the file with `git checkout {UNTOUCHED}`");
+    let mut chapters = Vec::new();
+    for line in list.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
+        let chapter = line.split_once("  ").and_then(|(handed_out, name)| Chapter::named(name, handed_out));
+        chapters.push(chapter.ok_or(format!("{UNTOUCHED}: `{line}` is not `hash  chapter`: {restore}"))?);
     }
+    if chapters.is_empty() { Err(format!("{UNTOUCHED} names no chapter: {restore}")) } else { Ok(chapters) }
 }
 
 /// The root of the repository: the current folder, or the nearest above it that holds `exercises/untouched.txt`.

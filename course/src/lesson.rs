@@ -80,7 +80,7 @@ impl Lesson {
 
 fn lesson(page: &Expanded) -> Lesson {
     let text = &page.text;
-    let Outline { headings, folds } = Outline::of(text);
+    let (headings, folds) = outline(text);
     let body = |fold: &Fold| text[fold.body.clone()].trim().to_string();
     let mut tasks = Vec::new();
     for (index, heading) in headings.iter().enumerate() {
@@ -142,56 +142,47 @@ struct Fold {
 }
 
 /// The headings and the folded parts of a page.
-#[derive(Default)]
-struct Outline {
-    headings: Vec<Heading>,
-    folds: Vec<Fold>,
+fn outline(text: &str) -> (Vec<Heading>, Vec<Fold>) {
+    let (mut headings, mut folds, mut open) = (Vec::new(), Vec::new(), Vec::new());
+    let mut heading: Option<String> = None;
+    for (event, range) in Parser::new_ext(text, options()).into_offset_iter() {
+        match (event, &mut heading) {
+            (Event::Start(Tag::Heading { .. }), _) => heading = Some(String::new()),
+            (Event::Text(part) | Event::Code(part), Some(text)) => text.push_str(&part),
+            (Event::End(TagEnd::Heading(level)), _) => {
+                let text = heading.take().unwrap_or_default();
+                headings.push(Heading { level, anchor: id_of(&text), text, range });
+            }
+            (Event::Html(_), _) => read_tags(text, range, &mut open, &mut folds),
+            _ => {}
+        }
+    }
+    folds.sort_by_key(|fold| fold.whole.start);
+    (headings, folds)
 }
 
-impl Outline {
-    fn of(text: &str) -> Self {
-        let mut outline = Outline::default();
-        let mut open = Vec::new();
-        let mut heading: Option<String> = None;
-        for (event, range) in Parser::new_ext(text, options()).into_offset_iter() {
-            match (event, &mut heading) {
-                (Event::Start(Tag::Heading { .. }), _) => heading = Some(String::new()),
-                (Event::Text(part) | Event::Code(part), Some(text)) => text.push_str(&part),
-                (Event::End(TagEnd::Heading(level)), _) => {
-                    let text = heading.take().unwrap_or_default();
-                    outline.headings.push(Heading { level, anchor: id_of(&text), text, range });
-                }
-                (Event::Html(html), _) => outline.tags(text, &html, range.start, &mut open),
-                _ => {}
-            }
-        }
-        outline.folds.sort_by_key(|fold| fold.whole.start);
-        outline
-    }
-
-    /// Reads the tags in a piece of HTML that begins at the byte `start`. `open` are the details that are not closed yet.
-    fn tags(&mut self, text: &str, html: &str, start: usize, open: &mut Vec<Fold>) {
-        for (at, _) in html.match_indices('<') {
-            let rest = &html[at..];
-            let end = start + at + rest.find('>').map_or(rest.len(), |end| end + 1);
-            if rest.starts_with("<details") {
-                let class = rest.split('>').next().and_then(|tag| tag.split("class=\"").nth(1)?.split('"').next());
-                let class = class.unwrap_or_default().to_string();
-                open.push(Fold { class, whole: start + at..end, body: end..end, ..Fold::default() });
-            } else if rest.starts_with("<summary")
-                && let Some(fold) = open.last_mut()
-            {
-                // It may go on in the next line, which is the next piece.
-                let to = text[end..].find("</summary>").map_or(text.len(), |length| end + length);
-                fold.summary = text[end..to].split_whitespace().collect::<Vec<_>>().join(" ");
-                fold.body.start = (to + "</summary>".len()).min(text.len());
-            } else if rest.starts_with("</details")
-                && let Some(mut fold) = open.pop()
-            {
-                fold.whole.end = end;
-                fold.body.end = (start + at).max(fold.body.start);
-                self.folds.push(fold);
-            }
+/// Reads the tags in a piece of HTML. `open` are the details that are not closed yet.
+fn read_tags(text: &str, html: Range<usize>, open: &mut Vec<Fold>, folds: &mut Vec<Fold>) {
+    for (at, _) in text[html.clone()].match_indices('<') {
+        let start = html.start + at;
+        let tag = text[start..].split_inclusive('>').next().unwrap_or_default();
+        let end = start + tag.len();
+        if tag.starts_with("<details") {
+            let class = tag.split("class=\"").nth(1).and_then(|class| class.split('"').next()).unwrap_or_default();
+            open.push(Fold { class: class.into(), whole: start..end, body: end..end, ..Fold::default() });
+        } else if tag.starts_with("<summary")
+            && let Some(fold) = open.last_mut()
+        {
+            // It may go on in the next line, which is the next piece.
+            let summary = text[end..].split("</summary>").next().unwrap_or_default();
+            fold.summary = summary.split_whitespace().collect::<Vec<_>>().join(" ");
+            fold.body.start = (end + summary.len() + "</summary>".len()).min(text.len());
+        } else if tag.starts_with("</details")
+            && let Some(mut fold) = open.pop()
+        {
+            fold.whole.end = end;
+            fold.body.end = start.max(fold.body.start);
+            folds.push(fold);
         }
     }
 }

@@ -53,12 +53,8 @@ pub fn stub_of(name: &str, solution: &str) -> Result<String, (usize, String)> {
         };
         stub.push_str(&format!("{indent}todo!(\"{words}\")\n"));
         let mut taken = 0;
-        loop {
-            match lines.peek() {
-                Some((_, next)) if next.starts_with(indent) || next.is_empty() => taken += 1,
-                _ => break,
-            }
-            lines.next();
+        while lines.next_if(|(_, next)| next.starts_with(indent) || next.is_empty()).is_some() {
+            taken += 1;
         }
         if taken == 0 || indent.is_empty() {
             return Err((
@@ -72,13 +68,14 @@ pub fn stub_of(name: &str, solution: &str) -> Result<String, (usize, String)> {
 
 /// `// ch06 task 2: scatter the new rows` → `ch06 task 2: scatter the new rows`
 fn mark<'a>(code: &'a str, chapter: &str) -> Result<Option<&'a str>, String> {
-    let Some(words) = code.strip_prefix("// ch") else { return Ok(None) };
-    let words = &code[code.len() - words.len() - "ch".len()..];
-    let Some((of, rest)) = words.split_once(" task ") else { return Ok(None) };
-    let Some((task, what)) = rest.split_once(": ") else { return Ok(None) };
-    if of.contains(' ') || task.parse::<u32>().is_err() {
-        return Ok(None);
-    }
+    let parts = || {
+        let words = code.strip_prefix("// ")?;
+        let (of, rest) = words.split_once(" task ")?;
+        let (task, what) = rest.split_once(": ")?;
+        let is_mark = of.starts_with("ch") && !of.contains(' ') && task.parse::<u32>().is_ok();
+        is_mark.then_some((words, of, what))
+    };
+    let Some((words, of, what)) = parts() else { return Ok(None) };
     if of != chapter {
         return Err(format!("a mark of {of} in {chapter}"));
     }

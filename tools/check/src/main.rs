@@ -55,8 +55,9 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
-        Ok(code) => code,
+    match run(Arguments::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -64,21 +65,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> Result<ExitCode> {
+/// Whether all is in order.
+fn run(task: Task) -> Result<bool> {
     let root = chapters::root().map_err(Error::msg)?;
-    match arguments.task {
+    match task {
         Task::Stubs => {
             println!("{}", stubs::write(&root)?);
-            Ok(ExitCode::SUCCESS)
+            Ok(true)
         }
         Task::Check => {
             let report = check::check(&root)?;
             println!("{report}");
-            Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            Ok(report.findings.is_empty())
         }
-        Task::Grade { chapters, third } => {
-            let is_sound = grade::grade(&root, &chapters, third.map(usize::from))?;
-            Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
+        Task::Grade { chapters, third } => grade::grade(&root, &chapters, third.map(usize::from)),
     }
 }

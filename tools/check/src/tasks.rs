@@ -33,7 +33,8 @@ pub fn check(root: &Path, chapter: &Chapter, stub: &str, grader: &str, report: &
         let problem = format!("writes todo!( {in_text} times, and {found} of them name chapter and task");
         report.add(&exercise, 0, problem);
     }
-    let test = |line: &str| of_test(line.trim_start().strip_prefix("fn ")?.split('(').next()?);
+    // `fn task_1_adds() {`, or `task_1_adds = adds,` in a list of `tests_on!`
+    let test = |line: &str| of_test(line.trim_start().trim_start_matches("fn ").split(['(', ' ']).next()?);
     let tests: BTreeSet<u32> = grader.lines().filter_map(test).collect();
     for task in tasks.symmetric_difference(&tests) {
         let problem = match tests.contains(task) {

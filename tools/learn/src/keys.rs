@@ -18,7 +18,7 @@ pub const KEYS: [Key; 12] = [
     ('h', "the hints for the current task, one by one", App::hint),
     ('a', "all failures, not only the first", |app| app.turn_to(View::Failures)),
     ('t', "the task's section of the page; press it again for the whole page", |app| app.turn_to(View::Task)),
-    ('o', "open the page in the browser; if the book isn't served yet, it is built first", App::open),
+    ('o', "open the page in the browser; the book is built first if it isn't served", App::open),
     ('s', "run the page's command with your code", App::start_story),
     ('r', "run the checks again", App::check_again),
     ('x', "reset the file to the stub; asks first, and keeps a copy", App::ask_to_reset),

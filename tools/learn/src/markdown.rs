@@ -14,7 +14,7 @@ pub fn lines(markdown: &str) -> Vec<Paragraph> {
         match event {
             Event::Start(Tag::Table(_)) => {
                 page.gap();
-                page.lines.extend(markdown[range].lines().map(|line| code(line, PLAIN)));
+                page.lines.extend(markdown[range].lines().map(plain));
                 events.find(|(event, _)| *event == Event::End(TagEnd::Table));
             }
             event => page.take(event),
