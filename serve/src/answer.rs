@@ -39,14 +39,6 @@ impl Kind {
             Kind::Chat => "messages",
         }
     }
-
-    /// Tokens generated at most where the request sets no limit.
-    pub fn default_max_tokens(self) -> usize {
-        match self {
-            Kind::Completion => 16,
-            Kind::Chat => usize::MAX,
-        }
-    }
 }
 
 pub struct Answer {

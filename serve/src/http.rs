@@ -1,7 +1,6 @@
 //! The addresses of the server, and what each of them answers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +14,7 @@ use axum::middleware::{self, Next};
 use axum::response::IntoResponse;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::routing::{delete, get, post};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Settings;
@@ -25,7 +24,7 @@ use super::connections::ClientLimits;
 use super::messages::{Command, Event, NewRequest, NewSequence};
 use super::metrics::{self, Metrics};
 use super::page;
-use super::protocol::{Chat, Completion, GenerationOptions, Prompt};
+use super::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
 use super::refusal::Refusal;
 use super::template::{ChatTemplate, TemplateError};
 use super::views::{self, Watchers};
@@ -55,8 +54,6 @@ pub struct Shared {
     pub engine: Sender<Command>,
     /// True when the server is to end.
     pub stop: watch::Receiver<bool>,
-    /// Requests answered so far.
-    pub answers: AtomicU64,
     pub watchers: Watchers,
 }
 
@@ -65,7 +62,6 @@ type Shares = State<Arc<Shared>>;
 pub fn router(shared: Arc<Shared>) -> Router {
     let guarded = Router::new()
         .route("/v1/models", get(models))
-        .route("/v1/models/{name}", get(model))
         .route("/v1/completions", post(|State(shared): Shares, request| generate(Kind::Completion, shared, request)))
         .route("/v1/chat/completions", post(|State(shared): Shares, request| generate(Kind::Chat, shared, request)))
         .route("/metrics", get(show_metrics))
@@ -138,18 +134,11 @@ async fn cancel_sequence(
 }
 
 async fn models(State(shared): Shares) -> Response<Body> {
-    json_response(json!({ "object": "list", "data": [shared.model_object()] }).to_string())
-}
-
-async fn model(
-    State(shared): Shares,
-    name: Result<Path<String>, PathRejection>,
-    uri: Uri,
-) -> Result<Response<Body>, Refusal> {
-    // The name is not UTF-8.
-    let Ok(Path(name)) = name else { return Err(nothing_here(uri).await) };
-    shared.check_model(Some(&name))?;
-    Ok(json_response(shared.model_object().to_string()))
+    let model = json!({
+        "id": shared.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
+        "max_model_len": shared.most_tokens,
+    });
+    json_response(json!({ "object": "list", "data": [model] }).to_string())
 }
 
 /// What a request asks for, with its prompts as tokens.
@@ -173,10 +162,9 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     let events = shared.submit(sequences, arrived).await?;
     let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let number = shared.answers.fetch_add(1, Ordering::Relaxed);
     let answer = Answer {
         kind,
-        id: format!("{name}-{:x}-{number}", since_1970.as_micros()),
+        id: format!("{name}-{:016x}", any_number()),
         created: since_1970.as_secs(),
         model: shared.settings.model.clone(),
         tokenizer: shared.tokenizer.clone(),
@@ -194,24 +182,13 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     Ok(json_response(answer.whole(events, n_sequences).await?))
 }
 
-fn untokenizable(kind: Kind, error: &FileError) -> Refusal {
-    Refusal::of_field(kind.prompt(), error.to_string())
-}
-
 impl Shared {
-    fn model_object(&self) -> Value {
-        json!({
-            "id": self.settings.model, "object": "model", "created": 0, "owned_by": "page-by-page",
-            "max_model_len": self.most_tokens,
-        })
-    }
-
     fn check_model(&self, name: Option<&str>) -> Result<(), Refusal> {
         let model = &self.settings.model;
         let Some(unknown) = name.filter(|name| name != model) else { return Ok(()) };
         let message = format!("there is no model {}; this server runs {model}", escape::quoted(unknown));
-        let refusal = Refusal::new(StatusCode::NOT_FOUND, Some("model_not_found"), message);
-        Err(Refusal { param: Some("model"), ..refusal })
+        let (status, code) = (StatusCode::NOT_FOUND, Some("model_not_found"));
+        Err(Refusal { status, code, ..Refusal::of_field("model", message) })
     }
 
     /// Refuses more sequences than there are places for, before any work: a small body can ask for millions.
@@ -267,18 +244,22 @@ impl Shared {
         let Completion { prompts, echo: is_echoed, options } = completion;
         self.check_model(options.model.as_deref())?;
         self.check_places(prompts.len(), options.n)?;
+        let untokenizable = |error: FileError| Refusal::of_field("prompt", error.to_string());
         let (mut tokens, mut echo) = (Vec::new(), Vec::new());
         for prompt in prompts {
-            let (ids, text) = match prompt {
+            match prompt {
                 Prompt::Text(text) => {
                     self.check_bytes(Kind::Completion, &text)?;
-                    (self.tokenizer.encode(&text), Ok(text))
+                    tokens.push(self.tokenizer.encode(&text).map_err(untokenizable)?);
+                    echo.push(text);
                 }
-                Prompt::Tokens(ids) if is_echoed => (Ok(ids.clone()), self.tokenizer.decode(&ids)),
-                Prompt::Tokens(ids) => (Ok(ids), Ok(String::new())),
-            };
-            tokens.push(ids.map_err(|error| untokenizable(Kind::Completion, &error))?);
-            echo.push(text.map_err(|error| untokenizable(Kind::Completion, &error))?);
+                Prompt::Tokens(ids) => {
+                    let text =
+                        if is_echoed { self.tokenizer.decode(&ids).map_err(untokenizable)? } else { String::new() };
+                    tokens.push(ids);
+                    echo.push(text);
+                }
+            }
         }
         Ok(Asked { options, prompts: tokens, echo: if is_echoed { echo } else { Vec::new() } })
     }
@@ -288,20 +269,15 @@ impl Shared {
         self.check_model(options.model.as_deref())?;
         self.check_places(1, options.n)?;
         let refused = |message: String| Refusal::of_field("messages", message);
-        let text = match &self.template {
-            Some(Ok(template)) => {
-                template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?
-            }
-            Some(Err(problem)) => return Err(refused(problem.to_string())),
-            None => {
-                let name = &self.settings.model;
-                let message =
-                    format!("{name} has no chat template: it continues a text; send a prompt to /v1/completions");
-                return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
-            }
+        let Some(template) = &self.template else {
+            let name = &self.settings.model;
+            let message = format!("{name} has no chat template: it continues a text; send a prompt to /v1/completions");
+            return Err(Refusal { code: Some("no_chat_template"), ..refused(message) });
         };
+        let template = template.as_ref().map_err(|problem| refused(problem.to_string()))?;
+        let text = template.render(&messages, &for_template).map_err(|error| refused(error.to_string()))?;
         self.check_bytes(Kind::Chat, &text)?;
-        let tokens = self.tokenizer.encode_as_it_is(&text).map_err(|error| untokenizable(Kind::Chat, &error))?;
+        let tokens = self.tokenizer.encode_as_it_is(&text).map_err(|error| refused(error.to_string()))?;
         Ok(Asked { options, prompts: vec![tokens], echo: Vec::new() })
     }
 
@@ -315,7 +291,9 @@ impl Shared {
             );
             return Err(Refusal::too_long(kind.prompt(), message));
         };
-        let max_new_tokens = options.max_tokens.unwrap_or(kind.default_max_tokens().min(room));
+        // The protocol's default: 16 tokens, or all that fit.
+        let default = if kind == Kind::Chat { room } else { room.min(16) };
+        let max_new_tokens = options.max_tokens.unwrap_or(default);
         let min_tokens = options.stop_rules.min_tokens;
         if min_tokens > max_new_tokens {
             let message = format!(

@@ -34,7 +34,6 @@ use std::any::Any;
 use std::io;
 use std::net::TcpListener;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -105,14 +104,8 @@ pub struct Memory {
 }
 
 /// Stops a server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<watch::Sender<bool>>);
-
-impl Default for Stop {
-    fn default() -> Self {
-        Stop(Arc::new(watch::channel(false).0))
-    }
-}
 
 impl Stop {
     /// Accept no more requests; end when those under way are answered, or after the grace period.
@@ -168,7 +161,6 @@ pub fn serve(
         metrics: metrics.clone(),
         engine,
         stop: stop.0.subscribe(),
-        answers: AtomicU64::new(0),
         watchers: watchers.clone(),
     };
     let runtime = Builder::new_multi_thread()
@@ -210,13 +202,8 @@ fn serve_clients(
         // The engine may have ended already.
         let _ = engine.send(Command::Stop { until: Instant::now() + grace });
     });
-    let served = runtime.block_on(connections::serve(
-        listener,
-        http::router(shared),
-        client_limits,
-        stopped,
-        grace + LAST_ANSWERS,
-    ));
+    let (router, grace) = (http::router(shared), grace + LAST_ANSWERS);
+    let served = runtime.block_on(connections::serve(listener, router, client_limits, stopped, grace));
     runtime.shutdown_timeout(Duration::from_millis(100));
     served
 }

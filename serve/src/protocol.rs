@@ -176,15 +176,15 @@ fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<Sampling, Ref
         value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned))
     })?;
     let asked = SamplingDefaults { temperature: fields.number("temperature")?, top_k, top_p: fields.number("top_p")? };
-    let plain = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_seed) };
+    let plain = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: seed.unwrap_or_else(any_number) };
     asked.over(defaults.over(plain)).check().map_err(|error| match error {
         SamplingError::Temperature(_) => Refusal::of_field("temperature", error.to_string()),
         SamplingError::TopP(_) => Refusal::of_field("top_p", error.to_string()),
     })
 }
 
-/// A different seed each time.
-fn any_seed() -> u64 {
+/// A different number each time.
+pub fn any_number() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::time::SystemTime::now())
 }

@@ -29,8 +29,6 @@ use page_by_page::serving::view::{EndedView, View};
 const BETWEEN_VIEWS: Duration = Duration::from_millis(50);
 /// Finished sequences that are shown.
 const ENDED: usize = 16;
-/// Seconds after which a refused watcher is asked to try again.
-const RETRY_AFTER: u32 = 10;
 
 #[derive(Clone, Debug)]
 pub struct Watchers {
@@ -55,15 +53,12 @@ impl Watchers {
     }
 
     /// A place for one watcher, until it is dropped.
-    ///
-    /// # Errors
-    /// [`Refusal`]: 404 where there are no places, 429 where all are taken.
     pub fn take(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.check()?;
         self.free.clone().try_acquire_owned().map_err(|_| {
             let all = self.all;
             let message = format!("{all} of {all} places to watch the pages are taken; ask again, or see --watchers");
-            Refusal::full(message, RETRY_AFTER)
+            Refusal::full(message, 10)
         })
     }
 

@@ -151,7 +151,10 @@ fn whoever_watches_sees_the_pages_as_they_are() {
     assert_eq!(sums(&late), [pages("free"), pages("cached"), pages("used")]);
     assert!(sums(&late)[1] > 10, "the prefix cache keeps the full pages");
     assert_eq!(late["counts"]["new_tokens"], output.tokens.len());
-    assert_eq!(number(&late["counts"]["prompt_tokens"]) as f64, server.metric("vllm:prefix_cache_queries_total", ""));
+    for (count, metric) in [("prompt_tokens", "queries"), ("cached_tokens", "hits")] {
+        let total = server.metric(&format!("vllm:prefix_cache_{metric}_total"), "");
+        assert_eq!(number(&late["counts"][count]) as f64, total, "{count}");
+    }
     server.end().unwrap();
 }
 
@@ -168,12 +171,6 @@ fn texts_that_begin_alike_are_seen_to_share_pages() {
     drop(connection);
     let view = views.wait_for(|view| list(view, "sequences").is_empty());
     assert_eq!(sums(&view)[2], 0);
-    // A beginning that was seen before is found, and counted.
-    let before = number(&view["counts"]["prompt_tokens"]);
-    server.complete(&json!({ "prompt": prompt, "max_tokens": 1 }));
-    let view = views.wait_for(|view| number(&view["counts"]["prompt_tokens"]) == before + 20);
-    assert_eq!(number(&view["counts"]["cached_tokens"]) as f64, server.metric("vllm:prefix_cache_hits_total", ""));
-    assert_eq!(number(&view["counts"]["cached_tokens"]) % 16, 0);
 }
 
 #[test]

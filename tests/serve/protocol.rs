@@ -16,9 +16,6 @@ fn the_model_says_what_it_is() {
     let models = server.get("/v1/models").json();
     assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!("storyteller")));
     assert_eq!(models["data"][0]["max_model_len"], 1024);
-    assert_eq!(server.get("/v1/models/storyteller").json(), models["data"][0]);
-    let refused = server.get("/v1/models/gpt-4");
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (404, &json!("model_not_found")));
     let health = server.get("/health");
     assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
     let metrics = server.get("/metrics");
@@ -44,25 +41,6 @@ fn what_the_page_says_is_counted_is_counted() {
 }
 
 #[test]
-fn a_greedy_text_is_the_one_that_generate_tells() {
-    let server = Server::start(Options::default());
-    for prompt in PROMPTS {
-        let story = ok(&["generate", prompt, "--temperature", "0", "--max-new-tokens", "60", "--json"]).json();
-        let body = json!({ "prompt": prompt, "temperature": 0, "max_tokens": 60, "return_token_ids": true });
-        let answer = server.complete(&body);
-        let (choice, tokens, usage) = (&answer["choices"][0], &story["tokens"], &answer["usage"]);
-        assert_eq!(choice["text"], story["text"], "{prompt}");
-        assert_eq!([&choice["token_ids"], &choice["prompt_token_ids"]], [&tokens["generated"], &tokens["prompt"]]);
-        let counts = ["generated", "prompt"].map(|which| json!(tokens[which].as_array().unwrap().len()));
-        assert_eq!([&usage["completion_tokens"], &usage["prompt_tokens"]], counts.each_ref());
-        assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!("storyteller")));
-        assert!(answer["id"].as_str().unwrap().starts_with("cmpl-"));
-    }
-    // A prompt has 16 new tokens, unless it says otherwise.
-    assert_eq!(server.complete(&json!({ "prompt": "a", "temperature": 0 }))["usage"]["completion_tokens"], 16);
-}
-
-#[test]
 fn a_prompt_in_any_form_and_several_at_once() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let outputs: Vec<Output> = PROMPTS.iter().map(|prompt| alone.complete(prompt, 20, GREEDY)).collect();
@@ -72,6 +50,8 @@ fn a_prompt_in_any_form_and_several_at_once() {
     assert_eq!(texts(&ask(json!(PROMPTS))), expected);
     assert_eq!(texts(&ask(json!(tokens))), expected);
     assert_eq!(texts(&ask(json!(tokens[1]))), expected[1..2]);
+    // A prompt has 16 new tokens, unless the request says otherwise.
+    assert_eq!(server.complete(&json!({ "prompt": "a", "temperature": 0 }))["usage"]["completion_tokens"], 16);
 }
 
 #[test]
@@ -193,7 +173,9 @@ fn a_chat_is_told_in_the_words_of_the_models_template() {
     let server = Server::start(Options { folder: folder.path().into(), ..Options::default() });
     let messages = json!([{ "role": "user", "content": " Tell me a story. " }]);
     let expected = alone.complete("user: Tell me a story.\nteller:", 30, GREEDY);
-    let mut body = json!({ "messages": messages, "temperature": 0, "max_completion_tokens": 30, "logprobs": true });
+    let mut body = json!({
+        "messages": messages, "temperature": 0, "max_completion_tokens": 30, "logprobs": true, "top_logprobs": 2,
+    });
     let answer = server.post("/v1/chat/completions", &body).json();
     assert_eq!(texts(&answer), [expected.text.as_str()]);
     assert_eq!(
@@ -203,6 +185,14 @@ fn a_chat_is_told_in_the_words_of_the_models_template() {
     assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
     let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len(), expected.tokens.len());
+    for (found, id) in content.iter().zip(&expected.tokens) {
+        let token = alone.tokenizer.token(*id).unwrap();
+        assert_eq!((&found["token"], &found["bytes"]), (&json!(token), &json!(token.as_bytes())));
+        // Greedy: it is the likeliest.
+        let top = &found["top_logprobs"];
+        assert_eq!((&top[0]["token"], &top[0]["logprob"]), (&found["token"], &found["logprob"]));
+        assert_eq!(top.as_array().unwrap().len(), 2);
+    }
 
     body["stream"] = true.into();
     let (events, is_done) = server.post("/v1/chat/completions", &body).events();

@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::answers::{GREEDY, PROMPTS, all_pages_come_back, begin_something_long, send, storyteller, texts};
 use crate::http::{Connection, ask};
 use crate::program::{PROGRAM, run};
-use crate::serving::{Options, Server};
+use crate::serving::{Options, Server, bundled};
 
 #[test]
 fn a_full_queue_says_so_and_when_to_ask_again() {
@@ -65,7 +65,8 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
     let short = Duration::from_millis(300);
     let client_limits =
         ClientLimits { headers: short, body: short, write: short, body_bytes: 2_000, ..ClientLimits::default() };
-    let server = Server::start(Options { client_limits, ..Options::default() });
+    let folder = bundled("storyteller-draft");
+    let server = Server::start(Options { folder, client_limits, ..Options::default() });
     // Headers that never end.
     let mut slow = Connection::open(server.address).unwrap();
     slow.send_raw(b"GET /health HTTP/1.1\r\nhost: localhost\r\n").unwrap();
@@ -91,10 +92,10 @@ fn a_client_has_its_time_to_ask_and_to_listen() {
     let patient = Server::start(Options::default());
     let body = json!({ "prompt": "a".repeat(20 << 20) });
     assert_eq!(patient.post("/v1/completions", &body).status, 413);
-    // A client that never reads: megabytes of probabilities.
+    // A client that never reads: more megabytes of probabilities than the system keeps for it.
     let mut deaf = send(
         server.address,
-        &json!({ "prompt": [1], "n": 8, "max_tokens": 590, "stream": true, "logprobs": 20, "temperature": 1000, "seed": 1 }),
+        &json!({ "prompt": [1], "n": 24, "max_tokens": 590, "stream": true, "logprobs": 20, "temperature": 1000, "seed": 1 }),
     );
     server.wait_for("vllm:num_requests_running", "", |n| n == 8.0);
     server.wait_for("vllm:num_requests_running", "", |n| n == 0.0);
@@ -161,6 +162,12 @@ struct Faulty {
     fault: fn() -> CacheError,
 }
 
+impl Faulty {
+    fn cache(page_size: usize, fault: fn() -> CacheError) -> Box<dyn Prefixes> {
+        Box::new(Faulty { sound: PrefixCache::new(page_size).unwrap(), lookups: 0, fault })
+    }
+}
+
 impl Prefixes for Faulty {
     fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         self.lookups += 1;
@@ -186,15 +193,10 @@ impl Prefixes for Faulty {
 
 #[test]
 fn a_fault_in_the_engine_ends_everything_and_hangs_nothing() {
-    fn faulty(page_size: usize, fault: fn() -> CacheError) -> Box<dyn Prefixes> {
-        Box::new(Faulty { sound: PrefixCache::new(page_size).unwrap(), lookups: 0, fault })
-    }
-    let panics = |page_size| faulty(page_size, || panic!("page 7 is gone"));
-    let refuses = |page_size| faulty(page_size, || CacheError::DoubleFree(PageId(7)));
     type NewCache = fn(usize) -> Box<dyn Prefixes>;
-    let faults: [(NewCache, &str); 2] =
-        [(panics, "the engine has panicked: page 7 is gone"), (refuses, "the engine has stopped: ")];
-    for (prefixes, says) in faults {
+    let panics: NewCache = |page_size| Faulty::cache(page_size, || panic!("page 7 is gone"));
+    let refuses: NewCache = |page_size| Faulty::cache(page_size, || CacheError::DoubleFree(PageId(7)));
+    for (prefixes, says) in [(panics, "panicked: page 7 is gone"), (refuses, "stopped: ")] {
         let server = Server::start(Options { prefixes, ..Options::default() });
         let mut stream = begin_something_long(&server, 3);
         let mut whole = Connection::open(server.address).unwrap();
@@ -209,7 +211,7 @@ fn a_fault_in_the_engine_ends_everything_and_hangs_nothing() {
         let rest = stream.read_to_end().unwrap();
         assert!(rest.contains("\"error\"") && !rest.contains("[DONE]"), "the stream says that it has no end");
         let error: ServerError = server.wait().expect_err("it has not ended well");
-        assert!(error.to_string().starts_with(says), "{error}");
+        assert!(error.to_string().starts_with(&format!("the engine has {says}")), "{error}");
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         assert!(Connection::open(address).is_err());
     }
@@ -231,11 +233,6 @@ fn serve(arguments: &[&str]) -> (Child, SocketAddr) {
 }
 
 #[cfg(unix)]
-fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
-}
-
-#[cfg(unix)]
 #[test]
 fn the_command_serves_until_it_is_asked_to_end() {
     let alone = storyteller();
@@ -244,7 +241,7 @@ fn the_command_serves_until_it_is_asked_to_end() {
         let body = json!({ "prompt": PROMPTS[2], "temperature": 0, "max_tokens": 20, "model": "teller" }).to_string();
         let answer = ask(address, "POST", "/v1/completions", &[], body.as_bytes()).json();
         assert_eq!(texts(&answer), [alone.complete(PROMPTS[2], 20, GREEDY).text]);
-        signal(&child, name);
+        assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
         assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
         let mut says = String::new();
         child.stderr.take().unwrap().read_to_string(&mut says).unwrap();

@@ -35,30 +35,12 @@ function say(message, isBad = false) {
 
 // ── Letters and colours ──────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Each sequence that is shown has a place of its own: its letter and its colour. */
-const places = new Map();
-
-function placeOf(id) {
-  if (!places.has(id)) {
-    const taken = new Set(places.values());
-    let place = 0;
-    while (taken.has(place)) {
-      place += 1;
-    }
-    places.set(id, place);
-  }
-  return places.get(id);
-}
-
-function letter(id) {
-  const place = placeOf(id);
-  const first = String.fromCharCode(65 + (place % 26));
-  return place < 26 ? first : first + Math.floor(place / 26);
-}
+/** A to Z, A1 to Z1, and so on. */
+const letter = (id) => String.fromCharCode(65 + (id % 26)) + (id < 26 ? "" : Math.floor(id / 26));
 
 function dress(target, id) {
-  target.style.setProperty("--fill", `var(--fill-${placeOf(id) % COLOURS})`);
-  target.style.setProperty("--on", `var(--ink-${placeOf(id) % COLOURS})`);
+  target.style.setProperty("--fill", `var(--fill-${id % COLOURS})`);
+  target.style.setProperty("--on", `var(--ink-${id % COLOURS})`);
 }
 
 // ── Pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -130,7 +112,7 @@ function drawPage(cell, page) {
   } else if (kind === "shared") {
     const some = ids.slice(0, 4);
     const edge = (at) => `${(100 * at) / some.length}%`;
-    const bands = some.map((id, at) => `var(--fill-${placeOf(id) % COLOURS}) ${edge(at)} ${edge(at + 1)}`);
+    const bands = some.map((id, at) => `var(--fill-${id % COLOURS}) ${edge(at)} ${edge(at + 1)}`);
     cell.style.setProperty("--bands", `linear-gradient(90deg, ${bands.join(", ")})`);
   }
   cell.classList.toggle("also", isCached(page) && ids.length > 0);
@@ -274,12 +256,6 @@ function drawSequences() {
     if (!wanted.has(id)) {
       card.box.remove();
       cards.delete(id);
-    }
-  }
-  const alive = new Set(view.sequences.map(({ id }) => id));
-  for (const id of places.keys()) {
-    if (!alive.has(id) && !wanted.has(id)) {
-      places.delete(id);
     }
   }
   order.forEach((sequence, at) => {

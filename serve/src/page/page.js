@@ -4,8 +4,6 @@
 
 /** The server sends something at least every ten seconds. */
 const SILENCE_MS = 25_000;
-/** Browsers keep six connections to a server, and one of them shows the pages. */
-const MOST_REQUESTS = 5;
 
 // ── Watching ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -37,11 +35,8 @@ function connection(state, says) {
 /** This may be a different server, whose sequences have the same numbers. */
 function startAgain() {
   ended = [];
-  places.clear();
-  for (const card of cards.values()) {
-    card.box.remove();
-  }
   cards.clear();
+  $("sequences").replaceChildren();
   build(0);
   connection("here", "Connected");
 }
@@ -143,19 +138,9 @@ async function send(method, path, body) {
   }
 }
 
-/** Requests that are not answered. */
-let open = 0;
-
 async function ask(n) {
-  const sequences = plural(n, "sequence");
-  say(
-    open < MOST_REQUESTS
-      ? `Asked for ${sequences}.`
-      : `${sequences} will be asked for when an earlier request is answered: a browser has no more at a time.`,
-  );
-  open += 1;
+  say(`Asked for ${plural(n, "sequence")}.`);
   const { refusal } = await send("POST", "v1/completions", { prompt: $("prompt").value, max_tokens: Number($("most").value), n });
-  open -= 1;
   if (refusal !== undefined) {
     say(refusal, true);
   }
