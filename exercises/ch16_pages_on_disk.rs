@@ -14,18 +14,17 @@
 //!            rows          rows          rows
 //! ```
 //!
-//! Given, in `src/disk`: the bytes of a record (`record.rs`), and what lies at which place
-//! (`index.rs`), which is read from the heads when the file is opened.
+//! Given, in `src/disk`: the file (`mod.rs`), the bytes of a record (`record.rs`), and what lies at
+//! which place (`index.rs`), which is read from the heads when the file is opened.
 //!
 //! Check your work with `cargo test --features solution --test ch16_pages_on_disk`.
 
-use crate::cache::{CacheError, KvCache, PageId};
+use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::disk::index::Index;
 use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
-use crate::disk::{Disk, PageFileError, PageShape, Read, Wanted};
+use crate::disk::{PageFile, PageFileError, PageShape, Read, Wanted};
 use crate::prefixes::Prefixes;
 
 /// Reads a record: the inverse of [`encode`]. `bytes`: as many as a record has.
@@ -37,47 +36,7 @@ pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(Head, PageRows), Recor
     todo!("ch16 task 1: check the length, then the head, then the rows, and read them")
 }
 
-/// A file of pages, found by the tokens of their sequences. It never has more bytes than
-/// allowed: the pages that were used longest ago are overwritten.
-pub struct PageFile {
-    disk: Box<dyn Disk>,
-    shape: PageShape,
-    /// What lies at which place, by number, parent and tokens, and when it was last used.
-    index: Index,
-}
-
 impl PageFile {
-    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the
-    /// file is allowed to have.
-    ///
-    /// # Errors
-    /// The errors of [`Index::open`].
-    pub fn open(mut disk: Box<dyn Disk>, shape: PageShape, most_bytes: u64) -> Result<Self, PageFileError> {
-        let index = Index::open(&mut *disk, &shape, most_bytes)?;
-        Ok(PageFile { disk, shape, index })
-    }
-
-    /// Records that can be found.
-    pub fn n_records(&self) -> usize {
-        self.index.n_records()
-    }
-
-    /// Records that the file is allowed to have.
-    pub fn n_places(&self) -> usize {
-        self.index.n_places()
-    }
-
-    /// What all pages have in common.
-    pub fn shape(&self) -> &PageShape {
-        &self.shape
-    }
-
-    /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) says which are to
-    /// be read, and [`bring_back`](Self::bring_back) checks them.
-    pub fn read(&mut self, wanted: Wanted) -> Read {
-        Read::of(wanted, &mut *self.disk, self.shape.offset(wanted.place), self.shape.record_bytes())
-    }
-
     /// The places of the pages that `tokens` begins with, in its order, as far as the file has
     /// them. Tokens after the last full page are ignored.
     ///
@@ -99,16 +58,10 @@ impl PageFile {
         todo!("ch16 task 3: a free place, or that of the oldest page")
     }
 
-    /// Writes a page to a place that [`make_room`](Self::make_room) gave. The page can be found
-    /// only after it is written. If the write fails, the place is given back, and the number is
-    /// not given again.
-    fn put(
-        &mut self,
-        place: usize,
-        parent: u64,
-        tokens: &[u32],
-        (k, v): (&[f32], &[f32]),
-    ) -> Result<(), PageFileError> {
+    /// Writes a page to a place that [`make_room`](Self::make_room) gave. `rows`: its keys and its
+    /// values. The page can be found only after it is written. If the write fails, the place is
+    /// given back, and the number is not given again.
+    fn put(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         todo!("ch16 task 3: write the page, and only then let it be found")
     }
 
@@ -169,9 +122,8 @@ impl PageFile {
     /// none of this sequence. If that is not enough either, the first ones are brought back. A
     /// page that cannot be read, is damaged, or has left the file since, ends the prefix: it and
     /// those after it are recomputed. Pages that `prefixes` has by now are skipped; if it has
-    /// lost one that was not wanted, nothing is brought back.
-    ///
-    /// No one but `prefixes` owns a page more than before.
+    /// lost one that was not wanted, nothing is brought back. No one but `prefixes` owns a page
+    /// more than before.
     ///
     /// # Errors
     /// The errors of [`Prefixes`]: the slab is not the one that its pages came from.
@@ -183,12 +135,5 @@ impl PageFile {
         slab: &SharedSlab,
     ) -> Result<usize, CacheError> {
         todo!("ch16 task 4: hold what is there, make room, copy, insert")
-    }
-
-    /// Copies the rows of a record to a page of the slab.
-    fn copy_in(&self, page: PageId, rows: &PageRows, slab: &mut PageSlab) {
-        let numbers = self.shape.range_of(page);
-        slab.k[numbers.clone()].copy_from_slice(&rows.k);
-        slab.v[numbers].copy_from_slice(&rows.v);
     }
 }

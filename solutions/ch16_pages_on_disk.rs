@@ -14,16 +14,15 @@
 //!            rows          rows          rows
 //! ```
 //!
-//! Given, in `src/disk`: the bytes of a record (`record.rs`), and what lies at which place
-//! (`index.rs`), which is read from the heads when the file is opened.
+//! Given, in `src/disk`: the file (`mod.rs`), the bytes of a record (`record.rs`), and what lies at
+//! which place (`index.rs`), which is read from the heads when the file is opened.
 
-use crate::cache::{CacheError, KvCache, PageId};
+use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::{PageSlab, SharedSlab};
 use crate::chapters::ch10_fork::ForkCache;
-use crate::disk::index::Index;
 use crate::disk::record::{Head, PageRows, RecordError, decode_head, encode};
-use crate::disk::{Disk, PageFileError, PageShape, Read, Wanted};
+use crate::disk::{PageFile, PageFileError, PageShape, Read, Wanted};
 use crate::prefixes::Prefixes;
 
 // ANCHOR: decode
@@ -50,47 +49,7 @@ pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(Head, PageRows), Recor
 }
 // ANCHOR_END: decode
 
-/// A file of pages, found by the tokens of their sequences. It never has more bytes than
-/// allowed: the pages that were used longest ago are overwritten.
-pub struct PageFile {
-    disk: Box<dyn Disk>,
-    shape: PageShape,
-    /// What lies at which place, by number, parent and tokens, and when it was last used.
-    index: Index,
-}
-
 impl PageFile {
-    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the
-    /// file is allowed to have.
-    ///
-    /// # Errors
-    /// The errors of [`Index::open`].
-    pub fn open(mut disk: Box<dyn Disk>, shape: PageShape, most_bytes: u64) -> Result<Self, PageFileError> {
-        let index = Index::open(&mut *disk, &shape, most_bytes)?;
-        Ok(PageFile { disk, shape, index })
-    }
-
-    /// Records that can be found.
-    pub fn n_records(&self) -> usize {
-        self.index.n_records()
-    }
-
-    /// Records that the file is allowed to have.
-    pub fn n_places(&self) -> usize {
-        self.index.n_places()
-    }
-
-    /// What all pages have in common.
-    pub fn shape(&self) -> &PageShape {
-        &self.shape
-    }
-
-    /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) says which are to
-    /// be read, and [`bring_back`](Self::bring_back) checks them.
-    pub fn read(&mut self, wanted: Wanted) -> Read {
-        Read::of(wanted, &mut *self.disk, self.shape.offset(wanted.place), self.shape.record_bytes())
-    }
-
     // ANCHOR: find
     /// The places of the pages that `tokens` begins with, in its order, as far as the file has
     /// them. Tokens after the last full page are ignored.
@@ -139,19 +98,13 @@ impl PageFile {
     // ANCHOR_END: make_room
 
     // ANCHOR: put
-    /// Writes a page to a place that [`make_room`](Self::make_room) gave. The page can be found
-    /// only after it is written. If the write fails, the place is given back, and the number is
-    /// not given again.
-    fn put(
-        &mut self,
-        place: usize,
-        parent: u64,
-        tokens: &[u32],
-        (k, v): (&[f32], &[f32]),
-    ) -> Result<(), PageFileError> {
+    /// Writes a page to a place that [`make_room`](Self::make_room) gave. `rows`: its keys and its
+    /// values. The page can be found only after it is written. If the write fails, the place is
+    /// given back, and the number is not given again.
+    fn put(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         // ch16 task 3: write the page, and only then let it be found
         let number = self.index.take_number();
-        let bytes = encode(&self.shape, number, parent, tokens, k, v);
+        let bytes = encode(&self.shape, number, parent, tokens, rows[0], rows[1]);
         let offset = self.shape.offset(place);
         if let Err(error) = self.disk.write(offset, &bytes) {
             self.index.give_back(place);
@@ -193,7 +146,7 @@ impl PageFile {
             let Some(place) = self.make_room(before) else { break };
             let parent = places.last().map_or(0, |place| self.index.head(*place).number);
             let rows = self.shape.range_of(table.pages()[page]);
-            outcome = self.put(place, parent, tokens, (&slab.k[rows.clone()], &slab.v[rows]));
+            outcome = self.put(place, parent, tokens, [&slab.k[rows.clone()], &slab.v[rows]]);
             if outcome.is_err() {
                 break;
             }
@@ -254,9 +207,8 @@ impl PageFile {
     /// none of this sequence. If that is not enough either, the first ones are brought back. A
     /// page that cannot be read, is damaged, or has left the file since, ends the prefix: it and
     /// those after it are recomputed. Pages that `prefixes` has by now are skipped; if it has
-    /// lost one that was not wanted, nothing is brought back.
-    ///
-    /// No one but `prefixes` owns a page more than before.
+    /// lost one that was not wanted, nothing is brought back. No one but `prefixes` owns a page
+    /// more than before.
     ///
     /// # Errors
     /// The errors of [`Prefixes`]: the slab is not the one that its pages came from.
@@ -286,17 +238,12 @@ impl PageFile {
         }
         cache.extend(pages.len() * self.shape.page_size)?;
         for (page, rows) in cache.table().pages()[held..].iter().zip(&pages) {
-            self.copy_in(*page, rows, &mut slab.borrow_mut());
+            let (numbers, slab) = (self.shape.range_of(*page), &mut *slab.borrow_mut());
+            slab.k[numbers.clone()].copy_from_slice(&rows.k);
+            slab.v[numbers].copy_from_slice(&rows.v);
         }
         cache.insert_into(prefixes, tokens)?;
         Ok(pages.len())
     }
     // ANCHOR_END: bring_back
-
-    /// Copies the rows of a record to a page of the slab.
-    fn copy_in(&self, page: PageId, rows: &PageRows, slab: &mut PageSlab) {
-        let numbers = self.shape.range_of(page);
-        slab.k[numbers.clone()].copy_from_slice(&rows.k);
-        slab.v[numbers].copy_from_slice(&rows.v);
-    }
 }

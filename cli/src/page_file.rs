@@ -60,7 +60,7 @@ pub fn describe(tier: &Tier) -> String {
         thousands(counters.brought_back),
         count(counters.read, "page"),
         thousands(counters.written),
-        thousands(tier.file().n_records()),
-        thousands(tier.file().n_places())
+        thousands(tier.file().index().n_records()),
+        thousands(tier.file().index().n_places())
     )
 }

@@ -21,6 +21,7 @@ pub mod tier;
 use std::io;
 use std::ops::Range;
 
+use self::index::Index;
 use crate::cache::{KvLayout, PageId};
 use crate::kernels::RowFormat;
 use crate::model::Model;
@@ -185,6 +186,37 @@ impl Read {
         let mut bytes = vec![0; record_bytes];
         let read = disk.read(offset, &mut bytes);
         Read { wanted, bytes: read.map(|()| bytes) }
+    }
+}
+
+/// A file of pages, found by the tokens of their sequences. It never has more bytes than allowed: the pages that were used
+/// longest ago are overwritten.
+pub struct PageFile {
+    pub(crate) disk: Box<dyn Disk>,
+    pub(crate) shape: PageShape,
+    /// What lies at which place, by number, parent and tokens, and when it was last used.
+    pub(crate) index: Index,
+}
+
+impl PageFile {
+    /// Opens a file of pages of this shape, and finds what is in it. `most_bytes`: what the file is allowed to have.
+    ///
+    /// # Errors
+    /// The errors of [`Index::open`].
+    pub fn open(mut disk: Box<dyn Disk>, shape: PageShape, most_bytes: u64) -> Result<Self, PageFileError> {
+        let index = Index::open(&mut *disk, &shape, most_bytes)?;
+        Ok(PageFile { disk, shape, index })
+    }
+
+    /// What lies at which place.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) says which are to be read, and
+    /// [`bring_back`](Self::bring_back) checks them.
+    pub fn read(&mut self, wanted: Wanted) -> Read {
+        Read::of(wanted, &mut *self.disk, self.shape.offset(wanted.place), self.shape.record_bytes())
     }
 }
 

@@ -9,13 +9,12 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use super::reader::PageReader;
-use super::{Disk, PageFileError, PageShape};
+use super::{Disk, PageFile, PageFileError, PageShape};
 use crate::cache::CacheError;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::chapters::ch06_paged::SharedSlab;
 use crate::chapters::ch10_fork::ForkCache;
 use crate::chapters::ch12_scheduler::Scheduler;
-use crate::chapters::ch16_pages_on_disk::PageFile;
 use crate::prefixes::Prefixes;
 use crate::serving::Generated;
 use crate::serving::schedule::SequenceId;
@@ -102,7 +101,7 @@ impl Tier {
         if wanted.is_empty() {
             return Ok(None);
         }
-        let shape = *self.file.shape();
+        let shape = self.file.shape;
         let new = wanted.into_iter().filter(|wanted| self.reading.insert(wanted.number));
         let pages: Vec<_> = new.map(|wanted| (wanted, shape.offset(wanted.place))).collect();
         self.counters.read += pages.len() as u64;

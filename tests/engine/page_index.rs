@@ -246,12 +246,12 @@ fn a_disk_that_fails_is_an_error() {
     let good = sequence(3);
     for bytes in [10..11, 70..71, 2074..2075] {
         let disk = MemoryDisk::of(good.clone());
-        disk.set_unreadable(Some(bytes));
+        disk.set_unreadable(bytes);
         assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unreadable(_))));
         assert!(disk.bytes() == good);
     }
     let disk = MemoryDisk::default();
-    disk.set_room(Some(10));
+    disk.fail_once(10);
     assert!(matches!(open(&disk, SHAPE.offset(9)), Err(PageFileError::Unwritable { offset: 0, .. })));
     // A file that is too long and cannot be cut would have more bytes than allowed.
     let disk = MemoryDisk::of(good.clone());

@@ -1,6 +1,7 @@
 //! A disk in memory that can be full, unreadable or cut off; and the records of chapter 16, byte by byte as its file says.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -20,10 +21,8 @@ pub struct MemoryDisk(Rc<RefCell<State>>);
 #[derive(Default)]
 struct State {
     bytes: Vec<u8>,
-    /// Bytes that may be written before the disk is full.
+    /// Bytes that can be written before a write is cut off, once.
     room: Option<usize>,
-    /// Whether there is room again after a write that found none.
-    fails_once: bool,
     /// What cannot be read.
     unreadable: Option<Range<u64>>,
     /// Whether cutting the file fails.
@@ -49,20 +48,14 @@ impl MemoryDisk {
         self.0.borrow_mut().bytes[byte] ^= mask;
     }
 
-    /// From now on this many bytes can be written; `None`: any number. The write that goes beyond is cut off there.
-    pub fn set_room(&self, room: Option<usize>) {
-        self.0.borrow_mut().room = room;
-    }
-
     /// This many bytes more are written, then a write is cut off, and then all is well again.
     pub fn fail_once(&self, after: usize) {
-        let mut state = self.0.borrow_mut();
-        (state.room, state.fails_once) = (Some(after), true);
+        self.0.borrow_mut().room = Some(after);
     }
 
     /// From now on these bytes cannot be read.
-    pub fn set_unreadable(&self, bytes: Option<Range<u64>>) {
-        self.0.borrow_mut().unreadable = bytes;
+    pub fn set_unreadable(&self, bytes: Range<u64>) {
+        self.0.borrow_mut().unreadable = Some(bytes);
     }
 
     pub fn refuse_cuts(&self) {
@@ -122,13 +115,11 @@ impl Disk for MemoryDisk {
         let written = (offset, bytes[..fits].to_vec());
         apply(&mut state.bytes, std::slice::from_ref(&written), fits);
         state.writes.push(written);
-        if fits == bytes.len() {
-            return Ok(());
-        }
-        if std::mem::take(&mut state.fails_once) {
+        if fits < bytes.len() {
             state.room = None;
+            return Err(ErrorKind::StorageFull.into());
         }
-        Err(ErrorKind::StorageFull.into())
+        Ok(())
     }
 
     fn cut(&mut self, len: u64) -> io::Result<()> {
@@ -192,27 +183,26 @@ pub fn heads(shape: &PageShape, file: &[u8]) -> Vec<Found> {
     heads
 }
 
-/// The prefixes that can be found in a file, the one to go first at the beginning: each with the place of its last page.
-pub fn prefixes(shape: &PageShape, file: &[u8]) -> Vec<(Vec<u32>, usize)> {
+/// The prefixes that can be found in a file, the one to go first at the beginning: each with the record of its last page.
+pub fn prefixes(shape: &PageShape, file: &[u8]) -> Vec<(Vec<u32>, Found)> {
     let mut heads = heads(shape, file);
     heads.sort_by_key(|head| head.number);
-    // By its prefix, the latest record of it and its number.
-    let mut kept: HashMap<Vec<u32>, (u64, usize)> = HashMap::new();
-    let mut by_number: HashMap<u64, Vec<u32>> = HashMap::from([(0, Vec::new())]);
+    // The latest record of each prefix.
+    let mut kept: HashMap<Vec<u32>, Found> = HashMap::new();
     for head in heads {
-        let Some(before) = by_number.get(&head.parent) else { continue };
-        let prefix = [&before[..], &head.tokens].concat();
-        if kept.insert(prefix.clone(), (head.number, head.place)).is_some() {
-            // The earlier one is gone, and with it those that follow it.
-            kept.retain(|other, _| other.len() <= prefix.len() || !other.starts_with(&prefix));
-            by_number.retain(|_, other| !other.starts_with(&prefix));
-        }
-        by_number.insert(head.number, prefix);
+        let parent = kept.iter().find(|(_, other)| other.number == head.parent);
+        let Some(before) = parent.map(|(prefix, _)| &prefix[..]).or((head.parent == 0).then_some(&[])) else {
+            continue;
+        };
+        let prefix = [before, &head.tokens].concat();
+        // An earlier record is gone, and with it those that follow it.
+        kept.retain(|other, _| !other.starts_with(&prefix));
+        kept.insert(prefix, head);
     }
     // As new as the newest that it begins; of those that are equal, the longer one goes first.
     let age =
-        |prefix: &Vec<u32>| kept.iter().filter(|(other, _)| other.starts_with(prefix)).map(|(_, (n, _))| *n).max();
-    let mut order: Vec<_> = kept.iter().map(|(prefix, (_, place))| (age(prefix), prefix.clone(), *place)).collect();
-    order.sort_by(|(a, x, _), (b, y, _)| a.cmp(b).then(y.len().cmp(&x.len())));
-    order.into_iter().map(|(_, prefix, place)| (prefix, place)).collect()
+        |prefix: &[u32]| kept.iter().filter(|(other, _)| other.starts_with(prefix)).map(|(_, head)| head.number).max();
+    let mut order: Vec<_> = kept.iter().map(|(prefix, head)| (prefix.clone(), head.clone())).collect();
+    order.sort_by_cached_key(|(prefix, _)| (age(prefix), Reverse(prefix.len())));
+    order
 }

@@ -9,9 +9,8 @@ use page_by_page::cache::in_place::CacheRef;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::chapters::ch16_pages_on_disk::PageFile;
-use page_by_page::disk::PageShape;
 use page_by_page::disk::file_disk::FileDisk;
+use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::experiments::attention::same_bits;
 use page_by_page::model::{LogitRows, Model};
 

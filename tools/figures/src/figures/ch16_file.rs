@@ -5,10 +5,10 @@ use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::chapters::ch16_pages_on_disk::{PageFile, decode};
-use page_by_page::disk::PageShape;
+use page_by_page::chapters::ch16_pages_on_disk::decode;
 use page_by_page::disk::memory_disk::MemoryDisk;
 use page_by_page::disk::record::decode_head;
+use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::kernels::RowFormat;
 
 use super::Figure;
@@ -77,7 +77,7 @@ impl Run {
     /// The process ends, and another opens the file.
     fn restart(&mut self, _: &str) -> Result<(String, Vec<usize>)> {
         *self = Run::open(self.disk.clone())?;
-        let pages = count(self.file.n_records(), "page");
+        let pages = count(self.file.index().n_records(), "page");
         Ok((format!("The program ends, and another opens the file: {pages} can be found."), vec![]))
     }
 
