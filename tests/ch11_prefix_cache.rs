@@ -38,7 +38,7 @@ mod checks {
     use crate::support::oracle::{Dice, Oracle, STEPS, seeds};
     use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript, told, told_pages};
-    use crate::support::words::count;
+    use crate::support::words::{count, shown};
 
     /// Three numbers that cannot be taken for one another, nor for a page size.
     const LAYOUT: KvLayout = KvLayout { n_layers: 3, n_kv_heads: 2, head_dim: 5 };
@@ -274,15 +274,6 @@ mod checks {
     /// of them, and still comes to an end.
     fn more_and_more() -> impl Iterator<Item = usize> {
         [27, 9, 3, 1].into_iter().map(|part| MANY / part)
-    }
-
-    /// Tokens for a failure message; of many the first and the last.
-    fn shown(tokens: &[u32]) -> String {
-        match tokens {
-            [] => "no tokens".into(),
-            [a, b, c, .., z] if tokens.len() > 16 => format!("{} tokens [{a}, {b}, {c}, …, {z}]", tokens.len()),
-            _ => format!("{tokens:?}"),
-        }
     }
 
     /// The tokens 1, 2, 3 …, so many.

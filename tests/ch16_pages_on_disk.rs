@@ -21,6 +21,7 @@ whose_code! {
 
 #[cfg(not(unstarted = "ch16_pages_on_disk"))]
 mod checks {
+    use std::collections::BTreeSet;
     use std::io;
 
     use page_by_page::cache::{KvCache, KvLayout, PageId};
@@ -31,7 +32,7 @@ mod checks {
     use page_by_page::decode::sampler::Sampler;
     use page_by_page::disk::file_disk::FileDisk;
     use page_by_page::disk::record::{Head, RecordError};
-    use page_by_page::disk::{HEADER, PageFile, PageFileError, PageShape, Read, Wanted};
+    use page_by_page::disk::{HEADER, PageFile, PageFileError, PageShape, Read};
     use page_by_page::kernels::RowFormat;
     use page_by_page::prefixes::Prefixes;
 
@@ -41,6 +42,7 @@ mod checks {
     use crate::support::packed::hex;
     use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript};
+    use crate::support::words::shown;
 
     /// Numbers that cannot be taken for one another: a head has 40 bytes, a record 1,000.
     const SHAPE: PageShape = PageShape {
@@ -85,14 +87,6 @@ mod checks {
 
     fn bits(rows: &[f32]) -> Vec<u32> {
         rows.iter().map(|x| x.to_bits()).collect()
-    }
-
-    /// Tokens for a failure message.
-    fn shown(tokens: &[u32]) -> String {
-        match tokens {
-            [a, b, .., z] if tokens.len() > 12 => format!("{} tokens [{a}, {b}, …, {z}]", tokens.len()),
-            _ => format!("{tokens:?}"),
-        }
     }
 
     /// The part of a record that a byte belongs to.
@@ -191,7 +185,7 @@ mod checks {
             );
             for prefix in kept {
                 let n = prefix.len() / self.shape.page_size;
-                same!(self.find(prefix).len(), n, "pages that find gives for {}, after {asked}", shown(prefix));
+                same!(self.file.find(prefix).len(), n, "pages that find gives for {}, after {asked}", shown(prefix));
             }
             let (len, most) = (self.disk.bytes().len() as u64, self.shape.offset(self.places));
             assert!(len <= most, "the file has {len} bytes, and may have {most}, after {asked}");
@@ -217,10 +211,8 @@ mod checks {
                     panic!("the record of {}: byte {byte} is wrong, in {}: {asked}", shown(&tokens), part(byte));
                 }
             }
-            let (mut found, mut kept) = (self.on_disk(), self.kept.clone());
-            found.sort();
-            kept.sort();
-            same!(found, kept, "prefixes that the bytes of the file hold: {asked}");
+            let found: BTreeSet<_> = self.on_disk().into_iter().collect();
+            same!(found, self.kept.iter().cloned().collect(), "prefixes that the bytes of the file hold: {asked}");
         }
 
         /// The pages of these tokens are used now, the first one last.
@@ -311,25 +303,17 @@ mod checks {
             let found = self.file.keep(tokens, cache.table(), &self.slab.borrow());
             drop(question);
             self.disk.fail_once(usize::MAX);
-            let found = found.map_err(|error| match error {
-                PageFileError::Unwritable { offset, .. } => format!("Unwritable at byte {offset}"),
-                error => error.to_string(),
-            });
             self.writes = self.disk.take_writes();
-            let at = self.writes.last().map_or(0, |(at, _)| *at);
-            let expected = if fails { Err(format!("Unwritable at byte {at}")) } else { Ok(n) };
-            same!(found, expected, "pages that it writes, or its error: {asked}");
+            let offset = self.writes.last().map_or(0, |(offset, _)| *offset);
+            let full = PageFileError::Unwritable { offset, error: io::ErrorKind::StorageFull.into() };
+            let expected = if fails { Err(full.to_string()) } else { Ok(n) };
+            same!(found.map_err(|error| error.to_string()), expected, "pages that it writes, or its error: {asked}");
             self.check(&asked);
         }
 
-        fn find(&self, tokens: &[u32]) -> Vec<usize> {
-            let _asking = asking(format!("find of {}", shown(tokens)));
-            self.file.find(tokens)
-        }
-
-        /// The pages that are to be read: those that the file has, after those that memory has.
+        /// Asks for the pages that the file has and memory has not, and reads them.
         #[track_caller]
-        fn wanted(&mut self, tokens: &[u32]) -> Vec<Wanted> {
+        fn wanted(&mut self, tokens: &[u32]) -> Vec<Read> {
             let full = self.all_but_one(tokens);
             let held = self.held(tokens) / self.shape.page_size;
             let before = self.owners();
@@ -338,22 +322,9 @@ mod checks {
             same!(self.owners(), before, "owners of the pages, as many as before, after {asked}");
             self.touch(full);
             let found: Vec<_> = wanted.iter().map(|wanted| (wanted.page, wanted.place)).collect();
-            let expected: Vec<_> = self.find(full).into_iter().enumerate().skip(held).collect();
+            let expected: Vec<_> = self.file.find(full).into_iter().enumerate().skip(held).collect();
             same!(found, expected, "pages and places, with {held} in memory and one token to compute: {asked}");
-            wanted
-        }
-
-        #[track_caller]
-        fn read(&mut self, wanted: &[Wanted]) -> Vec<Read> {
-            let _asking = asking(format!("read of {wanted:?}"));
-            wanted.iter().map(|wanted| self.file.read(*wanted)).collect()
-        }
-
-        /// Asks for the pages of a sequence and reads them.
-        #[track_caller]
-        fn read_wanted(&mut self, tokens: &[u32]) -> Vec<Read> {
-            let wanted = self.wanted(tokens);
-            self.read(&wanted)
+            wanted.into_iter().map(|wanted| self.file.read(wanted)).collect()
         }
 
         /// Gives what was read to the prefix cache: `n` pages must come back, and memory must have `held` of the tokens then.
@@ -374,7 +345,7 @@ mod checks {
         #[track_caller]
         fn fetch(&mut self, tokens: &[u32]) -> usize {
             let size = self.shape.page_size;
-            let read = self.read_wanted(tokens);
+            let read = self.wanted(tokens);
             let held = self.held(tokens) / size;
             let heads = heads(&self.shape, &self.disk.bytes());
             let whole: Vec<_> =
@@ -626,7 +597,7 @@ mod checks {
         for (pages, n) in [(&[0, 2, 3][..], 1), (&[0, 3], 1), (&[0, 1, 3], 2), (&[1], 0), (&[1, 2, 3], 0), (&[], 0)] {
             let (mut desk, tokens) =
                 four_pages(9, 0, &[], "of 4 pages that were wanted, those before the first gap come back");
-            let mut read = desk.read_wanted(&tokens);
+            let mut read = desk.wanted(&tokens);
             read.retain(|read| pages.contains(&read.wanted.page));
             desk.bring_back(&tokens, &read, n, n * SIZE);
             desk.fetch(&tokens);
@@ -641,7 +612,7 @@ mod checks {
         };
         // The head of the sequence is the page that was used longest ago. 2 pages are free.
         let (mut desk, tokens) = four_pages(8, 1, &others, "its first page is in memory, and must stay");
-        let read = desk.read_wanted(&tokens);
+        let read = desk.wanted(&tokens);
         // While they are read, the others are used.
         left(&mut desk);
         desk.bring_back(&tokens, &read, 3, 16);
@@ -649,7 +620,7 @@ mod checks {
         same!(left(&mut desk), [0, 1, 1, 1, 1], "pages left of the five others: {why}");
 
         let (mut desk, tokens) = four_pages(6, 0, &others, "the second of 4 pages is damaged, and 1 page is free");
-        let mut read = desk.read_wanted(&tokens);
+        let mut read = desk.wanted(&tokens);
         read[1].bytes.as_mut().unwrap()[HEAD + 9] ^= 1;
         desk.bring_back(&tokens, &read, 1, 4);
         let why = "none makes room for pages that do not come back";
@@ -663,7 +634,7 @@ mod checks {
             let (mut desk, tokens) = four_pages(5, own, &[], "a sequence runs, and its pages make no room");
             let mut running = desk.with_prefix(&[]);
             granted(format!("extend({taken} pages) of chapter 10"), || running.extend(SIZE * taken));
-            let read = desk.read_wanted(&tokens);
+            let read = desk.wanted(&tokens);
             let n = (4 - own).min(5 - own - taken);
             desk.bring_back(&tokens, &read, n, (own + n) * SIZE);
         }
@@ -671,16 +642,16 @@ mod checks {
 
     #[test]
     fn task_4_a_damaged_page_is_recomputed() {
-        let byte = |read: &mut Read, byte: usize| read.bytes.as_mut().unwrap()[byte] ^= 1;
-        let damages: [(&str, &dyn Fn(&mut Read)); 6] = [
-            ("a byte of its keys has changed", &|read| byte(read, HEAD + 9)),
-            ("a byte of its tokens has changed", &|read| byte(read, 30)),
-            ("it is cut off", &|read| read.bytes.as_mut().unwrap().truncate(999)),
-            ("it cannot be read", &|read| read.bytes = Err(io::Error::other("a bad part of the disk"))),
-            ("a different record, which is whole, lies there", &|read| {
+        type Spoil = fn(&mut Read);
+        let damages: [(&str, Spoil); 6] = [
+            ("a byte of its keys has changed", |read| read.bytes.as_mut().unwrap()[HEAD + 9] ^= 1),
+            ("a byte of its tokens has changed", |read| read.bytes.as_mut().unwrap()[30] ^= 1),
+            ("it is cut off", |read| read.bytes.as_mut().unwrap().truncate(999)),
+            ("it cannot be read", |read| read.bytes = Err(io::Error::other("a bad part of the disk"))),
+            ("a different record, which is whole, lies there", |read| {
                 read.bytes = Ok(record_of(&SHAPE, 77, 1, &counting(900, 4)));
             }),
-            ("a record of its number with other tokens lies there", &|read| {
+            ("a record of its number with other tokens lies there", |read| {
                 let number = read.wanted.number;
                 read.bytes = Ok(record_of(&SHAPE, number, number - 1, &counting(900, 4)));
             }),
@@ -690,7 +661,7 @@ mod checks {
             let (mut desk, tokens) = four_pages(9, 0, &[], &why);
             desk.keep(&counting(300, 9));
             desk.restart();
-            let mut read = desk.read_wanted(&tokens);
+            let mut read = desk.wanted(&tokens);
             spoil(&mut read[place]);
             desk.bring_back(&tokens, &read, place, place * SIZE);
             desk.lose(&tokens[..(place + 1) * SIZE]);
@@ -759,17 +730,16 @@ mod checks {
         let tokens = counting(1, 17);
         desk.keep(&tokens);
         desk.restart();
-        let wanted = desk.wanted(&tokens);
-        // Before they have come, others are written to their places.
+        let mut read = desk.wanted(&tokens);
+        // Others are written to their places before they are read.
         desk.keep(&counting(300, 8));
         desk.keep(&counting(300, 16));
-        let late = desk.read(&wanted);
-        desk.bring_back(&tokens, &late, 0, 0);
+        read.iter_mut().for_each(|read| *read = desk.file.read(read.wanted));
+        desk.bring_back(&tokens, &read, 0, 0);
         desk.look();
         desk.why = "reads that failed leave what lies there: its records have other numbers than those wanted".into();
-        let failed = |wanted| Read { wanted, bytes: Err(io::Error::other("a bad part of the disk")) };
-        let failed: Vec<Read> = wanted.into_iter().map(failed).collect();
-        desk.bring_back(&tokens, &failed, 0, 0);
+        read.iter_mut().for_each(|read| read.bytes = Err(io::Error::other("a bad part of the disk")));
+        desk.bring_back(&tokens, &read, 0, 0);
         desk.look();
     }
 
@@ -778,13 +748,13 @@ mod checks {
         for n in 0..=4 {
             let (mut desk, tokens) =
                 four_pages(9, 0, &[], "4 pages were wanted, and a sequence has computed some of them since");
-            let read = desk.read_wanted(&tokens);
+            let read = desk.wanted(&tokens);
             drop(desk.compute(&tokens[..4 * n]));
             desk.bring_back(&tokens, &read, 4 - n, 16);
         }
         let (mut desk, tokens) =
             four_pages(9, 2, &[], "memory has lost the one before them, and nothing is wrong with the file");
-        let read = desk.read_wanted(&tokens);
+        let read = desk.wanted(&tokens);
         desk.evict(1);
         desk.bring_back(&tokens, &read, 0, 4);
         desk.look();
@@ -855,7 +825,7 @@ mod checks {
                     "restart".into()
                 }
                 _ => {
-                    let damaged = desk.find(tokens).last().copied().unwrap_or(0);
+                    let damaged = desk.file.find(tokens).last().copied().unwrap_or(0);
                     desk.disk.flip(shape.offset(damaged) as usize + 50, 1);
                     format!("{operation:<40}{}", told(&desk))
                 }
