@@ -1,7 +1,6 @@
 //! What keeps a wrong answer red: two files that stop insta from accepting it, and snapshots that a test reads.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Result;
 
@@ -38,14 +37,6 @@ pub fn check(root: &Path, report: &mut Report) -> Result<()> {
             report.add(file, 0, format!("must hold `{lines}`: otherwise {otherwise}"));
         }
     }
-    // Without git, what lies there is looked at.
-    let listed = match listed_by_git(root) {
-        Some(files) => files,
-        None => names(root, SNAPSHOTS, "")?.into_iter().map(|file| format!("{SNAPSHOTS}/{file}")).collect(),
-    };
-    for file in listed.iter().filter(|file| file.ends_with(".snap.new") || file.ends_with(".pending-snap")) {
-        report.add(file, 0, "a snapshot that waits to be accepted does not belong here: delete it");
-    }
     let mut tests = String::new();
     for test in names(root, "tests", ".rs")? {
         tests.push_str(&read(root, &format!("tests/{test}.rs"))?);
@@ -56,13 +47,4 @@ pub fn check(root: &Path, report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Tracked files, and new ones that are not ignored; None if git does not know the folder.
-pub fn listed_by_git(root: &Path) -> Option<Vec<String>> {
-    let mut git = Command::new("git");
-    git.arg("-C").arg(root).args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"]);
-    let output = git.output().ok().filter(|output| output.status.success())?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    Some(text.split('\0').filter(|file| !file.is_empty()).map(String::from).collect())
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use crossterm::event::{Event as Input, KeyEvent};
 use page_by_page_course::cargo::{Line, Process};
-use page_by_page_course::chapters::{Chapter, Exercise};
+use page_by_page_course::chapters::Chapter;
 use page_by_page_course::record::{self, Record};
 
 use crate::book;
@@ -213,10 +213,9 @@ impl App {
         let Some(last) = files.last() else { return };
         let since = Instant::now();
         let mine = self.current.chapter.exercise();
-        let fingerprint = |exercise: Result<Exercise, String>| exercise.ok().map(|exercise| exercise.fingerprint);
-        let before = fingerprint(self.current.exercise.clone());
-        let fresh = fingerprint(self.current.chapter.read(&self.current.root));
-        if files == [mine.clone()] && fresh.is_some() && fresh == before {
+        let fresh = self.current.chapter.read(&self.current.root);
+        let is_same = matches!((&fresh, &self.current.exercise), (Ok(a), Ok(b)) if a.fingerprint == b.fingerprint);
+        if is_same && files == [mine.clone()] {
             // It was just reset.
             return;
         }

@@ -111,6 +111,7 @@ fn red(current: &Current, is_compact: bool) -> Vec<Paragraph> {
     match red.first() {
         Some((_, message)) if waits_for(message).is_some() => lines.extend(not_written(message)),
         Some((name, message)) => lines.extend(failure(name, message)),
+        None if current.is_whole => {}
         None => lines.push(prose("The other checks are running …", DIM)),
     }
     let others = current.verdict.red().count() - red.len().min(1);
