@@ -1,13 +1,12 @@
 //! `batch`: many prompts from a file, served by the scheduler in the pages of one slab.
 
-mod progress;
 mod request;
 mod results;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -23,16 +22,17 @@ use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
-use crate::output::{self, Object, count, finish_reason, per_second, rate, say_report, text_of, thousands, time};
+use crate::output::{self, Object, count, finish_reason, per_second, rate, say, say_report, text_of, thousands, time};
 use crate::page_file::{self, PageFileOptions};
 use crate::require;
 use page_by_page::cache::kind::CacheKind;
-use progress::BatchProgress;
 use request::Request;
 use results::Results;
 
 /// Requests that wait for a place, at most: the next lines are read when one of them runs.
 const MOST_WAITING: usize = 4096;
+/// Between two lines that say how far the run is.
+const BETWEEN: Duration = Duration::from_secs(10);
 /// What it runs: the pool, its tables and slab, forks, the prefix cache, the scheduler.
 const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
 
@@ -112,7 +112,9 @@ struct Run<'m> {
     n_lines: usize,
     taken: HashMap<SequenceId, Taken>,
     results: Results,
-    progress: BatchProgress,
+    start: Instant,
+    /// When the next line says how far the run is.
+    next_line: Duration,
 }
 
 impl Batch {
@@ -130,7 +132,7 @@ impl Batch {
             Some(out) => Results::to_file(out, &self.file)?,
             None => Results::default(),
         };
-        let interrupt = Interrupt::watch().context("Ctrl-C cannot be watched for")?;
+        let interrupt = Interrupt::watch()?;
         let mut run = Run {
             model: &model,
             tokenizer: &tokenizer,
@@ -143,7 +145,8 @@ impl Batch {
             n_lines: 0,
             taken: HashMap::new(),
             results,
-            progress: BatchProgress::new(),
+            start: Instant::now(),
+            next_line: BETWEEN,
         };
         run.serve_all(self.scheduling.running.min(MOST_WAITING), &interrupt)?;
         self.report(run)
@@ -193,7 +196,7 @@ impl Batch {
 
     /// What the requests cost together. `ends`: how many have ended in each way.
     fn lines_of_costs(&self, run: &Run<'_>, ends: &BTreeMap<&str, usize>) -> Result<output::Lines> {
-        let (totals, elapsed, pool) = (run.serving.totals(), run.progress.elapsed(), &self.scheduling.pool);
+        let (totals, elapsed, pool) = (run.serving.totals(), run.start.elapsed(), &self.scheduling.pool);
         let ends = ends.iter().map(|(end, n)| format!("{} {}", thousands(*n), results::describe(end)));
         let ends = ends.collect::<Vec<_>>().join(", ");
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
@@ -238,7 +241,7 @@ impl Run<'_> {
                 self.begin_arrived()?;
             }
             if interrupt.is_asked() {
-                self.progress.say("interrupted: what is done is kept; Ctrl-C again ends at once");
+                say("interrupted: what is done is kept; Ctrl-C again ends at once");
                 while let Some((_, asked)) = self.held.pop_front() {
                     self.begin(asked)?;
                 }
@@ -260,9 +263,25 @@ impl Run<'_> {
                 tier.keep(self.serving.scheduler(), &step.generated)?;
             }
             step.generated.into_iter().try_for_each(|generated| self.end(generated))?;
-            let (totals, open) = (self.serving.totals(), self.taken.len() + self.held.len());
-            self.progress.show(self.n_lines - open, open, totals.new_tokens);
+            self.say_how_far();
         }
+    }
+
+    /// Says how far the run is, from time to time.
+    fn say_how_far(&mut self) {
+        let (elapsed, open) = (self.start.elapsed(), self.taken.len() + self.held.len());
+        if elapsed < self.next_line {
+            return;
+        }
+        self.next_line = elapsed + BETWEEN;
+        let new_tokens = self.serving.totals().new_tokens;
+        say(&format!(
+            "{} done, {} under way, {}, {} tokens/s",
+            count(self.n_lines - open, "request"),
+            thousands(open),
+            count(new_tokens, "token"),
+            rate(per_second(new_tokens as usize, elapsed))
+        ));
     }
 
     /// Takes in as many lines as may wait, and are there.
@@ -393,7 +412,6 @@ impl Run<'_> {
     }
 
     fn put(&mut self, place: usize, end: &'static str, result: Object) -> Result<()> {
-        let results = &mut self.results;
-        self.progress.beside(|| results.put(place, end, result))
+        self.results.put(place, end, result)
     }
 }

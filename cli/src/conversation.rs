@@ -120,7 +120,7 @@ impl ConversationOptions {
             sampling: self.sampling.sampling(model.config())?,
             max_new_tokens,
             n_slots: self.pool.n_slots()?,
-            interrupt: Interrupt::watch().context("Ctrl-C cannot be watched for")?,
+            interrupt: Interrupt::watch()?,
             is_typed,
             is_seen: is_typed && io::stdout().is_terminal(),
             turns: Vec::new(),
@@ -183,7 +183,7 @@ impl Conversation<'_> {
     /// Does what a line says; whether the conversation goes on.
     fn obey(&mut self, line: &str) -> Result<bool> {
         let what = self.script.what;
-        match Command::of(line, self.is_typed).map_err(refused)? {
+        match Command::of(line).map_err(refused)? {
             None => self.take(Turn { typed: line.trim_end().into(), answer: None, rejected: 0 })?,
             Some(Command::Again) => self.answer_again()?,
             Some(Command::Undo) => match self.turns.pop() {

@@ -1,7 +1,7 @@
 //! What a command reads: lines of a file or of standard input, read on a thread of their own while the command works; and files
 //! of prompts.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
@@ -97,33 +97,17 @@ fn text_of(number: usize, bytes: Result<Vec<u8>, String>) -> Result<String, Stri
 
 /// Bytes up to the end of a line, without it; `None` at the end of the input. Nothing is kept of a line that is too long.
 fn read_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, String>>> {
-    let (mut line, mut len) = (Vec::new(), 0_usize);
-    loop {
-        let bytes = match input.fill_buf() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            bytes => bytes?,
-        };
-        let is_end = bytes.is_empty();
-        if is_end && len == 0 {
-            return Ok(None);
-        }
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        let part = &bytes[..end.unwrap_or(bytes.len())];
-        // The end of the line counts, so that an empty line is not the end of the input.
-        let used = part.len() + usize::from(end.is_some());
-        len = len.saturating_add(used);
-        if len <= MAX_LINE + 1 {
-            line.extend_from_slice(part);
-        } else {
-            line = Vec::new();
-        }
-        input.consume(used);
-        if is_end || end.is_some() {
-            let is_long = len - usize::from(end.is_some()) > MAX_LINE;
-            let problem = || format!("it has more than {MAX_LINE} bytes; shorten its prompt");
-            return Ok(Some(if is_long { Err(problem()) } else { Ok(line) }));
-        }
+    let mut line = Vec::new();
+    if input.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
     }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if line.len() > MAX_LINE {
+        input.skip_until(b'\n')?;
+        return Ok(Some(Err(format!("it has more than {MAX_LINE} bytes; shorten its prompt"))));
+    }
+    Ok(Some(Ok(line)))
 }
 
 /// The prompts in a file, or in standard input if it is `-`: one a line. Empty lines are skipped.

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::SIGINT;
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 /// What a shell says of a program that Ctrl-C has ended.
@@ -15,25 +16,18 @@ const ENDED_BY_INTERRUPT: i32 = 130;
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C is noted here; the second ends the program at once.
-    pub fn watch() -> io::Result<Self> {
-        Self::watch_signals(&[SIGINT])
+    /// From now on the first Ctrl-C is noted here, or the signal with which a system asks a program to end; the second ends the
+    /// program at once.
+    pub fn watch() -> Result<Self> {
+        Self::register().context("Ctrl-C cannot be watched for")
     }
 
-    /// The same, also for the signal with which a system asks a program to end.
-    #[cfg(feature = "serve")]
-    pub fn watch_for_the_end() -> io::Result<Self> {
-        Self::watch_signals(&[SIGINT, signal_hook::consts::SIGTERM])
-    }
-
-    fn watch_signals(signals: &[i32]) -> io::Result<Self> {
+    fn register() -> io::Result<Self> {
         let pressed = Arc::new(AtomicBool::new(false));
         // In this order: the first one still finds false here, and is noted after that.
-        for signal in signals {
-            flag::register_conditional_shutdown(*signal, ENDED_BY_INTERRUPT, pressed.clone())?;
-        }
-        for signal in signals {
-            flag::register(*signal, pressed.clone())?;
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_shutdown(signal, ENDED_BY_INTERRUPT, pressed.clone())?;
+            flag::register(signal, pressed.clone())?;
         }
         Ok(Interrupt(pressed))
     }

@@ -35,13 +35,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::builder::StyledStr;
-use clap::error::{Error as UsageError, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use page_by_page::cache::kind::UnknownCache;
+use clap::error::Error as UsageError;
+use clap::{Parser, Subcommand};
 use page_by_page::escape;
 
-use output::{count, say, thousands};
+use output::{count, say};
 
 /// Run a language model whose memory you build yourself
 #[derive(Parser)]
@@ -62,17 +60,12 @@ Examples:
 
 The other examples leave out the `cargo run --release --features solution --` part.";
 
-/// The commands as the help lists them.
-const GROUPS: [(&str, &[&str]); 3] = [
-    ("While you read and build", &["status", "generate", "story", "gains"]),
-    ("Serving many requests", &["chat", "batch", "serve"]),
-    ("Measuring and checking", &["bench", "workload", "simulate", "logits", "synth"]),
-];
-
 #[derive(Subcommand)]
 enum Command {
+    Status(status::Status),
     Generate(generate::Generate),
     Story(story::Story),
+    Gains(gains::GainsCommand),
     #[cfg(feature = "serve")]
     Chat(chat::Chat),
     /// Chat with a model that was trained to (needs the feature `serve`)
@@ -84,19 +77,16 @@ enum Command {
     /// Serve the model to programs that speak OpenAI's protocol (needs the feature `serve`)
     #[cfg(not(feature = "serve"))]
     Serve(without_serve::Missing),
-    Logits(logits::Logits),
-    Synth(synth::Synth),
     Bench(bench::Bench),
     Workload(workload::Workload),
     Simulate(simulate::Simulate),
-    Gains(gains::GainsCommand),
-    Status(status::Status),
+    Logits(logits::Logits),
+    Synth(synth::Synth),
 }
 
 /// Runs the program: exit code 0 if all went well, 2 for a command that was not understood, 1 for the rest.
 fn main() -> ExitCode {
-    let parsed = with_groups(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
+    let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error),
     };
@@ -141,24 +131,6 @@ impl Cli {
     }
 }
 
-/// Lists the commands in groups: those of a reader first.
-fn with_groups(command: clap::Command) -> clap::Command {
-    let header = command.get_styles().get_header();
-    let columns = output::columns_for_help();
-    let mut groups = StyledStr::new();
-    for (title, names) in GROUPS {
-        let lines = names.iter().filter_map(|name| command.find_subcommand(name)).map(|subcommand| {
-            let about = subcommand.get_about().map(StyledStr::to_string).unwrap_or_default();
-            output::wrap(&format!("  {:<9} {about}", subcommand.get_name()), columns, 12).join("\n") + "\n"
-        });
-        groups.push_str(&format!("{header}{title}:{header:#}\n{}\n", lines.collect::<String>()));
-    }
-    let template = format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}{{after-help}}"
-    );
-    command.help_template(template)
-}
-
 /// More threads for each core than this only wait for each other.
 const THREADS_PER_CORE: usize = 4;
 
@@ -166,30 +138,16 @@ const THREADS_PER_CORE: usize = 4;
 fn threads(option: Option<usize>) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let variable = || std::env::var("RAYON_NUM_THREADS").ok()?.parse().ok();
-    let asked = option.or_else(variable).filter(|threads| *threads > 0).unwrap_or(cores);
-    let most = THREADS_PER_CORE * cores;
-    if asked > most {
-        say(&format!(
-            "note: computing with {}, not {}: this machine has {}, and more than {THREADS_PER_CORE} for each would only \
-             wait for each other",
-            count(most, "thread"),
-            thousands(asked),
-            count(cores, "core")
-        ));
-    }
-    asked.min(most)
+    option.or_else(variable).filter(|threads| *threads > 0).unwrap_or(cores).min(THREADS_PER_CORE * cores)
 }
 
 fn wrong_usage(error: &UsageError) -> ExitCode {
-    let cause = std::error::Error::source(error);
-    match cause.and_then(|cause| cause.downcast_ref::<UnknownCache>()) {
-        Some(unknown) if error.kind() == ErrorKind::ValueValidation => say(&format!("error: {unknown}")),
-        // A message that repeats arguments which a terminal would obey loses its colours.
-        _ if error.use_stderr() && std::env::args_os().any(|argument| commands_a_terminal(&argument)) => {
-            error.render().to_string().lines().for_each(say);
-        }
+    // A message that repeats arguments which a terminal would obey loses its colours.
+    if error.use_stderr() && std::env::args_os().any(|argument| commands_a_terminal(&argument)) {
+        error.render().to_string().lines().for_each(say);
+    } else {
         // Help and version come this way too, and go to standard output. If that is closed, there is nothing left to say.
-        _ => drop(error.print()),
+        drop(error.print());
     }
     ExitCode::from(error.exit_code() as u8)
 }

@@ -117,11 +117,6 @@ fn width(term: &Term) -> Option<usize> {
     term.is_term().then(|| term.size_checked()).flatten().map(|(_, columns)| usize::from(columns))
 }
 
-/// Columns that a help text may use: those of the terminal, at most a hundred.
-pub fn columns_for_help() -> usize {
-    width(&Term::stdout()).unwrap_or(100).clamp(40, 100)
-}
-
 /// Lines of at most `width` columns, broken at spaces where that is possible; all but the first are indented.
 pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut prose = Prose { width: Some(width), indent, ..Prose::default() };
@@ -316,7 +311,7 @@ impl Table {
 /// Time after which a progress bar appears.
 const UNTIL_SHOWN: Duration = Duration::from_secs(2);
 
-/// A progress bar, or a line that changes: on a terminal only, and only for what takes longer than two seconds.
+/// A progress bar: on a terminal only, and only for what takes longer than two seconds.
 pub struct Progress {
     bar: ProgressBar,
     /// `None` once the bar is on the screen.
@@ -326,32 +321,10 @@ pub struct Progress {
 impl Progress {
     /// Nothing done of `steps`.
     pub fn new(what: &'static str, steps: u64) -> Self {
-        let progress = Self::hidden(Some(steps), "{msg} [{bar:40}] {percent} %, {eta} left");
-        progress.bar.set_message(what);
-        progress
-    }
-
-    /// A line for [`say`](Self::say).
-    pub fn line() -> Self {
-        Self::hidden(None, "{spinner} {msg}")
-    }
-
-    fn hidden(steps: Option<u64>, template: &str) -> Self {
-        let bar = ProgressBar::with_draw_target(steps, ProgressDrawTarget::hidden());
-        bar.set_style(ProgressStyle::with_template(template).expect("a valid template").progress_chars("=> "));
+        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden()).with_message(what);
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent} %, {eta} left");
+        bar.set_style(style.expect("a valid template").progress_chars("=> "));
         Progress { bar, hidden_since: Mutex::new(Some(Instant::now())) }
-    }
-
-    /// Shows this in place of what was there.
-    pub fn say(&self, line: String) {
-        self.bar.set_message(line);
-        self.show_in_time();
-        self.bar.tick();
-    }
-
-    /// Does something that might write to the same terminal.
-    pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.bar.suspend(write)
     }
 
     /// `steps` more are done.

@@ -98,53 +98,17 @@ pub fn whose(source: Source) -> &'static str {
 
 /// Refuses a file for results that could not be written.
 pub fn writable(file: &Path) -> Result<()> {
-    let checked = match Kind::of(file) {
-        Kind::Stream => Ok(()),
-        Kind::Pipe => bail!(
-            "cannot write {}: this is a named pipe, which waits for a reader; name a file, or /dev/stdout",
-            file.display()
-        ),
-        Kind::File => files::check_writable(file),
-    };
+    let checked = if is_stream(file) { Ok(()) } else { files::check_writable(file) };
     checked.with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Writes results to a file, whole or not at all; to standard output or another stream as they come.
 pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
-    let written = match Kind::of(file) {
-        Kind::Stream => std::fs::write(file, bytes),
-        Kind::File | Kind::Pipe => files::write_whole(file, bytes),
-    };
+    let written = if is_stream(file) { std::fs::write(file, bytes) } else { files::write_whole(file, bytes) };
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// What the name of a file leads to.
-enum Kind {
-    /// A file, or nothing yet, or what is no place for one.
-    File,
-    /// It takes what is written as it comes.
-    Stream,
-    /// Opening it waits until another program reads it.
-    Pipe,
-}
-
-impl Kind {
-    fn of(file: &Path) -> Self {
-        match std::fs::metadata(file) {
-            // What lies in /dev is open already: standard output, or what a shell puts in place of `>(command)`.
-            Ok(found) if is_pipe(&found) && !file.starts_with("/dev") => Kind::Pipe,
-            Ok(found) if !found.is_file() && !found.is_dir() => Kind::Stream,
-            _ => Kind::File,
-        }
-    }
-}
-
-#[cfg(unix)]
-fn is_pipe(found: &std::fs::Metadata) -> bool {
-    std::os::unix::fs::FileTypeExt::is_fifo(&found.file_type())
-}
-
-#[cfg(not(unix))]
-fn is_pipe(_: &std::fs::Metadata) -> bool {
-    false
+/// What lies in /dev takes what is written as it comes: standard output, or what a shell puts in place of `>(command)`.
+fn is_stream(file: &Path) -> bool {
+    file.starts_with("/dev") && !file.is_dir()
 }

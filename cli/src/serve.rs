@@ -182,7 +182,7 @@ impl Serve {
 
     /// Ctrl-C, and what a system sends to programs that are to end, end the server.
     fn watch_for_the_end(&self, stop: &Stop) -> Result<()> {
-        let interrupt = Interrupt::watch_for_the_end().context("Ctrl-C cannot be watched for")?;
+        let interrupt = Interrupt::watch()?;
         let (stop, grace) = (stop.clone(), self.grace);
         let watch = move || {
             while !interrupt.is_asked() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use half::{bf16, f16};
+use half::bf16;
 use page_by_page::files;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -24,13 +24,13 @@ use crate::{model_dir, require};
 ///
 /// It has the shape, the file format and the speed of the real model, but no tokenizer, so it is for `logits` and
 /// `bench engine`, not for `generate`. The same seed writes the same bytes. Until all of it is
-/// written, the folder has another name: DIR.NUMBER.partial. If you stop it before, the next run for the same DIR removes
-/// that folder.
+/// written, the folder has the name DIR.partial. If you stop it before, the next run for the same DIR removes what is
+/// there.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
-  page-by-page synth --shape tiny --out /tmp/tiny --dtype f32 --shards 3")]
+  page-by-page synth --shape tiny --out /tmp/tiny")]
 pub struct Synth {
     /// The model whose shape it takes
     #[arg(long, value_parser = named(&SHAPES))]
@@ -41,12 +41,6 @@ pub struct Synth {
     /// Same seed, same weights
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// How the weights are stored
-    #[arg(long, value_parser = named(&DTYPES), default_value = "bf16")]
-    dtype: Dtype,
-    /// Files to divide the weights among
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    shards: u16,
 }
 
 /// The numbers that distinguish one Qwen3 model from another. All of these tie the output to the embedding.
@@ -102,8 +96,8 @@ const SHAPES: [(&str, Sizes); 6] = [
     ("qwen3-4b", Sizes { hidden: 2560, intermediate: 9728, layers: 36, heads: 32, ..QWEN3_SMALL }),
 ];
 
-/// How the weights can be stored.
-const DTYPES: [(&str, Dtype); 3] = [("bf16", Dtype::BF16), ("f16", Dtype::F16), ("f32", Dtype::F32)];
+/// Bytes of a number.
+const BYTES: usize = 2;
 
 impl Synth {
     /// Runs the command.
@@ -119,133 +113,70 @@ impl Synth {
             bail!("{} is a file; choose a folder", out.display());
         }
         let tensors = self.shape.tensors();
-        if usize::from(self.shards) > tensors.len() {
-            bail!("{} cannot be divided among {} files", count(tensors.len(), "tensor"), self.shards);
-        }
-
         // One tensor at a time is in memory.
-        let largest = tensors.iter().map(|tensor| tensor.len() * size_of_each(self.dtype)).max().unwrap_or(0);
-        require::memory("the largest tensor", largest, "choose a smaller shape, or --dtype bf16")?;
-
-        let config = self.shape.config(self.dtype);
-        let partial = Partial::beside(out, &format!("{config:#}\n"))?;
-        let numbers: usize = tensors.iter().map(|tensor| tensor.len()).sum();
-        let progress = Progress::new("writing", numbers as u64);
-        let weights = tensors.iter().map(|tensor| Random { tensor, command: &self, progress: &progress }).collect();
-        write_weights(&partial.dir, weights, self.shards.into())?;
-        finish_files(&partial.dir).with_context(|| format!("cannot write to {}", partial.dir.display()))?;
-        partial.rename_to(out)?;
-        drop(progress);
+        let largest = tensors.iter().map(|tensor| tensor.len() * BYTES).max().unwrap_or(0);
+        require::memory("the largest tensor", largest, "choose a smaller shape")?;
+        let Some(name) = out.file_name() else {
+            bail!("{} is not a name for a new folder", out.display());
+        };
+        let partial = out.with_file_name(format!("{}.partial", name.to_string_lossy()));
+        let at = || format!("cannot write {}", partial.display());
+        let config = begin(&partial).with_context(at)?;
+        if config.try_lock().is_err() {
+            bail!("{}: another program is writing there at the moment", partial.display());
+        }
+        let written = self.write(&partial, &config, &tensors).with_context(at);
+        // Not all systems rename a folder with an open file.
+        drop(config);
+        let written = written.and_then(|()| {
+            // Removes only an empty folder; not all systems rename onto one.
+            let _ = fs::remove_dir(out);
+            fs::rename(&partial, out).and_then(|()| files::sync_folder(files::folder_of(out))).with_context(at)
+        });
+        written.inspect_err(|_| drop(fs::remove_dir_all(&partial)))?;
+        let numbers: usize = tensors.iter().map(Tensor::len).sum();
         say(&format!(
             "wrote {}: {} in {}, {}",
             out.display(),
             count(numbers, "weight"),
             count(tensors.len(), "tensor"),
-            mib(numbers * size_of_each(self.dtype))
+            mib(numbers * BYTES)
         ));
+        Ok(())
+    }
+
+    /// Writes the weights and the config, after removing what a killed run has left.
+    fn write(&self, partial: &Path, mut config: &File, tensors: &[Tensor]) -> Result<()> {
+        for left in fs::read_dir(partial)? {
+            let left = left?;
+            if left.file_name() != CONFIG {
+                fs::remove_file(left.path())?;
+            }
+        }
+        config.set_len(0)?;
+        config.write_all(format!("{:#}\n", self.shape.config()).as_bytes())?;
+        let progress = Progress::new("writing", tensors.iter().map(|tensor| tensor.len() as u64).sum());
+        let random = |tensor| Random { tensor, seed: self.seed, progress: &progress };
+        let weights = tensors.iter().map(|tensor| (tensor.name.as_str(), random(tensor)));
+        let metadata = HashMap::from([("format".into(), "pt".into())]);
+        safetensors::serialize_to_file(weights, Some(metadata), &partial.join("model.safetensors"))?;
+        finish_files(partial)?;
         Ok(())
     }
 }
 
-/// A folder in the making. It gets its name when it is whole, and goes away if it never is.
-///
-/// Its config is written first, and locked as long as this program writes. A program that is killed leaves the folder, but
-/// not the lock: that is how the next one knows what it may remove.
-struct Partial {
-    dir: PathBuf,
-    config: Option<File>,
-}
+/// Written first, and locked as long as this program writes. A program that is killed leaves it, but not the lock.
+const CONFIG: &str = "config.json";
 
-impl Partial {
-    fn beside(out: &Path, config: &str) -> Result<Self> {
-        let Some(name) = out.file_name() else {
-            bail!("{} is not a name for a new folder", out.display());
-        };
-        let parent = files::folder_of(out);
-        fs::create_dir_all(parent).with_context(|| format!("cannot make the folder {}", parent.display()))?;
-        remove_left_folders(parent, &name.to_string_lossy());
-        let dir = parent.join(format!("{}.{}.partial", name.to_string_lossy(), std::process::id()));
-        let made = fs::create_dir(&dir).and_then(|()| File::create_new(dir.join("config.json")));
-        let file = made.with_context(|| format!("cannot make the folder {}", dir.display()))?;
-        let partial = Partial { dir, config: Some(file) };
-        let mut file = partial.config.as_ref().expect("just made");
-        // Where nothing can be locked, nothing counts as left over either.
-        let _ = file.try_lock();
-        file.write_all(config.as_bytes()).with_context(|| format!("cannot write to {}", partial.dir.display()))?;
-        Ok(partial)
-    }
-
-    fn rename_to(mut self, out: &Path) -> Result<()> {
-        // Not all systems rename a folder with an open file.
-        self.config = None;
-        // Removes only an empty folder; not all systems rename onto one.
-        let _ = fs::remove_dir(out);
-        fs::rename(&self.dir, out)
-            .with_context(|| format!("cannot rename {} to {}", self.dir.display(), out.display()))?;
-        let parent = files::folder_of(out);
-        files::sync_folder(parent).with_context(|| format!("cannot write to {}", parent.display()))
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
-    }
-}
-
-/// Removes `NAME.4711.partial` where no program writes it any more: its config is there and not locked.
-fn remove_left_folders(parent: &Path, name: &str) {
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let found = entry.file_name();
-        let number =
-            found.to_str().and_then(|found| found.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".partial"));
-        if !number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())) {
-            continue;
-        }
-        let _ = match File::options().write(true).open(entry.path().join("config.json")) {
-            // Locked until all is removed.
-            Ok(config) if config.try_lock().is_ok() => fs::remove_dir_all(entry.path()),
-            Ok(_) => Ok(()),
-            // Removes only an empty folder.
-            Err(_) => fs::remove_dir(entry.path()),
-        };
-    }
-}
-
-/// Writes `model.safetensors`, or shards and their index.
-fn write_weights(dir: &Path, weights: Vec<Random<'_>>, shards: usize) -> Result<()> {
-    let tensors = weights.len();
-    let total: usize = weights.iter().map(|weight| weight.data_len()).sum();
-    let mut files: Vec<Vec<Random<'_>>> = vec![Vec::new(); shards];
-    for (place, weight) in weights.into_iter().enumerate() {
-        files[place * shards / tensors].push(weight);
-    }
-
-    let mut index = HashMap::new();
-    for (number, file) in files.into_iter().enumerate() {
-        let name = match shards {
-            1 => "model.safetensors".into(),
-            _ => format!("model-{:05}-of-{shards:05}.safetensors", number + 1),
-        };
-        index.extend(file.iter().map(|weight| (weight.tensor.name.clone(), name.clone())));
-        let path = dir.join(&name);
-        let tensors = file.into_iter().map(|weight| (weight.tensor.name.as_str(), weight));
-        let metadata = HashMap::from([("format".into(), "pt".into())]);
-        safetensors::serialize_to_file(tensors, Some(metadata), &path)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if shards > 1 {
-        let path = dir.join("model.safetensors.index.json");
-        let index = json!({ "metadata": { "total_size": total }, "weight_map": index });
-        fs::write(&path, format!("{index:#}\n")).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+fn begin(partial: &Path) -> std::io::Result<File> {
+    fs::create_dir_all(partial)?;
+    File::options().write(true).create(true).truncate(false).open(partial.join(CONFIG))
 }
 
 /// Sees that all of it is on the disk. Lets everyone read the weights who may read the config; the library writes files that
 /// only their owner can read.
 fn finish_files(dir: &Path) -> std::io::Result<()> {
-    let permissions = fs::metadata(dir.join("config.json"))?.permissions();
+    let permissions = fs::metadata(dir.join(CONFIG))?.permissions();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         fs::set_permissions(&path, permissions.clone())?;
@@ -299,18 +230,13 @@ impl Sizes {
     }
 
     /// `config.json` as transformers 5 writes it, with the names that transformers 4 reads beside them.
-    fn config(&self, dtype: Dtype) -> serde_json::Value {
-        let dtype = match dtype {
-            Dtype::BF16 => "bfloat16",
-            Dtype::F16 => "float16",
-            _ => "float32",
-        };
+    fn config(&self) -> serde_json::Value {
         json!({
             "architectures": ["Qwen3ForCausalLM"],
             "attention_bias": false,
             "attention_dropout": 0.0,
             "bos_token_id": self.begin_of_text,
-            "dtype": dtype,
+            "dtype": "bfloat16",
             "eos_token_id": self.end_of_text,
             "head_dim": self.head_dim,
             "hidden_act": "silu",
@@ -330,7 +256,7 @@ impl Sizes {
             "rope_theta": self.rope_theta,
             "sliding_window": null,
             "tie_word_embeddings": true,
-            "torch_dtype": dtype,
+            "torch_dtype": "bfloat16",
             "use_cache": true,
             "use_sliding_window": false,
             "vocab_size": self.vocab,
@@ -338,22 +264,16 @@ impl Sizes {
     }
 }
 
-/// Bytes of a number.
-fn size_of_each(dtype: Dtype) -> usize {
-    dtype.bitsize() / 8
-}
-
 /// A tensor whose numbers are made when they are written, so that one tensor at a time is in memory.
-#[derive(Clone)]
 struct Random<'a> {
     tensor: &'a Tensor,
-    command: &'a Synth,
+    seed: u64,
     progress: &'a Progress,
 }
 
 impl View for Random<'_> {
     fn dtype(&self) -> Dtype {
-        self.command.dtype
+        Dtype::BF16
     }
 
     fn shape(&self) -> &[usize] {
@@ -363,26 +283,21 @@ impl View for Random<'_> {
     /// Uniform numbers with a standard deviation of 0.02, as models are initialised.
     fn data(&self) -> Cow<'_, [u8]> {
         const NUMBERS_PER_STREAM: usize = 1 << 16;
-        let size = size_of_each(self.command.dtype);
         let mut bytes = vec![0; self.data_len()];
-        bytes.par_chunks_mut(NUMBERS_PER_STREAM * size).enumerate().for_each(|(stream, bytes)| {
-            let mut rng = ChaCha8Rng::seed_from_u64(self.command.seed);
+        bytes.par_chunks_mut(NUMBERS_PER_STREAM * BYTES).enumerate().for_each(|(stream, bytes)| {
+            let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
             rng.set_stream((self.tensor.index << 32 | stream) as u64);
-            for bytes in bytes.chunks_exact_mut(size) {
+            for bytes in bytes.chunks_exact_mut(BYTES) {
                 let uniform = rng.next_u32() as f32 / u32::MAX as f32 * 2.0 - 1.0;
                 let number = self.tensor.mean + uniform * 0.02 * 3f32.sqrt();
-                match self.command.dtype {
-                    Dtype::BF16 => bytes.copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
-                    Dtype::F16 => bytes.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
-                    _ => bytes.copy_from_slice(&number.to_le_bytes()),
-                }
+                bytes.copy_from_slice(&bf16::from_f32(number).to_le_bytes());
             }
-            self.progress.advance((bytes.len() / size) as u64);
+            self.progress.advance((bytes.len() / BYTES) as u64);
         });
         bytes.into()
     }
 
     fn data_len(&self) -> usize {
-        self.tensor.len() * size_of_each(self.command.dtype)
+        self.tensor.len() * BYTES
     }
 }

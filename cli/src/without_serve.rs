@@ -16,19 +16,10 @@ impl Missing {
     /// Fails, and says how to run the command.
     pub fn run(self, command: &str) -> Result<()> {
         let features = if cfg!(feature = "solution") { "solution,serve" } else { "serve" };
-        let arguments: String = self.arguments.iter().map(|argument| format!(" {}", in_a_shell(argument))).collect();
         bail!(
             "this program was built without the feature `serve`, which {command} needs; run \
-             cargo run --release --features {features} -- {command}{arguments}"
+             cargo run --release --features {features} -- {command} {}",
+            self.arguments.join(" ")
         )
     }
-}
-
-/// An argument as a shell takes it.
-fn in_a_shell(argument: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,".contains(c);
-    if !argument.is_empty() && argument.chars().all(is_plain) {
-        return argument.into();
-    }
-    format!("'{}'", argument.replace('\'', r"'\''"))
 }

@@ -121,12 +121,9 @@ fn what_no_memory_holds_is_not_begun() {
             ["logits", "--all", "--tokens", &tokens, "--model", folder.path()].as_slice(),
             ["computing 60,000 tokens takes ", "give fewer tokens"],
         ),
-        (
-            &["synth", "--shape", "qwen3-4b", "--dtype", "f32", "--out", out.to_str().unwrap()],
-            ["the largest tensor takes 1,484 MiB", ""],
-        ),
+        (&["synth", "--shape", "qwen3-4b", "--out", out.to_str().unwrap()], ["the largest tensor takes 742 MiB", ""]),
     ] {
-        let run = Run::of(limited("-v 1048576").args(arguments).args(["--threads", "1"]).output().unwrap());
+        let run = Run::of(limited("-v 716800").args(arguments).args(["--threads", "1"]).output().unwrap());
         assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{}", run.stderr);
         assert!(says.iter().all(|words| run.stderr.contains(words)), "{}", run.stderr);
     }
@@ -137,18 +134,12 @@ fn what_no_memory_holds_is_not_begun() {
 #[test]
 fn more_threads_than_the_cores_can_use_are_not_started() {
     let tokens = ["logits", "--tokens", "1", "--model", "storyteller-draft"];
-    let cores = std::thread::available_parallelism().unwrap().get();
     let run = |variable: &str, option: &[&str]| {
         let mut program = Command::new(PROGRAM);
         let run = Run::of(program.args(tokens).args(option).env("RAYON_NUM_THREADS", variable).output().unwrap());
         (run.code, run.stderr)
     };
-    let note =
-        |asked: &str| format!("note: computing with {} threads, not {asked}: this machine has {cores} core", 4 * cores);
-    let (code, stderr) = run("18446744073709551615", &[]);
-    assert!(code == Some(0) && stderr.starts_with(&note("18,446,744,073,709,551,615")), "{code:?} {stderr}");
-    assert_eq!(run("99999999999", &["--threads", "1"]), (Some(0), String::new()), "the option counts");
-    for variable in ["", "0", "1", "many", "-1", "99999999999999999999"] {
-        assert_eq!(run(variable, &[]), (Some(0), String::new()), "RAYON_NUM_THREADS={variable:?}");
-    }
+    assert_eq!(run("18446744073709551615", &[]), (Some(0), String::new()));
+    assert_eq!(run("99999999999", &["--threads", "1"]), (Some(0), String::new()));
+    assert_eq!(run("", &["--threads", "1024"]), (Some(0), String::new()));
 }

@@ -1,10 +1,10 @@
 //! Commands between two turns: they begin with a slash, and are for the program, not for the model.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use page_by_page::escape;
 
 /// What can be asked of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub enum Command {
     Again,
     Undo,
@@ -28,21 +28,16 @@ impl Command {
     /// The command that a line is; `None` if the line is for the model.
     ///
     /// # Errors
-    /// If the line begins with a slash and is no command; or at a terminal, if it is a command without its slash.
-    pub fn of(line: &str, is_typed: bool) -> Result<Option<Self>> {
-        let (word, escape) = (line.trim_end(), "to say it to the model, begin the line with a space");
-        if let Some((command, ..)) = Command::ALL.iter().find(|(_, name, _)| *name == word) {
-            return Ok(Some(*command));
-        }
-        if line.starts_with('/') {
+    /// If the line begins with a slash and is no command.
+    pub fn of(line: &str) -> Result<Option<Self>> {
+        let word = line.trim_end();
+        let found = Command::ALL.iter().find(|(_, name, _)| *name == word).map(|(command, ..)| *command);
+        if found.is_none() && line.starts_with('/') {
             let known = Command::ALL.map(|(_, name, _)| name).join(", ");
-            bail!("{} is none of the commands {known}; {escape}", escape::quoted(line));
+            let line = escape::quoted(line);
+            bail!("{line} is none of the commands {known}; to say it to the model, begin the line with a space");
         }
-        let word = word.to_lowercase();
-        let word = if word == "exit" { "quit" } else { &word };
-        let meant = Command::ALL.iter().find(|(_, name, _)| name[1..] == *word).filter(|_| is_typed);
-        ensure!(meant.is_none(), "did you mean {}? {escape}", meant.map_or("", |(_, name, _)| name));
-        Ok(None)
+        Ok(found)
     }
 
     /// A line about each. `what` grows turn by turn.
