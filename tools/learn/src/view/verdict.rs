@@ -137,7 +137,8 @@ fn waits(current: &Current, Wait { chapter, task }: Wait) -> Vec<Paragraph> {
 /// A task whose red checks all reach its own `todo!`.
 fn not_written(message: &str) -> Vec<Paragraph> {
     let what = message.split_once("not yet implemented: ").and_then(|(_, what)| what.lines().next()?.split_once(": "));
-    let what = what.map_or("", |(_, what)| what);
+    // The place that follows is in the title.
+    let what = what.map_or("", |(_, what)| what.split(" (exercises/").next().unwrap_or(what));
     vec![plain(format!("Not written yet: {what}")), prose("The page explains what it must do (t shows it here).", DIM)]
 }
 
