@@ -192,11 +192,10 @@ mod checks {
             let (runs, taken) = allocated(|| a.runs(1));
             same!(runs.len(), pages, "runs, {at}");
             let most = pages * size_of::<Run>();
+            let how = "`Vec::with_capacity`, or `collect` from as many";
             assert!(
                 taken <= most,
-                "{at} asked the allocator for {taken} bytes\n  expected: {most}, for {} bytes each (`Vec::with_capacity`, or \
-                 `collect` from as many)",
-                size_of::<Run>()
+                "{at} asked the allocator for {taken} bytes\n  expected: {most}, all at once: {how}"
             );
         }
     }
@@ -219,26 +218,20 @@ mod checks {
 
     // Task 2
 
-    /// Attention of one query over the first positions.
+    /// Attention of one query over the first positions, compared with a gather.
     #[track_caller]
-    fn row_of(rows: &Paged, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
+    fn check_row(rows: &Paged, seen: usize, q: &[f32], what: &str) -> Vec<f32> {
         let mut out = vec![BEFORE; q_width(rows.heads)];
         ask(what, || attend_row(rows.heads, &mut f32_heads(rows.heads), &rows.rows(1), seen, q, &mut out));
+        rows.check_row(seen, q, &out, what);
         out
     }
 
     #[track_caller]
     fn check_attend_row(rows: &Paged, seen: usize, seed: usize) {
-        let q = numbers(q_width(rows.heads), 1000 + seed);
-        let Heads { n_heads, n_kv_heads, head_dim } = rows.heads;
-        let what = format!(
-            "attend_row over the first {seen} of {}, page size {}, {n_heads} query heads, {n_kv_heads} key/value heads, \
-             head_dim {head_dim}",
-            count(rows.len(), "position"),
-            rows.page_size
-        );
-        let found = row_of(rows, seen, &q, &what);
-        rows.check_row(seen, &q, &found, &what);
+        let (positions, size, heads) = (count(rows.len(), "position"), rows.page_size, rows.heads);
+        let what = format!("attend_row over the first {seen} of {positions}, page size {size}, {heads:?}");
+        check_row(rows, seen, &numbers(q_width(heads), 1000 + seed), &what);
     }
 
     /// The example of the chapter, which can be worked out by hand.
@@ -249,9 +242,7 @@ mod checks {
         let values = vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
         let rows = Paged::of(heads, [keys, values], 3);
         let what = "attend_row over 4 positions with equal scores: each has the weight 1/4";
-        let found = row_of(&rows, 4, &[2.0, 2.0], what);
-        rows.check_row(4, &[2.0, 2.0], &found, what);
-        same!(found, [4.0, 5.0], "{what}");
+        same!(check_row(&rows, 4, &[2.0, 2.0], what), [4.0, 5.0], "{what}");
     }
 
     #[test]
@@ -289,11 +280,9 @@ mod checks {
             let store = |head: &[f32]| [&[STALE], head].concat();
             let rows = Paged::stored(heads, dense, page_size, heads.head_dim + 1, store);
             let (q, mut out) = (numbers(q_width(heads), 3), vec![BEFORE; q_width(heads)]);
-            let what = format!(
-                "attend_row over 40 positions, {heads:?}, with a reader of {} words a head: its rows are that much wider",
-                heads.head_dim + 1
-            );
             let mut reader = OneMore { head_dim: heads.head_dim };
+            let wider = format!("a reader of {} words a head: its rows are that much wider", reader.words());
+            let what = format!("attend_row over 40 positions, {heads:?}, with {wider}");
             ask(&what, || attend_row(heads, &mut reader, &rows.rows(1), 40, &q, &mut out));
             rows.check_row(40, &q, &out, &what);
         }
@@ -307,8 +296,7 @@ mod checks {
         let values = vec![1.0, 2.0, f32::INFINITY, 4.0, 5.0, 6.0];
         let rows = Paged::of(heads, [keys, values], 2);
         let what = "attend_row over 3 positions; the value of position 1 is infinite, and its weight is exactly 0";
-        let found = row_of(&rows, 3, &[1.0, 1.0], what);
-        rows.check_row(3, &[1.0, 1.0], &found, what);
+        check_row(&rows, 3, &[1.0, 1.0], what);
     }
 
     #[test]
@@ -420,9 +408,7 @@ mod checks {
                 let sequences: Vec<(Paged, usize)> = (1..).zip(batch).map(sequence).collect();
                 let rows: Vec<_> =
                     sequences.iter().map(|(rows, queries)| (rows.rows(*queries), rows.clone())).collect();
-                let newest: Vec<String> =
-                    batch.iter().map(|(tokens, queries, _)| format!("{queries} of {tokens}")).collect();
-                check_attend_batch(heads, &rows, &format!("the newest [{}] tokens", newest.join(", ")));
+                check_attend_batch(heads, &rows, &format!("(tokens, queries, page size) {batch:?}"));
             }
         }
     }
@@ -446,11 +432,14 @@ mod checks {
         }
         // A head's words count, not its numbers: 5 rows of 2 heads of 6 words.
         let memory = numbers(59, 1);
-        let rows = SequenceRows { queries: 1, keys: &memory, values: &memory, runs: &[run(0, 5)] };
-        let (q, mut out) = (numbers(width, 1), vec![BEFORE; width]);
-        let found = attend_batch(heads, &mut OneMore { head_dim: 5 }, &[rows], &q, &mut out);
-        let error = BatchError::RunBeyondMemory { sequence: 0, end: 60, numbers: 59 };
-        same!(found, Err(error), "attend_batch with a reader of 6 words a head, 5 rows of 2 heads in 59 numbers");
+        for queries in [1, 0] {
+            let rows = SequenceRows { queries, keys: &memory, values: &memory, runs: &[run(0, 5)] };
+            let (q, mut out) = (numbers(queries * width, 1), vec![BEFORE; queries * width]);
+            let found = attend_batch(heads, &mut OneMore { head_dim: 5 }, &[rows], &q, &mut out);
+            let error = BatchError::RunBeyondMemory { sequence: 0, end: 60, numbers: 59 };
+            let what = "a reader of 6 words a head, 5 rows of 2 heads in 59 numbers";
+            same!(found, Err(error), "attend_batch with {what}, {queries} queries");
+        }
     }
 
     // The whole

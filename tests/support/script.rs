@@ -80,11 +80,6 @@ pub fn next_of<'t>(whole: &'t [u32]) -> impl Fn(&[u32]) -> u32 + 't {
     |tokens| whole.get(tokens.len()).copied().unwrap_or(11)
 }
 
-/// Tokens, or only their number if they are many.
-fn told(tokens: &[u32]) -> String {
-    if tokens.len() > 20 { format!("{} tokens", tokens.len()) } else { format!("{tokens:?}") }
-}
-
 /// Logits that make one token the likeliest.
 pub fn one_hot(token: u32, vocab_size: usize) -> Vec<f32> {
     (0..vocab_size as u32).map(|id| if id == token { 9.0 } else { 0.0 }).collect()
@@ -142,7 +137,7 @@ impl RewindableModel for Script<'_> {
             let full = CacheError::OutOfSlots { needed: new_tokens.len(), free, capacity };
             return Err(self.refusal.clone().unwrap_or(full.into()));
         }
-        self.log.borrow_mut().push(format!("{name} reads {}, answers after the last {n}", told(new_tokens)));
+        self.log.borrow_mut().push(format!("{name} reads {new_tokens:?}, answers after the last {n}"));
         self.read = tokens.to_vec();
         Ok((tokens.len() - n..tokens.len()).map(|last| (self.answer)(&tokens[..last + 1])).collect())
     }
@@ -155,7 +150,7 @@ impl RewindableModel for Script<'_> {
         if let Some(refusal) = self.stuck.as_ref().filter(|_| n > 0) {
             return Err(refusal.clone());
         }
-        self.log.borrow_mut().push(format!("{} forgets {}", self.name, told(&self.read[len - n..])));
+        self.log.borrow_mut().push(format!("{} forgets {:?}", self.name, &self.read[len - n..]));
         self.read.truncate(len - n);
         Ok(())
     }
