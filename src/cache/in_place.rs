@@ -168,9 +168,7 @@ impl HeadReader for F32Heads {
 
 /// A cache whose rows attention can read where they lie.
 pub trait InPlace: Rewind {
-    /// The rows of a layer, of all tokens held, oldest token first. Nothing is copied.
-    ///
-    /// `layer` is one of the layout's.
+    /// The rows of a layer, one of the layout's, of all tokens held, oldest token first. Nothing is copied.
     fn rows(&self, layer: usize) -> Rows<'_>;
 }
 
@@ -224,7 +222,15 @@ impl<'a> Rows<'a> {
         &self.runs
     }
 
-    /// The same, for a kernel. `queries`: how many of the newest tokens have one.
+    /// Rows that were copied together to be read; 0 if they are read where they lie.
+    pub fn copied(&self) -> usize {
+        match self.keys {
+            Lent::Dense(Cow::Owned(_)) => self.of_sequence(0).len(),
+            _ => 0,
+        }
+    }
+
+    /// The rows, for a kernel. `queries`: how many of the newest tokens have one.
     pub fn of_sequence(&self, queries: usize) -> SequenceRows<'_> {
         SequenceRows { queries, keys: self.keys(), values: self.values(), runs: &self.runs }
     }

@@ -67,7 +67,7 @@ pub struct Sampler {
 type Candidate = (u32, f32);
 
 impl Sampler {
-    /// A sampler at the start of its seed's sequence of draws.
+    /// A sampler at the start of its seed's sequence of draws. Panics if [`Sampling::check`] refuses `sampling`.
     pub fn new(sampling: Sampling) -> Self {
         let sampling = sampling.check().unwrap_or_else(|error| panic!("{error}"));
         Sampler { sampling, rng: ChaCha8Rng::seed_from_u64(sampling.seed) }

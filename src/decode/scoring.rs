@@ -6,9 +6,8 @@
 //!   scores      –      row 0     row 1   row 2       row 3 is what the first new token is chosen from
 //! ```
 //!
-//! The first token follows nothing, and has no score. A row that the prefix cache brings was computed for a different sequence, and its
-//! logits are gone. So a lookup for a sequence that is scored returns only the rows whose scores it has had. Of each row of
-//! logits no more is kept than what was asked for.
+//! The first token follows nothing, and has no score. The logits of a row that the prefix cache brings are gone, so a lookup for a
+//! sequence that is scored returns only the rows whose scores it has had.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

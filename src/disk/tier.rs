@@ -92,10 +92,7 @@ impl Tier {
     }
 
     /// Asks for the pages that the file has of a sequence and memory has not. Returns the ticket that they come with; `None` if
-    /// there is nothing to wait for. Pages that another sequence has asked for are not read twice: they come before.
-    ///
-    /// # Errors
-    /// [`TierError::Cache`].
+    /// there is nothing to wait for. Pages that a different sequence has asked for are not read twice: they come before.
     pub fn ask(&mut self, tokens: &[u32]) -> Result<Option<u64>, TierError> {
         let wanted = self.file.wanted(tokens, &mut **self.prefixes.borrow_mut(), &self.slab)?;
         if wanted.is_empty() {
@@ -114,9 +111,6 @@ impl Tier {
 
     /// Gives the pages that have come to the prefix cache; returns their tickets, in the order in which they were asked for.
     /// With `wait`, the first that is still missing is waited for.
-    ///
-    /// # Errors
-    /// [`TierError`].
     pub fn arrived(&mut self, mut wait: bool) -> Result<Vec<u64>, TierError> {
         let mut tickets = Vec::new();
         while !self.asked.is_empty()
@@ -139,9 +133,6 @@ impl Tier {
     /// have ended since.
     ///
     /// If the file cannot be written, nothing is from then on: see [`failed`](Self::failed).
-    ///
-    /// # Errors
-    /// [`TierError::Cache`].
     pub fn keep(&mut self, scheduler: &Scheduler, finished: &[Generated]) -> Result<(), TierError> {
         for (sequence, table) in scheduler.running() {
             let full = table.len() / table.page_size();

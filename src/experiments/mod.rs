@@ -1,8 +1,7 @@
 //! What the chapters gain, counted: a small experiment for each idea, which runs the chapters' code and returns its counters.
 //!
 //! Nothing here takes a time, so each number is the same on every machine. The commands `gains` and `bench` and the charts of the
-//! book are views of these numbers. An experiment that finds the code at odds with itself, such as a cache that generates other
-//! tokens, returns an error that says so.
+//! book show these numbers. An experiment returns an error if there is no room, or if it finds the code at odds with itself.
 
 pub mod attention;
 pub mod disk;

@@ -225,34 +225,30 @@ impl ConfigJson {
     /// Says what the config asks for that this engine does not do.
     fn unsupported(&self) -> Option<String> {
         let model_type = self.model_type.as_deref().unwrap_or("(none)");
-        if model_type != "qwen3" {
-            let model_type = quoted(model_type);
-            return Some(format!("the architecture {model_type} is not supported (supported: \"qwen3\")"));
-        }
-        if self.quantization_config.is_some() {
-            return Some("quantized weights are not supported (quantization_config); use the bf16 checkpoint".into());
-        }
-        let slides = |kind: &String| kind != "full_attention";
-        if self.use_sliding_window == Some(true) || self.layer_types.iter().flatten().any(slides) {
-            return Some("sliding-window attention is not supported (use_sliding_window, layer_types)".into());
-        }
-        if self.rope_scaling.as_ref().is_some_and(|scaling| !scaling.is_null()) {
-            return Some("rope scaling is not supported (rope_scaling); remove it to run without".into());
-        }
-        if let Some(rope) = &self.rope_parameters {
-            if let Some(kind) = rope.rope_type.as_ref().filter(|kind| *kind != "default") {
-                let kind = quoted(kind);
-                return Some(format!("rope scaling is not supported (rope_type {kind}, supported: \"default\")"));
-            }
-            if let Some(factor) = rope.partial_rotary_factor.filter(|factor| *factor != 1.0) {
-                return Some(format!("partial rotary positions are not supported (partial_rotary_factor {factor})"));
-            }
-        }
         let activation = self.hidden_act.as_deref().unwrap_or("silu");
-        if activation != "silu" {
-            let activation = quoted(activation);
-            return Some(format!("the activation {activation} is not supported (supported: \"silu\")"));
-        }
-        None
+        let rope = self.rope_parameters.as_ref();
+        let rope_type = rope.and_then(|rope| rope.rope_type.as_deref()).unwrap_or("default");
+        let factor = rope.and_then(|rope| rope.partial_rotary_factor).unwrap_or(1.0);
+        let is_scaled = self.rope_scaling.as_ref().is_some_and(|scaling| !scaling.is_null());
+        let mut layer_types = self.layer_types.iter().flatten();
+        let slides = self.use_sliding_window == Some(true) || layer_types.any(|kind| kind != "full_attention");
+        let problem = if model_type != "qwen3" {
+            format!("the architecture {} is not supported (supported: \"qwen3\")", quoted(model_type))
+        } else if self.quantization_config.is_some() {
+            "quantized weights are not supported (quantization_config); use the bf16 checkpoint".into()
+        } else if slides {
+            "sliding-window attention is not supported (use_sliding_window, layer_types)".into()
+        } else if is_scaled {
+            "rope scaling is not supported (rope_scaling); remove it to run without".into()
+        } else if rope_type != "default" {
+            format!("rope scaling is not supported (rope_type {}, supported: \"default\")", quoted(rope_type))
+        } else if factor != 1.0 {
+            format!("partial rotary positions are not supported (partial_rotary_factor {factor})")
+        } else if activation != "silu" {
+            format!("the activation {} is not supported (supported: \"silu\")", quoted(activation))
+        } else {
+            return None;
+        };
+        Some(problem)
     }
 }

@@ -1,4 +1,4 @@
-//! Telling a model from every other of the same shape.
+//! What tells a model from all others of the same shape.
 
 use crc32fast::Hasher;
 
@@ -8,8 +8,7 @@ impl Model {
     /// A checksum (CRC-32) of everything that keys, values and logits depend on: the numbers of the config and the bytes
     /// of every weight.
     ///
-    /// Reads all weights once. What only says when to stop or how to sample is left out, and so are the positions: a
-    /// model with more positions generates the same tokens.
+    /// Reads all weights once. What changes no row is left out: when to stop, how to sample, how many positions there are.
     pub fn fingerprint(&self) -> u32 {
         let mut sum = Hasher::new();
         // Taken apart by name: a new field does not compile until it is decided whether it belongs here.

@@ -192,11 +192,10 @@ impl Model {
         cache: Option<&'a mut dyn KvCache>,
         logits: LogitRows,
     ) -> Result<Chunk<'a>, StepError> {
-        if let Some(cache) = cache {
-            return self.chunk_of(tokens, CacheRef::Gather(cache), logits);
+        match cache {
+            Some(cache) => self.chunk_of(tokens, CacheRef::Gather(cache), logits),
+            None => self.checked(tokens, 0, None, logits),
         }
-        self.check_chunk(tokens, 0, None, logits)?;
-        Ok(Chunk { tokens, start: 0, cache: None, logits })
     }
 
     /// The same with a cache that says how it can be read.
@@ -206,13 +205,14 @@ impl Model {
     pub fn chunk_of<'a>(
         &self,
         tokens: &'a [u32],
-        mut cache: CacheRef<'a>,
+        cache: CacheRef<'a>,
         logits: LogitRows,
     ) -> Result<Chunk<'a>, StepError> {
-        let start = cache.cache().len();
-        self.check_chunk(tokens, start, Some(cache.cache().layout()), logits)?;
-        cache.cache_mut().extend(tokens.len())?;
-        Ok(Chunk { tokens, start, cache: Some(cache), logits })
+        let mut chunk = self.checked(tokens, cache.cache().len(), Some(cache), logits)?;
+        if let Some(cache) = &mut chunk.cache {
+            cache.cache_mut().extend(tokens.len())?;
+        }
+        Ok(chunk)
     }
 
     /// The same for tokens that their cache has made room for already: they are the newest that it holds.
@@ -230,30 +230,28 @@ impl Model {
     ) -> Result<Chunk<'a>, StepError> {
         let held = cache.cache().len();
         assert!(tokens.len() <= held, "room is made for {} tokens, but {held} are held", tokens.len());
-        let start = held - tokens.len();
-        self.check_chunk(tokens, start, Some(cache.cache().layout()), logits)?;
-        Ok(Chunk { tokens, start, cache: Some(cache), logits })
+        self.checked(tokens, held - tokens.len(), Some(cache), logits)
     }
 
-    /// Everything that can be wrong with a chunk but a lack of room.
-    fn check_chunk(
+    /// A chunk in which all is right but a lack of room.
+    fn checked<'a>(
         &self,
-        tokens: &[u32],
+        tokens: &'a [u32],
         start: usize,
-        layout: Option<KvLayout>,
+        cache: Option<CacheRef<'a>>,
         logits: LogitRows,
-    ) -> Result<(), StepError> {
+    ) -> Result<Chunk<'a>, StepError> {
         self.check(tokens, start)?;
         if let LogitRows::Newest(wanted) = logits
             && wanted > tokens.len()
         {
             return Err(StepError::TooFewTokens { wanted, tokens: tokens.len() });
         }
-        let expected = self.kv_layout();
-        match layout {
-            Some(found) if found != expected => Err(StepError::WrongLayout { found, expected }),
-            _ => Ok(()),
+        let (found, expected) = (cache.as_ref().map(|cache| cache.cache().layout()), self.kv_layout());
+        if let Some(found) = found.filter(|found| *found != expected) {
+            return Err(StepError::WrongLayout { found, expected });
         }
+        Ok(Chunk { tokens, start, cache, logits })
     }
 
     /// Checks that `tokens` can follow `start` tokens: in the vocabulary, and within the model's positions.

@@ -1,8 +1,7 @@
 //! Rotary positions: a head's numbers are turned, pair by pair, by angles that grow with the token's position.
 //!
-//! The dot product of a turned query and a turned key depends on how far apart the two tokens are, not on where they
-//! stand ([Su et al., "RoFormer", 2021](https://arxiv.org/abs/2104.09864)). Keys are turned before they are cached, so a
-//! cached row never needs to be touched again.
+//! So the dot product of a query and a key depends on how far apart the two tokens are
+//! ([Su et al., "RoFormer", 2021](https://arxiv.org/abs/2104.09864)). Keys are turned before they are cached.
 
 /// The sines and cosines of some positions.
 pub(super) struct Rotation {

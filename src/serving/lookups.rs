@@ -1,8 +1,5 @@
 //! Wraps the prefix cache for the scheduler. A scored prompt finds only rows whose scores are already known. Further samples of
-//! a prompt find a fork of the first sample's pages instead of a cached prefix.
-//!
-//! A scheduler knows nothing of forks, but it looks every sequence up. So the further samples are submitted with their first
-//! tokens, and the lookup hands each of them a fork.
+//! a prompt are submitted with their first tokens, and find a fork of the first sample's pages instead of a cached prefix.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -55,10 +52,8 @@ impl Forks {
     }
 }
 
-/// A prefix cache for sequences of which some are scored and some are samples of one prompt.
-///
-/// A scheduler looks sequences up by their tokens. One with the very tokens of one that is being scored finds only the rows
-/// whose scores are known.
+/// A prefix cache for sequences of which some are scored and some are samples of one prompt. A sequence with the very tokens of one
+/// that is being scored finds only the rows whose scores are known.
 pub(super) struct Lookups {
     pub(super) inner: Box<dyn Prefixes>,
     pub(super) scorings: Scorings,

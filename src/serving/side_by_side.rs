@@ -1,7 +1,6 @@
 //! Sequences with caches of their own, or without any: what pages are compared with.
 //!
-//! No memory is shared here, so no sequence waits for another's. All begin together, as far as a step has room, each
-//! step computes the new tokens of all, and each sequence ends by itself.
+//! All begin together, as far as a step has room, and each step computes the new tokens of all.
 
 use std::collections::VecDeque;
 

@@ -6,8 +6,7 @@
 //! ```
 //!
 //! The fields mean what they mean in vLLM's
-//! [`SamplingParams`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/sampling_params.py). The scheduler knows none of
-//! this: the loop hands it the same token in place of each that ends a sequence.
+//! [`SamplingParams`](https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/sampling_params.py).
 
 use crate::decode::sampler::Sampler;
 

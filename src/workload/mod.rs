@@ -1,5 +1,4 @@
-//! Requests that come and go in a pool of pages, counted without a model: where the pages go does not depend on what is in
-//! them.
+//! Requests that come and go in a pool of pages, counted without a model, because where pages go does not depend on their rows.
 //!
 //! A [trace](Trace) is a list of requests. A [page memory](PageMemory) keeps the pages: [`Pages`] with the pool, the page
 //! tables and a prefix cache of the chapters, [`Chain`](crate::prefixes::chain::Chain) as vLLM keeps them. [`run`] serves the

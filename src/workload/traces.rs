@@ -42,39 +42,31 @@ impl Trace {
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Trace::Shared => "shared",
-            Trace::Unique => "unique",
-            Trace::Chats => "chats",
-            Trace::Documents => "documents",
-        }
+        self.described().0
     }
 
     /// Requests that it has, by default.
     pub fn n_requests(self) -> usize {
-        match self {
-            Trace::Shared | Trace::Unique => REQUESTS,
-            Trace::Chats => CHATS * TURNS,
-            Trace::Documents => DOCUMENTS * ROUNDS,
-        }
+        self.described().1
     }
 
     /// Sequences that run at the same time, by default. A chat asks again when it has its answer: turns
     /// and questions come one after the other.
     pub fn running(self) -> usize {
-        match self {
-            Trace::Shared | Trace::Unique => 16,
-            Trace::Chats | Trace::Documents => 1,
-        }
+        self.described().2
     }
 
-    /// Pages of the pool, by default. The documents alone fill 128 pages of 16 tokens: the last two
-    /// are where it gets tight.
+    /// Pages of the pool, by default. The documents alone fill 128 pages of 16 tokens: the last two are where it gets tight.
     pub fn n_pages(self) -> usize {
+        self.described().3
+    }
+
+    fn described(self) -> (&'static str, usize, usize, usize) {
         match self {
-            Trace::Shared | Trace::Unique => 512,
-            Trace::Chats => 300,
-            Trace::Documents => 130,
+            Trace::Shared => ("shared", REQUESTS, 16, 512),
+            Trace::Unique => ("unique", REQUESTS, 16, 512),
+            Trace::Chats => ("chats", CHATS * TURNS, 1, 300),
+            Trace::Documents => ("documents", DOCUMENTS * ROUNDS, 1, 130),
         }
     }
 

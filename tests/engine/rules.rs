@@ -24,30 +24,16 @@ enum Admission {
     Together,
 }
 
-/// Which sequence is preempted.
-#[derive(Clone, Copy, PartialEq)]
-enum Victim {
-    Newest,
-    Oldest,
-}
-
-/// Which sequences compute first.
-#[derive(Clone, Copy, PartialEq)]
-enum First {
-    /// The oldest.
-    Oldest,
-    /// Prompts, as long as there are any. No sequence generates meanwhile.
-    Prompts,
-}
-
 #[derive(Clone, Copy)]
 struct Rules {
     n_pages: usize,
     budget: usize,
     sequences: usize,
     admission: Admission,
-    victim: Victim,
-    first: First,
+    /// The victim is the oldest sequence instead of the newest.
+    oldest_victim: bool,
+    /// Prompts compute first, as long as there are any, and no sequence generates meanwhile.
+    prompts_first: bool,
 }
 
 /// The rules of the chapter, pages enough.
@@ -56,8 +42,8 @@ const OURS: Rules = Rules {
     budget: 128,
     sequences: 8,
     admission: Admission::Whole,
-    victim: Victim::Newest,
-    first: First::Oldest,
+    oldest_victim: false,
+    prompts_first: false,
 };
 
 struct Sequence {
@@ -107,17 +93,13 @@ struct Run {
 impl Run {
     /// All requests to their end.
     fn of(requests: &[(usize, usize)], rules: Rules) -> Self {
-        let new = |&(n_prompt, most): &(usize, usize)| Sequence {
-            n_prompt,
-            most,
-            tokens: n_prompt,
-            rows: 0,
-            planned: 0,
-            waited: None,
+        let new = |&(n_prompt, most): &(usize, usize)| {
+            let (tokens, rows, planned, waited) = (n_prompt, 0, 0, None);
+            Sequence { n_prompt, most, tokens, rows, planned, waited }
         };
-        let (waiting, running) = (requests.iter().map(new).collect(), Vec::new());
-        let (steps, computed, preemptions, longest_wait) = (0, 0, 0, 0);
-        let mut run = Run { rules, waiting, running, batch_is_full: false, steps, computed, preemptions, longest_wait };
+        let waiting = requests.iter().map(new).collect();
+        let (running, batch_is_full, steps, computed, preemptions, longest_wait) = Default::default();
+        let mut run = Run { rules, waiting, running, batch_is_full, steps, computed, preemptions, longest_wait };
         while !run.waiting.is_empty() || !run.running.is_empty() {
             run.steps += 1;
             assert!(run.steps < 200_000, "these rules never end");
@@ -151,17 +133,15 @@ impl Run {
 
     /// Takes the pages of a victim, for the sequence at `place`; the victim's place.
     fn preempt(&mut self, place: usize) -> usize {
-        let victim = match self.rules.victim {
-            Victim::Newest => self.running.len() - 1,
-            // It does not take its own pages.
-            Victim::Oldest => (0..self.running.len()).find(|other| *other != place).unwrap_or(place),
-        };
-        let sequence = Sequence { rows: 0, planned: 0, ..self.running.remove(victim) };
         self.preemptions += 1;
-        match self.rules.victim {
-            Victim::Newest => self.waiting.push_front(sequence),
-            Victim::Oldest => self.waiting.push_back(sequence),
+        if self.rules.oldest_victim {
+            // It does not take its own pages.
+            let victim = (0..self.running.len()).find(|other| *other != place).unwrap_or(place);
+            self.waiting.push_back(Sequence { rows: 0, planned: 0, ..self.running.remove(victim) });
+            return victim;
         }
+        let victim = self.running.len() - 1;
+        self.waiting.push_front(Sequence { rows: 0, planned: 0, ..self.running.remove(victim) });
         victim
     }
 
@@ -170,7 +150,7 @@ impl Run {
         self.batch_is_full &= !self.running.is_empty();
         let is_waited_for = !self.waiting.is_empty() && self.running.len() < self.rules.sequences;
         let prompts_only =
-            self.rules.first == First::Prompts && (is_waited_for || self.running.iter().any(Sequence::in_its_prompt));
+            self.rules.prompts_first && (is_waited_for || self.running.iter().any(Sequence::in_its_prompt));
         let (mut budget, mut can_admit, mut place) = (self.rules.budget, true, 0);
         while budget > 0 {
             if place == self.running.len() && !(can_admit && self.admit(budget)) {
@@ -219,8 +199,8 @@ fn what_the_rules_of_the_chapter_gain() {
     let by_chunk = |rules| Rules { admission: Admission::NextChunk, ..rules };
     let together = Rules { admission: Admission::Together, ..OURS };
     let alone = Rules { sequences: 1, budget: usize::MAX, ..OURS };
-    let prompts_first = Rules { first: First::Prompts, budget: 1024, ..OURS };
-    let oldest = Rules { victim: Victim::Oldest, ..by_chunk(tight) };
+    let prompts_first = Rules { prompts_first: true, budget: 1024, ..OURS };
+    let oldest = Rules { oldest_victim: true, ..by_chunk(tight) };
     // Steps, tokens computed, preemptions, longest wait.
     let all = [
         ("one after the other, each prompt in one step", &TINY_LLM[..], alone, [1201, 10_661, 0, 1]),

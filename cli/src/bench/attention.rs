@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use page_by_page::cache::KvCache;
 use page_by_page::cache::in_place::{Attention, InPlace};
-use page_by_page::cache::{KvCache, Rewind};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
-use page_by_page::experiments::attention::{Gathers, same_bits, step};
+use page_by_page::experiments::attention::{copied, same_bits, step};
 use page_by_page::model::Model;
 
 use super::{Report, Row, Times, named_model, table, turns};
@@ -168,16 +168,16 @@ impl AttentionBench {
 
 /// Two steps, each of which is forgotten again. The second counts, because the first finds in the processor's caches what the way
 /// before has left there.
-fn second_step<C: InPlace>(model: &Model, caches: &mut [Gathers<C>], times: &mut Times) -> Result<(Vec<f32>, usize)> {
+fn second_step<C: InPlace>(model: &Model, caches: &mut [C], times: &mut Times) -> Result<(Vec<f32>, usize)> {
     step(model, caches)?;
     caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
-    let counted = times.of(|| step(model, caches))?;
+    let counted = (times.of(|| step(model, caches))?, copied(model, caches));
     caches.iter_mut().try_for_each(|cache| cache.rewind(1))?;
     Ok(counted)
 }
 
 /// Fills an empty cache with random rows, those of this seed.
-fn filled<C: KvCache>(mut cache: C, tokens: usize, seed: u64) -> Result<Gathers<C>> {
+fn filled<C: KvCache>(mut cache: C, tokens: usize, seed: u64) -> Result<C> {
     let layout = cache.layout();
     let rows = online::Numbers::new(seed).take(PIECE * layout.kv_width() * 2);
     let (keys, values) = rows.split_at(PIECE * layout.kv_width());
@@ -188,7 +188,7 @@ fn filled<C: KvCache>(mut cache: C, tokens: usize, seed: u64) -> Result<Gathers<
             cache.write(layer, &keys[..n], &values[..n]);
         }
     }
-    Ok(Gathers::new(cache))
+    Ok(cache)
 }
 
 /// Scatters the free pages of a slab, so that no sequence gets neighbours.
