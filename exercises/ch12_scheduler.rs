@@ -130,9 +130,9 @@ impl Scheduler {
         todo!("ch12 task 4: send the newest back to the queue")
     }
 
-    /// [Starts](Running::start) the first waiting sequence if one more is allowed to run, and if the
-    /// [pages that it needs](pages_needed) and those that all running sequences need are
-    /// available together. Returns whether it did.
+    /// [Starts](Running::start) the first waiting sequence if one more is allowed to run, and
+    /// if the [pages that it needs](pages_needed) and those that all running sequences need
+    /// are available together. Returns whether it did.
     ///
     /// The sequence begins with the pages that the prefix cache holds for it, and while it has
     /// them they aren't available. If it doesn't fit, it keeps none of them, and no later

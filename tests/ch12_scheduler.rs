@@ -478,7 +478,6 @@ mod checks {
 
     use super::world::{World, setup, with_prefix_cache};
     use crate::support::asking::{granted, made};
-    use crate::support::limits;
     use crate::support::oracle::{Dice, seeds};
     use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript};
@@ -1060,7 +1059,6 @@ mod checks {
                 world.step();
             }
             world.run(0);
-            limits::alive();
         }
     }
 
