@@ -487,23 +487,32 @@ mod checks {
         }
     }
 
+    /// The records in the file: number, parent, first token.
+    fn records(desk: &Desk) -> Vec<(u64, u64, u32)> {
+        let heads = heads(&SHAPE, &desk.disk.bytes()).into_iter();
+        heads.map(|head| (head.number, head.parent, head.tokens[0])).collect()
+    }
+
     #[test]
     fn task_3_a_page_follows_the_page_before_it() {
         let mut desk =
-            Desk::new(20, 8, "the parent of a record is the number of the record before, 0 where there is none");
+            Desk::new(8, 8, "the parent of a record is the number of the record before, 0 where there is none");
         let tokens = counting(1, 12);
-        let longer = [&tokens[..8], &counting(60, 4)].concat();
         desk.keep(&tokens);
-        desk.keep(&longer);
-        // The head of the next record is written whole, and lies in the file until its place is used.
+        desk.keep(&[&tokens[..8], &counting(60, 4)].concat());
+        let expected = [(1, 0, 1), (2, 1, 5), (3, 2, 9), (4, 2, 60)];
+        let what = "after a keep of 3 pages, and one of a sequence that shares the first two";
+        same!(records(&desk), expected, "records in the file as (number, parent, first token), {what}");
+    }
+
+    #[test]
+    fn task_3_when_a_write_fails_its_number_is_not_given_again() {
+        let mut desk = Desk::new(8, 1, "its head may lie in the file, whole");
+        desk.keep(&counting(1, 4));
         desk.keep_until(&counting(100, 4), RECORD - 1);
+        same!(records(&desk), [(2, 0, 100)], "(number, parent, first token) of the head that a failed write has left");
         desk.keep(&counting(200, 4));
-        let heads = heads(&SHAPE, &desk.disk.bytes());
-        let records: Vec<_> = heads.into_iter().map(|head| (head.number, head.parent, head.tokens[0])).collect();
-        let what = "after a keep of 3 pages, one of a sequence that shares the first two, one whose write fails after the \
-                    head, and one more: a write that fails uses up its number, because its head may lie in the file, whole";
-        let expected = [(1, 0, 1), (2, 1, 5), (3, 2, 9), (4, 2, 60), (6, 0, 200)];
-        same!(records, expected, "records in the file as (number, parent, first token), {what}");
+        same!(records(&desk), [(3, 0, 200)], "(number, parent, first token) of the record that takes its place");
     }
 
     #[test]
