@@ -11,18 +11,12 @@ pub struct Departure {
     pub steps: Vec<usize>,
 }
 
-#[derive(PartialEq)]
-pub struct Step<'h> {
-    pub says: &'h str,
-    drawing: &'h str,
-}
-
-pub fn steps(fragment: &str) -> Vec<Step<'_>> {
+/// What is said of each step of a fragment, and how it is drawn.
+pub fn steps(fragment: &str) -> Vec<(&str, &str)> {
     let between = |start: String, end: &str| fragment.split_once(&start)?.1.split_once(end).map(|(inner, _)| inner);
     let step = |step| {
         let says = between(format!("<li data-step=\"{step}\">"), "</li>\n")?;
-        let drawing = between(format!("<g data-step=\"{step}\">"), "\n</g>\n")?;
-        Some(Step { says, drawing })
+        Some((says, between(format!("<g data-step=\"{step}\">"), "\n</g>\n")?))
     };
     (0..).map_while(step).collect()
 }
@@ -37,8 +31,8 @@ pub fn departure(yours: &str, reference: &str) -> Option<Departure> {
     let (n, of) = (mine.len(), theirs.len());
     let says = match differs.first() {
         Some(&step) if step < of => {
-            let said = difference(mine[step].says, theirs[step].says);
-            let words = said.or_else(|| difference(mine[step].drawing, theirs[step].drawing));
+            let said = difference(mine[step].0, theirs[step].0);
+            let words = said.or_else(|| difference(mine[step].1, theirs[step].1));
             format!("Step {} of {n}: {}", step + 1, words.unwrap_or("yours is drawn differently".into()))
         }
         Some(_) => format!("Yours has {n} steps, the reference only the first {of}"),

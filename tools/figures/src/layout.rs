@@ -96,8 +96,7 @@ impl Svg {
 
     /// What the kinds of cells mean, in as many lines as it takes.
     pub fn legend(&mut self, words: &[(Kind, &str)]) {
-        let words: Vec<(Cell, &str)> = words.iter().map(|(kind, word)| (cell(*kind, ""), *word)).collect();
-        self.legend_of(&words);
+        self.legend_of(&words.iter().map(|(kind, word)| (cell(*kind, ""), *word)).collect::<Vec<_>>());
     }
 
     /// The same with cells that have a word on them.

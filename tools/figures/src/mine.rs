@@ -43,10 +43,9 @@ fn reference(root: &Path, name: &str) -> Result<String> {
 /// The fragment of a figure with a note on whose code it shows and where it departs, and the same in a line.
 fn compared(mut figure: Figure, reference: &str, mine: &[usize], others: &[usize]) -> (String, String) {
     let yours = course::chapters(mine);
-    let rest = match others.len() {
-        0 => String::new(),
-        1 => format!("; {} is the reference's", course::chapters(others)),
-        _ => format!("; {} are the reference's", course::chapters(others)),
+    let rest = match others {
+        [] => String::new(),
+        _ => format!("; of the reference: {}", course::chapters(others)),
     };
     let whose = format!("Recorded from your code: {yours}{rest}.");
     let Some(Departure { says, steps: departing }) = departure(&figure.html(), reference) else {
@@ -57,8 +56,8 @@ fn compared(mut figure: Figure, reference: &str, mine: &[usize], others: &[usize
         let text = &mut figure.steps[*step];
         let theirs = match reference.get(*step) {
             None => "The reference has no such step.".into(),
-            Some(theirs) if theirs.says == *text => String::new(),
-            Some(theirs) => format!("The reference: {}", theirs.says),
+            Some((theirs, _)) if theirs == text => String::new(),
+            Some((theirs, _)) => format!("The reference: {theirs}"),
         };
         *text = format!("<b class=\"pbp-departs\">Departs.</b> {text} <span class=\"pbp-theirs\">{theirs}</span>");
     }
@@ -85,7 +84,7 @@ mod tests {
         let reference = reference(&root(), "ch05_table").unwrap();
         let (html, outcome) = compared(figures::one("ch05_table").unwrap(), &reference, &[5], &[4]);
         assert_eq!(outcome, SAME);
-        let line = "<p class=\"pbp-whose\">Recorded from your code: chapter 5; chapter 4 is the reference's. It is the same as the \
+        let line = "<p class=\"pbp-whose\">Recorded from your code: chapter 5; of the reference: chapter 4. It is the same as the \
                     reference, step by step.</p>\n";
         assert_eq!(html.matches(line).count(), 1);
         assert_eq!(html.replace(line, ""), reference);

@@ -16,16 +16,11 @@ pub const PAGE_SIZE: usize = 4;
 pub struct State {
     operation: String,
     refused: Option<String>,
-    sequences: Vec<Sequence>,
+    /// The name of each, its tokens and its pages.
+    sequences: Vec<(char, usize, Vec<u32>)>,
     pub slab: Vec<Page>,
     free: usize,
     pub rows_copied: u64,
-}
-
-struct Sequence {
-    name: char,
-    tokens: usize,
-    pages: Vec<u32>,
 }
 
 /// A page in one layer; the others look the same.
@@ -73,15 +68,10 @@ impl State {
             let slots = layers[0].iter().enumerate().map(|(slot, row)| Slot { row: row.clone(), held: slot < held });
             pages.push(Page { owners, slots: slots.collect() });
         }
-        let sequence = |(name, table): &(char, &PageTable)| Sequence {
-            name: *name,
-            tokens: table.len(),
-            pages: page_numbers(table.pages()),
-        };
         Ok(State {
             operation,
             refused: outcome.err().map(|error| format!("{error:?}")),
-            sequences: tables.iter().map(sequence).collect(),
+            sequences: tables.iter().map(|(name, table)| (*name, table.len(), page_numbers(table.pages()))).collect(),
             slab: pages,
             free: slab.pool().n_free(),
             rows_copied: 0,
@@ -91,7 +81,7 @@ impl State {
     /// `a has 6 tokens in pages 0 and 1; 2 pages are free; a6 and a7 are stale in page 1`
     fn says(&self) -> String {
         let mut parts = Vec::new();
-        for Sequence { name, tokens, pages: own } in self.sequences.iter().filter(|sequence| sequence.tokens > 0) {
+        for (name, tokens, own) in self.sequences.iter().filter(|(_, tokens, _)| *tokens > 0) {
             parts.push(format!("{name} has {} in {}", count(*tokens, "token"), pages(own)));
         }
         for (page, Page { owners, .. }) in self.slab.iter().enumerate().filter(|(_, page)| page.owners > 1) {
@@ -117,7 +107,7 @@ impl State {
     }
 
     pub fn draw(&self, svg: &mut Svg, before: Option<&State>) {
-        let tables: Vec<String> = self.sequences.iter().map(|one| format!("{} {:?}", one.name, one.pages)).collect();
+        let tables: Vec<String> = self.sequences.iter().map(|(name, _, pages)| format!("{name} {pages:?}")).collect();
         let refused = if self.refused.is_some() { " refused" } else { "" };
         svg.heading(&format!("{}{refused}", self.operation), &joined(&tables, ", "));
         let cells = self.slab.iter().enumerate().flat_map(|(page, Page { owners, slots })| {

@@ -23,58 +23,57 @@ const ASKED: usize = 800;
 const LINE: f64 = 56.0;
 const BELOW: f64 = 24.0 + 3.0 * LINE + 14.0;
 
+/// The same sequences in both memories, each named by its tokens.
 struct Memories {
     regions: Regions,
     pool: PagePool,
-    sequences: Vec<Sequence>,
+    in_regions: Vec<(usize, Range<usize>)>,
+    in_pages: Vec<(usize, Vec<PageId>)>,
 }
-
-struct Sequence {
-    tokens: usize,
-    /// None if it was refused.
-    region: Option<Range<usize>>,
-    pages: Vec<PageId>,
-}
-
-/// What a sequence has in one place: its tokens, and the slots or the pages.
-type Piece = (usize, Range<usize>);
 
 impl Memories {
     /// Returns how many pages the sequence gets.
-    fn add(&mut self, tokens: usize, region: Option<Range<usize>>) -> Result<usize> {
+    fn add(&mut self, tokens: usize) -> Result<usize> {
         let pages = self.pool.alloc_n(tokens.div_ceil(PAGE_SIZE))?;
-        self.sequences.push(Sequence { tokens, region, pages });
-        Ok(self.sequences[self.sequences.len() - 1].pages.len())
+        let n = pages.len();
+        self.in_pages.push((tokens, pages));
+        Ok(n)
     }
 
     /// Draws both memories, regions above pages. `gaps`: what a gap between regions is.
     fn draw(&self, figure: &mut Figure, says: String, titles: [String; 2], gaps: Kind) -> Result<()> {
-        let owners: Vec<u32> =
-            (0..PAGES as u32).map(|page| self.pool.owners(PageId(page))).collect::<Result<_, _>>()?;
-        let (free, n_free) = ((0..PAGES).filter(|page| owners[*page] == 0).collect::<Vec<_>>(), self.pool.n_free());
-        ensure!(free.len() == n_free, "{} pages have no owner, {n_free} are free", free.len());
-        let (mut in_regions, mut in_pages): (Vec<Piece>, Vec<Piece>) = (Vec::new(), Vec::new());
-        for Sequence { tokens, region, pages } in &self.sequences {
-            in_regions.extend(region.clone().map(|place| (*tokens, place)));
-            let mut pages: Vec<usize> = pages.iter().map(|page| page.index()).collect();
-            pages.sort_unstable();
-            in_pages.extend(runs(&pages).into_iter().map(|place| (*tokens, place)));
+        let gaps = self.regions.gaps().into_iter().map(|gap| (gaps, String::new(), gap));
+        let regions = self.in_regions.iter().map(|(tokens, region)| taken(*tokens, region.clone()));
+        let mut owners = [None; PAGES];
+        for (tokens, pages) in &self.in_pages {
+            pages.iter().for_each(|page| owners[page.index()] = Some(*tokens));
         }
-        in_pages.sort_by_key(|(_, place)| place.start);
+        let (without, free) = (owners.iter().filter(|owner| owner.is_none()).count(), self.pool.n_free());
+        ensure!(without == free, "{without} pages have no owner, {free} are free");
+        let mut first = 0;
+        let pages = owners.chunk_by(|a, b| a == b).map(|run| {
+            let place = first..first + run.len();
+            first = place.end;
+            run[0].map_or((Kind::Free, String::new(), place.clone()), |tokens| taken(tokens, place))
+        });
+        let mut pages: Vec<Piece> = pages.collect();
+        pages.sort_by_key(|(kind, ..)| *kind != Kind::Free);
         let y = 24.0 + figure.steps.len() as f64 * LINE;
         figure.step(says, |svg| {
             svg.text(0.0, y + 14.0, Anchor::Start, &titles[0]);
-            draw_memory(svg, y + 20.0, 1.0, (gaps, &self.regions.gaps()), &in_regions);
+            draw_memory(svg, y + 20.0, 1.0, gaps.chain(regions));
             svg.text(0.0, BELOW + y + 14.0, Anchor::Start, &titles[1]);
-            draw_memory(svg, BELOW + y + 20.0, PAGE_SIZE as f64, (Kind::Free, &runs(&free)), &in_pages);
+            draw_memory(svg, BELOW + y + 20.0, PAGE_SIZE as f64, pages);
         });
         Ok(())
     }
 }
 
-/// Numbers that follow each other, as ranges. `numbers` rise.
-fn runs(numbers: &[usize]) -> Vec<Range<usize>> {
-    numbers.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1).collect()
+/// What lies in one place, what it is called, and its slots or pages.
+type Piece = (Kind, String, Range<usize>);
+
+fn taken(tokens: usize, place: Range<usize>) -> Piece {
+    (if tokens == ASKED { Kind::New } else { Kind::Reused }, format!("sequence-{tokens}"), place)
 }
 
 pub fn figure() -> Result<Figure> {
@@ -82,11 +81,12 @@ pub fn figure() -> Result<Figure> {
     figure.svg.heading(&format!("A region for each sequence: {} slots", grouped(SLOTS as u64)), "");
     let same = format!("The same in {PAGES} pages of {PAGE_SIZE} slots");
     figure.svg.bold(0.0, BELOW + 16.0, Anchor::Start, &same);
-    let mut memories = Memories { regions: Regions::new(SLOTS), pool: PagePool::new(PAGES)?, sequences: Vec::new() };
+    let (regions, pool) = (Regions::new(SLOTS), PagePool::new(PAGES)?);
+    let mut memories = Memories { regions, pool, in_regions: Vec::new(), in_pages: Vec::new() };
     let mut pages_of = Vec::new();
     for tokens in SEQUENCES {
-        let region = memories.regions.reserve(tokens)?;
-        pages_of.push(memories.add(tokens, Some(region))?);
+        memories.in_regions.push((tokens, memories.regions.reserve(tokens)?));
+        pages_of.push(memories.add(tokens)?);
     }
     let (all, pages_of) = (listed(&SEQUENCES), listed(&pages_of));
     let (slots, pages) = (memories.regions.free(), memories.pool.n_free());
@@ -96,9 +96,10 @@ pub fn figure() -> Result<Figure> {
     let titles = [format!("sequences of {all}: {slots} free"), format!("{pages_of} pages: {pages} free")];
     memories.draw(&mut figure, says, titles, Kind::Free)?;
 
-    let first = memories.sequences.remove(0);
-    ensure!(first.region.is_some_and(|region| memories.regions.release(&region)), "the region was not taken");
-    first.pages.into_iter().try_for_each(|page| memories.pool.free(page))?;
+    let (_, region) = memories.in_regions.remove(0);
+    ensure!(memories.regions.release(&region), "the region was not taken");
+    let (_, pages_back) = memories.in_pages.remove(0);
+    pages_back.into_iter().try_for_each(|page| memories.pool.free(page))?;
     let gaps = joined(&memories.regions.gaps().iter().map(Range::len).collect::<Vec<_>>(), " and ");
     let (slots, free) = (memories.regions.free(), memories.pool.n_free());
     let ended = SEQUENCES[0];
@@ -110,7 +111,7 @@ pub fn figure() -> Result<Figure> {
 
     let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
     let NoGap { free: slots, longest_gap: longest, .. } = refused;
-    let needed = memories.add(ASKED, None)?;
+    let needed = memories.add(ASKED)?;
     let left = memories.pool.n_free();
     let says = format!(
         "A sequence of {ASKED} tokens comes. No region can be reserved for it: {slots} slots are free, but the longest gap has \
@@ -138,16 +139,13 @@ pub fn figure() -> Result<Figure> {
 }
 
 /// Pieces and gaps, to scale. `slots`: in one unit of the memory.
-fn draw_memory(svg: &mut Svg, y: f64, slots: f64, gaps: (Kind, &[Range<usize>]), taken: &[Piece]) {
+fn draw_memory(svg: &mut Svg, y: f64, slots: f64, pieces: impl IntoIterator<Item = Piece>) {
     let scale = (WIDTH - 4.0) / SLOTS as f64 * slots;
-    let mut draw = |kind, Range { start, end }: &Range<usize>, key: String| {
-        let (x, width) = (2.0 + *start as f64 * scale, (end - start) as f64 * scale - 2.0);
+    for (kind, key, Range { start, end }) in pieces {
+        let (x, width) = (2.0 + start as f64 * scale, (end - start) as f64 * scale - 2.0);
+        // No number fits into a narrow piece.
         let word = if width < 14.0 { String::new() } else { grouped((end - start) as u64) };
         svg.cell(Area { x, y, width, height: CELL - 2.0 }, &cell(kind, word).key(key));
-    };
-    gaps.1.iter().for_each(|gap| draw(gaps.0, gap, String::new()));
-    for (tokens, place) in taken {
-        draw(if *tokens == ASKED { Kind::New } else { Kind::Reused }, place, format!("sequence-{tokens}"));
     }
     if slots > 1.0 {
         let ticks: String =

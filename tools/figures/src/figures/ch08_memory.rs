@@ -60,22 +60,17 @@ fn draw_moment(svg: &mut Svg, moment: &str, step: &Step) {
     // The draft model never computes its last draft token.
     let models: [(&str, &Memory, usize); 2] = [("target", target, K), ("draft", draft, K - 1)];
     for (name, model, computed) in models {
-        let words = match moment {
-            "before" => [(Kind::Reused, before.to_vec()), (Kind::New, vec![]), (Kind::Free, newest.to_vec())],
-            "computed" => [
-                (Kind::Reused, before.to_vec()),
-                (Kind::New, [newest, &drafted[..computed]].concat()),
-                (Kind::Free, drafted[computed..].to_vec()),
-            ],
-            _ => {
-                [(Kind::Reused, [before, newest, accepted].concat()), (Kind::New, vec![]), (Kind::Free, after.to_vec())]
-            }
+        let [held, new, missing] = match moment {
+            "before" => [before.to_vec(), vec![], newest.to_vec()],
+            "computed" => [before.to_vec(), [newest, &drafted[..computed]].concat(), drafted[computed..].to_vec()],
+            _ => [[before, newest, accepted].concat(), vec![], after.to_vec()],
         };
         if moment == "after" {
             svg.note(&format!("forgot {}", model.forgotten.len()));
         }
         svg.label(name);
-        let cells = words.iter().flat_map(|(kind, words)| words.iter().map(|word| named(*kind, word)));
+        let words = [(Kind::Reused, held), (Kind::New, new), (Kind::Free, missing)].into_iter();
+        let cells = words.flat_map(|(kind, words)| words.into_iter().map(move |word| named(kind, word)));
         svg.row(Grid::across(52.0, K + 2, K + 2), cells);
     }
 }

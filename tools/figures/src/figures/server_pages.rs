@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::serving::Serving;
 use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
-use page_by_page::serving::view::{self, EndedView, SequenceView, State, View, Words};
+use page_by_page::serving::view::{self, SequenceView, State, View, Words};
+use page_by_page::serving::{Generated, Serving};
 
 use super::Figure;
 use crate::layout::Grid;
@@ -31,38 +31,32 @@ const REQUESTS: [(u64, &str, u64, usize); 4] =
 const CANCELLED: (u64, u64) = (22, 1);
 const SHOWN: [u64; 10] = [0, 1, 2, 3, 12, 22, 23, 29, 60, 90];
 
-fn record() -> Result<Vec<View>> {
+/// The views, each with what has ended since the one before.
+fn record() -> Result<Vec<(View, Vec<String>)>> {
     let (model, tokenizer) = (model(STORYTELLER)?, tokenizer()?);
     let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
     let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
     let mut serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
     let words = |sequence: &Sequence| {
-        let says = |tokens: &[u32]| tokenizer.decode(tokens).unwrap_or_default();
-        let prompt = says(view::first(&sequence.tokens[..sequence.n_prompt]));
-        Words { prompt: view::beginning(&prompt, sequence.n_prompt), text: view::newest(&says(sequence.new_tokens())) }
+        let text = tokenizer.decode(sequence.new_tokens()).unwrap_or_default();
+        Words { prompt: String::new(), text: view::newest(&text) }
     };
-    let mut frames: Vec<View> = Vec::new();
+    let mut frames = Vec::new();
     let (mut ended, mut chunks) = (Vec::new(), Vec::new());
     for step in 0..=SHOWN[SHOWN.len() - 1] {
         if step > 0 {
             let done = serving.step()?;
             chunks = done.chunks;
-            ended.extend(done.generated.into_iter().map(|generated| {
-                let Words { prompt, text } = words(&generated.sequence);
-                let reason = match generated.end {
-                    Ok(FinishReason::EndOfText) => "stop",
-                    Ok(FinishReason::Limit) => "length",
-                    Ok(FinishReason::Cancelled) => "abort",
-                    Err(_) => "error",
-                };
-                let new_tokens = generated.sequence.new_tokens().len();
-                EndedView { id: generated.sequence.id.0, at: 0, prompt, text, new_tokens, reason }
-            }));
+            for Generated { sequence, end, .. } in done.generated {
+                let how = if end == Ok(FinishReason::Cancelled) { "was cancelled" } else { "has finished" };
+                let (name, n) = (letter(sequence.id.0), sequence.new_tokens().len());
+                ended.push(format!("{name} {how} after {n} new tokens"));
+            }
         }
         if SHOWN.contains(&step) {
-            let seen = View::of(&serving, slab.borrow().pool(), PAGE_SIZE, &chunks, words);
-            frames.push(View { version: frames.len() as u64 + 1, ended: std::mem::take(&mut ended), ..seen });
+            let view = View::of(&serving, slab.borrow().pool(), PAGE_SIZE, &chunks, words);
+            frames.push((view, std::mem::take(&mut ended)));
         }
         for (place, (_, prompt, seed, most)) in REQUESTS.iter().enumerate().filter(|(_, request)| request.0 == step) {
             let id = serving.submit(tokenizer.encode(prompt)?, *most, sampler(*seed))?;
@@ -99,8 +93,9 @@ pub fn figure() -> Result<Figure> {
     let frames = &record()?;
     let mut figure = Figure::default();
     figure.svg.without_bands();
-    for (before, view) in with_before(frames) {
-        figure.step(step_text(view), |svg| {
+    for (before, (view, ended)) in with_before(frames) {
+        let before = before.map(|(view, _)| view);
+        figure.step(step_text(view, ended), |svg| {
             svg.heading(&format!("step {}", view.steps), &counted(view));
             svg.row(Grid::across(0.0, PAGES, PAGES), (0..PAGES).map(|page| page_cell(view, before, page)));
         });
@@ -117,7 +112,7 @@ pub fn figure() -> Result<Figure> {
          sequence or the number of sequences that share it.",
         frames.len()
     );
-    let counts = &frames[frames.len() - 1].counts;
+    let counts = &frames[frames.len() - 1].0.counts;
     figure.caption = format!(
         "<strong>What <code>/pages</code> shows of {} sequences in one pool.</strong> {PAGES} pages of {PAGE_SIZE} slots, and the \
          bundled model. After step {} B is cancelled and D comes. In the end {} of {} prompt tokens were cached. Recorded from the \
@@ -142,12 +137,8 @@ fn page_cell(view: &View, before: Option<&View>, page: usize) -> Cell {
     cell(if is_new { Kind::New } else { now.0 }, now.1).key(format!("page-{page}"))
 }
 
-fn step_text(view: &View) -> String {
-    let mut parts = Vec::new();
-    for ended in &view.ended {
-        let how = if ended.reason == "abort" { "was cancelled" } else { "has finished" };
-        parts.push(format!("{} {how} after {} new tokens", letter(ended.id), ended.new_tokens));
-    }
+fn step_text(view: &View, ended: &[String]) -> String {
+    let mut parts = ended.to_vec();
     let mut groups: BTreeMap<Vec<u64>, Vec<usize>> = BTreeMap::new();
     for page in 0..PAGES {
         groups.entry(sequences_of(view, page)).or_default().push(page);
