@@ -4,15 +4,7 @@ import { execFileSync } from "node:child_process";
 
 import { chromium } from "playwright-core";
 
-const FLAGS = [
-  "--disable-gpu",
-  "--disable-quic",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-  "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-];
+const NO_NETWORK = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1";
 
 export const WIDE = 1440;
 export const NARROW = 360;
@@ -21,7 +13,7 @@ export async function start() {
   const asked = process.env.CHROMIUM;
   const executablePath = asked || execFileSync("sh", ["-c", "command -v chromium || command -v google-chrome"]).toString().trim();
   // Chromium's own sandbox does not start for root.
-  const args = process.getuid?.() === 0 ? ["--no-sandbox", ...FLAGS] : FLAGS;
+  const args = process.getuid?.() === 0 ? ["--no-sandbox", NO_NETWORK] : [NO_NETWORK];
   return chromium.launch({ executablePath, args });
 }
 

@@ -2,10 +2,10 @@
 // mouse, keys and fingers, on paper, from a file, without script; then the page of the server, while it generates. Says what
 // is wrong, then `N passed, N failed`.
 //
-//   tools/browser/run [--only TEXT] [--shots FOLDER] [--book FOLDER] [--published FOLDER] [--program FILE]
+//   tools/browser/run [--only TEXT]
 
-import { mkdir, readFile } from "node:fs/promises";
-import { join, resolve } from "node:path";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
@@ -19,17 +19,9 @@ import { serve } from "./site.js";
 const WORKERS = 4;
 const TIME_LIMIT_MS = 120_000;
 
-const { values: options } = parseArgs({
-  options: {
-    book: { type: "string", default: fileURLToPath(new URL("../../book/html", import.meta.url)) },
-    only: { type: "string", default: "" },
-    program: { type: "string", default: process.env.PROGRAM },
-    published: { type: "string", default: process.env.PUBLISHED },
-    shots: { type: "string" },
-  },
-});
+const { values: options } = parseArgs({ options: { only: { type: "string", default: "" } } });
 
-const folder = resolve(options.book);
+const folder = fileURLToPath(new URL("../../book/html", import.meta.url));
 const toc = await readFile(join(folder, "toc.html"), "utf8").catch(() => {
   console.error(`no book in ${folder}: render it with cargo book build`);
   process.exit(2);
@@ -41,25 +33,11 @@ for (const page of pages) {
   figures[page] = html.split("<figure class=\"pbp-figure\"").length - 1;
 }
 
-async function shot(tab, page, theme, width) {
-  if (options.shots) {
-    // On a picture of the whole page it would lie over the text.
-    await tab.addStyleTag({ content: "#mdbook-menu-bar { position: relative !important }" });
-    const path = join(options.shots, `${page.replace(/\.html$/, "").replaceAll("/", "-")}-${theme}-${width}.png`);
-    await tab.screenshot({ path, fullPage: true });
-  }
-}
-
-if (options.shots) {
-  await mkdir(options.shots, { recursive: true });
-}
 const site = await serve(folder);
 const browser = await start();
-const all = checks({ browser, address: site.address, pages, figures, shot });
-if (options.published) {
-  all.push(...publishedChecks({ browser, folder: resolve(options.published), pages, figures }));
-}
-all.push(...liveChecks({ browser, program: options.program, shot }));
+const all = checks({ browser, address: site.address, pages, figures });
+all.push(...publishedChecks({ browser, folder: process.env.PUBLISHED, pages, figures }));
+all.push(...liveChecks({ browser, program: process.env.PROGRAM }));
 const waiting = all.filter(([name]) => name.includes(options.only));
 let passed = 0;
 let failed = 0;

@@ -6,30 +6,13 @@ use std::fmt;
 
 pub use page_by_page_course::includes::Place;
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
-    pub place: Place,
-    pub problem: String,
-    pub next_step: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.problem)?;
-        if !self.next_step.is_empty() {
-            write!(f, "\n    {}", self.next_step)?;
-        }
-        Ok(())
-    }
-}
-
-/// All findings of one run, in order of file and line, each said once.
-#[derive(Debug, Default)]
-pub struct Findings(BTreeSet<Finding>);
+/// All findings of one run, in order of file and line, each said once: where, what is wrong, and what to do.
+#[derive(Default)]
+pub struct Findings(BTreeSet<(Place, String, String)>);
 
 impl Findings {
     pub fn add(&mut self, place: Place, problem: impl Into<String>, next_step: impl Into<String>) {
-        self.0.insert(Finding { place, problem: problem.into(), next_step: next_step.into() });
+        self.0.insert((place, problem.into(), next_step.into()));
     }
 
     pub fn is_empty(&self) -> bool {
@@ -39,8 +22,11 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in &self.0 {
-            writeln!(f, "{finding}")?;
+        for (place, problem, next_step) in &self.0 {
+            writeln!(f, "{place}: {problem}")?;
+            if !next_step.is_empty() {
+                writeln!(f, "    {next_step}")?;
+            }
         }
         match self.0.len() {
             1 => write!(f, "1 problem in the book"),

@@ -75,7 +75,7 @@ impl Chart {
     }
 
     fn svg(&self) -> Svg {
-        let mut svg = Svg::new();
+        let mut svg = Svg::default();
         svg.y = BOTTOM + 44.0;
         svg.text(0.0, 14.0, Anchor::Start, self.title);
         self.draw_axes(&mut svg);

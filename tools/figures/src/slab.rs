@@ -98,12 +98,12 @@ impl State {
 
     /// What happened and how the slab is then; HTML.
     pub fn step(&self) -> String {
-        let Self { operation, refused, rows_copied, .. } = self;
-        match (refused, rows_copied) {
-            (Some(error), _) => format!("<code>{operation}</code> is refused, <code>{error}</code>: nothing changes."),
-            (None, 0) => format!("<code>{operation}</code>: {}.", self.says()),
-            (None, n) => format!("<code>{operation}</code> copies {}: {}.", count(*n as usize, "row"), self.says()),
-        }
+        let happened = match (&self.refused, self.rows_copied) {
+            (Some(error), _) => format!(" is refused, <code>{error}</code>: nothing changes."),
+            (None, 0) => format!(": {}.", self.says()),
+            (None, n) => format!(" copies {}: {}.", count(n as usize, "row"), self.says()),
+        };
+        format!("<code>{}</code>{happened}", self.operation)
     }
 
     pub fn draw(&self, svg: &mut Svg, before: Option<&State>) {

@@ -1,6 +1,6 @@
 //! A few steps of greedy speculative decoding with the bundled models, and what each model computes and forgets in them.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch01_recompute::argmax;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
@@ -121,10 +121,9 @@ pub fn steps(n: usize) -> Result<Vec<Step>> {
 /// A token without the space before it. Pieces of words are refused, because they would look like words.
 fn word(tokenizer: &Tokenizer, token: u32) -> Result<String> {
     let text = tokenizer.decode(&[token])?;
-    let is_first = || text.chars().next().is_some_and(char::is_uppercase);
-    let is_sign = || text.chars().all(|sign| sign.is_ascii_punctuation());
-    let word = text.strip_prefix(' ').or((is_first() || is_sign()).then_some(&text[..]));
-    Ok(word.with_context(|| format!("{text:?} is no whole word"))?.to_owned())
+    let is_sign = text.chars().all(|sign| sign.is_ascii_punctuation());
+    ensure!(is_sign || text.starts_with(|c: char| c == ' ' || c.is_uppercase()), "{text:?} is no whole word");
+    Ok(text.trim_start().to_owned())
 }
 
 struct Watched<'a> {

@@ -143,10 +143,6 @@ impl Default for Svg {
 }
 
 impl Svg {
-    pub fn new() -> Self {
-        Svg::default()
-    }
-
     /// A picture that is not for a page of the book.
     pub fn with_width(width: f64) -> Self {
         Svg { width, left: 0.0, y: 0.0, steps: 0, body: String::new() }

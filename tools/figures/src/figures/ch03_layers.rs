@@ -49,16 +49,16 @@ pub fn figure() -> Result<Figure> {
             format!("{} in rows {}", rows[position].as_deref().unwrap_or("nothing"), listed(&at))
         };
         let (note, says) = match outcome {
-            Err(error) => (
-                "refused: nothing changes".into(),
-                format!("<code>{operation}</code> is refused, <code>{error:?}</code>: nothing changes."),
-            ),
+            Err(error) => {
+                ("refused: nothing changes".into(), format!(" is refused, <code>{error:?}</code>: nothing changes."))
+            }
             Ok(()) => {
                 let new: Vec<String> = (held..cache.len()).map(places).collect();
-                let says = format!("<code>{operation}</code> and <code>write</code>: {}.", joined(&new, ", "));
-                (format!("{} of {CAPACITY} slots filled", cache.len()), says)
+                let note = format!("{} of {CAPACITY} slots filled", cache.len());
+                (note, format!(" and <code>write</code>: {}.", joined(&new, ", ")))
             }
         };
+        let says = format!("<code>{operation}</code>{says}");
         let cells = rows.iter().enumerate().map(|(row, name)| match name {
             Some(name) => named(if row % CAPACITY < held { Kind::Reused } else { Kind::New }, name),
             None => cell(Kind::Wasted, ""),

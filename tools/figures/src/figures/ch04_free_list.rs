@@ -99,15 +99,10 @@ fn draw_pool(svg: &mut Svg, owners: &[u32], free: &[u32], before: &[u32]) {
 
 /// An operation in the picture, and in the list of steps. `state`: how the pool is then.
 fn outcome_text(operation: &str, outcome: Outcome, state: &str) -> (String, String) {
-    match outcome.map(|pages| page_numbers(&pages)) {
-        Err(error) => (
-            format!("{operation} refused"),
-            format!("<code>{operation}</code> is refused, <code>{error:?}</code>: nothing changes."),
-        ),
-        Ok(pages) if pages.is_empty() => (operation.into(), format!("<code>{operation}</code>. {state}.")),
-        Ok(pages) => (
-            format!("{operation} → {}", joined(&pages, ", ")),
-            format!("<code>{operation}</code> gives {}. {state}.", listed(&pages)),
-        ),
-    }
+    let (title, says) = match outcome.map(|pages| page_numbers(&pages)) {
+        Err(error) => (" refused".into(), format!(" is refused, <code>{error:?}</code>: nothing changes.")),
+        Ok(pages) if pages.is_empty() => (String::new(), format!(". {state}.")),
+        Ok(pages) => (format!(" → {}", joined(&pages, ", ")), format!(" gives {}. {state}.", listed(&pages))),
+    };
+    (format!("{operation}{title}"), format!("<code>{operation}</code>{says}"))
 }

@@ -186,7 +186,7 @@ pub fn figure() -> Result<Figure> {
 
 /// Each step of the stories, one below the other, and of their pages. Where they stand depends on how long the stories get.
 fn draw(stories: &[Story]) -> Svg {
-    let mut svg = Svg::new();
+    let mut svg = Svg::default();
     svg.without_bands();
     let mut tops = Vec::new();
     for story in stories {

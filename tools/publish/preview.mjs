@@ -1,6 +1,6 @@
 // The picture that link previews show: the book's title beside the recorded figure of its first page.
 //
-//   node tools/publish/preview.js --book FOLDER --to FILE.png
+//   node tools/publish/preview.mjs --book FOLDER --to FILE.png
 
 import { readFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
@@ -32,9 +32,7 @@ const folder = resolve(options.book);
 // The page for printing has the description of the whole book.
 const general = await readFile(join(folder, "print.html"), "utf8");
 const subtitle = /<meta name="description" content="([^"&<]+)">/.exec(general)?.[1];
-if (!subtitle) {
-  throw new Error("print.html has no description");
-}
+if (!subtitle) throw new Error("print.html has no description");
 const browser = await start();
 try {
   const faults = [];
@@ -45,23 +43,13 @@ try {
       const figure = document.querySelector("main figure[data-figure] svg");
       figure.removeAttribute("style");
       document.documentElement.className = "light";
-      document.body.replaceChildren();
-      const card = document.createElement("div");
-      card.className = "card";
-      card.innerHTML = '<div><b></b><p></p></div><div class="figure"></div>';
-      card.querySelector("b").textContent = title;
-      card.querySelector("p").textContent = subtitle;
-      card.querySelector(".figure").append(figure);
-      document.body.append(card);
-      document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
+      document.body.innerHTML = `<style>${style}</style><div class="card"><div><b>${title}</b><p>${subtitle}</p></div>
+        <div class="figure">${figure.outerHTML}</div></div>`;
       await document.fonts.ready;
     }, { style: STYLE, subtitle });
     await tab.screenshot({ path: options.to, animations: "disabled" });
   });
-  if (faults.length > 0) {
-    throw new Error(faults.join("\n"));
-  }
+  if (faults.length > 0) throw new Error(faults.join("\n"));
 } finally {
   await browser.close();
 }
-console.log(`The picture for link previews: ${SIZE.width} by ${SIZE.height} pixels`);

@@ -1,7 +1,7 @@
 // The whole book as a PDF, from the page that mdBook makes for printing: title and contents with page numbers in front, hints
 // and answers at the end of each chapter, as paper cannot be folded, and each reference with the page that it leads to.
 //
-//   node tools/publish/paper.js --book FOLDER --to FILE.pdf [--site-url URL]
+//   node tools/publish/paper.mjs --book FOLDER --to FILE.pdf [--site-url URL]
 
 import { execFileSync } from "node:child_process";
 import { readFile } from "node:fs/promises";
@@ -57,30 +57,26 @@ function rearrange({ site, style }) {
   }
   main.replaceChildren(...leaves);
 
-  const listed = [...document.querySelectorAll("#mdbook-sidebar a[href]:not(.toggle)")].filter((a) => /\.html$/.test(a.getAttribute("href")));
-  if (listed.length !== leaves.length) {
-    faults.push(`${listed.length} pages are listed, ${leaves.length} are printed`);
-  }
-  let rules = "";
+  const entries = [...document.querySelectorAll("#mdbook-sidebar .part-title, #mdbook-sidebar a[href$='.html']:not(.toggle)")];
   const contents = make("nav", { className: "paper-contents" }, make("h2", { text: "Contents" }));
   let list = contents.appendChild(make("ol"));
-  const byTitle = new Map(listed.map((link) => [link, link.textContent.trim()]));
-  const inOrder = document.querySelectorAll("#mdbook-sidebar .part-title, #mdbook-sidebar a[href]");
+  let rules = "";
   let at = 0;
-  for (const entry of inOrder) {
+  for (const entry of entries) {
     if (entry.classList.contains("part-title")) {
       contents.append(make("p", { text: entry.textContent }));
       list = contents.appendChild(make("ol"));
-    } else if (byTitle.has(entry) && leaves[at]) {
-      const title = byTitle.get(entry);
-      const heading = leaves[at].querySelector("h1");
-      if (!heading?.id) faults.push(`${title}: no heading`);
-      list.append(make("li", {}, make("a", { href: `#${heading?.id}` }, make("span", { text: title }), page(heading?.id))));
-      leaves[at].style.page = `leaf${at}`;
-      rules += `@page leaf${at} { @top-right { content: ${JSON.stringify(title)}; color: #505050; font: 9pt "Open Sans", sans-serif; } }\n`;
-      at += 1;
+      continue;
     }
+    const title = entry.textContent.trim();
+    const id = leaves[at]?.querySelector("h1")?.id;
+    if (!id) faults.push(`${title}: no heading`);
+    list.append(make("li", {}, make("a", { href: `#${id}` }, make("span", { text: title }), page(id))));
+    leaves[at]?.style.setProperty("page", `leaf${at}`);
+    rules += `@page leaf${at} { @top-right { content: ${JSON.stringify(title)}; color: #505050; font: 9pt "Open Sans", sans-serif; } }\n`;
+    at += 1;
   }
+  if (at !== leaves.length) faults.push(`${at} pages are listed, ${leaves.length} are printed`);
 
   // Hints and answers go to the end of their page, the question stays where it is.
   for (const [number, leaf] of leaves.entries()) {
@@ -143,51 +139,36 @@ function rearrange({ site, style }) {
 
 /** Page numbers by name, as pdfinfo lists them: `  61 [ XYZ ... ] "the-page-table"`. */
 function places(file) {
-  const lines = execFileSync("pdfinfo", ["-dests", file], { maxBuffer: 1 << 26 }).toString().split("\n");
-  const found = lines.map((line) => /^\s*(\d+)\s+\[.*?\]\s+"(.*)"$/.exec(line)).filter(Boolean);
-  return Object.fromEntries(found.map(([, page, name]) => [name, page]));
+  const list = execFileSync("pdfinfo", ["-dests", file], { maxBuffer: 1 << 26 }).toString();
+  return Object.fromEntries([...list.matchAll(/^\s*(\d+)\s+\[.*?\]\s+"(.*)"$/gm)].map(([, page, name]) => [name, page]));
 }
 
 /** In the page: fills numbers in. Returns how many have changed, and what has none. */
 function number(known) {
-  let changed = 0;
-  const missing = [];
-  for (const place of document.querySelectorAll(".paper-page")) {
-    const is = known[place.dataset.of];
-    if (is === undefined) missing.push(place.dataset.of);
-    else if (place.textContent !== is) {
-      place.textContent = is;
-      changed += 1;
-    }
-  }
-  return { changed, missing };
+  const places = [...document.querySelectorAll(".paper-page")];
+  const missing = places.map((place) => place.dataset.of).filter((id) => known[id] === undefined);
+  const changed = places.filter((place) => place.textContent !== known[place.dataset.of]);
+  changed.forEach((place) => (place.textContent = known[place.dataset.of]));
+  return { changed: changed.length, missing };
 }
 
 const browser = await start();
 try {
   const faults = [];
-  const prepare = () => {
-    window.print = () => {};
-  };
+  const prepare = () => (window.print = () => {});
   await inWindow(browser, { faults, prepare }, async (tab) => {
     await tab.goto(pathToFileURL(join(resolve(options.book), "print.html")).href);
     faults.push(...(await tab.evaluate(rearrange, { site, style })));
-    for (let printing = 1; ; printing += 1) {
+    let found = { changed: 1, missing: [] };
+    for (let printing = 0; found.changed > 0 && printing < PRINTINGS; printing += 1) {
       await tab.pdf({ ...PRINTING, path: options.to, timeout: 0 });
-      const { changed, missing } = await tab.evaluate(number, places(options.to));
-      faults.push(...missing.map((id) => `no page has #${id}`));
-      if (changed === 0 || missing.length > 0) break;
-      if (printing === PRINTINGS) {
-        faults.push(`${changed} page numbers still move`);
-        break;
-      }
+      found = await tab.evaluate(number, places(options.to));
     }
+    faults.push(...found.missing.map((id) => `no page has #${id}`));
+    if (found.changed > 0) faults.push(`${found.changed} page numbers still move`);
   });
-  const printed = await readFile(options.to, "latin1");
-  if (printed.includes("/URI (file:")) faults.push("a link leads to a file of this computer");
+  if ((await readFile(options.to, "latin1")).includes("/URI (file:")) faults.push("a link leads to a file of this computer");
   if (faults.length > 0) throw new Error([...new Set(faults)].join("\n"));
-  const pages = /^Pages:\s+(\d+)/m.exec(execFileSync("pdfinfo", [options.to]).toString())[1];
-  console.log(`The book on paper: ${pages} pages, ${(printed.length / 1e6).toFixed(1)} MB`);
 } finally {
   await browser.close();
 }
