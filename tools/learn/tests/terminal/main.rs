@@ -7,7 +7,6 @@ mod sample;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -47,18 +46,15 @@ fn size(n: u16) -> std::num::NonZero<u16> {
 
 /// What a program can leave changed in a terminal.
 fn modes(termios: &Termios) -> String {
-    format!(
-        "{:?} {:?} {:?} {:?}",
-        termios.input_modes, termios.output_modes, termios.control_modes, termios.local_modes
-    )
+    format!("{:?} {:?} {:?}", termios.input_modes, termios.output_modes, termios.local_modes)
 }
 
 impl Terminal {
     fn start(sample: &Sample, arguments: &[&str], columns: u16, rows: u16) -> Self {
-        Terminal::of(sample.command(arguments), columns, rows)
+        Terminal::of(&mut sample.command(arguments), columns, rows)
     }
 
-    fn of(mut command: Command, columns: u16, rows: u16) -> Self {
+    fn of(command: &mut Command, columns: u16, rows: u16) -> Self {
         let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&pty).unwrap();
         unlockpt(&pty).unwrap();
@@ -313,35 +309,27 @@ fn a_reset_asks_and_keeps_a_copy() {
 
 #[test]
 fn no_color_is_heeded() {
-    let has_colours = |value: Option<&str>| {
+    for (value, has_colours) in [("", true), ("1", false)] {
         let sample = Sample::new();
         sample.save(&format!("{}// BROKEN\n", stub()));
         let mut command = sample.command(&[]);
-        if let Some(value) = value {
-            command.env("NO_COLOR", value);
-        }
-        let terminal = Terminal::of(command, 80, 24);
+        let terminal = Terminal::of(command.env("NO_COLOR", value), 80, 24);
         terminal.until("error: expected `;`");
-        let screen = terminal.screen.lock().unwrap();
-        let mut cells = (0..24).flat_map(|row| (0..80).map(move |column| (row, column)));
-        let has_colours =
-            cells.any(|(row, column)| screen.screen().cell(row, column).unwrap().fgcolor() != vt100::Color::Default);
-        drop(screen);
+        let shown = terminal.screen.lock().unwrap().screen().contents_formatted();
+        assert_eq!(shown.contains("\x1b[31"), has_colours, "NO_COLOR={value}: {shown}");
         terminal.quit();
-        has_colours
-    };
-    assert!(has_colours(None) && has_colours(Some("")) && !has_colours(Some("1")));
+    }
 }
 
 #[test]
 fn without_a_terminal_it_prints_one_verdict() {
     let sample = Sample::new();
-    let output_of = |mut command: Command| {
+    let output_of = |command: &mut Command| {
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     };
-    let run = |arguments: &[&str]| output_of(sample.command(arguments));
+    let run = |arguments: &[&str]| output_of(&mut sample.command(arguments));
     let (code, out, _) = run(&["--once"]);
     assert_eq!(code, Some(1));
     assert!(out.starts_with("Chapter 1, Sums: exercises/ch01_sum.rs\n\nNot started. "), "{out}");
@@ -366,16 +354,10 @@ fn without_a_terminal_it_prints_one_verdict() {
     sample.write(".page-by-page/record.json", "{");
     let (code, _, err) = run(&[]);
     assert!(code == Some(1) && err.starts_with("note: .page-by-page/record.json is damaged"), "{err}");
-    let mut no_cargo = sample.command(&[]);
-    no_cargo.env("CARGO", "/nowhere/cargo");
-    assert!(output_of(no_cargo).2.starts_with("error: cargo cannot be started"));
-    let mut elsewhere = sample.command(&[]);
-    elsewhere.current_dir(Path::new("/"));
-    assert!(output_of(elsewhere).2.contains("run this inside the repository"));
-    let mut dumb = sample.command(&[]);
-    dumb.env("TERM", "dumb");
-    let mut dumb = Terminal::of(dumb, 80, 24);
+    let no_cargo = output_of(sample.command(&[]).env("CARGO", "/nowhere/cargo"));
+    assert!(no_cargo.2.starts_with("error: cargo cannot be started"));
+    assert!(output_of(sample.command(&[]).current_dir("/")).2.contains("run this inside the repository"));
+    let dumb = Terminal::of(sample.command(&[]).env("TERM", "dumb"), 80, 24);
     dumb.until("error: expected `;`");
-    dumb.press("");
     assert_eq!(dumb.ended(), Some(1));
 }
