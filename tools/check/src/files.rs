@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result};
 use page_by_page_course::stub;
 
 /// The text of a file, with `\n` line ends.
@@ -12,15 +12,10 @@ pub fn read(root: &Path, file: &str) -> Result<String> {
 }
 
 /// The names of the files in a folder that end in `extension`, without it, sorted. A missing folder has none.
-pub fn names(root: &Path, folder: &str, extension: &str) -> Result<Vec<String>> {
-    if !root.join(folder).is_dir() {
-        return Ok(Vec::new());
-    }
-    let mut names = Vec::new();
-    for entry in fs::read_dir(root.join(folder)).with_context(|| format!("cannot list {folder}"))? {
-        let file = entry?.file_name();
-        names.extend(file.to_str().and_then(|file| file.strip_suffix(extension)).map(String::from));
-    }
+pub fn names(root: &Path, folder: &str, extension: &str) -> Vec<String> {
+    let files = fs::read_dir(root.join(folder)).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let mut names: Vec<String> =
+        files.filter_map(|file| Some(file.to_str()?.strip_suffix(extension)?.to_string())).collect();
     names.sort();
-    Ok(names)
+    names
 }

@@ -75,8 +75,9 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Check => {
             let report = check::check(&root)?;
-            println!("{report}");
-            Ok(report.findings.is_empty())
+            report.0.iter().for_each(|finding| println!("{finding}"));
+            println!("problems in the course: {}", report.0.len());
+            Ok(report.0.is_empty())
         }
         Task::Grade { chapters, third } => grade::grade(&root, &chapters, third.map(usize::from)),
     }

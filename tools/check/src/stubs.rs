@@ -24,7 +24,7 @@ pub fn write(root: &Path) -> Result<String> {
     let before = chapters::all(root).unwrap_or_default();
     let mut list = HEADER.to_string();
     let mut files = Vec::new();
-    for name in names(root, "solutions", ".rs")? {
+    for name in names(root, "solutions", ".rs") {
         let Some(chapter) = Chapter::named(&name, "") else { bail!("solutions/{name}.rs is not called ch01_name.rs") };
         let (now, made) = (read(root, &chapter.exercise()).ok(), made(root, &chapter)?);
         if let Some(now) = now.filter(|now| *now != made) {
