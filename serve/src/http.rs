@@ -26,7 +26,7 @@ use super::metrics::{self, Metrics};
 use super::page;
 use super::protocol::{Chat, Completion, GenerationOptions, Prompt, any_number};
 use super::refusal::Refusal;
-use super::template::{ChatTemplate, TemplateError};
+use super::template::ChatTemplate;
 use super::views::{self, Watchers};
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::escape;
@@ -49,7 +49,7 @@ pub struct Shared {
     pub most_tokens: usize,
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template, or why it cannot be used; `None` where the model has none.
-    pub template: Option<Result<ChatTemplate, TemplateError>>,
+    pub template: Option<Result<ChatTemplate, FileError>>,
     pub metrics: Arc<Metrics>,
     pub engine: Sender<Command>,
     /// True when the server is to end.

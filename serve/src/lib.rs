@@ -47,12 +47,13 @@ use engine::{Engine, EngineError};
 use http::Shared;
 use messages::Command;
 use metrics::Metrics;
-use template::{ChatTemplate, TemplateError};
+use template::ChatTemplate;
 use views::{Stage, Watchers};
 
 use page_by_page::chapters::ch06_paged::SharedSlab;
 use page_by_page::disk::tier::Tier;
 use page_by_page::escape;
+use page_by_page::files::FileError;
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::prefixes::Prefixes;
@@ -140,7 +141,7 @@ pub fn serve(
     model: &Model,
     memory: Memory,
     tokenizer: Tokenizer,
-    template: Option<Result<ChatTemplate, TemplateError>>,
+    template: Option<Result<ChatTemplate, FileError>>,
     listener: TcpListener,
     stop: &Stop,
 ) -> Result<(), ServerError> {

@@ -189,19 +189,27 @@ pub fn any_number() -> u64 {
     RandomState::new().hash_one(std::time::SystemTime::now())
 }
 
-fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Stop {
-        One(String),
-        Several(Vec<String>),
+/// One or several. One comes first, so that a list of token ids is one prompt.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Several<T> {
+    One(T),
+    All(Vec<T>),
+}
+
+impl<T> From<Several<T>> for Vec<T> {
+    fn from(several: Several<T>) -> Self {
+        match several {
+            Several::One(one) => vec![one],
+            Several::All(all) => all,
+        }
     }
+}
+
+fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
     let expected = format!("a string, or at most {MOST_STOPS} of them, each of 1 to {MOST_STOP_BYTES} bytes");
     let stops = fields.take("stop", &expected, |value| {
-        let stops = match Stop::deserialize(value).ok()? {
-            Stop::One(stop) => vec![stop],
-            Stop::Several(stops) => stops,
-        };
+        let stops = Vec::from(Several::<String>::deserialize(value).ok()?);
         let fit = stops.len() <= MOST_STOPS && stops.iter().all(|stop| (1..=MOST_STOP_BYTES).contains(&stop.len()));
         fit.then_some(stops)
     })?;
@@ -221,19 +229,9 @@ fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
 }
 
 fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Prompts {
-        // Before the lists, so that a list of numbers is one prompt.
-        One(Prompt),
-        Several(Vec<Prompt>),
-    }
     let expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
-    let prompts = match fields.read_as("prompt", expected)? {
-        Some(Prompts::One(prompt)) => vec![prompt],
-        Some(Prompts::Several(prompts)) => prompts,
-        None => Vec::new(),
-    };
+    let prompts: Option<Several<Prompt>> = fields.read_as("prompt", expected)?;
+    let prompts = prompts.map_or_else(Vec::new, Vec::from);
     let is_empty = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => text.is_empty(),
         Prompt::Tokens(tokens) => tokens.is_empty(),

@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
@@ -20,7 +20,8 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value, json};
 
-use page_by_page::{escape, files};
+use page_by_page::escape;
+use page_by_page::files::{self, FileError};
 
 /// Bytes of a template or of the config that holds it.
 const MOST_BYTES: usize = 16 << 20;
@@ -35,28 +36,17 @@ pub struct ChatTemplate {
     tokens: Map<String, Value>,
 }
 
-/// A template that cannot be read, or messages that it rejects.
+/// The template rejects the messages, or fails with them.
 #[derive(Debug, thiserror::Error)]
-pub enum TemplateError {
-    /// The file cannot be read, or is not what it should be.
-    #[error("{}: {problem}; use the file that came with the model, or none", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// It refuses the messages, or fails with them.
-    #[error("the chat template of this model fails with these messages: {0}")]
-    Refused(String),
-}
+#[error("the chat template of this model fails with these messages: {0}")]
+pub struct TemplateError(String);
 
 impl ChatTemplate {
     /// The template of a model folder, if it has one.
     ///
     /// # Errors
-    /// [`TemplateError::Open`].
-    pub fn open(dir: &Path) -> Result<Option<Self>, TemplateError> {
+    /// [`FileError`] if it cannot be read, or is no template.
+    pub fn open(dir: &Path) -> Result<Option<Self>, FileError> {
         let (config_path, template_path) = (dir.join("tokenizer_config.json"), dir.join("chat_template.jinja"));
         let config = match read(&config_path)? {
             Some(text) => serde_json::from_str(&text).map_err(|error| open_error(&config_path, error))?,
@@ -83,7 +73,7 @@ impl ChatTemplate {
     /// The text that the messages make, up to where the answer begins. `more`: what else the template may use.
     ///
     /// # Errors
-    /// [`TemplateError::Refused`].
+    /// [`TemplateError`].
     pub fn render(&self, messages: &[Value], more: &Map<String, Value>) -> Result<String, TemplateError> {
         let mut context = self.tokens.clone();
         // Templates ask whether these are none, and that is no question of what is not defined.
@@ -99,10 +89,10 @@ impl ChatTemplate {
         let left = rest.len();
         text.truncate(MOST_TEXT - left);
         rendered.map_err(|error| match left {
-            0 => TemplateError::Refused(format!("it writes more than {MOST_TEXT} bytes")),
-            _ => TemplateError::Refused(said(&error)),
+            0 => TemplateError(format!("it writes more than {MOST_TEXT} bytes")),
+            _ => TemplateError(said(&error)),
         })?;
-        String::from_utf8(text).map_err(|error| TemplateError::Refused(error.to_string()))
+        String::from_utf8(text).map_err(|error| TemplateError(error.to_string()))
     }
 }
 
@@ -185,7 +175,7 @@ fn in_config(found: &Value) -> Option<&str> {
 }
 
 /// `None` if there is no such file.
-fn read(path: &Path) -> Result<Option<String>, TemplateError> {
+fn read(path: &Path) -> Result<Option<String>, FileError> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(None);
     }
@@ -193,8 +183,9 @@ fn read(path: &Path) -> Result<Option<String>, TemplateError> {
     String::from_utf8(bytes).map(Some).map_err(|_| open_error(path, "it is not UTF-8"))
 }
 
-fn open_error(path: &Path, problem: impl ToString) -> TemplateError {
-    TemplateError::Open { path: path.into(), problem: escape::field(&problem.to_string()) }
+fn open_error(path: &Path, problem: impl ToString) -> FileError {
+    let problem = escape::field(&problem.to_string());
+    FileError::new(path, format!("{problem}; use the file that came with the model, or none"))
 }
 
 /// What the library says, on one line.
@@ -214,7 +205,7 @@ mod tests {
         dir
     }
 
-    fn open(files: &[(&str, &str)]) -> Result<Option<ChatTemplate>, TemplateError> {
+    fn open(files: &[(&str, &str)]) -> Result<Option<ChatTemplate>, FileError> {
         ChatTemplate::open(folder(files).path())
     }
 
