@@ -55,13 +55,18 @@ impl Fields {
             most => format!("a whole number from {least} to {most}"),
         };
         self.take(name, &expected, |value| {
-            let number = whole(value)?;
+            // Also written as 3.0.
+            let as_float = || value.as_f64().filter(|x| x.fract() == 0.0 && (0.0..9e15).contains(x)).map(|x| x as u64);
+            let number = value.as_u64().or_else(as_float)?;
             (least..=most).contains(&number).then(|| usize::try_from(number).unwrap_or(usize::MAX))
         })
     }
 
     pub fn number(&self, name: &'static str) -> Result<Option<f32>, Refusal> {
-        self.take(name, "a number that 32 bits can hold", |value| single(value.as_f64()?))
+        self.take(name, "a number that 32 bits can hold", |value| {
+            let (number, single) = (value.as_f64()?, value.as_f64()? as f32);
+            (single.is_finite() && (single != 0.0 || number == 0.0)).then_some(single)
+        })
     }
 
     /// Refuses a field that asks for something unsupported. `is_harmless`: values that ask for nothing.
@@ -70,18 +75,6 @@ impl Fields {
         let message = format!("{name} is {}, which this server does not do; leave it out", short(value));
         Err(Refusal::of_field(name, message))
     }
-}
-
-/// A number without a fraction, also written as 3.0.
-fn whole(value: &Value) -> Option<u64> {
-    let written_as_float = || value.as_f64().filter(|x| x.fract() == 0.0 && (0.0..9e15).contains(x)).map(|x| x as u64);
-    value.as_u64().or_else(written_as_float)
-}
-
-/// A number in 32 bits, unless that makes it infinite or 0.
-fn single(number: f64) -> Option<f32> {
-    let single = number as f32;
-    (single.is_finite() && (single != 0.0 || number == 0.0)).then_some(single)
 }
 
 /// A value, shortened for a message.

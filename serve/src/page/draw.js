@@ -33,8 +33,6 @@ function say(message, isBad = false) {
   write($("says"), message);
 }
 
-// ── Letters and colours ──────────────────────────────────────────────────────────────────────────────────────────────
-
 /** A to Z, A1 to Z1, and so on. */
 const letter = (id) => String.fromCharCode(65 + (id % 26)) + (id < 26 ? "" : Math.floor(id / 26));
 
@@ -42,8 +40,6 @@ function dress(target, id) {
   target.style.setProperty("--fill", `var(--fill-${id % COLOURS})`);
   target.style.setProperty("--on", `var(--ink-${id % COLOURS})`);
 }
-
-// ── Pages ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const grid = $("grid");
 /** What each page shows, as a string that changes with it; and its element. */
@@ -63,7 +59,7 @@ const isCached = (page) => view.owners[page] > holders[page].length;
 
 function build(count) {
   const drawn = Math.min(count, MOST_PAGES);
-  grid.dataset.size = drawn <= 300 ? 1 : drawn <= 700 ? 2 : drawn <= 1600 ? 3 : 4;
+  grid.classList.toggle("many", drawn > 500);
   cells = Array.from({ length: drawn }, (_, page) => {
     const cell = element("span", "page");
     cell.id = `page-${page}`;
@@ -189,8 +185,6 @@ grid.addEventListener("pointerleave", () => {
   pointed = -1;
   mark();
 });
-
-// ── Sequences ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const cards = new Map();
 /** Sequences that have ended; those of the newest view first. */
@@ -321,8 +315,6 @@ async function end(id) {
   const said = listed(parts.filter(Boolean));
   say(`${name} is cancelled. ${said ? `Of its pages ${said}.` : "It had no pages."}`);
 }
-
-// ── Numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 let model = "";
 

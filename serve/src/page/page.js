@@ -5,8 +5,6 @@
 /** The server sends something at least every ten seconds. */
 const SILENCE_MS = 25_000;
 
-// ── Watching ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 let isDrawing = false;
 
 function take(next) {
@@ -93,8 +91,6 @@ async function watch() {
     await new Promise((done) => { setTimeout(done, 1000 * wait); });
   }
 }
-
-// ── Asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** The API key, forgotten with the window. */
 let key = "";
