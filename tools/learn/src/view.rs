@@ -75,7 +75,7 @@ fn head(app: &App, columns: usize) -> Paragraph {
     let room = columns.saturating_sub(right.width() + 2);
     let title = format!("{} · {}", app.current.chapter.number, app.current.title());
     let mut line = prose(title, BOLD).cut(room);
-    let gap = columns - right.width() - line.width();
+    let gap = columns.saturating_sub(right.width() + line.width());
     line = line.and(" ".repeat(gap), PLAIN);
     line.spans.extend(right.spans);
     line
@@ -97,10 +97,12 @@ fn result(current: &Current) -> (String, crossterm::style::ContentStyle) {
 
 /// The tasks of the chapter: with all titles, with that of the current task, or with none, as there is room.
 fn strip(current: &Current, columns: usize) -> Paragraph {
-    let strips: [fn(bool) -> bool; 3] = [|_| true, |is_current| is_current, |_| false];
-    let mut strips = strips.map(|has_title| strip_of(current, has_title));
-    let fitting = strips.iter().position(|strip| strip.width() <= columns).unwrap_or(2);
-    std::mem::take(&mut strips[fitting])
+    let all = strip_of(current, |_| true);
+    if all.width() <= columns {
+        return all;
+    }
+    let one = strip_of(current, |is_current| is_current);
+    if one.width() <= columns { one } else { strip_of(current, |_| false) }
 }
 
 fn strip_of(current: &Current, has_title: impl Fn(bool) -> bool) -> Paragraph {
