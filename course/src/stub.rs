@@ -114,11 +114,6 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_no_code() {
-        assert_eq!(code("/// todo!(1)\r\nfn a() { todo!(2) } // todo!(3)\n"), "\nfn a() { todo!(2) } ");
-    }
-
-    #[test]
     fn a_word_is_no_reason() {
         for code in [
             "// std::process::exit(0) would end it",
