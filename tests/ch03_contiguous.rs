@@ -108,7 +108,6 @@ mod checks {
     tests_on! {
         &mut ContiguousCache::new(LAYOUT, 80);
         task_3_a_new_row_goes_after_the_old_ones = in_place::new_rows_go_after_the_old_ones,
-        task_3_a_row_lands_in_its_layer_only = in_place::a_row_lands_in_its_layer_only,
         task_3_any_number_of_the_newest_rows_can_be_written = in_place::any_number_of_the_newest_rows,
         task_3_every_bit_is_kept = in_place::every_bit_is_kept,
         task_3_rows_that_do_not_fit_are_a_panic = in_place::refuse_rows_that_do_not_fit,

@@ -283,25 +283,6 @@ mod checks {
     }
 
     #[test]
-    fn task_3_one_table_is_released_and_the_other_stays() {
-        let mut pool = pool_that_gives(&[12, 5, 3, 9]);
-        let (mut a, mut b) = (table(4), table(4));
-        for (table, n) in [(&mut a, 3), (&mut b, 4)] {
-            grow(table, n, &mut pool);
-        }
-        for (table, n) in [(&mut a, 5), (&mut b, 1)] {
-            grow(table, n, &mut pool);
-        }
-        let expected = (&ids(&[12, 3])[..], &ids(&[5, 9])[..]);
-        same!((a.pages(), b.pages()), expected, "pages of two tables that grew by turns");
-        release(&mut a, &mut pool);
-        same!((b.len(), b.pages()), (5, &ids(&[5, 9])[..]), "tokens and pages of the other table");
-        for (page, owners) in [(12, 0), (3, 0), (5, 1), (9, 1)] {
-            same!(pool.owners(PageId(page)), Ok(owners), "owners of page {page} after the release of 12 and 3");
-        }
-    }
-
-    #[test]
     fn task_3_a_shared_page_stays_with_its_other_owner() {
         let (mut table, mut pool) = ten_tokens();
         same!(pool.share(PageId(5)), Ok(()), "share of page 5");

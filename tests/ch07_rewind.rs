@@ -28,7 +28,7 @@ mod checks {
     use page_by_page::chapters::ch05_page_table::PageTable;
     use page_by_page::decode::{Cached, LanguageModel};
 
-    use crate::paged::{self, Content, LAYOUT, ONE_NUMBER, cache, check_pages, extend, n_free, pages, slab, slab_of};
+    use crate::paged::{self, Content, LAYOUT, ONE_NUMBER, cache, check_pages, extend, n_free, slab, slab_of};
     use crate::support::asking::{ask, made, one_of, quietly};
     use crate::support::limits::{allocated, often, once, same_each};
     use crate::support::oracle::{self, Oracle, fresh};
@@ -343,27 +343,6 @@ mod checks {
         task_4_paged_rewinds_at_every_boundary = check_boundaries,
         task_4_paged_refuses_to_go_past_the_start = check_past_the_start,
         task_4_paged_rewinds_to_nothing_and_begins_anew = check_from_the_start,
-    }
-
-    #[test]
-    fn task_4_paged_keeps_the_pages_of_the_tokens_that_stay() {
-        let slab = slab(4, 6);
-        let (mut a, mut b) = (cache(&slab), cache(&slab));
-        extend(&mut a, 4);
-        extend(&mut b, 5);
-        extend(&mut a, 6);
-        let expected = (vec![0, 3, 4], vec![1, 2]);
-        same!((pages(&a), pages(&b)), expected, "pages of a, which grew before and after b, and of b");
-        for (n, left, owned) in
-            [(1, &[0, 3, 4][..], [1, 1, 1, 1, 1, 0]), (3, &[0, 3], [1, 1, 1, 1, 0, 0]), (4, &[0], [1, 1, 1, 0, 0, 0])]
-        {
-            let at = format!("rewind({n}) on {} tokens in pages {:?}, page size 4", a.len(), pages(&a));
-            same!(a.rewind(n), Ok(()), "{at}");
-            same!(pages(&a), left, "pages of the cache after {at}");
-            same!(pages(&b), [1, 2], "pages of the other cache after {at}");
-            let owners = [0, 1, 2, 3, 4, 5].map(|page| slab.borrow().pool().owners(PageId(page)).unwrap_or(99));
-            same!(owners, owned, "owners of pages 0 to 5 after {at}");
-        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout};
 use super::asking::{ask, granted, quietly};
 use super::limits::allocated;
 use super::oracle::{self, Dice, Oracle, fresh, seeds};
-use super::rows::{self, KINDS, row};
+use super::rows::{self, KINDS};
 use super::words::count;
 
 /// Three different numbers, so that none can stand in for a different one.
@@ -37,21 +37,6 @@ pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
     for tokens in [&[10, 11, 12][..], &[13], &[14, 15]] {
         oracle.append(cache, tokens);
         oracle.check(cache);
-    }
-}
-
-/// A row that is written to layer 1 is in no other.
-#[track_caller]
-pub fn a_row_lands_in_its_layer_only(cache: &mut dyn KvCache) {
-    extend(cache, 1);
-    let [keys, values] = KINDS.map(|kind| row(LAYOUT, 1, 1, kind));
-    ask("write of 1 row to layer 1, 1 token held", || cache.write(1, &keys, &values));
-    for layer in 0..LAYOUT.n_layers {
-        let (k, v) = gather(cache, layer);
-        for (kind, found, written) in [("keys", k, &keys), ("values", v, &values)] {
-            let expected = if layer == 1 { written.clone() } else { vec![0.0; 8] };
-            same!(*found, *expected, "{kind} of layer {layer} after a write to layer 1 only");
-        }
     }
 }
 
