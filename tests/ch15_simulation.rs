@@ -439,6 +439,8 @@ mod checks {
         let case = Case { setup: setup(2, 8, 2), events: vec![arrive(1, 9, 1)] };
         let make = planted(Some(Bug::NeverFits));
         fails("a sequence that never fits", &make, &case, (1, 1, Rule::Progress));
+        let case = Case { setup: setup(5, 0, 2), events: vec![Event::Step] };
+        fails("a scheduler whose steps may have no tokens", &planted(None), &case, (0, 0, Rule::Stopped));
     }
 
     /// A scheduler that shows a number of new tokens that was not requested.
