@@ -11,7 +11,7 @@ use crate::words::{joined, listed, page_numbers};
 
 const PAGES: usize = 4;
 /// The operations as they are written and as they run. They return the pages that were handed out.
-const OPERATIONS: [(&str, fn(&mut PagePool) -> Outcome); 9] = [
+const OPERATIONS: [(&str, Operation); 9] = [
     ("alloc()", |pool| Ok(vec![pool.alloc()?])),
     ("alloc()", |pool| Ok(vec![pool.alloc()?])),
     ("share(0)", |pool| pool.share(PageId(0)).map(|()| vec![])),
@@ -22,6 +22,7 @@ const OPERATIONS: [(&str, fn(&mut PagePool) -> Outcome); 9] = [
     ("alloc_n(3)", |pool| pool.alloc_n(3)),
     ("free(2)", |pool| pool.free(PageId(2)).map(|()| vec![])),
 ];
+type Operation = fn(&mut PagePool) -> Outcome;
 type Outcome = Result<Vec<PageId>, CacheError>;
 
 pub fn figure() -> Result<Figure> {

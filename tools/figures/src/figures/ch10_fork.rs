@@ -11,7 +11,7 @@ use crate::rows;
 use crate::slab::{self, PAGE_SIZE, State, new_slab};
 use crate::svg::Kind;
 
-const OPERATIONS: [(&str, fn(&mut Sequences) -> Result<()>); 6] = [
+const OPERATIONS: [(&str, Operation); 6] = [
     ("a.extend(6)", |sequences| extend(sequences, 'a', 6)),
     ("b = a.fork()", |sequences| {
         let fork = sequences.get(&'a').context("no such sequence")?.fork()?;
@@ -26,6 +26,7 @@ const OPERATIONS: [(&str, fn(&mut Sequences) -> Result<()>); 6] = [
         Ok(())
     }),
 ];
+type Operation = fn(&mut Sequences) -> Result<()>;
 type Sequences = BTreeMap<char, ForkCache>;
 
 fn extend(sequences: &mut Sequences, name: char, n: usize) -> Result<()> {

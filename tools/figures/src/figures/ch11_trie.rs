@@ -20,7 +20,7 @@ const SEQUENCES: [(char, &str); 3] =
     [('a', "once upon a time there"), ('b', "once upon a king"), ('c', "once upon a time")];
 const WORDS: [&str; 6] = ["once", "upon", "a", "time", "there", "king"];
 /// The operations as they are written and as they run. They return the pages of the sequence, and what happened in words; HTML.
-const OPERATIONS: [(&str, fn(&mut Run) -> Result<(Vec<u32>, String)>); 9] = [
+const OPERATIONS: [(&str, Operation); 9] = [
     ("a: insert", |run| run.insert('a')),
     ("end of a", |run| run.end("a")),
     ("b: lookup", |run| run.lookup('b')),
@@ -31,6 +31,7 @@ const OPERATIONS: [(&str, fn(&mut Run) -> Result<(Vec<u32>, String)>); 9] = [
     ("evict(1)", |run| run.evict(1)),
     ("evict(2)", |run| run.evict(2)),
 ];
+type Operation = fn(&mut Run) -> Result<(Vec<u32>, String)>;
 
 fn words(name: char) -> &'static str {
     SEQUENCES.iter().find(|(other, _)| *other == name).map_or("", |(_, words)| words)
