@@ -8,17 +8,12 @@ use page_by_page::decode::{Cached, Limits};
 use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
+use crate::answers::storyteller;
 use crate::checkpoints::Folder;
-use crate::serving::{Alone, Options, Server, bundled};
+use crate::serving::{Alone, Options, Server};
 
 const PROMPT: &str = "Once upon a time";
 const EOS: u32 = 0;
-
-fn storyteller() -> Alone {
-    let alone = Alone::open(&bundled("storyteller"));
-    assert_eq!(alone.model.config().eos_token_ids, [EOS]);
-    alone
-}
 
 /// The tokens that follow the prompt, up to one of `ends`. The first `min_tokens` of them are none of `never_early`.
 fn tokens_alone(
