@@ -1,9 +1,6 @@
 //! The cache of one sequence as a file: its rows as dense tensors, and the tokens that they belong to.
 //!
-//! Freezing uses [`KvCache::gather`], restoring [`KvCache::extend`] and [`KvCache::write`]. So what a paged cache held, a
-//! contiguous one can go on from, with the same bits.
-//!
-//! The file is a safetensors file. After three tokens of the model in the [contract's](crate::cache) picture it holds:
+//! What a paged cache held, a contiguous one can go on from, with the same bits. The file is a safetensors file. After three tokens of the model in the [contract's](crate::cache) picture it holds:
 //!
 //! ```text
 //!   header        format "page-by-page cache", version, n_layers, n_kv_heads, head_dim, row_format, model, checksum

@@ -102,9 +102,7 @@ pub trait RewindableModel: LanguageModel {
     fn remembered(&self) -> usize;
 
     /// Computes the tokens that its cache does not hold, in one pass; returns the logits after each of the last `n` of them,
-    /// oldest first: `n` rows of `[vocab_size]`.
-    ///
-    /// `tokens` is the whole sequence so far. At least `n` of its tokens are not held yet, and at least one, also with `n` 0.
+    /// oldest first: `n` rows of `[vocab_size]`. `tokens` is the whole sequence so far.
     ///
     /// # Errors
     /// [`StepError::NoTokens`] if all tokens are held already, also with `n` 0; any other [`StepError`] if the sequence cannot

@@ -33,12 +33,10 @@ struct Prompt {
 pub fn restart() -> Result<[Totals; 2]> {
     let (model, tokenizer) = (Model::open(&bundled("storyteller"))?, Tokenizer::open(&bundled("storyteller"))?);
     let disk = MemoryDisk::default();
-    let (alone, _) = run_with(&model, &tokenizer, MemoryDisk::default())?;
     let (first, tokens) = run_with(&model, &tokenizer, disk.clone())?;
     let (second, again) = run_with(&model, &tokenizer, disk)?;
-    ensure!(tokens == again, "the texts are other ones when their pages come from the disk");
-    ensure!(first.rows_projected == alone.rows_projected, "an empty disk changes what is computed");
-    Ok([alone, second])
+    ensure!(tokens == again, "the outputs differ when their pages come from the disk");
+    Ok([first, second])
 }
 
 /// Generates with the pages that this disk has, and writes the new ones there. Returns the tokens of each sequence.
@@ -62,9 +60,8 @@ fn run_with(model: &Model, tokenizer: &Tokenizer, disk: MemoryDisk) -> Result<(T
     while waiting > 0 {
         waiting = waiting.saturating_sub(tier.arrived(true)?.len());
     }
-    let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
     for (prompt, max_new_tokens) in prompts {
-        serving.submit(prompt, max_new_tokens, Sampler::new(greedy))?;
+        serving.submit(prompt, max_new_tokens, Sampler::new(Sampling::GREEDY))?;
     }
     let mut sequences = Vec::new();
     while !serving.is_done() {

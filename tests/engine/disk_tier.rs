@@ -77,8 +77,7 @@ fn serve<'m>(model: &'m Model, disk: &Gated) -> (Serving<'m>, Tier) {
 
 /// Generates one sequence to its end, in however many steps.
 fn generate_one(serving: &mut Serving<'_>, tier: &mut Tier, prompt: &[u32]) -> Vec<u32> {
-    let greedy = Sampler::new(Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 });
-    serving.submit(prompt.to_vec(), 9, greedy).unwrap();
+    serving.submit(prompt.to_vec(), 9, Sampler::new(Sampling::GREEDY)).unwrap();
     let mut tokens = Vec::new();
     while !serving.is_done() {
         let step = serving.step().unwrap();
