@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use page_by_page::decode::sampler::{Sampler, Sampling};
+use page_by_page::decode::sampler::Sampler;
 use page_by_page::disk::tier::Tier;
 use page_by_page::files;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -24,7 +24,7 @@ use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
 use crate::output::{self, Object, count, finish_reason, per_second, rate, say, say_report, text_of, thousands, time};
 use crate::page_file::{self, PageFileOptions};
-use crate::require;
+use crate::require::{self, SCHEDULER};
 use page_by_page::cache::kind::CacheKind;
 use request::Request;
 use results::Results;
@@ -33,8 +33,6 @@ use results::Results;
 const MOST_WAITING: usize = 4096;
 /// Between two lines that say how far the run is.
 const BETWEEN: Duration = Duration::from_secs(10);
-/// What it runs: the pool, its tables and slab, forks, the prefix cache, the scheduler.
-const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
 
 /// Continue many prompts from a file, as many at a time as there is memory for
 ///
@@ -74,27 +72,13 @@ pub struct Batch {
     out: Option<PathBuf>,
 }
 
-/// A line that was read, and is a request.
 struct Asked {
     /// Its place among the lines that are not empty.
     place: usize,
     line: usize,
     request: Request,
-    /// When it was read.
-    start: Instant,
 }
 
-/// A request that the scheduler has taken in.
-struct Taken {
-    asked: Asked,
-    sampling: Sampling,
-    steps_before: u64,
-    /// When the first token came, and after how many steps.
-    first: Option<(Instant, u64)>,
-    last: Instant,
-}
-
-/// A batch under way.
 struct Run<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
@@ -106,11 +90,10 @@ struct Run<'m> {
     lines: Lines,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
-    /// Whether all lines are read.
     is_read: bool,
     /// Lines so far that are not empty.
     n_lines: usize,
-    taken: HashMap<SequenceId, Taken>,
+    taken: HashMap<SequenceId, Asked>,
     results: Results,
     start: Instant,
     /// When the next line says how far the run is.
@@ -118,16 +101,21 @@ struct Run<'m> {
 }
 
 impl Batch {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require::chapters(&CHAPTERS)?;
+        require::chapters(&SCHEDULER)?;
         let lines = self.lines()?;
         let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
-        let slab = self.scheduling.slab(&model)?;
+        let slab = self.scheduling.pool.slab(&model, self.scheduling.running)?;
         require::chapters(self.page_file.chapters())?;
         let prefixes = self.scheduling.pool.prefixes()?;
         let (prefixes, tier) = self.page_file.open(prefixes, &model, self.scheduling.pool.page_size, &slab)?;
-        let serving = Serving::new(&model, &slab, prefixes, self.scheduling.limits(), &model.config().eos_token_ids)?;
+        let serving = Serving::new(
+            &model,
+            &slab,
+            prefixes,
+            self.scheduling.pool.limits(self.scheduling.running),
+            &model.config().eos_token_ids,
+        )?;
         let results = match &self.out {
             Some(out) => Results::to_file(out, &self.file)?,
             None => Results::default(),
@@ -156,7 +144,6 @@ impl Batch {
         self.file.as_os_str() == "-"
     }
 
-    /// The lines of the file, or of standard input if it is `-`.
     fn lines(&self) -> Result<Lines> {
         if self.is_stdin() {
             return Ok(Lines::of(io::stdin())?);
@@ -226,7 +213,7 @@ impl Batch {
             ("pages", format!("{peak} of {n_pages} in use at the peak, {size} each; {kept} kept at the end")),
         ];
         lines.extend(run.tier.as_ref().map(|tier| ("page file", page_file::describe(tier))));
-        let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+        let chapters = [&SCHEDULER[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         lines.push(("chapters", require::whose_chapters(&chapters)));
         Ok(lines)
     }
@@ -252,13 +239,6 @@ impl Run<'_> {
                 return Ok(());
             }
             let step = self.serving.step()?;
-            let (now, steps) = (Instant::now(), self.serving.totals().steps);
-            for new in step.new_tokens {
-                if let Some(taken) = self.taken.get_mut(&new.sequence) {
-                    taken.first.get_or_insert((now, steps - taken.steps_before));
-                    taken.last = now;
-                }
-            }
             if let Some(tier) = &mut self.tier {
                 tier.keep(self.serving.scheduler(), &step.generated)?;
             }
@@ -267,7 +247,6 @@ impl Run<'_> {
         }
     }
 
-    /// Says how far the run is, from time to time.
     fn say_how_far(&mut self) {
         let (elapsed, open) = (self.start.elapsed(), self.taken.len() + self.held.len());
         if elapsed < self.next_line {
@@ -308,7 +287,7 @@ impl Run<'_> {
             Ok(request) => request,
             Err(problem) => return self.refuse(place, number, None, &problem),
         };
-        let asked = Asked { place, line: number, request, start: Instant::now() };
+        let asked = Asked { place, line: number, request };
         if let Some(tier) = &mut self.tier
             && let Ok(prompt) = self.tokenizer.encode(&asked.request.prompt)
             && let Some(ticket) = tier.ask(&prompt)?
@@ -334,18 +313,16 @@ impl Run<'_> {
 
     /// Hands a request to the scheduler, or notes why not; whether it waits now.
     fn begin(&mut self, asked: Asked) -> Result<bool> {
-        let steps_before = self.serving.totals().steps;
         match self.submit(&asked.request) {
-            Ok((id, sampling)) => {
-                let last = asked.start;
-                self.taken.insert(id, Taken { asked, sampling, steps_before, first: None, last });
+            Ok(id) => {
+                self.taken.insert(id, asked);
                 Ok(true)
             }
             Err(problem) => self.refuse(asked.place, asked.line, Some(&asked.request.prompt), &format!("{problem:#}")),
         }
     }
 
-    fn submit(&mut self, request: &Request) -> Result<(SequenceId, Sampling)> {
+    fn submit(&mut self, request: &Request) -> Result<SequenceId> {
         let Request { temperature, top_k, top_p, seed, .. } = *request;
         let config = self.model.config();
         let sampling = sampling(SamplingDefaults { temperature, top_k, top_p }, seed.unwrap_or(SEED), config)?;
@@ -358,24 +335,13 @@ impl Run<'_> {
         // As `generate` does: what does not fit into the model's positions is not written.
         let room = config.max_positions.saturating_sub(prompt.len());
         let most = if room == 0 { 1 } else { max_new_tokens.min(room) };
-        let id = self.serving.submit(prompt, most, Sampler::new(sampling))?;
-        Ok((id, sampling))
+        Ok(self.serving.submit(prompt, most, Sampler::new(sampling))?)
     }
 
-    /// Writes the result of a request.
     fn end(&mut self, generated: Generated) -> Result<()> {
         let Generated { sequence, end, held } = generated;
-        let Some(taken) = self.taken.remove(&sequence.id) else { return Ok(()) };
-        let Taken { asked: Asked { place, line, request, start }, sampling, first, last, .. } = taken;
+        let Some(Asked { place, line, request }) = self.taken.remove(&sequence.id) else { return Ok(()) };
         let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
-        let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() * 1e3;
-        let per_token = first.filter(|_| new.len() > 1).map(|(at, _)| ms(at, last) / (new.len() - 1) as f64);
-        let Sampling { temperature, top_k, top_p, seed } = sampling;
-        let sampling = Object::default()
-            .with("temperature", temperature)
-            .with("top_k", top_k)
-            .with("top_p", top_p)
-            .with("seed", seed);
         let counters = Object::default()
             .with("prompt_tokens", prompt.len())
             .with("generated_tokens", new.len())
@@ -383,11 +349,7 @@ impl Run<'_> {
             .with("cached_again", sequence.counters.cached_again)
             .with("computed", sequence.counters.computed)
             .with("recomputed", held.recomputed)
-            .with("preemptions", sequence.counters.preemptions)
-            .with("steps_to_first_token", first.map(|(_, steps)| steps));
-        let timings = Object::default()
-            .with("first_token_ms", first.map(|(at, _)| ms(start, at)))
-            .with("ms_per_token", per_token);
+            .with("preemptions", sequence.counters.preemptions);
         let result = Object::default()
             .with("line", line)
             .with("prompt", request.prompt)
@@ -395,10 +357,8 @@ impl Run<'_> {
             .with("tokens", token_ids(prompt, new))
             .with("finish_reason", finish_reason(&end))
             .with_some("error", end.as_ref().err().map(|error| format!("line {line}: {error}")))
-            .with("sampling", sampling)
-            .with("counters", counters)
-            .with("timings", timings);
-        self.put(place, finish_reason(&end), result)
+            .with("counters", counters);
+        self.results.put(place, finish_reason(&end), result)
     }
 
     /// Writes why a line was not taken in: it doesn't wait.
@@ -408,10 +368,6 @@ impl Run<'_> {
             .with_some("prompt", prompt)
             .with("finish_reason", "refused")
             .with("error", format!("line {line}: {problem}"));
-        self.put(place, "refused", result).map(|()| false)
-    }
-
-    fn put(&mut self, place: usize, end: &'static str, result: Object) -> Result<()> {
-        self.results.put(place, end, result)
+        self.results.put(place, "refused", result).map(|()| false)
     }
 }

@@ -41,7 +41,6 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         let model = &self.conversation.model;
         let Some(template) = ChatTemplate::open(&model_dir(&model.dir))? else {

@@ -26,11 +26,9 @@ use crate::input::{Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, PoolOptions, RowOptions, SamplingOptions};
 use crate::output::{Prose, count, print, say, thousands};
-use crate::require;
+use crate::require::{self, ENGINE};
 use commands::Command;
 
-/// What it runs: greedy choice, the pool, its tables and slab, forks, the prefix cache, the scheduler.
-const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 /// Stands before a line that is typed, and before an answer.
 const LABELS: [&str; 2] = ["you>   ", "model> "];
 
@@ -47,10 +45,8 @@ pub struct ConversationOptions {
     rows: RowOptions,
 }
 
-/// A turn.
 #[derive(Clone)]
 pub struct Turn {
-    /// What was typed.
     pub typed: String,
     /// What the model answered, once it has.
     pub answer: Option<String>,
@@ -61,7 +57,6 @@ pub struct Turn {
 /// Makes one text of turns, as the model reads them. The last one has no answer yet, or they all have one.
 type Join = dyn Fn(&[Turn]) -> Result<String>;
 
-/// How turns become one text.
 pub struct Script {
     /// What grows: a story, a chat.
     pub what: &'static str,
@@ -69,13 +64,10 @@ pub struct Script {
     pub hint: &'static str,
     /// Whether standard output gets what was typed, where it doesn't show on a terminal already.
     pub shows_typed: bool,
-    /// The text of all turns.
     pub text: Box<Join>,
-    /// The tokens of such a text.
     pub tokens: fn(&str, &Tokenizer) -> Result<Vec<u32>>,
 }
 
-/// A conversation under way.
 struct Conversation<'m> {
     script: &'m Script,
     model: &'m Model,
@@ -84,7 +76,6 @@ struct Conversation<'m> {
     sampling: Sampling,
     /// Tokens of an answer, at most; `None`: as many as fit.
     max_new_tokens: Option<usize>,
-    /// Slots of the pool.
     n_slots: usize,
     interrupt: Interrupt,
     /// Whether a person types, rather than a file or another program.
@@ -94,21 +85,12 @@ struct Conversation<'m> {
     turns: Vec<Turn>,
 }
 
-/// What is wrong with a line. Everything before it is as it was, so that a person can go on.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-struct Refused(anyhow::Error);
-
-fn refused(error: impl Into<anyhow::Error>) -> anyhow::Error {
-    Refused(error.into()).into()
-}
-
 impl ConversationOptions {
     /// Takes turns until the input ends. `first`: the first line, if the command line has it already.
     pub fn run(&self, script: &Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
-        require::chapters(&CHAPTERS)?;
+        require::chapters(&ENGINE)?;
         let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
-        let slab = self.pool.slab(&model, 1, "lower the tokens of a step with --budget")?;
+        let slab = self.pool.slab(&model, 1)?;
         let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(1));
         let serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
         let is_typed = io::stdin().is_terminal();
@@ -129,7 +111,7 @@ impl ConversationOptions {
             let fit = count(conversation.max_tokens(), "token");
             say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint));
         }
-        let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged)].concat();
+        let chapters = [&ENGINE[..], &self.rows.chapters(CacheKind::Paged)].concat();
         say(&format!("chapters  {}", require::whose_chapters(&chapters)));
         conversation.run(first)
     }
@@ -150,7 +132,7 @@ impl Conversation<'_> {
                 Ok(goes_on) if goes_on => {}
                 Ok(_) => return Ok(()),
                 // A file doesn't read what is wrong with it and then write another line.
-                Err(error) if self.is_typed && error.is::<Refused>() => say(&format!("error: {error:#}")),
+                Err(error) if self.is_typed && !error.is::<io::Error>() => say(&format!("error: {error:#}")),
                 Err(error) => return Err(error),
             }
         }
@@ -161,8 +143,7 @@ impl Conversation<'_> {
         self.label(LABELS[0]);
         let next = match lines.next(true, &self.interrupt).context("standard input")? {
             Next::Line(line) => {
-                let refused = |problem| refused(anyhow!("line {}: {problem}", line.number));
-                return Ok(Some(line.text.map_err(refused)));
+                return Ok(Some(line.text.map_err(|problem| anyhow!("line {}: {problem}", line.number))));
             }
             next => next,
         };
@@ -183,22 +164,22 @@ impl Conversation<'_> {
     /// Does what a line says; whether the conversation goes on.
     fn obey(&mut self, line: &str) -> Result<bool> {
         let what = self.script.what;
-        match Command::of(line).map_err(refused)? {
+        match Command::of(line)? {
             None => self.take(Turn { typed: line.trim_end().into(), answer: None, rejected: 0 })?,
             Some(Command::Again) => self.answer_again()?,
             Some(Command::Undo) => match self.turns.pop() {
                 Some(turn) if turn.typed.is_empty() => say("taken back: the model's last answer"),
                 Some(turn) => say(&format!("taken back: {}, and the answer", escape::quoted(&turn.typed))),
-                None => return Err(refused(anyhow!("there is nothing to take back"))),
+                None => bail!("there is nothing to take back"),
             },
             Some(Command::New) => {
                 self.turns.clear();
                 say(&format!("a new {what}"));
             }
             Some(Command::Show) if self.turns.is_empty() => {
-                return Err(refused(anyhow!("the {what} has not begun")));
+                bail!("the {what} has not begun");
             }
-            Some(Command::Show) => print(&((self.script.text)(&self.turns).map_err(refused)? + "\n"))?,
+            Some(Command::Show) => print(&((self.script.text)(&self.turns)? + "\n"))?,
             Some(Command::Help) => Command::help(what).for_each(|line| say(&line)),
             Some(Command::Quit) => return Ok(false),
         }
@@ -206,7 +187,7 @@ impl Conversation<'_> {
     }
 
     fn answer_again(&mut self) -> Result<()> {
-        let Some(last) = self.turns.pop() else { return Err(refused(anyhow!("there is no answer yet"))) };
+        let Some(last) = self.turns.pop() else { bail!("there is no answer yet") };
         if self.sampling.temperature == 0.0 {
             say("note: at temperature 0 nothing is drawn: the answer is the same");
         }
@@ -227,9 +208,8 @@ impl Conversation<'_> {
         self.model.config().max_positions.min(self.n_slots.saturating_add(1))
     }
 
-    /// The model's answer to the last turn.
     fn answer(&mut self) -> Result<String> {
-        let (id, n_prompt) = self.submit().map_err(refused)?;
+        let (id, n_prompt) = self.submit()?;
         self.show_typed()?;
         let (answer, finished) = self.generate(id)?;
         let n_generated = finished.sequence.new_tokens().len();
@@ -237,7 +217,7 @@ impl Conversation<'_> {
             Ok(FinishReason::EndOfText) => ", end of text",
             Ok(FinishReason::Limit) => "",
             Ok(FinishReason::Cancelled) => ", stopped",
-            Err(error) => return Err(refused(error)),
+            Err(error) => return Err(error.into()),
         };
         let cached = finished.sequence.counters.cached;
         let computed = (n_prompt - cached).min(finished.sequence.counters.computed as usize);

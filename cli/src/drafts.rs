@@ -29,7 +29,6 @@ pub struct DraftOptions {
 }
 
 impl DraftOptions {
-    /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
         if self.drafter.is_some() { self.accept.chapters() } else { &[] }
     }
@@ -87,7 +86,6 @@ impl DraftOptions {
     }
 }
 
-/// What was drafted, in a line.
 pub fn describe(counters: DraftCounters) -> String {
     let DraftCounters { target_passes, drafted, accepted, generated } = counters;
     let passes = if target_passes == 1 { "1 pass".into() } else { format!("{} passes", thousands(target_passes)) };

@@ -32,7 +32,6 @@ pub struct GainsCommand {
 }
 
 impl GainsCommand {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         let gains: Vec<Gain> = match self.chapter {
             Some(number) => vec![one(number)?],
@@ -77,7 +76,6 @@ fn is_written(gain: &Gain) -> bool {
     needed(gain).all(options::is_written)
 }
 
-/// Measures, and says what was counted and whose code ran.
 fn describe(gain: &Gain) -> Result<String> {
     let yours: Vec<&Chapter> = needed(gain).filter(|chapter| chapter.source == Source::Yours).collect();
     let mut text = format!("chapter {}, {}\n", gain.number, chapter(gain.number).title);

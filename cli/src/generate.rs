@@ -113,30 +113,22 @@ struct SeveralOptions {
     pace: u32,
 }
 
-/// The prompt, unless there is another.
 const PROMPT: &str = "Once upon a time";
 /// Options for several prompts, or for one output, that samples and beams exclude.
 const FOR_OTHERS: [&str; 5] = ["prompts", "prefix_cache", "drafter", "save_cache", "load_cache"];
-/// Sequences of a step, at most.
 pub const MOST_SEQUENCES: usize = 256;
 /// Tokens of an output at most, unless a command or a request says otherwise.
 pub const MAX_NEW_TOKENS: usize = 200;
 
-/// What is generated.
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
-    /// One output of one prompt.
     One,
-    /// An output of each of several prompts.
     Prompts,
-    /// Several outputs of one prompt.
     Samples(u16),
-    /// The likeliest output, searched with this many beams.
     Beams(u16),
 }
 
 impl Generate {
-    /// Runs the command.
     pub fn run(mut self) -> Result<()> {
         self.refuse_contradictions()?;
         if let Some(file) = &self.several.prompts {
@@ -161,12 +153,10 @@ impl Generate {
         }
     }
 
-    /// The cache to generate with.
     fn kv(&self) -> CacheKind {
         self.cache.kv.unwrap_or(if self.mode() == Mode::One { CacheKind::Contiguous } else { CacheKind::Paged })
     }
 
-    /// Refuses options that exclude each other.
     fn refuse_contradictions(&self) -> Result<()> {
         let (mode, kv, has_prefix_cache) = (self.mode(), self.kv(), self.several.prefix_cache);
         let has_several_prompts = mode == Mode::Prompts;
@@ -222,14 +212,12 @@ impl Generate {
         Ok((tokens, self.max_new_tokens.min(fit)))
     }
 
-    /// The model in a line.
     fn describe_model(&self, model: &Model) -> String {
         let weights = model.weights().map(|weight| weight.bytes().len()).sum();
         format!("{}, {} layers, {} of weights", self.model.name(), model.config().n_layers, mib(weights))
     }
 }
 
-/// Token ids in a report.
 pub fn token_ids(prompt: &[u32], generated: &[u32]) -> Object {
     Object::default().with("prompt", prompt).with("generated", generated)
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use page_by_page::files;
 
 use crate::interrupt::Interrupt;
@@ -16,7 +16,6 @@ use crate::interrupt::Interrupt;
 const MAX_LINE: usize = 1 << 20;
 /// Bytes of a file of prompts, at most: standard input might never end.
 const MAX_PROMPTS: usize = 16 << 20;
-/// Lines that are read ahead of the work.
 const AHEAD: usize = 16;
 /// How long Ctrl-C may go unnoticed.
 const POLL: Duration = Duration::from_millis(20);
@@ -24,29 +23,23 @@ const POLL: Duration = Duration::from_millis(20);
 /// A line without its end.
 #[derive(Debug, PartialEq)]
 pub struct Line {
-    /// Its number, from 1.
     pub number: usize,
     /// Its text, or why it cannot be read.
     pub text: Result<String, String>,
 }
 
-/// Lines on their way.
 pub struct Lines {
     receiver: Receiver<io::Result<Line>>,
 }
 
-/// What comes next.
 pub enum Next {
-    /// A line.
     Line(Line),
     /// Nothing yet, or Ctrl-C.
     Nothing,
-    /// No more lines.
     End,
 }
 
 impl Lines {
-    /// Begins to read.
     pub fn of(input: impl Read + Send + 'static) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(AHEAD);
         thread::Builder::new().name("lines".into()).spawn(move || send(BufReader::new(input), &sender))?;
@@ -112,30 +105,24 @@ fn read_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, Stri
 
 /// The prompts in a file, or in standard input if it is `-`: one a line. Empty lines are skipped.
 pub fn read_prompts(file: &Path) -> Result<Vec<String>> {
+    let (mut bytes, mut name) = (Vec::new(), "standard input".to_string());
     if file.as_os_str() == "-" {
-        let mut bytes = Vec::new();
         io::stdin().lock().take(MAX_PROMPTS as u64 + 1).read_to_end(&mut bytes).context("standard input")?;
-        return prompts(&bytes).context("standard input");
+    } else {
+        name = file.display().to_string();
+        bytes = files::read(file, MAX_PROMPTS)
+            .with_context(|| format!("{name}: name a file with one prompt a line, or - for standard input"))?;
     }
-    let name = file.display().to_string();
-    let bytes = files::read(file, MAX_PROMPTS)
-        .with_context(|| format!("{name}: name a file with one prompt a line, or - for standard input"))?;
-    prompts(&bytes).context(name)
-}
-
-fn prompts(bytes: &[u8]) -> Result<Vec<String>> {
     let most = MAX_PROMPTS >> 20;
-    ensure!(bytes.len() <= MAX_PROMPTS, "more than {most} MiB; a file of prompts has one a line: split it up");
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) => {
-            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-            bail!("line {line} is not UTF-8; save the file as UTF-8, one prompt a line");
-        }
-    };
-    let lines = text.strip_prefix('\u{FEFF}').unwrap_or(text).lines();
+    ensure!(bytes.len() <= MAX_PROMPTS, "{name}: more than {most} MiB; a file of prompts has one a line: split it up");
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        anyhow!("{name}: line {line} is not UTF-8; save the file as UTF-8, one prompt a line")
+    })?;
+    let lines = text.strip_prefix('\u{FEFF}').unwrap_or(&text).lines();
     let prompts: Vec<String> = lines.filter(|line| !line.trim().is_empty()).map(str::to_string).collect();
-    ensure!(!prompts.is_empty(), "no prompt; write one a line, such as \"Once upon a time\"");
+    ensure!(!prompts.is_empty(), "{name}: no prompt; write one a line, such as \"Once upon a time\"");
     Ok(prompts)
 }
 

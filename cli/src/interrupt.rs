@@ -11,7 +11,6 @@ use signal_hook::flag;
 /// What a shell says of a program that Ctrl-C has ended.
 const ENDED_BY_INTERRUPT: i32 = 130;
 
-/// Whether Ctrl-C was pressed.
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -37,7 +36,6 @@ impl Interrupt {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// True after the first Ctrl-C.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

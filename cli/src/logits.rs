@@ -35,7 +35,6 @@ struct Answer<L: Serialize> {
 }
 
 impl Logits {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         let model = Model::open(&model_dir(&self.model.dir))?;
         let (rows, n_rows) = if self.all { (LogitRows::All, self.tokens.len()) } else { (LogitRows::Newest(1), 1) };

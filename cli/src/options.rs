@@ -44,7 +44,6 @@ impl ModelOption {
         Ok((model, Tokenizer::open(&dir)?))
     }
 
-    /// As it was given.
     pub fn name(&self) -> String {
         self.dir.display().to_string()
     }
@@ -105,10 +104,8 @@ pub struct RowOptions {
     kv_dtype: RowFormat,
 }
 
-/// The ways to read rows by name.
 pub const ATTENTIONS: [(&str, Attention); 3] =
     [("gather", Attention::Gather), ("paged", Attention::Paged), ("plain", Attention::Plain)];
-/// The row formats by name.
 const FORMATS: [(&str, RowFormat); 4] =
     [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
 
@@ -195,19 +192,6 @@ pub struct SchedulingOptions {
     pub running: usize,
 }
 
-impl SchedulingOptions {
-    /// What a step may hold.
-    pub fn limits(&self) -> StepLimits {
-        self.pool.limits(self.running)
-    }
-
-    /// The memory of all sequences, if the machine has it.
-    pub fn slab(&self, model: &Model) -> Result<SharedSlab> {
-        let advice = "lower the tokens of a step with --budget, or the sequences that run with --running";
-        self.pool.slab(model, self.running, advice)
-    }
-}
-
 impl PoolOptions {
     /// What a step may hold. `running`: sequences at the same time, at most.
     pub fn limits(&self, running: usize) -> StepLimits {
@@ -220,30 +204,30 @@ impl PoolOptions {
         Ok(self.pages.unwrap_or(enough.n_pages))
     }
 
-    /// Slots of all pages together.
     pub fn n_slots(&self) -> Result<usize> {
         Ok(self.n_pages()?.saturating_mul(self.page_size))
     }
 
-    /// The memory of the pool, if the machine has it. `advice`: what to do if a step takes more.
-    pub fn slab(&self, model: &Model, running: usize, advice: &str) -> Result<SharedSlab> {
+    /// The memory of the pool, if the machine has it, and also that of a step.
+    pub fn slab(&self, model: &Model, running: usize) -> Result<SharedSlab> {
         let n_pages = self.n_pages()?;
         let layout = model.kv_layout();
         require::pages(layout, self.page_size, n_pages)?;
         // Each token that is computed has a slot, and each row of logits belongs to such a token.
         let tokens = self.budget.min(n_pages.saturating_mul(self.page_size));
         let what = format!("computing {} in a step", count(tokens, "token"));
-        require::memory(&what, model.step_bytes(tokens, running.min(tokens)), advice)?;
+        require::memory(&what, model.step_bytes(tokens, running.min(tokens)), "lower it with --budget")?;
         Ok(PageSlab::new(layout, self.page_size, n_pages)?)
     }
 
-    /// What keeps pages after their sequences have ended.
     pub fn prefixes(&self) -> Result<Box<dyn Prefixes>> {
-        Ok(match self.no_prefix_cache {
-            true => Box::new(NoPrefixes::new(self.page_size)?),
-            false => Box::new(PrefixCache::new(self.page_size)?),
-        })
+        prefixes(self.page_size, !self.no_prefix_cache)
     }
+}
+
+/// What keeps pages after their sequences have ended; `is_kept`: whether any are kept.
+pub fn prefixes(page_size: usize, is_kept: bool) -> Result<Box<dyn Prefixes>> {
+    Ok(if is_kept { Box::new(PrefixCache::new(page_size)?) } else { Box::new(NoPrefixes::new(page_size)?) })
 }
 
 /// `--save-cache` and `--load-cache` of one sequence: the next prompt that begins alike starts from its rows.
@@ -257,23 +241,19 @@ pub struct SnapshotOptions {
     load_cache: Option<PathBuf>,
 }
 
-/// What was taken from a saved cache.
 #[derive(Clone, Copy, Serialize)]
 pub struct Restored {
-    /// Tokens in the file.
     pub saved: usize,
     /// Tokens of the prompt that it held.
     pub kept: usize,
 }
 
 impl Restored {
-    /// In a line.
     pub fn describe(&self) -> String {
         format!("{} of {}", thousands(self.kept), count(self.saved, "saved token"))
     }
 }
 
-/// What went to a file.
 #[derive(Serialize)]
 pub struct Saved {
     file: String,
@@ -281,19 +261,16 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// In a line.
     pub fn describe(&self) -> String {
         format!("{} to {}", count(self.tokens, "token"), self.file)
     }
 }
 
 impl SnapshotOptions {
-    /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
         if self.load_cache.is_some() { &[7] } else { &[] }
     }
 
-    /// Whether a file was named.
     pub fn is_asked(&self) -> bool {
         self.save_cache.is_some() || self.load_cache.is_some()
     }

@@ -92,7 +92,6 @@ impl Serialize for Object {
     }
 }
 
-/// Lines of a report, each with its name.
 pub type Lines = Vec<(&'static str, String)>;
 
 /// The lines of a report as text: the name, and what it stands for in a column.
@@ -131,7 +130,6 @@ pub struct Prose {
     width: Option<usize>,
     /// Spaces at the start of a line that goes on.
     indent: usize,
-    /// Columns in use.
     column: usize,
     /// Spaces, and what follows them so far.
     word: String,
@@ -151,7 +149,6 @@ impl Prose {
         }
     }
 
-    /// Writes the last word.
     pub fn finish(&mut self) -> Result<()> {
         print(&self.end_word())
     }
@@ -193,7 +190,6 @@ impl Prose {
     }
 }
 
-/// The text of these tokens.
 pub fn text_of(tokens: &[u32], tokenizer: &Tokenizer) -> Result<String> {
     let mut stream = tokenizer.stream();
     for token in tokens {
@@ -213,7 +209,6 @@ pub fn finish_reason(end: &Result<FinishReason, StepError>) -> &'static str {
     }
 }
 
-/// Sampling in a few words.
 pub fn describe(sampling: Sampling) -> String {
     if sampling.temperature == 0.0 {
         return "greedy".into();
@@ -248,13 +243,11 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
-/// Seconds or milliseconds.
 pub fn time(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 1.0 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
-/// Events per second; 0 if there were none.
 pub fn per_second(events: usize, duration: Duration) -> f64 {
     if events == 0 { 0.0 } else { events as f64 / duration.as_secs_f64().max(1e-9) }
 }
@@ -268,7 +261,6 @@ pub fn count(number: impl TryInto<u64>, what: &str) -> String {
 /// Lines of cells in aligned columns: text to the left, numbers to the right.
 pub struct Table {
     lines: Vec<Vec<String>>,
-    /// Columns from the left that hold text.
     text_columns: usize,
 }
 
@@ -280,7 +272,6 @@ impl Table {
         table
     }
 
-    /// Adds a line.
     pub fn line<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.lines.push(cells.into_iter().map(Into::into).collect());
     }
@@ -308,7 +299,6 @@ impl Table {
     }
 }
 
-/// Time after which a progress bar appears.
 const UNTIL_SHOWN: Duration = Duration::from_secs(2);
 
 /// A progress bar: on a terminal only, and only for what takes longer than two seconds.
@@ -319,7 +309,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing done of `steps`.
     pub fn new(what: &'static str, steps: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden()).with_message(what);
         let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent} %, {eta} left");
@@ -327,13 +316,11 @@ impl Progress {
         Progress { bar, hidden_since: Mutex::new(Some(Instant::now())) }
     }
 
-    /// `steps` more are done.
     pub fn advance(&self, steps: u64) {
         self.bar.inc(steps);
         self.show_in_time();
     }
 
-    /// `steps` are done in all.
     pub fn reach(&self, steps: u64) {
         self.bar.set_position(steps);
         self.show_in_time();

@@ -28,7 +28,6 @@ pub struct PageFileOptions {
 }
 
 impl PageFileOptions {
-    /// The chapters whose code it runs.
     pub fn chapters(&self) -> &'static [usize] {
         if self.page_file.is_some() { &[16] } else { &[] }
     }

@@ -65,6 +65,11 @@ pub fn in_range(number: u64, most: u64, option: &str, what: &str) -> Result<()> 
     Ok(())
 }
 
+/// The scheduler, and what it stands on: the pool, its tables and slab, forks, the prefix cache.
+pub const SCHEDULER: [usize; 6] = [4, 5, 6, 10, 11, 12];
+/// The same with greedy choice.
+pub const ENGINE: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
+
 /// Refuses to go on if one of these chapters is not started.
 pub fn chapters(numbers: &[usize]) -> Result<()> {
     for chapter in numbers.iter().map(|number| chapter(*number)) {

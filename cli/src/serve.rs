@@ -10,22 +10,21 @@ use clap::Args;
 use page_by_page::cache::kind::CacheKind;
 use page_by_page::model::Model;
 use page_by_page::serving::SCORED_AT_ONCE;
+use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::access::Access;
 use page_by_page_serve::connections::ClientLimits;
 use page_by_page_serve::template::ChatTemplate;
 use page_by_page_serve::{Memory, Settings, Stop};
 
 use crate::interrupt::Interrupt;
+use crate::model_dir;
 use crate::options::{ModelOption, RowOptions, SchedulingOptions};
 use crate::output::{count, mib, print, say, thousands};
 use crate::page_file::PageFileOptions;
-use crate::{model_dir, require};
+use crate::require::{self, ENGINE};
 
-/// What it runs: greedy choice, the pool, its tables and slab, forks, the prefix cache, the scheduler.
-const CHAPTERS: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 /// Holds the key, where it should not be among the arguments, which others on the computer can see.
 const KEY_VARIABLE: &str = "PAGE_BY_PAGE_API_KEY";
-/// Windows that can watch the pages, by default.
 const WATCHERS: usize = 8;
 /// How long Ctrl-C may go unnoticed.
 const BLINK: Duration = Duration::from_millis(20);
@@ -85,18 +84,17 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require::chapters(&[&CHAPTERS[..], self.page_file.chapters()].concat())?;
-        let (limits, pool) = (self.scheduling.limits(), &self.scheduling.pool);
-        limits.check()?;
+        require::chapters(&[&ENGINE[..], self.page_file.chapters()].concat())?;
+        let pool = &self.scheduling.pool;
+        self.limits().check()?;
         let dir = model_dir(&self.model.dir);
         let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir).transpose();
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
         }
-        let slab = self.scheduling.slab(&model)?;
+        let slab = pool.slab(&model, self.scheduling.running)?;
         self.require_memory_to_score(&model)?;
         let (prefixes, tier) = self.page_file.open(pool.prefixes()?, &model, pool.page_size, &slab)?;
         let memory = Memory { slab, prefixes, tier, slots: pool.n_slots()? };
@@ -107,7 +105,7 @@ impl Serve {
         let bytes = mib(require::slot_bytes(model.kv_layout(), memory.slots)?);
         let slots = thousands(memory.slots);
         say(&format!("{}: {chats}; {slots} slots of memory, {bytes}; Ctrl-C stops", settings.model));
-        let chapters = [&CHAPTERS[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
+        let chapters = [&ENGINE[..], &self.rows.chapters(CacheKind::Paged), self.page_file.chapters()].concat();
         say(&format!("chapters  {}", require::whose_chapters(&chapters)));
         if settings.watchers > 0 {
             say("the pages: open this address in a browser");
@@ -115,6 +113,10 @@ impl Serve {
         print(&format!("http://{}\n", listener.local_addr()?))?;
         page_by_page_serve::serve(settings, &model, memory, tokenizer, template, listener, &stop)?;
         Ok(())
+    }
+
+    fn limits(&self) -> StepLimits {
+        self.scheduling.pool.limits(self.scheduling.running)
     }
 
     /// Listens on the address of the options. Without a key, only this computer must be able to reach it.
@@ -128,7 +130,7 @@ impl Serve {
         );
         let settings = Settings {
             model,
-            limits: self.scheduling.limits(),
+            limits: self.limits(),
             queue: self.queue,
             access: key.map_or(Access::Loopback, Access::Key),
             client_limits: ClientLimits {
@@ -147,7 +149,7 @@ impl Serve {
 
     /// Refuses limits under which a step that scores prompts would take too much memory: every row has logits.
     fn require_memory_to_score(&self, model: &Model) -> Result<()> {
-        let limits = self.scheduling.limits();
+        let limits = self.limits();
         let tokens = limits.tokens.min(self.scheduling.pool.n_slots()?);
         let rows = limits.sequences.max(SCORED_AT_ONCE).min(tokens);
         let what = format!("scoring prompts, {} in a step,", count(tokens, "token"));

@@ -71,7 +71,6 @@ fn planted() -> impl TypedValueParser<Value = &'static [Bug]> {
 type Outcome = (Option<Bug>, Result<Passed, Box<Found>>);
 
 impl Simulate {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         if self.list {
             return self.list();

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use page_by_page::chapters::{Chapter, Source, all};
-use page_by_page_course::record::{LastRun, Record, Standing, Tally};
+use page_by_page_course::record::{LastRun, Record, Standing};
 use page_by_page_course::stub;
 use serde::Serialize;
 
-use crate::output::{Table, count, print, print_pretty_json, say};
+use crate::output::{Object, Table, count, print, print_pretty_json, say};
 use crate::require;
 
 /// Show the chapters: whose code runs, what the last run found, what is left to write
@@ -47,25 +47,12 @@ pub struct Status {
     json: bool,
 }
 
-/// What `--json` prints.
 #[derive(Serialize)]
 struct Report<'r> {
-    chapters: Vec<ChapterReport>,
+    chapters: Vec<Object>,
     at: Option<&'r str>,
     next: Next,
     note: Option<&'r str>,
-}
-
-#[derive(Serialize)]
-struct ChapterReport {
-    number: usize,
-    title: &'static str,
-    name: &'static str,
-    source: &'static str,
-    last_run: &'static str,
-    ran: Option<u64>,
-    tasks: Vec<Task>,
-    whole: Option<Tally>,
 }
 
 #[derive(Serialize)]
@@ -76,7 +63,6 @@ struct Task {
     of: Option<usize>,
 }
 
-/// What to do next.
 #[derive(Serialize)]
 struct Next {
     chapter: Option<usize>,
@@ -94,7 +80,6 @@ struct Progress<'a> {
 }
 
 impl Status {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         let (record, note) = Record::read(&repository());
         let chapters: Vec<Progress<'_>> = all().iter().map(|chapter| Progress::of(chapter, &record)).collect();
@@ -154,7 +139,7 @@ impl<'a> Progress<'a> {
         [last_run].into_iter().chain(left.iter().map(|left| left.to_string())).collect()
     }
 
-    fn report(&self) -> ChapterReport {
+    fn report(&self) -> Object {
         let ran = self.ran.map(|(ran, _)| ran);
         let checked = ran.iter().flat_map(|ran| ran.tasks.keys().copied());
         let numbers: BTreeSet<u32> = self.left.iter().filter_map(|task| number(task)).chain(checked).collect();
@@ -168,25 +153,25 @@ impl<'a> Progress<'a> {
                 of: tally.map(|tally| tally.of),
             }
         };
-        let Chapter { number, title, name, source, .. } = *self.chapter;
-        ChapterReport {
-            number,
-            title,
-            name,
-            source: match source {
-                Source::Yours => "yours",
-                Source::Reference => "reference",
-                Source::Unstarted => "unstarted",
-            },
-            last_run: match self.ran {
-                None => "none",
-                Some((_, false)) => "changed",
-                Some((_, true)) => "current",
-            },
-            ran: ran.map(|ran| ran.ran),
-            tasks: numbers.into_iter().map(task).collect(),
-            whole: ran.map(|ran| ran.whole),
-        }
+        let source = match self.chapter.source {
+            Source::Yours => "yours",
+            Source::Reference => "reference",
+            Source::Unstarted => "unstarted",
+        };
+        let last_run = match self.ran {
+            None => "none",
+            Some((_, false)) => "changed",
+            Some((_, true)) => "current",
+        };
+        Object::default()
+            .with("number", self.chapter.number)
+            .with("title", self.chapter.title)
+            .with("name", self.chapter.name)
+            .with("source", source)
+            .with("last_run", last_run)
+            .with("ran", ran.map(|ran| ran.ran))
+            .with("tasks", numbers.into_iter().map(task).collect::<Vec<_>>())
+            .with("whole", ran.map(|ran| ran.whole))
     }
 }
 
@@ -235,6 +220,8 @@ fn next_step(chapters: &[Progress<'_>]) -> Next {
 
 #[cfg(test)]
 mod tests {
+    use page_by_page_course::record::Tally;
+
     use super::*;
 
     const STUB: &str = "todo!(\"ch02 task 1: grow\") todo!(\"ch02 task 3: write\") todo!(\"ch02 task 3: again\")";
@@ -281,7 +268,7 @@ mod tests {
             { "number": 2, "left": [], "green": 1, "of": 3 },
             { "number": 3, "left": ["write", "again"], "green": 0, "of": 1 },
         ]);
-        assert_eq!(serde_json::to_value(Progress::of(&yours, &red).report().tasks).unwrap(), expected);
+        assert_eq!(serde_json::to_value(Progress::of(&yours, &red).report()).unwrap()["tasks"], expected);
     }
 
     /// `cargo test` records nothing. The command must be one that does, or this would ask for it again and again.

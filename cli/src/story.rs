@@ -33,7 +33,6 @@ pub struct Story {
 }
 
 impl Story {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         let script = Script {
             what: "story",

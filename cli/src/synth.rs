@@ -96,11 +96,9 @@ const SHAPES: [(&str, Sizes); 6] = [
     ("qwen3-4b", Sizes { hidden: 2560, intermediate: 9728, layers: 36, heads: 32, ..QWEN3_SMALL }),
 ];
 
-/// Bytes of a number.
 const BYTES: usize = 2;
 
 impl Synth {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         let out = &self.out;
         if model_dir(out) != *out {
@@ -202,7 +200,6 @@ impl Tensor {
 }
 
 impl Sizes {
-    /// All tensors, in the order of the layers.
     fn tensors(&self) -> Vec<Tensor> {
         let (hidden, q_width, kv_width) = (self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut tensors = Vec::new();

@@ -92,7 +92,6 @@ enum Evict {
     Heads,
 }
 
-/// Pages of a pool that is made in passing.
 const MOST_PAGES: u64 = 10_000_000;
 /// A larger page than this holds any text of any trace.
 const MOST_SLOTS: u64 = 1_000_000;
@@ -100,7 +99,6 @@ const MOST_SLOTS: u64 = 1_000_000;
 const MOST_REQUESTS: u64 = 1_000_000;
 
 impl Workload {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         match self.trace {
             Requests::Shared(Many { requests, running, common }) => common.run(Trace::Shared, requests, running),
@@ -167,7 +165,6 @@ impl Common {
     }
 }
 
-/// A share of 0 to 1.
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }

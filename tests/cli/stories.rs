@@ -235,10 +235,7 @@ fn requests_of_a_batch_in_every_pool() {
         for (result, expected) in results.iter().zip(&expected) {
             let (counters, n_new) = (&result["counters"], expected.len());
             preempted += counters["preemptions"].as_u64().unwrap();
-            let has_first = counters["steps_to_first_token"].as_u64().is_some_and(|steps| steps > 0);
-            assert_eq!((&counters["generated_tokens"], has_first), (&json!(n_new), n_new > 0), "{pool:?}: {result}");
-            assert_eq!(result["timings"]["first_token_ms"].is_number(), has_first, "{pool:?}: {result}");
-            assert_eq!(result["timings"]["ms_per_token"].is_number(), n_new > 1, "{pool:?}: {result}");
+            assert_eq!(counters["generated_tokens"], n_new, "{pool:?}: {result}");
         }
     }
     assert!(preempted > 5, "{preempted} preemptions: this has shown little");

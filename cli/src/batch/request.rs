@@ -9,9 +9,7 @@ use crate::options::narrow;
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// How the text begins.
     pub prompt: String,
-    /// New tokens at most.
     pub max_new_tokens: Option<usize>,
     /// 0 is greedy.
     #[serde(default, deserialize_with = "number")]
@@ -21,7 +19,6 @@ pub struct Request {
     /// 1 is no limit.
     #[serde(default, deserialize_with = "number")]
     pub top_p: Option<f32>,
-    /// Same seed, same output.
     pub seed: Option<u64>,
 }
 

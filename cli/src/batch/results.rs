@@ -9,7 +9,6 @@ use page_by_page::files::NewFile;
 
 use crate::output::{Object, print};
 
-/// How requests have ended, in a few words.
 pub fn describe(finish_reason: &str) -> &str {
     match finish_reason {
         "stop" => "ended by themselves",
@@ -24,9 +23,7 @@ pub struct Results {
     out: Out,
     /// Those that are waiting for an earlier one, by their place among all.
     ahead: BTreeMap<usize, Object>,
-    /// The place that is written next.
     next: usize,
-    /// How many ended in each way.
     pub ends: BTreeMap<&'static str, usize>,
 }
 

@@ -63,11 +63,9 @@ fn name(way: Option<Attention>) -> &'static str {
     }
 }
 
-/// Lengths that are measured if none are asked for.
 const CONTEXTS: [usize; 3] = [256, 1024, 4096];
 /// Tokens that are written at once when a sequence is made.
 const PIECE: usize = 256;
-/// Turns of each length, at least and at most.
 const TURNS: std::ops::Range<usize> = 3..1000;
 
 impl AttentionBench {
@@ -102,23 +100,15 @@ impl AttentionBench {
 
     /// The lengths that were asked for, or the usual ones; refuses what the model has no positions for.
     fn contexts(&self, positions: usize) -> Result<Vec<usize>> {
+        ensure!(positions > 1, "the model has {positions} positions, too few to measure it");
+        // A step reads one token more.
+        let most = positions - 1;
         for tokens in &self.contexts {
-            ensure!(*tokens > 0, "a sequence of 0 tokens has nothing to read; give 1 or more");
-            ensure!(
-                *tokens < positions,
-                "the model has {} positions: a sequence of {} and one token more do not fit; give at most {}",
-                thousands(positions),
-                count(*tokens, "token"),
-                thousands(positions.saturating_sub(1))
-            );
+            require::in_range(*tokens as u64, most as u64, "--contexts", "the model")?;
         }
-        if !self.contexts.is_empty() {
-            return Ok(self.contexts.clone());
-        }
-        ensure!(positions > 1, "the model has {} positions, too few to measure it", positions);
-        let mut contexts = CONTEXTS.map(|tokens| tokens.min(positions - 1)).to_vec();
-        contexts.dedup();
-        Ok(contexts)
+        let mut usual = CONTEXTS.map(|tokens| tokens.min(most)).to_vec();
+        usual.dedup();
+        Ok(if self.contexts.is_empty() { usual } else { self.contexts.clone() })
     }
 
     /// Steps after this many tokens, all ways in turns.
@@ -176,7 +166,6 @@ fn second_step<C: InPlace>(model: &Model, caches: &mut [C], times: &mut Times) -
     Ok(counted)
 }
 
-/// Fills an empty cache with random rows, those of this seed.
 fn filled<C: KvCache>(mut cache: C, tokens: usize, seed: u64) -> Result<C> {
     let layout = cache.layout();
     let rows = online::Numbers::new(seed).take(PIECE * layout.kv_width() * 2);

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use page_by_page::cache::Rewind;
 use page_by_page::cache::in_place::CacheRef;
@@ -15,7 +15,7 @@ use page_by_page::model::{LogitRows, Model};
 
 use super::{PAGE_SIZE, Report, Row, Times, named_model, paged_model, table, turns};
 use crate::options::RowOptions;
-use crate::output::{Progress, count, rate, thousands};
+use crate::output::{Progress, count, rate};
 use crate::require;
 
 /// Compare a step of several sequences with a step of one
@@ -42,7 +42,6 @@ pub struct Batch {
     seconds: u64,
 }
 
-/// How many sequences share a step.
 const SIZES: [usize; 7] = [1, 2, 3, 4, 8, 9, MOST];
 const MOST: usize = 16;
 
@@ -85,14 +84,9 @@ impl Batch {
 
     /// As many caches as the largest step needs, each with the tokens of its sequence.
     fn caches(&self, model: &Model) -> Result<Vec<PagedCache>> {
-        let positions = model.config().max_positions;
-        ensure!(
-            self.context > 0 && self.context < positions,
-            "the sequences have {} tokens and read one more, and the model has {} positions; give --context from 1 to {}",
-            thousands(self.context),
-            thousands(positions),
-            thousands(positions.saturating_sub(1))
-        );
+        // A step reads one token more.
+        let most = model.config().max_positions.saturating_sub(1);
+        require::in_range(self.context as u64, most as u64, "--context", "the model")?;
         let pages = MOST * (self.context + 1).div_ceil(PAGE_SIZE);
         require::pages(model.kv_layout(), PAGE_SIZE, pages)?;
         require::memory("a step", model.step_bytes(MOST.max(self.context), MOST), "give a shorter --context")?;
@@ -111,12 +105,10 @@ impl Batch {
     }
 }
 
-/// A token of a made-up sequence.
 fn token(model: &Model, place: usize) -> u32 {
     (place * 7919 % model.config().vocab_size) as u32
 }
 
-/// Each sequence reads the token.
 fn step(model: &Model, caches: &mut [PagedCache], token: u32) -> Result<()> {
     let tokens = [token];
     let chunks = caches

@@ -36,7 +36,7 @@ impl Caches {
         let model = Model::open(&bundled("storyteller"))?;
         let positions = model.config().max_positions;
         for tokens in &self.tokens {
-            ensure!((1..positions).contains(tokens), "a sequence of {tokens} tokens: expected 1 to {}", positions - 1);
+            require::in_range(*tokens as u64, positions as u64 - 1, "--tokens", "the model")?;
         }
         let mut costs = Vec::new();
         for tokens in &self.tokens {

@@ -43,7 +43,6 @@ const TURNS: usize = 5;
 /// What is measured of a page, in this order.
 const PARTS: [&str; 4] = ["compute", "write", "read", "check and copy"];
 
-/// Removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {

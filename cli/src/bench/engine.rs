@@ -44,18 +44,15 @@ pub struct Engine {
     seconds: u64,
 }
 
-/// Tokens before the first decode step.
 const PROMPT: usize = 8;
 /// Tokens of a prefill, if the model has as many positions.
 const PREFILL: usize = 512;
-/// Decode steps in a turn, at most.
 const STEPS: usize = 100;
 /// Tokens of a small pass, as of one that verifies a draft of two tokens.
 const SMALL: usize = 3;
 /// Rounds of the plain loop in a turn: some milliseconds.
 const LOOP: usize = 1 << 20;
 
-/// How long everything took that takes turns.
 #[derive(Default)]
 struct Measured {
     sums: Times,
@@ -168,7 +165,6 @@ impl Measured {
         Ok(())
     }
 
-    /// What the short sequences have shown.
     fn lines(&self, model: &Model, prefill: usize) -> Vec<Line> {
         let Measured { sums, decodes, prefills, small, loops, in_loop } = self;
         let (decode, gigabytes) = (decodes.rates(1.0), weight_bytes(model) as f64 / 1e9);

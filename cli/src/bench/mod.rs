@@ -20,7 +20,7 @@ mod workload;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use page_by_page::cache::KvLayout;
 use page_by_page::cache::in_place::InPlace;
@@ -30,7 +30,7 @@ use page_by_page::model::{Model, ModelConfig};
 use serde::Serialize;
 
 use crate::options::RowOptions;
-use crate::output::{Object, Table, mib, pretty_json, print, thousands};
+use crate::output::{Object, Table, pretty_json, print, thousands};
 use crate::{model_dir, require};
 use times::{Rates, Times, turns};
 
@@ -63,9 +63,7 @@ enum What {
     Workload(workload::Workload),
 }
 
-/// What a benchmark has measured.
 struct Report {
-    /// For people.
     text: String,
     json: String,
 }
@@ -75,14 +73,12 @@ impl Report {
         Ok(Report { text, json: pretty_json(numbers)? })
     }
 
-    /// A table of these rows, and nothing else.
     fn table(text_columns: usize, group: usize, rows: &[Row]) -> Result<Self> {
         Report::new(table(text_columns, group, rows), &rows)
     }
 }
 
 impl Bench {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
         // A file that cannot be written is refused before anything is measured.
         self.json.as_deref().map_or(Ok(()), require::writable)?;
@@ -114,19 +110,16 @@ struct Row {
 }
 
 impl Row {
-    /// The row, with a number and how it is shown.
     fn cell(mut self, heading: &'static str, number: impl Serialize, shown: impl Into<String>) -> Self {
         self.numbers = self.numbers.with(heading, number);
         self.cells.push((heading, shown.into()));
         self
     }
 
-    /// The row, with words.
     fn text(self, heading: &'static str, text: impl ToString) -> Self {
         self.cell(heading, text.to_string(), text.to_string())
     }
 
-    /// The row, with a count.
     fn count(self, heading: &'static str, count: impl TryInto<u64> + Serialize + Copy) -> Self {
         self.cell(heading, count, thousands(count))
     }
@@ -159,36 +152,16 @@ fn named_model(model: &Path) -> Object {
 /// The caches that keep rows, in the order of the book.
 const KINDS: [CacheKind; 3] = [CacheKind::Flat, CacheKind::Contiguous, CacheKind::Paged];
 
-/// Bytes of rows that a comparison may take; what it needs besides is less than as much again.
-const MEMORY: usize = 1 << 30;
-
-/// The layout of the bundled model's rows.
 fn bundled_layout() -> Result<KvLayout> {
     Ok(ModelConfig::open(&bundled("storyteller"))?.kv_layout())
 }
 
-/// Refuses caches of this many slots in all, if their rows take too much memory for a comparison.
-fn require_little_memory(layout: KvLayout, slots: usize) -> Result<()> {
-    let bytes = require::slot_bytes(layout, slots)?;
-    ensure!(
-        bytes <= MEMORY,
-        "{} slots of {} bytes are needed at once, {} of at most {}; give shorter lengths, or smaller pages",
-        thousands(slots),
-        thousands(bytes / slots.max(1)),
-        mib(bytes),
-        mib(MEMORY)
-    );
-    require::slots(layout, slots)
-}
-
-/// A cache that holds `tokens` tokens.
 fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> Result<Box<dyn InPlace>> {
     let mut cache = kind.cache(layout, size)?.with_context(|| format!("{kind} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)
 }
 
-/// A model whose rows are kept in pages.
 fn paged_model(dir: &Path, row_options: RowOptions) -> Result<Model> {
     let mut model = Model::open(&model_dir(dir))?;
     row_options.apply(&mut model, CacheKind::Paged)?;

@@ -8,7 +8,7 @@ use page_by_page::cache::KvLayout;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::experiments::{append, rewind, rows};
 
-use super::{KINDS, PAGE_SIZE, Report, Row, Times, bundled_layout, filled, require_little_memory, turns};
+use super::{KINDS, PAGE_SIZE, Report, Row, Times, bundled_layout, filled, turns};
 use crate::output::{rate, thousands};
 use crate::require;
 
@@ -38,7 +38,8 @@ impl Rewinding {
         let mut costs = Vec::new();
         for tokens in &self.tokens {
             ensure!(*tokens >= FEW, "a sequence of {tokens} tokens: expected at least {FEW}, as {FEW} are forgotten");
-            require_little_memory(layout, CacheSize::for_tokens(*tokens, PAGE_SIZE)?.slots().saturating_mul(2))?;
+            // Two caches, and tensors that grow are there twice.
+            require::slots(layout, CacheSize::for_tokens(*tokens, PAGE_SIZE)?.slots().saturating_mul(4))?;
         }
         for tokens in &self.tokens {
             for kind in KINDS {

@@ -5,7 +5,7 @@ use clap::Args;
 use page_by_page::cache::CacheError;
 use page_by_page::experiments::forks;
 
-use super::{Report, Row, bundled_layout, require_little_memory};
+use super::{Report, Row, bundled_layout};
 use crate::require;
 
 /// Count what eight samples of one prompt cost, apart and shared
@@ -33,7 +33,7 @@ impl Samples {
         let samples = forks::Samples { samples: 8, prompt_tokens: 900, new_tokens: 100, page_size, layout };
         // The snapshot holds the prompt once more.
         let slots = samples.n_pages().saturating_mul(page_size).saturating_add(samples.prompt_tokens);
-        require_little_memory(layout, slots)?;
+        require::slots(layout, slots)?;
         let row = |cost: forks::Cost| {
             Row::default()
                 .text("texts", cost.way)

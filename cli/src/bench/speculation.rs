@@ -56,7 +56,6 @@ pub struct Speculation {
     max_new_tokens: usize,
 }
 
-/// The cache of both models.
 const KV: CacheKind = CacheKind::Contiguous;
 const TURNS: usize = 5;
 /// Tokens that a pass computes after `BEFORE` others.

@@ -24,7 +24,6 @@ pub fn turns(what: &'static str, range: Range<usize>, patience: Duration) -> imp
 pub struct Times(Vec<f64>);
 
 impl Times {
-    /// Does the work once more.
     pub fn of<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
@@ -32,7 +31,6 @@ impl Times {
         result
     }
 
-    /// How often it was done.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -49,7 +47,6 @@ impl Times {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// How much of `amount` is done in a second.
     pub fn rates(&self, amount: f64) -> Rates {
         Rates { best: amount / self.best(), median: amount / self.median() }
     }
@@ -58,14 +55,11 @@ impl Times {
 /// An amount in a second, or how two of them compare.
 #[derive(Clone, Copy, Serialize)]
 pub struct Rates {
-    /// In the shortest turn.
     pub best: f64,
-    /// In the turn in the middle.
     pub median: f64,
 }
 
 impl Rates {
-    /// How many times the other.
     pub fn over(self, other: Rates) -> Rates {
         Rates { best: self.best / other.best, median: self.median / other.median }
     }

@@ -28,7 +28,6 @@ pub struct Workload {
     pages: Vec<usize>,
 }
 
-/// Calls of a turn, one by one.
 const CALLS: usize = 10;
 /// Turns, of which the median counts.
 const TURNS: usize = 11;

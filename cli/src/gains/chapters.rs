@@ -20,28 +20,23 @@ use page_by_page::workload::Trace;
 
 use super::watched::Measure;
 use crate::output::thousands;
+use crate::require::SCHEDULER;
 
 /// What a chapter gains, and how to count it.
 pub struct Gain {
-    /// The chapter.
     pub number: usize,
     /// The way without it, and the chapters whose code that runs.
     pub before: (&'static str, &'static [usize]),
     /// The way with it, and the chapters whose code that runs.
     pub after: (&'static str, &'static [usize]),
-    /// Counts.
     pub measure: Measure,
-    /// What else there is to say.
     pub note: Option<&'static str>,
 }
 
-/// Something that was counted: numbers as they are printed.
 pub struct Line {
-    /// In words.
     pub what: &'static str,
     /// Without the chapter; `None` if there is nothing to compare with.
     pub before: Option<String>,
-    /// With it.
     pub after: String,
 }
 
@@ -63,14 +58,11 @@ fn counts(what: &'static str, before: impl TryInto<u64>, after: impl TryInto<u64
     line(what, thousands(before), thousands(after))
 }
 
-/// The scheduler, and what it stands on.
-const SCHEDULER: [usize; 6] = [4, 5, 6, 10, 11, 12];
-/// The same, and what looks at it.
+/// The scheduler, and what looks at it.
 const SIMULATION: [usize; 7] = [4, 5, 6, 10, 11, 12, 15];
 /// The same, and its file of pages.
 const DISK: [usize; 7] = [4, 5, 6, 10, 11, 12, 16];
 
-/// What the chapter of this number gains.
 pub fn of(number: usize) -> Gain {
     let gain = |before, after, measure| Gain { number, before, after, measure, note: None };
     match number {

@@ -14,9 +14,7 @@ use crate::require;
 
 /// The pages, forks and beams.
 const CHAPTERS: [usize; 4] = [4, 5, 6, 10];
-/// Outputs that the report lists, at most.
 const MOST_LINES: usize = 20;
-/// Characters of an output that the report shows.
 const SHOWN: usize = 40;
 
 impl Generate {
@@ -61,7 +59,6 @@ impl Generate {
         Ok(())
     }
 
-    /// What the search has cost.
     fn lines_of_beams(&self, model: &Model, n_prompt: usize, n_pages: usize, work: Work) -> Result<Lines> {
         let page_size = self.cache.page_size;
         let width = self.several.beams.unwrap_or(0);
@@ -97,7 +94,6 @@ fn require_memory(model: &Model, n_prompt: usize, width: usize) -> Result<()> {
     require::memory(&what, bytes, advice)
 }
 
-/// For `--json`: the outputs, best first.
 fn report(prompt: &[u32], found: &[(Found, String)], work: Work) -> Object {
     let output = |(found, text): &(Found, String)| {
         Object::default()

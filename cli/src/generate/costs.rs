@@ -1,56 +1,43 @@
 //! What several outputs cost together: one report, as lines for people and as JSON.
 
 use page_by_page::cache::Usage;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::model::{Model, StepError};
-use page_by_page::serving::Totals;
 
 use super::growing::{Growing, Output};
-use super::several::{Plan, Request};
+use super::several::Request;
 use super::{Generate, counters, describe_cache, one_line, timings, token_ids};
 use crate::output::{Lines, Object, Table, count, describe, finish_reason, mib, thousands};
 use crate::require;
 
-/// Outputs that the report lists one by one, at most.
 const MAX_LINES: usize = 20;
-/// Characters of a prompt that name its output.
 const NAME: usize = 30;
 
-/// Outputs that are complete, and what they cost together.
-pub struct Costs<'a> {
-    options: &'a Generate,
-    plan: &'a Plan,
-    growing: &'a Growing<'a>,
-    totals: Totals,
+impl Growing<'_> {
     /// What the sequences held at their ends, together: shared pages count for each of their owners.
-    usage: Usage,
-    /// Pages in the tables of all sequences at their ends, counted in the same way.
-    pages_at_ends: usize,
-}
-
-impl<'a> Costs<'a> {
-    pub fn of(options: &'a Generate, growing: &'a Growing<'a>, plan: &'a Plan) -> Self {
-        let add = |sum: Usage, output: &Output<'_>| {
-            let usage = output.usage();
-            Usage {
-                tokens: sum.tokens + usage.tokens,
-                slots: sum.slots + usage.slots,
-                bytes: sum.bytes + usage.bytes,
-                rows_copied: sum.rows_copied + usage.rows_copied,
-            }
-        };
-        let usage = growing.outputs.iter().fold(Usage::default(), add);
-        let pages_at_ends = growing.outputs.iter().map(Output::pages_at_end).sum();
-        Costs { options, plan, growing, totals: growing.totals(), usage, pages_at_ends }
+    fn usage(&self) -> Usage {
+        let mut sum = Usage::default();
+        for usage in self.outputs.iter().map(Output::usage) {
+            sum.tokens += usage.tokens;
+            sum.slots += usage.slots;
+            sum.bytes += usage.bytes;
+            sum.rows_copied += usage.rows_copied;
+        }
+        sum
     }
 
-    /// For `--json`.
-    pub fn report(&self) -> Object {
-        let rows = self.totals.rows_projected;
+    /// Pages in the tables of all sequences at their ends, counted in the same way.
+    fn pages_at_ends(&self) -> usize {
+        self.outputs.iter().map(Output::pages_at_end).sum()
+    }
+
+    pub fn report(&self, options: &Generate) -> Object {
+        let rows = self.totals().rows_projected;
         Object::default()
-            .with("outputs", self.growing.outputs.iter().map(|output| self.output(output)).collect::<Vec<_>>())
-            .with("kv", self.options.kv().to_string())
-            .with("counters", counters(rows, self.usage).with("steps", self.totals.steps))
-            .with_some("peak_pages", self.plan.pages.as_ref().map(|_| self.totals.peak_pages))
+            .with("outputs", self.outputs.iter().map(|output| self.output(output)).collect::<Vec<_>>())
+            .with("kv", options.kv().to_string())
+            .with("counters", counters(rows, self.usage()).with("steps", self.totals().steps))
+            .with_some("peak_pages", self.plan.pages.as_ref().map(|_| self.totals().peak_pages))
     }
 
     fn output(&self, output: &Output<'_>) -> Object {
@@ -67,34 +54,33 @@ impl<'a> Costs<'a> {
             .with_some("cached", self.plan.has_prefixes.then(|| output.cached_tokens()))
     }
 
-    /// The report for people.
-    pub fn lines(&self, model: &Model) -> Lines {
-        let (totals, plan, usage) = (self.totals, self.plan, self.usage);
+    pub fn lines(&self, options: &Generate, model: &Model) -> Lines {
+        let (totals, plan, usage) = (self.totals(), &self.plan, self.usage());
         let in_steps = |steps| format!("{}, ", count(steps, "step"));
-        let n_outputs = thousands(self.growing.outputs.len());
+        let n_outputs = thousands(self.outputs.len());
         let mut lines = vec![
-            ("model", self.options.describe_model(model)),
+            ("model", options.describe_model(model)),
             ("sampling", describe(plan.sampling)),
             (
                 if plan.are_samples { "samples" } else { "outputs" },
                 format!("{n_outputs}, at most {} in a step", totals.most_sequences),
             ),
         ];
-        let Growing { prefill, decode, .. } = self.growing;
+        let (prefill, decode) = (self.prefill, self.decode);
         let (prefilled, decoded) = ((prefill.rows as usize, prefill.time), (decode.answers as usize, decode.time));
         lines.extend(timings(prefilled, decoded, [prefill.steps, decode.steps].map(in_steps)));
         let rows = count(totals.rows_projected, "row");
         lines.push(("projected", rows + &self.apart(|| count(usage.tokens, "row"))));
-        lines.push(("cache", self.describe_memory()));
+        lines.push(("cache", self.describe_memory(options.kv())));
         if let Some(pages) = &plan.pages {
             let (peak, of) = (thousands(totals.peak_pages), thousands(pages.n_pages));
-            let apart = self.apart(|| count(self.pages_at_ends, "page"));
+            let apart = self.apart(|| count(self.pages_at_ends(), "page"));
             lines
                 .push(("pages", format!("{peak} of {of} at the peak, {} each{apart}", count(pages.page_size, "slot"))));
         }
         if plan.has_prefixes {
-            let prompts: usize = self.growing.outputs.iter().map(|output| output.request.prompt.len()).sum();
-            let cached: usize = self.growing.outputs.iter().map(Output::cached_tokens).sum();
+            let prompts: usize = self.outputs.iter().map(|output| output.request.prompt.len()).sum();
+            let cached: usize = self.outputs.iter().map(Output::cached_tokens).sum();
             lines.push(("prefixes", format!("{} of {} cached", thousands(cached), count(prompts, "prompt token"))));
         }
         lines.extend(self.room_for().map(|line| ("room for", line)));
@@ -102,9 +88,8 @@ impl<'a> Costs<'a> {
         lines
     }
 
-    /// A line for each output, unless there are too many.
     pub fn table(&self) -> Option<Table> {
-        if self.growing.outputs.len() > MAX_LINES {
+        if self.outputs.len() > MAX_LINES {
             return None;
         }
         let pages = &self.plan.pages;
@@ -112,7 +97,7 @@ impl<'a> Costs<'a> {
         let mut heading = vec![first, "", "ended", "tokens", "slots"];
         heading.extend(pages.as_ref().map(|_| "pages"));
         let mut table = Table::new(3, &heading);
-        for (output, number) in self.growing.outputs.iter().zip(1..) {
+        for (output, number) in self.outputs.iter().zip(1..) {
             let (request, usage) = (&output.request, output.usage());
             let end = match finish(output).0 {
                 "stop" => "by itself".into(),
@@ -129,9 +114,8 @@ impl<'a> Costs<'a> {
         Some(table)
     }
 
-    /// A line for each output that failed.
     pub fn failed(&self) -> Vec<String> {
-        let failed = self.growing.outputs.iter().zip(1..).filter_map(|(output, number)| {
+        let failed = self.outputs.iter().zip(1..).filter_map(|(output, number)| {
             let (generated, of) = (thousands(output.n_new), count(output.request.max_new_tokens, "new token"));
             finish(output).1.map(|error| format!("sequence {number} is cut after {generated} of {of}: {error}"))
         });
@@ -142,7 +126,7 @@ impl<'a> Costs<'a> {
     ///
     /// A separate cache would have computed all tokens of its sequence, into as many pages as its table lists at the end.
     fn apart(&self, what: impl Fn() -> String) -> String {
-        let caches = count(self.growing.outputs.len(), "cache");
+        let caches = count(self.outputs.len(), "cache");
         if self.plan.shares_pages() { format!("; {caches} apart: {}", what()) } else { String::new() }
     }
 
@@ -150,11 +134,11 @@ impl<'a> Costs<'a> {
     /// average, and sequences with a reservation each for the longest of them. `None` if no sequence has taken a page, or if they
     /// share pages.
     fn room_for(&self) -> Option<String> {
-        let pages = self.plan.pages.as_ref().filter(|_| !self.plan.shares_pages() && self.pages_at_ends > 0)?;
-        let outputs = &self.growing.outputs;
+        let pages = self.plan.pages.as_ref().filter(|_| !self.plan.shares_pages() && self.pages_at_ends() > 0)?;
+        let outputs = &self.outputs;
         let n_sequences = outputs.iter().filter(|output| output.pages_at_end() > 0).count();
         let longest = outputs.iter().map(|output| output.request.most()).max()?;
-        let in_pages = pages.n_pages.saturating_mul(n_sequences) / self.pages_at_ends;
+        let in_pages = pages.n_pages.saturating_mul(n_sequences) / self.pages_at_ends();
         Some(format!(
             "{} like these in {}; with {} reserved for each: {}",
             count(in_pages, "sequence"),
@@ -165,17 +149,16 @@ impl<'a> Costs<'a> {
     }
 
     /// What the caches held. Where pages are shared: all pages that had an owner at the same time, at most.
-    fn describe_memory(&self) -> String {
-        let (kv, pages) = (self.options.kv(), self.plan.pages.as_ref().filter(|_| self.plan.shares_pages()));
-        let peak = pages.map(|pages| require::slot_bytes(pages.layout, self.totals.peak_pages * pages.page_size));
-        let Some(Ok(peak)) = peak else { return describe_cache(kv, "", self.usage) };
-        let (peak, copied) = (mib(peak), count(self.usage.rows_copied, "row"));
-        let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage.bytes)));
+    fn describe_memory(&self, kv: CacheKind) -> String {
+        let pages = self.plan.pages.as_ref().filter(|_| self.plan.shares_pages());
+        let peak = pages.map(|pages| require::slot_bytes(pages.layout, self.totals().peak_pages * pages.page_size));
+        let Some(Ok(peak)) = peak else { return describe_cache(kv, "", self.usage()) };
+        let (peak, copied) = (mib(peak), count(self.usage().rows_copied, "row"));
+        let apart = self.apart(|| format!("{}, nothing copied", mib(self.usage().bytes)));
         format!("{kv}: {peak} at the peak, {copied} copied{apart}")
     }
 }
 
-/// Why an output has ended, and the error if it failed.
 fn finish<'o>(output: &'o Output<'_>) -> (&'static str, Option<&'o StepError>) {
     let end = output.generated.as_ref().map(|generated| &generated.end);
     (end.map_or("", finish_reason), end.and_then(|end| end.as_ref().err()))

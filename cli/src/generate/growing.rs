@@ -7,30 +7,24 @@ use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::{PageId, Usage};
 use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::{TextStream, Tokenizer};
-use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::{NextToken, StepLimits};
 use page_by_page::serving::side_by_side::SideBySide;
 use page_by_page::serving::{Generated, Serving, Step, Totals};
 
 use super::several::{MOST_TOKENS, Plan, Request};
 use super::{Generate, MOST_SEQUENCES};
+use crate::options::prefixes;
 use page_by_page::cache::kind::CacheKind;
 
-/// An output on its way.
 pub struct Output<'a> {
     pub request: Request<'a>,
     /// The new part, in characters.
     pub stream: TextStream<'a>,
-    /// New tokens so far.
     pub n_new: usize,
-    /// Whether it takes part in steps now.
     pub runs: bool,
-    /// The pages that it has now.
     pub pages: Vec<PageId>,
     /// `None` until it has finished.
     pub generated: Option<Generated>,
@@ -42,12 +36,10 @@ impl Output<'_> {
         self.runs || self.n_new > 0 || self.generated.is_some()
     }
 
-    /// What it held at its end.
     pub fn usage(&self) -> Usage {
         self.generated.as_ref().map_or(Usage::default(), |generated| generated.held.usage)
     }
 
-    /// The pages that it had at its end.
     pub fn pages_at_end(&self) -> usize {
         self.generated.as_ref().map_or(0, |generated| generated.held.pages)
     }
@@ -58,11 +50,9 @@ impl Output<'_> {
     }
 }
 
-/// Passes of the model.
 #[derive(Clone, Copy, Default)]
 pub struct Passes {
     pub steps: u64,
-    /// Tokens that they computed.
     pub rows: u64,
     /// Sequences that they answered, each with a new token or its end.
     pub answers: u64,
@@ -77,6 +67,7 @@ enum Loop<'m> {
 
 /// Outputs that grow together. The first has the number 0, which is also its place in the list.
 pub struct Growing<'m> {
+    pub plan: Plan,
     steps: Loop<'m>,
     /// Those that begin one by one, each in a step of its own, last first.
     later: Vec<(Vec<u32>, usize, Sampler)>,
@@ -88,11 +79,10 @@ pub struct Growing<'m> {
 }
 
 impl<'m> Growing<'m> {
-    /// Nothing has begun.
     pub fn new(
         options: &Generate,
         requests: Vec<Request<'m>>,
-        plan: &Plan,
+        plan: Plan,
         (model, tokenizer): (&'m Model, &'m Tokenizer),
     ) -> Result<Self> {
         let end_of_text = &model.config().eos_token_ids;
@@ -101,10 +91,7 @@ impl<'m> Growing<'m> {
         let mut later = Vec::new();
         let steps = match &plan.pages {
             Some(pages) => {
-                let prefixes: Box<dyn Prefixes> = match plan.has_prefixes {
-                    true => Box::new(PrefixCache::new(pages.page_size)?),
-                    false => Box::new(NoPrefixes::new(pages.page_size)?),
-                };
+                let prefixes = prefixes(pages.page_size, plan.has_prefixes)?;
                 let mut serving = Serving::new(model, &pages.slab, prefixes, limits, end_of_text)?;
                 let submission = |a: &Request<'_>| (a.prompt.clone(), a.max_new_tokens, sampler(a));
                 if plan.are_forks {
@@ -138,7 +125,7 @@ impl<'m> Growing<'m> {
             generated: None,
         };
         let outputs = requests.into_iter().map(output).collect();
-        Ok(Growing { steps, later, outputs, prefill: Passes::default(), decode: Passes::default() })
+        Ok(Growing { plan, steps, later, outputs, prefill: Passes::default(), decode: Passes::default() })
     }
 
     pub fn is_done(&self) -> bool {

@@ -10,10 +10,8 @@
 //!   2 of 10 pages taken, 8 free
 //! ```
 //!
-//! A page that several sequences own is marked `=`.
-//!
-//! The picture is written over the one before it, as a whole and line by line, so that nothing flickers. The cursor stays
-//! visible, below it, so Ctrl-C leaves the terminal as it should be.
+//! A page that several sequences own is marked `=`. The picture is written over the one before it. The cursor stays visible, below
+//! it, so Ctrl-C leaves the terminal as it should be.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -24,12 +22,10 @@ use console::{
 };
 
 use super::growing::{Growing, Output};
-use super::several::Plan;
 use crate::output::{self, count, thousands};
 
 /// Columns that an output has at least, if there is room for more than one side by side.
 const COLUMN: usize = 34;
-/// Between two columns.
 const GAP: &str = " │ ";
 /// Lines of words for each output, at most.
 const MOST_WORDS: usize = 8;
@@ -37,18 +33,14 @@ const MOST_WORDS: usize = 8;
 const MOST_MAP: usize = 3;
 /// On a smaller terminal the outputs follow each other.
 const SMALLEST: (usize, usize) = (20, 8);
-/// Between two pictures.
 const BREATH: Duration = Duration::from_millis(20);
 /// In place of an owner's number: a page that several sequences own.
 const SHARED: usize = usize::MAX;
 
-/// The picture of outputs that grow.
 pub struct Live {
     term: Term,
     paint: Paint,
-    /// The output that each place shows.
     places: Vec<usize>,
-    /// Lines on the screen.
     lines: usize,
     width: usize,
     drawn: Option<Instant>,
@@ -58,18 +50,15 @@ pub struct Live {
 #[derive(Clone, Copy)]
 struct Paint(bool);
 
-/// What the picture shows of an output.
 struct Shown<'a> {
     number: usize,
     beginning: &'a str,
     words: &'a str,
-    tokens: usize,
+    /// Tokens, and whether it waits or has ended.
+    state: String,
+    /// Its pages, or what became of them.
     pages: Vec<usize>,
-    waits: bool,
-    /// The pages that it has given back, if it has ended.
-    given_back: Option<usize>,
-    /// Whether other sequences may still own some of them.
-    may_share: bool,
+    given_back: String,
 }
 
 impl Live {
@@ -84,12 +73,11 @@ impl Live {
         (watched && is_large).then_some(Live { term, paint, places, lines: 0, width: 0, drawn: None })
     }
 
-    /// Shows how far the outputs are.
-    pub fn draw(&mut self, growing: &Growing<'_>, plan: &Plan) {
+    pub fn draw(&mut self, growing: &Growing<'_>) {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < BREATH) && !growing.is_done() {
             return;
         }
-        let outputs = &growing.outputs;
+        let Growing { outputs, plan, .. } = growing;
         let (height, width) = self.term.size();
         let (height, width) = (height as usize, (width as usize).max(SMALLEST.0));
         if width != self.width {
@@ -143,16 +131,25 @@ impl Live {
 }
 
 impl<'a> Shown<'a> {
+    /// `may_share`: whether other sequences may still own some of its pages.
     fn of(output: &'a Output<'_>, number: usize, may_share: bool) -> Self {
+        let suffix = match &output.generated {
+            Some(_) => " ended",
+            None if output.runs => "",
+            None => " waits",
+        };
+        let what = if may_share { "let go" } else { "given back" };
+        let given_back = match output.pages_at_end() {
+            0 => String::new(),
+            pages => format!("{} {what}", count(pages, "page")),
+        };
         Shown {
             number,
             beginning: output.request.beginning,
             words: output.stream.text(),
-            tokens: output.request.prompt.len() + output.n_new,
+            state: thousands(output.request.prompt.len() + output.n_new) + suffix,
             pages: output.pages.iter().map(|page| page.index()).collect(),
-            waits: !output.runs,
-            given_back: output.generated.as_ref().map(|_| output.pages_at_end()),
-            may_share,
+            given_back,
         }
     }
 }
@@ -162,7 +159,6 @@ struct Layout {
     width: usize,
     columns: usize,
     rows: usize,
-    /// Lines of words in each.
     words: usize,
 }
 
@@ -180,7 +176,6 @@ impl Layout {
         Layout { width: column.saturating_sub(1), columns, rows, words }
     }
 
-    /// How many outputs it shows.
     fn places(&self) -> usize {
         self.columns * self.rows
     }
@@ -201,22 +196,12 @@ impl Layout {
     /// The lines of one output: what it is, its pages, its newest words.
     fn block(&self, output: &Shown<'_>, paint: Paint) -> Vec<String> {
         let fill = |text: &str, width| pad_str(text, width, Alignment::Left, Some("")).into_owned();
-        let tokens = thousands(output.tokens);
-        let state = match output.given_back {
-            None if output.waits => format!("{tokens} waits"),
-            None => tokens,
-            Some(_) => format!("{tokens} ended"),
-        };
         let printable: String = output.beginning.chars().filter(|c| !c.is_control()).collect();
-        let left = self.width.saturating_sub(state.len() + 1);
-        let head = fill(&format!("{} {printable}", output.number), left) + " " + &state;
-        let pages = match output.given_back {
-            _ if !output.pages.is_empty() => numbers(&output.pages, self.width),
-            Some(pages) if pages > 0 => {
-                let what = if output.may_share { "let go" } else { "given back" };
-                format!("{} {what}", count(pages, "page"))
-            }
-            _ => String::new(),
+        let left = self.width.saturating_sub(output.state.len() + 1);
+        let head = fill(&format!("{} {printable}", output.number), left) + " " + &output.state;
+        let pages = match output.pages.is_empty() {
+            true => output.given_back.clone(),
+            false => numbers(&output.pages, self.width),
         };
         let mut lines = vec![
             paint.bold(output.number, &fill(&head, self.width)),
@@ -249,14 +234,13 @@ fn map(outputs: &[Output<'_>], n_pages: usize, paint: Paint, width: usize) -> Ve
             *owner = if *owner == 0 { number } else { SHARED };
         }
     }
-    let pages = |owner: usize| owners.iter().filter(|found| **found == owner).count();
-    let (free, shared) = (pages(0), pages(SHARED));
-    let taken = thousands(n_pages - free);
-    let shared = match shared {
-        0 => String::new(),
-        shared => format!(", {} of them by several sequences (=)", thousands(shared)),
+    let pages = |owner: usize| thousands(owners.iter().filter(|found| **found == owner).count());
+    let taken = thousands(owners.iter().filter(|owner| **owner != 0).count());
+    let shared = match owners.contains(&SHARED) {
+        true => format!(", {} of them by several sequences (=)", pages(SHARED)),
+        false => String::new(),
     };
-    let sum = format!("{taken} of {} pages taken{shared}, {} free", thousands(n_pages), thousands(free));
+    let sum = format!("{taken} of {} pages taken{shared}, {} free", thousands(n_pages), pages(0));
     let mut lines: Vec<String> = Vec::new();
     if n_pages.div_ceil(width - 1) <= MOST_MAP {
         for pages in owners.chunks(width - 1) {
@@ -314,8 +298,7 @@ mod tests {
 
     fn shown(number: usize, words: &str) -> Shown<'_> {
         let pages = (0..40).map(|page| 7 * page).collect();
-        let (beginning, tokens) = ("The king had", 1234);
-        Shown { number, beginning, words, tokens, pages, waits: false, given_back: None, may_share: false }
+        Shown { number, beginning: "The king had", words, state: "1,234".into(), pages, given_back: String::new() }
     }
 
     #[test]
@@ -336,10 +319,6 @@ mod tests {
                 }
             }
         }
-        let columns = |width| Layout::of(4, width, 40, 2).columns;
-        assert_eq!([200, 80, 40].map(columns), [4, 2, 1]);
-        assert!(Layout::of(4, 40, 24, 3).places() == 4, "each has its place");
-        assert!(Layout::of(99, 80, 24, 3).places() < 99, "not all have");
     }
 
     #[test]
@@ -354,12 +333,6 @@ mod tests {
             "",
         ];
         assert_eq!(lines, expected);
-        let ended = |may_share| Shown { pages: Vec::new(), given_back: Some(9), may_share, ..shown(3, "") };
-        let lines = layout.lines(&[ended(false)], Paint(true));
-        assert!(lines[0].starts_with("\u{1b}[1m\u{1b}[35m3 The king") && lines[0].contains("1,234 ended"), "{lines:?}");
-        assert!(lines[1].contains("9 pages given back"), "{lines:?}");
-        let lines = layout.lines(&[ended(true)], Paint(false));
-        assert!(lines[1].contains("9 pages let go"), "{lines:?}");
         assert_eq!(numbers(&[5, 12], 24), "pages 5 12");
         assert_eq!([1, 9, 10, 35, 36].map(mark), ['1', '9', 'a', 'z', '+']);
     }

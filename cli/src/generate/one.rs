@@ -25,7 +25,6 @@ const STOP: u32 = u32::MAX;
 /// `None`: nothing is kept.
 type Cache = Option<Box<dyn InPlace>>;
 
-/// What generating begins with.
 struct Setup {
     model: Model,
     tokenizer: Tokenizer,
@@ -37,7 +36,6 @@ struct Setup {
     draft: Option<DraftSource>,
 }
 
-/// An output that is complete, and what it has counted.
 struct Done {
     generated: Generated,
     clock: Clock,
@@ -47,7 +45,6 @@ struct Done {
 }
 
 impl Generate {
-    /// Generates one output.
     pub(super) fn run_one(&self, prompt: &str) -> Result<()> {
         self.snapshot.check()?;
         require::chapters(&self.chapters())?;
@@ -67,7 +64,6 @@ impl Generate {
         not_saved.context("the output is complete, but its cache was not saved")
     }
 
-    /// The chapters whose code runs.
     fn chapters(&self) -> Vec<usize> {
         let rows = self.rows.chapters(self.kv());
         [self.kv().chapters(), self.snapshot.chapters(), self.draft.chapters(), &rows].concat()
@@ -150,7 +146,6 @@ impl Generate {
         Ok((Done { generated: generated?, clock, elapsed, drafts, saved: None }, text))
     }
 
-    /// For `--json`.
     fn report(&self, setup: &Setup, done: &Done, (prompt, text): (&str, &str)) -> Object {
         Object::default()
             .with("prompt", prompt)
@@ -163,7 +158,6 @@ impl Generate {
             .with("counters", counters(done.generated.rows_projected, done.generated.usage))
     }
 
-    /// The same for people, and how long it took.
     fn lines(&self, setup: &Setup, done: &Done) -> Lines {
         let Done { generated, clock, .. } = done;
         let format = setup.model.row_format();
@@ -184,7 +178,6 @@ impl Generate {
     }
 }
 
-/// The output on its way to the reader, piece by piece.
 struct Screen<'a> {
     stream: TextStream<'a>,
     prose: Prose,

@@ -11,7 +11,6 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::serving::schedule::ScheduleError;
 
-use super::costs::Costs;
 use super::growing::{Growing, Output};
 use super::live::Live;
 use super::{Generate, MOST_SEQUENCES};
@@ -19,10 +18,8 @@ use crate::output::{Progress, count, print, print_json, say, say_report};
 use crate::require;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
 
-/// Tokens that a step computes, at most.
 pub const MOST_TOKENS: usize = 4096;
 
-/// An output that was asked for.
 #[derive(Clone)]
 pub struct Request<'a> {
     pub beginning: &'a str,
@@ -32,13 +29,11 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Tokens of prompt and output, at most.
     pub fn most(&self) -> usize {
         self.prompt.len() + self.max_new_tokens
     }
 }
 
-/// The pages that all sequences share.
 pub struct Pages {
     pub slab: SharedSlab,
     pub layout: KvLayout,
@@ -46,7 +41,6 @@ pub struct Pages {
     pub n_pages: usize,
 }
 
-/// How the outputs are generated.
 pub struct Plan {
     /// Each with its own seed.
     pub sampling: Sampling,
@@ -58,7 +52,6 @@ pub struct Plan {
     pub has_prefixes: bool,
     /// `None`: each has a cache of its own, or none.
     pub pages: Option<Pages>,
-    /// The chapters whose code runs.
     pub chapters: Vec<usize>,
 }
 
@@ -85,26 +78,25 @@ impl Generate {
         self.require_memory_to_read(&requests, &model, are_forks)?;
         let pages = self.pages(&requests, &model, are_forks)?;
         let plan = Plan { sampling, are_samples, are_forks, has_prefixes, pages, chapters };
-        let mut growing = Growing::new(self, requests, &plan, (&model, &tokenizer))?;
-        self.grow(&mut growing, &plan)?;
-        let costs = Costs::of(self, &growing, &plan);
+        let mut growing = Growing::new(self, requests, plan, (&model, &tokenizer))?;
+        self.grow(&mut growing)?;
         if self.json {
-            print_json(&costs.report())?;
+            print_json(&growing.report(self))?;
         } else {
-            say_report(costs.table().as_ref(), &costs.lines(&model));
+            say_report(growing.table().as_ref(), &growing.lines(self, &model));
         }
-        let mut failed = costs.failed();
+        let mut failed = growing.failed();
         let Some(last) = failed.pop() else { return Ok(()) };
         failed.iter().for_each(|output| say(&format!("error: {output}")));
         bail!(last)
     }
 
     /// Generates the outputs, and shows them as they grow unless JSON is asked for.
-    fn grow(&self, growing: &mut Growing<'_>, plan: &Plan) -> Result<()> {
+    fn grow(&self, growing: &mut Growing<'_>) -> Result<()> {
         let new_tokens = growing.outputs.iter().map(|output| output.request.max_new_tokens as u64).sum();
         let progress = self.json.then(|| Progress::new("generating", new_tokens));
         let mut live = if self.json { None } else { Live::on_terminal(growing.outputs.len()) };
-        let mut in_order = InOrder { names_seeds: plan.are_samples, place: 0, written: None };
+        let mut in_order = InOrder { names_seeds: growing.plan.are_samples, place: 0, written: None };
         // How long a step takes at least while it shows on a terminal.
         let least = Duration::from_secs(1).checked_div(self.several.pace).unwrap_or_default();
         while !growing.is_done() {
@@ -113,7 +105,7 @@ impl Generate {
             if let Some(progress) = &progress {
                 progress.advance(n_new as u64);
             } else if let Some(live) = &mut live {
-                live.draw(growing, plan);
+                live.draw(growing);
                 thread::sleep(least.saturating_sub(start.elapsed()));
             } else {
                 in_order.print(&growing.outputs)?;
@@ -133,7 +125,6 @@ impl Generate {
         of_cache.chain(of_loop.iter().copied()).chain(self.rows.chapters(self.kv())).collect()
     }
 
-    /// An output for each of the prompts.
     fn requests(&self, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<Request<'_>>> {
         let mut requests = Vec::new();
         for (beginning, number) in self.prompt.iter().zip(1..) {
@@ -218,7 +209,6 @@ fn sum_of_largest(sizes: impl Iterator<Item = usize>) -> usize {
 struct InOrder {
     /// Whether the heading of each names its seed.
     names_seeds: bool,
-    /// The output that is being written.
     place: usize,
     /// Bytes of it that are written already; `None` before its heading.
     written: Option<usize>,

@@ -3,23 +3,18 @@
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
-use page_by_page::prefixes::Prefixes;
-use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::arrivals::{
     Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
 };
 
 use super::{MOST_PAGES, MOST_SLOTS, percent};
+use crate::options::prefixes;
 use crate::output::{Lines, Progress, Table, count, named_lines, print, thousands};
-use crate::require;
+use crate::require::{self, SCHEDULER};
 
-/// The pool, its tables and slab, forks, the prefix cache, the scheduler.
-const CHAPTERS: [usize; 6] = [4, 5, 6, 10, 11, 12];
 /// More requests than this repeat what a hundred thousand show.
 const MOST_REQUESTS: u64 = 100_000;
-/// Microseconds in a millisecond.
 const MS: f64 = 1e3;
 
 /// Requests that come by chance, served by the scheduler: who waits, and for how long
@@ -81,7 +76,6 @@ enum Which {
     B,
 }
 
-/// What runs.
 struct Setting {
     /// Requests a second, and the seed; `None` for trace b.
     random: Option<(f64, u64)>,
@@ -93,18 +87,14 @@ struct Setting {
 }
 
 impl Serving {
-    /// Runs the command.
     pub fn run(self) -> Result<()> {
-        require::chapters(&CHAPTERS)?;
+        require::chapters(&SCHEDULER)?;
         let setting = self.setting()?;
         let Setting { random, requests, pages, page_size, budget, running } = setting;
         let arrivals: Vec<Arrival> = random.map_or_else(tiny_llm, |(rate, seed)| poisson(rate, seed, requests));
         require::pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
-        let prefixes: Box<dyn Prefixes> = match self.no_prefix_cache {
-            true => Box::new(NoPrefixes::new(page_size)?),
-            false => Box::new(PrefixCache::new(page_size)?),
-        };
+        let prefixes = prefixes(page_size, !self.no_prefix_cache)?;
         let limits = StepLimits { tokens: budget, sequences: running };
         let progress = Progress::new("counting", arrivals.len() as u64);
         let served = serve(&arrivals, &slab, prefixes, limits, COST, || progress.advance(1))?;
@@ -139,7 +129,6 @@ impl Serving {
     }
 }
 
-/// Lines for people.
 fn describe(setting: &Setting, served: &Served) -> String {
     let arrivals = match setting.random {
         Some((rate, seed)) => format!("{rate} a second by chance (seed {seed})"),

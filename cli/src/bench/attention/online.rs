@@ -34,12 +34,10 @@ fn online(query: &[f32], keys: &[f32], values: &[f32], block: usize, out: &mut [
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// Those of this seed.
     pub fn new(seed: u64) -> Self {
         Numbers(seed)
     }
 
-    /// The next `n`.
     pub fn take(&mut self, n: usize) -> Vec<f32> {
         let mut next = || {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
