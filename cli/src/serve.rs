@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use page_by_page::cache::kind::CacheKind;
-use page_by_page::model::Model;
 use page_by_page::serving::SCORED_AT_ONCE;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page_serve::access::Access;
@@ -94,8 +93,8 @@ impl Serve {
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));
         }
-        let slab = pool.slab(&model, self.scheduling.running)?;
-        self.require_memory_to_score(&model)?;
+        // Where a prompt is scored, every row has logits.
+        let slab = pool.slab(&model, self.scheduling.running.max(SCORED_AT_ONCE))?;
         let (prefixes, tier) = self.page_file.open(pool.prefixes()?, &model, pool.page_size, &slab)?;
         let memory = Memory { slab, prefixes, tier, slots: pool.n_slots()? };
         let (settings, listener) = self.listen(self.model_name(&dir))?;
@@ -145,15 +144,6 @@ impl Serve {
             format!("cannot listen at {} port {}; choose another with --port N, or 0 for any", self.host, self.port)
         })?;
         Ok((settings, listener))
-    }
-
-    /// Refuses limits under which a step that scores prompts would take too much memory: every row has logits.
-    fn require_memory_to_score(&self, model: &Model) -> Result<()> {
-        let limits = self.limits();
-        let tokens = limits.tokens.min(self.scheduling.pool.n_slots()?);
-        let rows = limits.sequences.max(SCORED_AT_ONCE).min(tokens);
-        let what = format!("scoring prompts, {} in a step,", count(tokens, "token"));
-        require::memory(&what, model.step_bytes(tokens, rows), "lower the tokens of a step with --budget")
     }
 
     fn key(&self) -> Result<Option<String>> {

@@ -84,7 +84,7 @@ impl Append {
         }
         let first = cases.first().map_or(0.0, |case| case.times.median());
         let costs = cases.iter().map(|case| {
-            let pages = (kind == CacheKind::Paged).then(|| case.slots_taken / PAGE_SIZE);
+            let pages = (kind == CacheKind::Paged).then_some(case.slots_taken / PAGE_SIZE);
             let (micros, over_first) = (case.times.median() / TURN as f64 * 1e6, case.times.median() / first);
             Row::default()
                 .text("cache", kind)

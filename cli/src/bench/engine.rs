@@ -173,18 +173,18 @@ impl Measured {
         let (of_sum, pass) = (decode.over(sums.rates(1.0)), decode.over(small.rates(1.0)));
         let of_loop = in_prefill.over(loops.rates(*in_loop as f64));
         let in_loops = loops.rates(*in_loop as f64 / 1e9);
-        let lines: [(&str, Rates, fn(f64) -> String, &str); 9] = [
-            ("decode", decode, rate, "tokens/s"),
-            ("  weights read", decodes.rates(gigabytes), rate, "GB/s"),
-            ("  the same bytes summed", sums.rates(gigabytes), rate, "GB/s"),
-            ("  decode reaches", of_sum, percent, "of that"),
-            (&format!("prefill of {prefill}"), prefilled, rate, "tokens/s"),
-            ("  against decode", prefilled.over(decode), |ratio| format!("{ratio:.1} ×"), ""),
-            ("  a plain loop of multiply-adds", in_loops, rate, "thousand million/s"),
-            ("  prefill reaches", of_loop, percent, "of that"),
-            (&format!("a pass over {SMALL}"), pass, |ratio| format!("{ratio:.2} ×"), "as long as over 1"),
-        ];
-        lines.map(|(name, rates, show, unit)| Line(name.into(), rates, show, unit)).into()
+        let line = |name: &str, rates, show: fn(f64) -> String, unit| Line(name.into(), rates, show, unit);
+        vec![
+            line("decode", decode, rate, "tokens/s"),
+            line("  weights read", decodes.rates(gigabytes), rate, "GB/s"),
+            line("  the same bytes summed", sums.rates(gigabytes), rate, "GB/s"),
+            line("  decode reaches", of_sum, percent, "of that"),
+            line(&format!("prefill of {prefill}"), prefilled, rate, "tokens/s"),
+            line("  against decode", prefilled.over(decode), |ratio| format!("{ratio:.1} ×"), ""),
+            line("  a plain loop of multiply-adds", in_loops, rate, "thousand million/s"),
+            line("  prefill reaches", of_loop, percent, "of that"),
+            line(&format!("a pass over {SMALL}"), pass, |ratio| format!("{ratio:.2} ×"), "as long as over 1"),
+        ]
     }
 }
 

@@ -68,7 +68,7 @@ fn measure(kind: CacheKind, layout: KvLayout, tokens: usize, forgotten: usize) -
         (rows_copied, slots_returned) = (after.rows_copied - before.rows_copied, before.slots - after.slots);
         append(cache.as_mut(), &again)?;
     }
-    let pages = (kind == CacheKind::Paged).then(|| slots_returned / PAGE_SIZE);
+    let pages = (kind == CacheKind::Paged).then_some(slots_returned / PAGE_SIZE);
     let [rewind, copy] = [&rewinds, &copies].map(|times| times.median() * 1e6);
     let over_rewind = copy / rewind.max(1e-3);
     Ok(Row::default()
