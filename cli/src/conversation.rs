@@ -48,7 +48,6 @@ pub struct ConversationOptions {
 #[derive(Clone)]
 pub struct Turn {
     pub typed: String,
-    /// What the model answered, once it has.
     pub answer: Option<String>,
     /// Answers to this that were not wanted.
     rejected: u64,
@@ -60,7 +59,6 @@ type Join = dyn Fn(&[Turn]) -> Result<String>;
 pub struct Script {
     /// What grows: a story, a chat.
     pub what: &'static str,
-    /// What to type, in a few words.
     pub hint: &'static str,
     /// Whether standard output gets what was typed, where it doesn't show on a terminal already.
     pub shows_typed: bool,
@@ -161,7 +159,6 @@ impl Conversation<'_> {
         }
     }
 
-    /// Does what a line says; whether the conversation goes on.
     fn obey(&mut self, line: &str) -> Result<bool> {
         let what = self.script.what;
         match Command::of(line)? {

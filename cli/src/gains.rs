@@ -71,7 +71,6 @@ fn needed(gain: &Gain) -> impl Iterator<Item = &'static Chapter> {
     all().iter().filter(|chapter| [gain.before.1, gain.after.1].concat().contains(&chapter.number))
 }
 
-/// True if nothing is left to write in any chapter that it needs.
 fn is_written(gain: &Gain) -> bool {
     needed(gain).all(options::is_written)
 }

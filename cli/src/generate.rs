@@ -253,7 +253,6 @@ fn describe_cache(kv: CacheKind, rows: &str, usage: Usage) -> String {
     format!("{kv}{rows}: {held} in {slots}, {wasted} wasted, {}; {copied} copied", mib(usage.bytes))
 }
 
-/// The beginning of a text, in a line of this many characters at most.
 fn one_line(text: &str, width: usize) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(width + 1).collect();
     if line.chars().count() <= width { line } else { line.chars().take(width - 1).chain(['…']).collect() }

@@ -20,11 +20,9 @@ const AHEAD: usize = 16;
 /// How long Ctrl-C may go unnoticed.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A line without its end.
 #[derive(Debug, PartialEq)]
 pub struct Line {
     pub number: usize,
-    /// Its text, or why it cannot be read.
     pub text: Result<String, String>,
 }
 

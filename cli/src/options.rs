@@ -24,7 +24,6 @@ use serde::Serialize;
 use crate::output::{count, thousands};
 use crate::{model_dir, require};
 
-/// The seed, unless the command or the request names one.
 pub const SEED: u64 = 23;
 
 /// `--model`.
@@ -109,7 +108,6 @@ pub const ATTENTIONS: [(&str, Attention); 3] =
 const FORMATS: [(&str, RowFormat); 4] =
     [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
 
-/// Values that are given by name.
 pub fn named<T: Copy + Send + Sync>(values: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
     let names = values.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     PossibleValuesParser::new(names).map(|given| {
@@ -128,7 +126,6 @@ impl RowOptions {
         }
     }
 
-    /// The chapters whose code runs with this cache.
     pub fn chapters(self, kv: CacheKind) -> Vec<usize> {
         let mut chapters = Vec::new();
         let is_in_place = kv == CacheKind::Paged && self.attention() == Attention::Paged;
@@ -153,7 +150,6 @@ impl RowOptions {
     }
 }
 
-/// Whether nothing is left to write in a chapter.
 pub fn is_written(chapter: &Chapter) -> bool {
     match chapter.source {
         Source::Reference => true,
@@ -162,7 +158,6 @@ pub fn is_written(chapter: &Chapter) -> bool {
     }
 }
 
-/// Slots of the pool, unless `--pages` says otherwise.
 const SLOTS: usize = 4096;
 
 /// The pool of pages, and what a step may compute.
@@ -283,7 +278,6 @@ impl SnapshotOptions {
         Ok(())
     }
 
-    /// Reads the file of `--load-cache`, if there is one.
     pub fn load(&self, model: &Model) -> Result<Option<Snapshot>> {
         Ok(self.load_cache.as_ref().map(|file| Snapshot::load(file, model)).transpose()?)
     }

@@ -47,17 +47,14 @@ pub fn print(text: &str) -> Result<()> {
     })
 }
 
-/// Writes results to standard output as one JSON object on one line.
 pub fn print_json(results: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string(results)? + "\n"))
 }
 
-/// The same on many lines, for people who look into it.
 pub fn print_pretty_json(results: &impl Serialize) -> Result<()> {
     print(&pretty_json(results)?)
 }
 
-/// One JSON object on many lines.
 pub fn pretty_json(results: &impl Serialize) -> Result<String> {
     // An object holds its values as JSON in one line: they are taken apart again.
     let (line, mut text) = (serde_json::to_string(results)?, Vec::new());
@@ -71,7 +68,6 @@ pub fn pretty_json(results: &impl Serialize) -> Result<String> {
 pub struct Object(Vec<(&'static str, Box<RawValue>)>);
 
 impl Object {
-    /// The object, with one more key.
     pub fn with(mut self, key: &'static str, value: impl Serialize) -> Self {
         self.0.push((key, to_raw_value(&value).expect("numbers, text, and lists and objects of these")));
         self
@@ -126,9 +122,7 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
 /// Text that is written piece by piece. On a terminal its lines break between words, so a word waits for its end.
 #[derive(Default)]
 pub struct Prose {
-    /// Columns of the terminal, if there is one.
     width: Option<usize>,
-    /// Spaces at the start of a line that goes on.
     indent: usize,
     column: usize,
     /// Spaces, and what follows them so far.
@@ -199,7 +193,6 @@ pub fn text_of(tokens: &[u32], tokenizer: &Tokenizer) -> Result<String> {
     Ok(stream.text().into())
 }
 
-/// Why a sequence has ended, in a report.
 pub fn finish_reason(end: &Result<FinishReason, StepError>) -> &'static str {
     match end {
         Ok(FinishReason::EndOfText) => "stop",
@@ -265,7 +258,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with its heading; the first `text_columns` columns hold text.
     pub fn new(text_columns: usize, heading: &[&str]) -> Self {
         let mut table = Table { lines: Vec::new(), text_columns };
         table.line(heading.iter().copied());
@@ -276,7 +268,6 @@ impl Table {
         self.lines.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The table, a text line for each of its lines.
     pub fn render(&self) -> String {
         let columns = self.lines.iter().map(Vec::len).max().unwrap_or(0);
         let width =

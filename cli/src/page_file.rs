@@ -50,7 +50,6 @@ impl PageFileOptions {
     }
 }
 
-/// What went to the file and came from it, in a line.
 pub fn describe(tier: &Tier) -> String {
     let counters = tier.counters();
     let error = tier.failed().map_or(String::new(), |error| format!("; then no more: {error}"));

@@ -22,7 +22,6 @@ pub fn memory(what: &str, bytes: usize, advice: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a reservation that this machine has no memory for.
 pub fn slots(layout: KvLayout, slots: usize) -> Result<()> {
     let bytes = slot_bytes(layout, slots)?;
     let what = format!("a cache of {} slots, {} bytes each,", thousands(slots), thousands(bytes / slots.max(1)));
@@ -37,7 +36,6 @@ pub fn pages(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<()> {
     slots(layout, n_pages.saturating_mul(page_size))
 }
 
-/// Refuses a cache that this machine has no memory for.
 pub fn cache(kind: CacheKind, layout: KvLayout, size: CacheSize) -> Result<()> {
     match kind {
         CacheKind::Recompute | CacheKind::Flat => Ok(()),
@@ -70,7 +68,6 @@ pub const SCHEDULER: [usize; 6] = [4, 5, 6, 10, 11, 12];
 /// The same with greedy choice.
 pub const ENGINE: [usize; 7] = [1, 4, 5, 6, 10, 11, 12];
 
-/// Refuses to go on if one of these chapters is not started.
 pub fn chapters(numbers: &[usize]) -> Result<()> {
     for chapter in numbers.iter().map(|number| chapter(*number)) {
         if chapter.source == Source::Unstarted {
@@ -92,7 +89,6 @@ pub fn whose_chapters(needed: &[usize]) -> String {
     chapters.join(", ")
 }
 
-/// Whose code a chapter is, in a word or two.
 pub fn whose(source: Source) -> &'static str {
     match source {
         Source::Yours => "yours",
@@ -101,7 +97,6 @@ pub fn whose(source: Source) -> &'static str {
     }
 }
 
-/// Refuses a file for results that could not be written.
 pub fn writable(file: &Path) -> Result<()> {
     let checked = if is_stream(file) { Ok(()) } else { files::check_writable(file) };
     checked.with_context(|| format!("cannot write {}", file.display()))

@@ -158,7 +158,6 @@ impl Serve {
         Ok(Some(key))
     }
 
-    /// Where to listen, and whether only this computer can reach it.
     fn addresses(&self) -> Result<(Vec<SocketAddr>, bool)> {
         let found = (self.host.as_str(), self.port).to_socket_addrs();
         let addresses: Vec<SocketAddr> =

@@ -230,7 +230,6 @@ mod tests {
         Chapter { number: 2, title: "The flat cache", name: "ch02_flat", source, exercise }
     }
 
-    /// A record of a run on this text.
     fn record(exercise: &str, tasks: &[(u32, usize, usize)], whole: (usize, usize)) -> Record {
         let mut record = Record::default();
         let ran = record.chapter_mut("ch02_flat");

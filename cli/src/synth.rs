@@ -183,7 +183,6 @@ fn finish_files(dir: &Path) -> std::io::Result<()> {
     files::sync_folder(dir)
 }
 
-/// A tensor of the model, by its published name.
 struct Tensor {
     name: String,
     shape: Vec<usize>,

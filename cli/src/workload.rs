@@ -111,7 +111,6 @@ impl Workload {
 }
 
 impl Common {
-    /// A trace that has its own length.
     fn run_whole(self, trace: Trace) -> Result<()> {
         self.run(trace, trace.n_requests(), trace.running())
     }

@@ -111,7 +111,6 @@ impl AttentionBench {
         Ok(if self.contexts.is_empty() { usual } else { self.contexts.clone() })
     }
 
-    /// Steps after this many tokens, all ways in turns.
     fn measure(&self, model: &mut Model, tokens: usize) -> Result<Vec<Row>> {
         let (layout, page_size) = (model.kv_layout(), self.page_size as usize);
         let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size) * usize::from(self.texts))?;

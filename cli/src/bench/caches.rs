@@ -46,7 +46,6 @@ impl Caches {
     }
 }
 
-/// Generates a sequence with each cache, in turns.
 fn compare(model: &Model, tokens: usize) -> Result<Vec<Row>> {
     let config = model.config();
     // The token that ends a text also begins the next. No sequence is cut short here: all are compared at one length.

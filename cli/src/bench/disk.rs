@@ -40,7 +40,6 @@ pub struct Disk {
 
 const TOKENS: usize = 512;
 const TURNS: usize = 5;
-/// What is measured of a page, in this order.
 const PARTS: [&str; 4] = ["compute", "write", "read", "check and copy"];
 
 struct Scratch(PathBuf);

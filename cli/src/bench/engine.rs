@@ -214,7 +214,6 @@ fn sum(model: &Model) {
     std::hint::black_box(sum);
 }
 
-/// The same with the rows of a cache.
 fn sum_all(model: &Model, cache: &ContiguousCache) {
     sum(model);
     let layers: Vec<_> = (0..cache.layout().n_layers).map(|layer| cache.gather(layer)).collect();

@@ -21,7 +21,7 @@ use crate::{model_dir, require};
 /// A passage of Alice's Adventures in Wonderland is read once for each format. Its loss is how much its tokens surprise the
 /// model: the mean of -ln(probability) of each token after the first. Then come the largest difference of a logit from that in f32, and after how many tokens of the
 /// text another token is the likeliest. The stories are greedy; the table says how many are the same to the last token, and
-/// the earliest new token that is not. Last, how many texts of 200 tokens fit into pages of 16 MiB.
+/// the earliest new token that is not. Last, how many sequences of 200 tokens fit into pages of 16 MiB.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -46,12 +46,11 @@ const PROMPTS: [&str; 8] = [
     "Far away in the forest",
     "When the sun rose",
 ];
-/// Bytes of the pool that the last column is about, and tokens of a text there.
+/// Bytes of the pool that the last column is about, and tokens of a sequence there.
 const POOL: usize = 16 << 20;
 const POOL_TOKENS: usize = 200;
 const ALICE: &str = include_str!("../../../lab/golden/alice.txt");
 
-/// What the model makes of text and stories in one format.
 struct Answers {
     /// `[tokens, vocab_size]`
     logits: Vec<f32>,

@@ -3,7 +3,6 @@
 use anyhow::{Result, bail};
 use page_by_page::escape;
 
-/// What can be asked of the program.
 #[derive(Clone, Copy)]
 pub enum Command {
     Again,

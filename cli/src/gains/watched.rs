@@ -107,7 +107,6 @@ fn memory_held() -> Option<usize> {
     Some(kib.parse::<usize>().ok()? << 10)
 }
 
-/// The checks of the chapters that the reader has started.
 fn asks(yours: &[&Chapter]) -> String {
     let tests: Vec<String> = yours.iter().map(|chapter| format!("--test {}", chapter.name)).collect();
     match tests.is_empty() {
@@ -121,7 +120,6 @@ mod tests {
     use super::*;
     use page_by_page::chapters::chapter;
 
-    /// The message when chapter 2 is measured like this.
     fn message(most: Most, measure: Measure) -> String {
         match within(most, 2, &[chapter(1), chapter(2)], measure) {
             Ok(lines) => format!("{} lines", lines.len()),

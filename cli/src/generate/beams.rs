@@ -18,7 +18,6 @@ const MOST_LINES: usize = 20;
 const SHOWN: usize = 40;
 
 impl Generate {
-    /// Looks for the likeliest output with this number of beams.
     pub(super) fn search(&self, width: usize) -> Result<()> {
         require::chapters(&CHAPTERS)?;
         let beginning = &self.prompt[0];

@@ -21,7 +21,6 @@ use page_by_page::cache::kind::CacheKind;
 
 pub struct Output<'a> {
     pub request: Request<'a>,
-    /// The new part, in characters.
     pub stream: TextStream<'a>,
     pub n_new: usize,
     pub runs: bool,
@@ -59,7 +58,6 @@ pub struct Passes {
     pub time: Duration,
 }
 
-/// The loop that computes them.
 enum Loop<'m> {
     InPages(Box<Serving<'m>>),
     SideBySide(SideBySide<'m>),

@@ -27,9 +27,7 @@ use crate::output::{self, count, thousands};
 /// Columns that an output has at least, if there is room for more than one side by side.
 const COLUMN: usize = 34;
 const GAP: &str = " │ ";
-/// Lines of words for each output, at most.
 const MOST_WORDS: usize = 8;
-/// Lines of the map of all pages, at most.
 const MOST_MAP: usize = 3;
 /// On a smaller terminal the outputs follow each other.
 const SMALLEST: (usize, usize) = (20, 8);
@@ -100,7 +98,6 @@ impl Live {
         self.drawn = Some(Instant::now());
     }
 
-    /// Takes the picture away, so that the outputs can follow.
     pub fn clear(mut self) {
         self.write(&[]);
     }
@@ -154,7 +151,6 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Places for outputs, each as wide and as high as the others.
 struct Layout {
     width: usize,
     columns: usize,

@@ -219,7 +219,6 @@ impl Screen<'_> {
 #[derive(Clone, Copy)]
 struct Clock {
     start: Instant,
-    /// Tokens generated after the first.
     steps: usize,
     prefill: Duration,
 }
@@ -229,7 +228,6 @@ impl Clock {
         Clock { start: Instant::now(), steps: 0, prefill: Duration::ZERO }
     }
 
-    /// A step has generated some tokens.
     fn generated(&mut self, tokens: usize) {
         self.steps += tokens;
         if self.prefill.is_zero() {

@@ -63,7 +63,6 @@ impl Plan {
 }
 
 impl Generate {
-    /// Generates an output for each of the prompts, or several samples of one, all together.
     pub(super) fn run_together(&self, n_samples: Option<usize>) -> Result<()> {
         let (model, tokenizer) = self.model.open(self.rows, self.kv())?;
         let sampling = self.sampling.sampling(model.config())?;
@@ -178,7 +177,6 @@ impl Generate {
         Ok(Some(Pages { slab, layout, page_size, n_pages }))
     }
 
-    /// Refuses prompts that there is no memory to compute.
     fn require_memory_to_read(&self, requests: &[Request<'_>], model: &Model, are_forks: bool) -> Result<()> {
         if self.kv() == CacheKind::Contiguous {
             let slots = requests.iter().map(|request| self.cache.capacity.unwrap_or(request.most()));
@@ -207,7 +205,6 @@ fn sum_of_largest(sizes: impl Iterator<Item = usize>) -> usize {
 
 /// Writes outputs one after the other, each piece as soon as all before it is written.
 struct InOrder {
-    /// Whether the heading of each names its seed.
     names_seeds: bool,
     place: usize,
     /// Bytes of it that are written already; `None` before its heading.
