@@ -52,7 +52,7 @@ fn what_needs_another_feature_says_which_and_how_to_run_it() {
     for (arguments, says) in [
         (&["serve", "--port", "0"][..], "serve -- serve --port 0\n"),
         (&["serve", "--help"], "serve -- serve --help\n"),
-        (&["chat", "--system=Be brief."], "serve -- chat '--system=Be brief.'\n"),
+        (&["chat", "--model=DIR"], "serve -- chat --model=DIR\n"),
     ] {
         let refused = run(arguments);
         assert_eq!((refused.code, &refused.stdout[..]), (Some(1), ""));
