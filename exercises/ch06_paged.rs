@@ -27,7 +27,7 @@ use crate::chapters::ch05_page_table::PageTable;
 pub struct PageSlab {
     pub(super) layout: KvLayout,
     pub(super) page_size: usize,
-    pub(super) pool: PagePool,
+    pub(crate) pool: PagePool,
     /// `[n_pages, n_layers, page_size, kv_width]`, row-major.
     pub(super) k: Vec<f32>,
     /// `[n_pages, n_layers, page_size, kv_width]`, row-major.

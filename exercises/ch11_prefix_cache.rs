@@ -101,33 +101,33 @@ impl PrefixCache {
             clock;
     }
 
-    /// The pages that hold the beginning of `text`, in its order, as far as the trie has
-    /// them. Tokens after the last full page are not looked at.
+    /// The pages that hold the beginning of `tokens`, in order, as far as the trie has them.
+    /// Tokens after the last full page are not looked at.
     ///
     /// In the trie above: `once upon a time` → `0 1`, `once upon a queen` → `0`,
     /// `a time` → nothing.
-    fn find(&self, text: &[u32]) -> Vec<PageId> {
-        todo!("ch11 task 1: follow the text through the trie, page by page")
+    fn find(&self, tokens: &[u32]) -> Vec<PageId> {
+        todo!("ch11 task 1: follow the tokens through the trie, page by page")
     }
 
     /// The least recently used of the leaves that only the trie owns.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
-    fn next_to_go(&self, pool: &PagePool) -> Result<Option<PageId>, CacheError> {
-        todo!("ch11 task 3: of the leaves that may go, the one that was used longest ago")
+    fn victim(&self, pool: &PagePool) -> Result<Option<PageId>, CacheError> {
+        todo!("ch11 task 3: of the leaves that can be evicted, the one that was used longest ago")
     }
 }
 
 impl Prefixes for PrefixCache {
-    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+    fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
         // Before anything changes, `all_owned` asks the pool about all pages of the table, the last one too,
         // and about those found. For task 3: an insert is a tick of the `clock`, and uses (`touch`) the pages
         // that the table then has in the trie, and no others.
         todo!("ch11 task 1: add the full pages that are new, swap those that are not")
     }
 
-    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+    fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         // The fields `pages` and `len` of a `PageTable` can be written here: they are open to this crate.
         // For task 3: a lookup is a tick of the `clock`, too, and uses (`touch`) the pages that it returns.
         todo!("ch11 task 2: the pages found, with one more owner each")
@@ -157,32 +157,36 @@ impl Prefixes for PrefixCache {
 }
 
 impl ForkCache {
-    /// The cache of a sequence that begins with what `prefixes` holds of it: the rows of those
-    /// tokens are there and need not be computed.
+    /// The cache of a sequence that begins with what `prefixes` holds of `tokens`: the rows of
+    /// those are there and need not be computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
     ///
     /// # Panics
     /// If the pages of `prefixes` have another size than the slab's.
-    pub fn with_prefix(slab: &SharedSlab, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<ForkCache, CacheError> {
+    pub fn with_prefix(
+        slab: &SharedSlab,
+        prefixes: &mut dyn Prefixes,
+        tokens: &[u32],
+    ) -> Result<ForkCache, CacheError> {
         let mut cache = ForkCache::new(slab)?;
-        let table = prefixes.lookup(text, &mut slab.borrow_mut().pool)?;
+        let table = prefixes.lookup(tokens, &mut slab.borrow_mut().pool)?;
         assert_eq!(table.page_size(), cache.table().page_size(), "slots in a page: trie and slab");
         cache.inner.table = table;
         Ok(cache)
     }
 
-    /// Gives the full pages of a sequence to `prefixes`. The sequence begins with the tokens that
-    /// this cache holds, and their rows are computed.
+    /// Gives the full pages of a sequence to `prefixes`. Its `tokens` begin with those that this
+    /// cache holds, and their rows are computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::insert`].
     ///
     /// # Panics
-    /// If the cache holds more tokens than `text` has.
-    pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<(), CacheError> {
-        prefixes.insert(text, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
+    /// If the cache holds more than these tokens.
+    pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, tokens: &[u32]) -> Result<(), CacheError> {
+        prefixes.insert(tokens, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
     }
 }
 

@@ -104,17 +104,17 @@ impl PrefixCache {
     }
 
     // ANCHOR: find
-    /// The pages that hold the beginning of `text`, in its order, as far as the trie has
-    /// them. Tokens after the last full page are not looked at.
+    /// The pages that hold the beginning of `tokens`, in order, as far as the trie has them.
+    /// Tokens after the last full page are not looked at.
     ///
     /// In the trie above: `once upon a time` → `0 1`, `once upon a queen` → `0`,
     /// `a time` → nothing.
-    fn find(&self, text: &[u32]) -> Vec<PageId> {
-        // ch11 task 1: follow the text through the trie, page by page
+    fn find(&self, tokens: &[u32]) -> Vec<PageId> {
+        // ch11 task 1: follow the tokens through the trie, page by page
         let mut pages = Vec::new();
         let mut children = &self.first;
-        for tokens in text.chunks_exact(self.page_size) {
-            let Some(page) = children.get(tokens) else { break };
+        for page_tokens in tokens.chunks_exact(self.page_size) {
+            let Some(page) = children.get(page_tokens) else { break };
             pages.push(*page);
             children = &self.nodes[page].children;
         }
@@ -122,42 +122,42 @@ impl PrefixCache {
     }
     // ANCHOR_END: find
 
-    // ANCHOR: next_to_go
+    // ANCHOR: victim
     /// The least recently used of the leaves that only the trie owns.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
-    fn next_to_go(&self, pool: &PagePool) -> Result<Option<PageId>, CacheError> {
-        // ch11 task 3: of the leaves that may go, the one that was used longest ago
+    fn victim(&self, pool: &PagePool) -> Result<Option<PageId>, CacheError> {
+        // ch11 task 3: of the leaves that can be evicted, the one that was used longest ago
         let mut oldest = None;
         for (page, node) in &self.nodes {
-            let may_go = node.children.is_empty() && pool.owners(*page)? == 1;
-            if may_go && oldest.is_none_or(|(last_used, _)| node.last_used < last_used) {
+            let is_evictable = node.children.is_empty() && pool.owners(*page)? == 1;
+            if is_evictable && oldest.is_none_or(|(last_used, _)| node.last_used < last_used) {
                 oldest = Some((node.last_used, *page));
             }
         }
         Ok(oldest.map(|(_, page)| page))
     }
-    // ANCHOR_END: next_to_go
+    // ANCHOR_END: victim
 }
 
 impl Prefixes for PrefixCache {
     // ANCHOR: insert
-    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
+    fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
         // stub: // Before anything changes, `all_owned` asks the pool about all pages of the table, the last one too,
         // stub: // and about those found. For task 3: an insert is a tick of the `clock`, and uses (`touch`) the pages
         // stub: // that the table then has in the trie, and no others.
         // ch11 task 1: add the full pages that are new, swap those that are not
-        let (held, given) = (table.len(), text.len());
-        assert!(held <= given, "the table holds {held} tokens, the text has {given}");
+        let (held, given) = (table.len(), tokens.len());
+        assert!(held <= given, "the table holds {held} tokens, and {given} are given");
         assert_eq!(table.page_size(), self.page_size, "slots in a page: table and trie");
-        let text = &text[..held];
-        let found = self.find(text);
+        let tokens = &tokens[..held];
+        let found = self.find(tokens);
         all_owned(&table.pages, pool)?;
         all_owned(&found, pool)?;
         self.clock += 1;
         let mut parent = None;
-        for (place, tokens) in text.chunks_exact(self.page_size).enumerate() {
+        for (place, page_tokens) in tokens.chunks_exact(self.page_size).enumerate() {
             let own = table.pages[place];
             match found.get(place) {
                 Some(page) if *page != own => {
@@ -168,7 +168,7 @@ impl Prefixes for PrefixCache {
                 Some(_) => {}
                 None => {
                     pool.share(own)?;
-                    self.add(parent, tokens, own);
+                    self.add(parent, page_tokens, own);
                 }
             }
             self.touch(table.pages[place]);
@@ -179,12 +179,12 @@ impl Prefixes for PrefixCache {
     // ANCHOR_END: insert
 
     // ANCHOR: lookup
-    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
+    fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         // stub: // The fields `pages` and `len` of a `PageTable` can be written here: they are open to this crate.
         // stub: // For task 3: a lookup is a tick of the `clock`, too, and uses (`touch`) the pages that it returns.
         // ch11 task 2: the pages found, with one more owner each
-        let all_but_one = text.len().saturating_sub(1);
-        let pages = self.find(&text[..all_but_one]);
+        let all_but_one = tokens.len().saturating_sub(1);
+        let pages = self.find(&tokens[..all_but_one]);
         all_owned(&pages, pool)?;
         self.clock += 1;
         for page in &pages {
@@ -202,7 +202,7 @@ impl Prefixes for PrefixCache {
     fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
         // ch11 task 3: let go of one leaf after the other
         for evicted in 0..n {
-            let Some(page) = self.next_to_go(pool)? else { return Ok(evicted) };
+            let Some(page) = self.victim(pool)? else { return Ok(evicted) };
             pool.free(page)?;
             self.remove(page);
         }
@@ -231,33 +231,37 @@ impl Prefixes for PrefixCache {
 
 impl ForkCache {
     // ANCHOR: with_prefix
-    /// The cache of a sequence that begins with what `prefixes` holds of it: the rows of those
-    /// tokens are there and need not be computed.
+    /// The cache of a sequence that begins with what `prefixes` holds of `tokens`: the rows of
+    /// those are there and need not be computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
     ///
     /// # Panics
     /// If the pages of `prefixes` have another size than the slab's.
-    pub fn with_prefix(slab: &SharedSlab, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<ForkCache, CacheError> {
+    pub fn with_prefix(
+        slab: &SharedSlab,
+        prefixes: &mut dyn Prefixes,
+        tokens: &[u32],
+    ) -> Result<ForkCache, CacheError> {
         let mut cache = ForkCache::new(slab)?;
-        let table = prefixes.lookup(text, &mut slab.borrow_mut().pool)?;
+        let table = prefixes.lookup(tokens, &mut slab.borrow_mut().pool)?;
         assert_eq!(table.page_size(), cache.table().page_size(), "slots in a page: trie and slab");
         cache.inner.table = table;
         Ok(cache)
     }
     // ANCHOR_END: with_prefix
 
-    /// Gives the full pages of a sequence to `prefixes`. The sequence begins with the tokens that
-    /// this cache holds, and their rows are computed.
+    /// Gives the full pages of a sequence to `prefixes`. Its `tokens` begin with those that this
+    /// cache holds, and their rows are computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::insert`].
     ///
     /// # Panics
-    /// If the cache holds more tokens than `text` has.
-    pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, text: &[u32]) -> Result<(), CacheError> {
-        prefixes.insert(text, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
+    /// If the cache holds more than these tokens.
+    pub fn insert_into(&mut self, prefixes: &mut dyn Prefixes, tokens: &[u32]) -> Result<(), CacheError> {
+        prefixes.insert(tokens, &mut self.inner.table, &mut self.inner.slab.borrow_mut().pool)
     }
 }
 

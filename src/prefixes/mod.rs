@@ -76,39 +76,6 @@ pub(crate) fn available_pages(prefixes: &dyn Prefixes, slab: &SharedSlab) -> usi
     pool.n_free() + prefixes.n_evictable(pool)
 }
 
-/// Does something with the pool of a slab, which lends it only to a prefix cache that evicts.
-pub(crate) fn with_pool<F: FnMut(&mut PagePool) -> Result<(), CacheError>>(
-    slab: &SharedSlab,
-    work: F,
-) -> Result<(), CacheError> {
-    slab.borrow_mut().evict(&mut Borrower(work), 0).map(drop)
-}
-
-struct Borrower<F>(F);
-
-impl<F: FnMut(&mut PagePool) -> Result<(), CacheError>> Prefixes for Borrower<F> {
-    fn lookup(&mut self, _: &[u32], _: &mut PagePool) -> Result<PageTable, CacheError> {
-        unreachable!("nothing is looked up here")
-    }
-
-    fn insert(&mut self, _: &[u32], _: &mut PageTable, _: &mut PagePool) -> Result<(), CacheError> {
-        unreachable!("nothing is inserted here")
-    }
-
-    fn evict(&mut self, _: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
-        (self.0)(pool)?;
-        Ok(0)
-    }
-
-    fn n_pages(&self) -> usize {
-        0
-    }
-
-    fn n_evictable(&self, _: &PagePool) -> usize {
-        0
-    }
-}
-
 /// A cache with several handles. It does not list its pages.
 impl Prefixes for Rc<RefCell<Box<dyn Prefixes>>> {
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {

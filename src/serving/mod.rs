@@ -35,7 +35,7 @@ use crate::chapters::ch12_scheduler::Scheduler;
 use crate::decode::sampler::Sampler;
 use crate::decode::scoring::{Likely, Scoring, Scorings};
 use crate::model::{Model, StepError};
-use crate::prefixes::{Prefixes, with_pool};
+use crate::prefixes::Prefixes;
 use crate::serving::schedule::{
     FinishReason, Finished, NextToken, ScheduleError, ScheduledChunk, Sequence, SequenceId, StepLimits,
 };
@@ -282,10 +282,7 @@ impl<'m> Serving<'m> {
     }
 
     fn release_forks(&self) -> Result<(), ScheduleError> {
-        if !self.forks.borrow().is_empty() {
-            with_pool(&self.slab, |pool| self.forks.borrow_mut().release(pool))?;
-        }
-        Ok(())
+        Ok(self.forks.borrow_mut().release(&mut self.slab.borrow_mut().pool)?)
     }
 
     /// The scheduler, with the sequences that wait and run.
