@@ -29,14 +29,12 @@ use crate::model::{LogitRows, Model, StepError};
 /// their means ([Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7).
 pub const LENGTH_PENALTY: f64 = 1.0;
 
-/// A continuation that still grows.
-pub struct Beam {
-    /// The tokens it got, without the prompt.
-    pub tokens: Vec<u32>,
-    /// The sum of their log-probabilities.
-    pub log_probability: f64,
+/// A continuation that still grows: its tokens without the prompt, and the sum of their log-probabilities.
+struct Beam {
+    tokens: Vec<u32>,
+    log_probability: f64,
     /// Prompt and tokens, all but the newest token.
-    pub cache: ForkCache,
+    cache: ForkCache,
 }
 
 /// A continuation that a search has found.
@@ -74,16 +72,14 @@ struct Candidate {
 pub struct BeamSearch {
     width: usize,
     end_of_text: Vec<u32>,
-    /// The beams, best first. A model fills their caches between two steps.
-    pub beams: Vec<Beam>,
-    /// The continuations that have finished, in the order in which they did.
-    pub finished: Vec<Found>,
+    beams: Vec<Beam>,
+    finished: Vec<Found>,
 }
 
 impl BeamSearch {
     /// One beam without a token, after a prompt whose rows `cache` holds; the first [`step`](Self::step) makes up to `width`
     /// of it, 1 or more. `end_of_text`: tokens that end a continuation.
-    pub fn new(cache: ForkCache, width: usize, end_of_text: &[u32]) -> Self {
+    fn new(cache: ForkCache, width: usize, end_of_text: &[u32]) -> Self {
         let beam = Beam { tokens: Vec::new(), log_probability: 0.0, cache };
         BeamSearch { width, end_of_text: end_of_text.to_vec(), beams: vec![beam], finished: Vec::new() }
     }
@@ -93,7 +89,7 @@ impl BeamSearch {
     /// `finished`, unless `width` beams are better.
     ///
     /// `log_probabilities`: a row of `[vocab_size]` for each beam, in their order; −∞ is allowed, NaN is not.
-    pub fn step(&mut self, log_probabilities: &[Vec<f32>]) -> Result<(), CacheError> {
+    fn step(&mut self, log_probabilities: &[Vec<f32>]) -> Result<(), CacheError> {
         let (mut beams, mut finished) = (Vec::new(), Vec::new());
         // Even if every beam ends with each of the end tokens, `width` candidates are left to go on.
         let enough = self.width + self.beams.len() * self.end_of_text.len();
@@ -245,6 +241,14 @@ pub fn log_softmax(logits: &[f32]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_candidates_are_in_the_order_of_their_beams_then_of_their_tokens() {
+        let of = |beam, token, log_probability| Candidate { beam, token, log_probability };
+        let mut all = [of(1, 0, -1.0), of(0, 2, -1.0), of(0, 0, f64::NEG_INFINITY), of(0, 1, -1.0), of(1, 3, -0.5)];
+        all.sort_unstable_by(better_first);
+        assert_eq!(all.map(|candidate| (candidate.beam, candidate.token)), [(1, 3), (0, 1), (0, 2), (1, 0), (0, 0)]);
+    }
 
     #[test]
     fn log_softmax_is_the_logarithm_of_the_probabilities_of_any_finite_logits() {

@@ -67,7 +67,8 @@ impl Scoring {
 
     /// All scores: one less than the prompt has tokens.
     pub fn into_scores(self) -> Vec<Likely> {
-        debug_assert_eq!(self.scores.len() + 1, self.prompt.len(), "each token but the first has one score");
+        let (rows, tokens) = (self.scores.len(), self.prompt.len());
+        assert_eq!(rows + 1, tokens, "a cached prefix took rows that have no scores: run the checks of chapter 11");
         self.scores
     }
 }

@@ -136,10 +136,7 @@ impl Checkpoint {
         Ok(Weight { stored, dtype, rows, cols })
     }
 
-    /// A vector (a norm, a bias), converted to `f32`.
-    ///
-    /// # Errors
-    /// As [`weight`](Self::weight).
+    /// A vector (a norm, a bias), converted to `f32`. It is refused as a [weight](Self::weight) is.
     pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, FileError> {
         let (stored, dtype) = self.find(name, &[len])?;
         let mut vector = vec![0.0; len];
@@ -238,9 +235,9 @@ fn map_file(path: &Path) -> Result<HashMap<String, Stored>, FileError> {
         .collect())
 }
 
-/// True for a name that means a file in this folder, and that some file system can have.
+/// True for a name that means a file in this folder, and that messages show as it is.
 fn is_plain_file_name(name: &str) -> bool {
-    Path::new(name).file_name() == Some(name.as_ref()) && !name.contains(char::is_control) && name.len() <= 255
+    Path::new(name).file_name() == Some(name.as_ref()) && escape::field(name) == name
 }
 
 /// Says in numbers what the parser has refused.

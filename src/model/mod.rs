@@ -89,9 +89,6 @@ fn add(x: &mut [f32], y: &[f32]) {
 
 impl Model {
     /// Opens a model folder and checks every tensor against the config. All weights are read once, to see that they are finite.
-    ///
-    /// # Errors
-    /// [`FileError`]
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let config = ModelConfig::open(dir)?;
         let checkpoint = Checkpoint::open(dir)?;
@@ -199,9 +196,6 @@ impl Model {
     }
 
     /// The same with a cache that says how it can be read.
-    ///
-    /// # Errors
-    /// [`StepError`]; the cache is then as it was.
     pub fn chunk_of<'a>(
         &self,
         tokens: &'a [u32],
@@ -215,13 +209,8 @@ impl Model {
         Ok(chunk)
     }
 
-    /// The same for tokens that their cache has made room for already: they are the newest that it holds.
-    ///
-    /// # Errors
-    /// [`StepError`]; the cache is then as it was.
-    ///
-    /// # Panics
-    /// If the cache holds fewer tokens.
+    /// The same for tokens that their cache has made room for already: they are the newest that it holds. Panics if
+    /// it holds fewer.
     pub fn chunk_with_room<'a>(
         &self,
         tokens: &'a [u32],

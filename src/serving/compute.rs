@@ -35,7 +35,6 @@ impl Serving<'_> {
     /// Computes the tokens of a plan.
     pub(super) fn compute(&mut self, plan: &[ScheduledChunk]) -> Result<Computed, ServingError> {
         let mut inputs = self.steps.scheduler.inputs();
-        check_cached(&inputs, &self.scorings.borrow())?;
         let at_once = self.limits.sequences.min(self.limits.tokens).max(SCORED_AT_ONCE);
         let mut computed = Computed::default();
         let pass = forward(self.model, &self.scorings.borrow(), at_once, &mut inputs);
@@ -80,17 +79,6 @@ impl Pass {
         }
         computed.answers.extend(self.newest.into_iter().map(|(sequence, logits)| (sequence, Ok(logits))));
     }
-}
-
-/// Refuses a sequence whose prompt would get no score for some of its tokens.
-fn check_cached(inputs: &[ChunkInput<'_>], scorings: &BTreeMap<SequenceId, Scoring>) -> Result<(), ServingError> {
-    for ChunkInput { chunk: ScheduledChunk { sequence, tokens, .. }, cache, .. } in inputs {
-        let (cached, sequence) = (cache.len() - tokens, *sequence);
-        if let Some(most) = scorings.get(&sequence).map(Scoring::rows).filter(|most| *most < cached) {
-            return Err(ServingError::CachedTooMuch { sequence, cached, most });
-        }
-    }
-    Ok(())
 }
 
 /// One pass for all: the logits of those that have caught up, and the scores of the rows that have none yet. At most

@@ -42,19 +42,6 @@ pub enum ServingError {
     /// The scheduler has lost a sequence of its plan.
     #[error("sequence {0} is in the plan, but not among the inputs of the model; run the checks of chapter 12")]
     NotAmongInputs(SequenceId),
-    /// A lookup has returned more of a sequence than it was asked for.
-    #[error(
-        "sequence {sequence} begins with {cached} cached tokens, and the lookup may return {most} at most: it must leave one \
-         token to compute; run the checks of chapter 11"
-    )]
-    CachedTooMuch {
-        /// The sequence.
-        sequence: SequenceId,
-        /// Tokens that the lookup returned.
-        cached: usize,
-        /// Tokens that it was asked for.
-        most: usize,
-    },
 }
 
 impl ServingError {

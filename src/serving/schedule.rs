@@ -48,18 +48,13 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence that has only its prompt.
-    ///
-    /// # Errors
-    /// [`ScheduleError::NoPrompt`].
+    /// A sequence that has only its prompt; [`ScheduleError::NoPrompt`] if that is empty.
     pub fn new(id: SequenceId, prompt: Vec<u32>, max_new_tokens: usize) -> Result<Self, ScheduleError> {
-        match prompt.len() {
-            0 => Err(ScheduleError::NoPrompt),
-            n_prompt => {
-                let counters = SequenceCounters::default();
-                Ok(Sequence { id, tokens: prompt, n_prompt, max_new_tokens, counters })
-            }
+        if prompt.is_empty() {
+            return Err(ScheduleError::NoPrompt);
         }
+        let (n_prompt, counters) = (prompt.len(), SequenceCounters::default());
+        Ok(Sequence { id, tokens: prompt, n_prompt, max_new_tokens, counters })
     }
 
     /// The generated tokens.

@@ -227,16 +227,7 @@ impl Rule {
 
 impl std::fmt::Display for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Rule::Pages => "pages",
-            Rule::Order => "order",
-            Rule::Plan => "plan",
-            Rule::Progress => "progress",
-            Rule::Fits => "fits",
-            Rule::Output => "output",
-            Rule::Ends => "ends",
-            Rule::Stopped => "stopped",
-        })
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 

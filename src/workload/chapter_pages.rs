@@ -1,6 +1,6 @@
 //! The chapters' pool, page tables and prefix cache as the page memory of a run.
 
-use crate::cache::{CacheError, PageId};
+use crate::cache::CacheError;
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 use crate::prefixes::Prefixes;
@@ -11,18 +11,7 @@ pub struct Pages {
     pool: PagePool,
     prefixes: Option<Box<dyn Prefixes>>,
     page_size: usize,
-    in_use: InUse,
     evicted: u64,
-    /// The pages of a table, before the prefix cache may change some.
-    before: Vec<PageId>,
-}
-
-/// How many running sequences have each page: unlike the pool's count, without the prefix cache.
-struct InUse {
-    /// `[n_pages]`
-    users: Vec<u32>,
-    /// Pages that have users.
-    n_used: usize,
 }
 
 impl Pages {
@@ -32,28 +21,7 @@ impl Pages {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
         }
-        let in_use = InUse { users: vec![0; n_pages], n_used: 0 };
-        Ok(Pages { pool, prefixes, page_size, in_use, evicted: 0, before: Vec::new() })
-    }
-}
-
-impl InUse {
-    /// One more sequence has these pages.
-    fn add(&mut self, pages: &[PageId]) {
-        for page in pages {
-            let users = &mut self.users[page.index()];
-            self.n_used += usize::from(*users == 0);
-            *users += 1;
-        }
-    }
-
-    /// One sequence fewer has these pages.
-    fn remove(&mut self, pages: &[PageId]) {
-        for page in pages {
-            let users = &mut self.users[page.index()];
-            *users -= 1;
-            self.n_used -= usize::from(*users == 0);
-        }
+        Ok(Pages { pool, prefixes, page_size, evicted: 0 })
     }
 }
 
@@ -65,13 +33,12 @@ impl PageMemory for Pages {
             Some(prefixes) => prefixes.lookup(prompt, &mut self.pool)?,
             None => PageTable::new(self.page_size)?,
         };
-        self.in_use.add(table.pages());
         let found = table.len();
         Ok((table, found))
     }
 
     fn grow(&mut self, table: &mut PageTable, n: usize) -> Result<usize, CacheError> {
-        let (had, needed) = (table.pages().len(), table.pages_needed(n));
+        let needed = table.pages_needed(n);
         if let Some(prefixes) = &mut self.prefixes
             && needed > self.pool.n_free()
         {
@@ -79,24 +46,14 @@ impl PageMemory for Pages {
         }
         let free = self.pool.n_free();
         table.grow(n, &mut self.pool)?;
-        self.in_use.add(&table.pages()[had..]);
         Ok(free - self.pool.n_free())
     }
 
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable) -> Result<(), CacheError> {
-        let Some(prefixes) = &mut self.prefixes else { return Ok(()) };
-        self.before.clear();
-        self.before.extend_from_slice(table.pages());
-        prefixes.insert(tokens, table, &mut self.pool)?;
-        if self.before != table.pages() {
-            self.in_use.add(table.pages());
-            self.in_use.remove(&self.before);
-        }
-        Ok(())
+        self.prefixes.as_mut().map_or(Ok(()), |prefixes| prefixes.insert(tokens, table, &mut self.pool))
     }
 
     fn end(&mut self, mut table: PageTable) -> Result<(), CacheError> {
-        self.in_use.remove(table.pages());
         table.release(&mut self.pool)
     }
 
@@ -109,7 +66,8 @@ impl PageMemory for Pages {
     }
 
     fn n_in_use(&self) -> usize {
-        self.in_use.n_used
+        let evictable = self.prefixes.as_ref().map_or(0, |prefixes| prefixes.n_evictable(&self.pool));
+        self.pool.n_pages().saturating_sub(self.pool.n_free() + evictable)
     }
 
     fn n_evicted(&self) -> u64 {

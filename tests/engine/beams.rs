@@ -1,55 +1,14 @@
 //! Beam search, a user of `fork`: the same results as a search that recomputes everything, nothing half done, all pages returned.
 
-use std::collections::HashSet;
-
-use page_by_page::cache::{CacheError, KvCache, KvLayout, PageId};
-use page_by_page::chapters::ch06_paged::{PageSlab, SharedSlab};
-use page_by_page::chapters::ch10_fork::ForkCache;
+use page_by_page::cache::CacheError;
+use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::decode::Limits;
-use page_by_page::decode::beams::{BeamSearch, Found, LENGTH_PENALTY, log_softmax, search};
+use page_by_page::decode::beams::{Found, LENGTH_PENALTY, log_softmax, search};
 use page_by_page::model::{Model, StepError};
 
-use crate::support::oracle::{self, Dice, Oracle};
 use crate::support::story::assets;
 
-const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 4 };
-
-/// Tokens of the prompt that every scripted search begins with.
-const PROMPT: usize = 6;
-
-fn scripted(slab: &SharedSlab, width: usize, end_of_text: &[u32]) -> BeamSearch {
-    let mut cache = ForkCache::new(slab).unwrap();
-    let mut prompt = Oracle::default();
-    prompt.append(&mut cache, &(0..PROMPT).collect::<Vec<_>>());
-    BeamSearch::new(cache, width, end_of_text)
-}
-
-/// Writes the rows of each beam's newest token, as the model does.
-fn compute_newest(search: &mut BeamSearch) {
-    for beam in &mut search.beams {
-        beam.cache.extend(1).unwrap();
-        oracle::write(&mut beam.cache, &[1000 + *beam.tokens.last().unwrap() as usize]);
-    }
-}
-
-/// Compares the rows that each beam's cache holds with the tokens that it should hold.
-fn check_caches(search: &BeamSearch, run: &str) {
-    for (place, beam) in search.beams.iter().enumerate() {
-        let mut oracle = Oracle::of(format!("{run}: beam {place}, tokens {:?}", beam.tokens));
-        oracle.tokens = (0..PROMPT).collect();
-        let computed = beam.cache.len() - PROMPT;
-        oracle.tokens.extend(beam.tokens[..computed].iter().map(|token| 1000 + *token as usize));
-        oracle.check(&beam.cache);
-    }
-}
-
 type Hypothesis = (Vec<u32>, f64);
-
-fn state(search: &BeamSearch) -> (Vec<Hypothesis>, Vec<Hypothesis>) {
-    let beams = search.beams.iter().map(|beam| (beam.tokens.clone(), beam.log_probability));
-    let finished = search.finished.iter().map(|finished| (finished.tokens.clone(), finished.log_probability));
-    (beams.collect(), finished.collect())
-}
 
 /// A step over lists of tokens: no cache, no fork, all candidates sorted.
 fn naive_step(
@@ -77,45 +36,6 @@ fn naive_step(
         }
     }
     *beams = next;
-}
-
-/// A row in quarters, so that many candidates are equal; some need an `f64`, some have no chance.
-fn row(dice: &mut Dice, vocab_size: usize) -> Vec<f32> {
-    let number = |dice: &mut Dice| match dice.roll(0, 30) {
-        0 => f32::NEG_INFINITY,
-        1 => -16_777_216.0,
-        _ => -0.25 * dice.roll(1, 12) as f32,
-    };
-    (0..vocab_size).map(|_| number(dice)).collect()
-}
-
-#[test]
-fn steps_are_those_of_a_naive_search() {
-    for seed in 0..60 {
-        let mut dice = Dice::new(seed);
-        let (page_size, width) = (dice.roll(1, 5), dice.roll(1, 5));
-        let vocab_size = if seed % 10 == 0 { 200 } else { dice.roll(2, 6) };
-        let ends: Vec<u32> = (0..vocab_size as u32).filter(|_| dice.roll(0, 4) == 0).collect();
-        let n_pages = 6 + 18 * width;
-        let slab = PageSlab::new(LAYOUT, page_size, n_pages).unwrap();
-        let mut search = scripted(&slab, width, &ends);
-        let mut naive = (vec![(Vec::new(), 0.0)], Vec::new());
-        for step in 0..10 {
-            let run = format!("seed {seed}, step {step}, width {width}, {vocab_size} tokens, {ends:?} end a text");
-            let rows: Vec<Vec<f32>> = naive.0.iter().map(|_| row(&mut dice, vocab_size)).collect();
-            search.step(&rows).unwrap();
-            naive_step(width, &ends, &rows, &mut naive);
-            assert_eq!(state(&search), naive, "{run}");
-            check_caches(&search, &run);
-            compute_newest(&mut search);
-            check_caches(&search, &run);
-            let pages: HashSet<PageId> =
-                search.beams.iter().flat_map(|beam| beam.cache.table().pages().to_vec()).collect();
-            assert_eq!(slab.borrow().pool().n_free(), n_pages - pages.len(), "{run}: pages of dropped beams are free");
-        }
-        drop(search);
-        assert_eq!(slab.borrow().pool().n_free(), n_pages, "seed {seed}: all pages returned");
-    }
 }
 
 fn bundled(model: &str) -> Model {

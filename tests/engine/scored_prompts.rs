@@ -2,17 +2,10 @@
 
 use std::collections::HashMap;
 
-use page_by_page::cache::CacheError;
-use page_by_page::chapters::ch04_page_pool::PagePool;
-use page_by_page::chapters::ch05_page_table::PageTable;
-use page_by_page::chapters::ch06_paged::PageSlab;
-use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::decode::sampler::{Sampler, Sampling};
 use page_by_page::decode::scoring::{Likely, likely};
 use page_by_page::model::{LogitRows, Model, StepError};
-use page_by_page::prefixes::Prefixes;
-use page_by_page::serving::schedule::StepLimits;
-use page_by_page::serving::{Generated, Serving, ServingError};
+use page_by_page::serving::{Generated, Serving};
 
 use crate::checkpoints::Folder;
 use crate::serving::{
@@ -129,45 +122,4 @@ fn a_prompt_that_cannot_be_scored_ends_its_sequence_and_no_other() {
         }
     }
     assert!(failed > 0 && sound > 0, "{failed} {sound}");
-}
-
-/// A prefix cache whose lookup leaves no token to compute.
-struct Greedy(PrefixCache);
-
-impl Prefixes for Greedy {
-    fn lookup(&mut self, text: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
-        self.0.lookup(&[text, &[0]].concat(), pool)
-    }
-
-    fn insert(&mut self, text: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
-        self.0.insert(text, table, pool)
-    }
-
-    fn evict(&mut self, n: usize, pool: &mut PagePool) -> Result<usize, CacheError> {
-        self.0.evict(n, pool)
-    }
-
-    fn n_pages(&self) -> usize {
-        self.0.n_pages()
-    }
-
-    fn n_evictable(&self, pool: &PagePool) -> usize {
-        self.0.n_evictable(pool)
-    }
-}
-
-#[test]
-fn a_prompt_with_a_hole_in_its_scores_is_refused() {
-    let model = tiny_model();
-    let slab = PageSlab::new(model.config().kv_layout(), 1, 20).unwrap();
-    let prefixes = Box::new(Greedy(PrefixCache::new(1).unwrap()));
-    let mut serving = Serving::new(&model, &slab, prefixes, StepLimits { tokens: 9, sequences: 3 }, &[]).unwrap();
-    serving.submit(vec![1, 43], 1, Sampler::new(SEEDED)).unwrap();
-    while !serving.is_done() {
-        serving.step().unwrap();
-    }
-    let text = serving.submit_scored(vec![1, 43, 59], 1, Sampler::new(SEEDED), 0).unwrap();
-    let error = serving.step().err().unwrap();
-    assert_eq!(error, ServingError::CachedTooMuch { sequence: text, cached: 1, most: 0 });
-    assert!(error.to_string().contains("run the checks of chapter 11"), "{error}");
 }

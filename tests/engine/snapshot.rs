@@ -13,7 +13,7 @@ use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
 use page_by_page::files::FileError;
 use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
 use serde_json::json;
 
 use crate::checkpoints::Folder;
@@ -127,28 +127,6 @@ fn a_model_goes_on_in_the_format_that_was_saved_and_in_no_other() {
             assert_eq!(bits(&restored), bits(&cache), "{found}");
             let next = writer.step(&[7, 8], Some(&mut cache)).unwrap();
             assert_eq!(reader.step(&[7, 8], Some(&mut restored)).unwrap(), next, "{found}");
-        }
-    }
-}
-
-#[test]
-fn any_reader_of_the_file_format_finds_the_tensors() {
-    for (format, dtype, width) in [(RowFormat::F32, Dtype::F32, 16), (RowFormat::Int8, Dtype::U32, 6)] {
-        let (model, place) = (model(format), Place::new());
-        let rows: Vec<f32> = (0..48).map(|number| number as f32).collect();
-        of_rows(&model, format, &rows, &rows).save(&place.file(), &model).unwrap();
-        let bytes = fs::read(place.file()).unwrap();
-        let file = SafeTensors::deserialize(&bytes).unwrap();
-        let mut names = file.names();
-        names.sort_unstable();
-        assert_eq!(names, ["layers.0.k", "layers.0.v", "layers.1.k", "layers.1.v", "tokens"]);
-        let tokens = file.tensor("tokens").unwrap();
-        assert_eq!((tokens.dtype(), tokens.shape()), (Dtype::U32, &[3][..]));
-        let values = file.tensor("layers.1.v").unwrap();
-        assert_eq!((values.dtype(), values.shape()), (dtype, &[3, width][..]), "{format}");
-        if format == RowFormat::F32 {
-            let found: Vec<f32> = values.data().as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-            assert_eq!(found, rows);
         }
     }
 }

@@ -4,36 +4,12 @@
 use page_by_page::cache::CacheError;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
-use page_by_page::workload::{PageCounters, Pages, Request, Trace, WorkloadError, run};
+use page_by_page::workload::{PageCounters, Pages, Request, WorkloadError, run};
 
 /// With the prefix cache of chapter 11, or with none.
 fn pages(n_pages: usize, page_size: usize, with_prefixes: bool) -> Pages {
     let prefixes = with_prefixes.then(|| Box::new(PrefixCache::new(page_size).unwrap()) as Box<dyn Prefixes>);
     Pages::new(n_pages, page_size, prefixes).unwrap()
-}
-
-#[test]
-fn a_page_is_evicted_is_kept_or_was_never_full() {
-    for (trace, n_pages) in [(Trace::Shared, 60), (Trace::Unique, 200), (Trace::Chats, 150), (Trace::Documents, 140)] {
-        let requests = trace.requests(trace.n_requests());
-        let counters = run(requests, trace.running(), &mut pages(n_pages, 16, true), || ()).unwrap();
-        let part_filled = |request: &Request| !request.tokens.len().is_multiple_of(16);
-        let tails = trace.requests(trace.n_requests()).filter(part_filled).count() as u64;
-        let kept = counters.pages_allocated - counters.pages_evicted - tails;
-        // At the end, all pages but those that were not full hold something.
-        let n_pages = n_pages as u64;
-        assert!((n_pages - 16..=n_pages).contains(&kept), "{}: {kept} of {n_pages}", trace.name());
-    }
-}
-
-#[test]
-fn requests_are_the_same_whenever_they_are_made() {
-    for trace in Trace::ALL {
-        let requests: Vec<Request> = trace.requests(trace.n_requests()).collect();
-        assert_eq!(requests.len(), trace.n_requests());
-        assert!(requests.iter().all(|request| (1..request.tokens.len()).contains(&request.n_prompt)));
-        assert!(trace.requests(7).eq(requests[..7].iter().cloned()), "{}", trace.name());
-    }
 }
 
 #[test]

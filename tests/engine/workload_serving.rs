@@ -7,7 +7,7 @@ use page_by_page::prefixes::none::NoPrefixes;
 use page_by_page::serving::ServingError;
 use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::Request;
-use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve};
+use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, Times, poisson, serve};
 
 const COST: Cost = Cost { step: 10_000, token: 200 };
 
@@ -80,45 +80,4 @@ fn every_request_is_served_whatever_the_pool_and_every_count_adds_up() {
         }
     }
     assert!(preempted > 100 && found > 1000, "{preempted} {found}");
-}
-
-/// The loop of tiny-llm, counted: a chunk of 128 tokens of one prompt, then a token for each sequence that has its prompt, at
-/// most 4 of them. A sequence is its rows, and the prompt tokens and new tokens that it has still to compute.
-#[test]
-fn the_trace_of_tiny_llm_counts_what_was_published() {
-    const PAGE: usize = 128;
-    let mut coming = TINY_LLM.iter().map(|(prompt, new)| [0, *prompt, *new]);
-    let mut pending = coming.next();
-    let mut slots: Vec<[usize; 3]> = Vec::new();
-    let (mut steps, mut decoded, mut most_active, mut most_pages, mut waste) = (0, 0, 0, 0, (0, 0));
-    let mut record = |all: Vec<&[usize; 3]>| {
-        let pages: usize = all.iter().map(|[rows, ..]| rows.div_ceil(PAGE)).sum();
-        let empty = pages * PAGE - all.iter().map(|[rows, ..]| rows).sum::<usize>();
-        (most_active, most_pages) = (most_active.max(all.len()), most_pages.max(pages));
-        waste = waste.max((empty, pages * PAGE));
-    };
-    while pending.is_some() || !slots.is_empty() {
-        if let Some([rows, prompt, new]) = &mut pending
-            && *prompt > 0
-        {
-            let n = (*prompt).min(PAGE);
-            (*rows, *prompt) = (*rows + n, *prompt - n);
-            *new -= usize::from(*prompt == 0);
-        }
-        record(slots.iter().chain(&pending).collect());
-        if slots.len() < 4 && pending.is_some_and(|[_, prompt, _]| prompt == 0) {
-            slots.extend(pending.take());
-            pending = coming.next();
-            record(slots.iter().chain(&pending).collect());
-        }
-        if slots.is_empty() {
-            continue;
-        }
-        steps += 1;
-        decoded += slots.len();
-        slots.iter_mut().for_each(|[rows, _, new]| (*rows, *new) = (*rows + 1, *new - 1));
-        record(slots.iter().chain(&pending).collect());
-        slots.retain(|[_, _, new]| *new > 0);
-    }
-    assert_eq!((steps, decoded, most_active, most_pages, waste), (380, 1185, 5, 31, (440, 3712)));
 }
