@@ -1,33 +1,27 @@
-//! Outputs that grow side by side on a terminal, with their pages.
+//! Outputs that grow together on a terminal, two lines each, above a map of their pages.
 //!
 //! ```text
-//!   1 The king had                  26 │ 2 An old woman               11 ended
-//!   pages 0 2                          │ 1 page given back
-//!   The king had heard the news        │ An old woman had once come to a
-//!   that he had heard from the         │ little girl
+//! 1: 26 tokens, pages 0 2
+//!   The king had heard the news that he had heard from the
+//! 2: 11 tokens, ended, 1 page given back
+//!   An old woman had once come to a little girl
 //!
-//!   1·1·······
-//!   2 of 10 pages taken, 8 free
+//! 1·1·······
+//! 2 of 10 pages taken, 8 free
 //! ```
 //!
-//! A page that several sequences own is marked `=`. The picture is written over the one before it. The cursor stays visible, below
-//! it, so Ctrl-C leaves the terminal as it should be.
+//! A page that several sequences own is marked `=`. The picture is written over the one before it. The cursor stays visible,
+//! below it, so Ctrl-C leaves the terminal as it should be.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use console::{
-    Alignment, Term, colors_enabled_stderr, measure_text_width, pad_str, truncate_str, user_attended,
-    user_attended_stderr,
-};
+use console::{Term, colors_enabled_stderr, measure_text_width, truncate_str, user_attended, user_attended_stderr};
 
 use super::growing::{Growing, Output};
-use crate::output::{self, count, thousands};
+use crate::output::{count, thousands};
 
-/// Columns that an output has at least, if there is room for more than one side by side.
-const COLUMN: usize = 34;
-const GAP: &str = " │ ";
-const MOST_WORDS: usize = 8;
+/// Lines of the map of all pages, at most.
 const MOST_MAP: usize = 3;
 /// On a smaller terminal the outputs follow each other.
 const SMALLEST: (usize, usize) = (20, 8);
@@ -38,7 +32,6 @@ const SHARED: usize = usize::MAX;
 pub struct Live {
     term: Term,
     paint: Paint,
-    places: Vec<usize>,
     lines: usize,
     width: usize,
     drawn: Option<Instant>,
@@ -48,27 +41,15 @@ pub struct Live {
 #[derive(Clone, Copy)]
 struct Paint(bool);
 
-struct Shown<'a> {
-    number: usize,
-    beginning: &'a str,
-    words: &'a str,
-    /// Tokens, and whether it waits or has ended.
-    state: String,
-    /// Its pages, or what became of them.
-    pages: Vec<usize>,
-    given_back: String,
-}
-
 impl Live {
-    /// A picture of this many outputs; `None` if there is no terminal, or one that it cannot be drawn on.
-    pub fn on_terminal(n_outputs: usize) -> Option<Self> {
+    /// `None` if there is no terminal, or one that the picture cannot be drawn on.
+    pub fn on_terminal() -> Option<Self> {
         let term = Term::stderr();
         let (height, width) = term.size_checked()?;
         let is_large = width as usize >= SMALLEST.0 && height as usize >= SMALLEST.1;
         let watched = user_attended() && user_attended_stderr() && !console::is_dumb();
         let paint = Paint(colors_enabled_stderr());
-        let places = (0..n_outputs).collect();
-        (watched && is_large).then_some(Live { term, paint, places, lines: 0, width: 0, drawn: None })
+        (watched && is_large).then_some(Live { term, paint, lines: 0, width: 0, drawn: None })
     }
 
     pub fn draw(&mut self, growing: &Growing<'_>) {
@@ -83,32 +64,29 @@ impl Live {
             (self.lines, self.width) = (0, width);
         }
         let map = plan.pages.as_ref().map_or(Vec::new(), |pages| map(outputs, pages.n_pages, self.paint, width));
-        let layout = Layout::of(self.places.len(), width, height, map.len());
-        self.assign(layout.places(), outputs);
-        let shown = self.places.iter().take(layout.places());
-        let shown = shown.map(|&place| Shown::of(&outputs[place], place + 1, plan.shares_pages()));
-        let shown: Vec<Shown<'_>> = shown.collect();
-        let mut lines = layout.lines(&shown, self.paint);
-        let others = self.places.len() - shown.len();
-        if others > 0 {
-            lines.push(truncate_str(&format!("and {} more", thousands(others)), width, "").into());
+        // The cursor needs a line, and "and 7 more" may.
+        let places = height.saturating_sub(map.len() + 2) / 2;
+        let mut shown: Vec<(usize, &Output<'_>)> = (1..).zip(outputs).collect();
+        shown.sort_by_key(|(_, output)| !output.runs);
+        shown.truncate(places.max(1));
+        shown.sort_by_key(|(number, _)| *number);
+        let mut lines = Vec::new();
+        for (number, output) in &shown {
+            let text = format!("{}{}", output.request.beginning, output.stream.text());
+            let state = format!("{number}: {}", state(output, plan.shares_pages()));
+            lines.extend(block(*number, &state, &text, self.paint, width));
+        }
+        if shown.len() < outputs.len() {
+            lines.push(format!("and {} more", thousands(outputs.len() - shown.len())));
         }
         lines.extend(map);
         self.write(&lines);
         self.drawn = Some(Instant::now());
     }
 
+    /// Takes the picture away, so that the outputs can follow.
     pub fn clear(mut self) {
         self.write(&[]);
-    }
-
-    /// Gives the place of an output that doesn't run now to one that runs and has no place.
-    fn assign(&mut self, n_places: usize, outputs: &[Output<'_>]) {
-        let n_places = n_places.min(self.places.len());
-        let (here, out) = self.places.split_at_mut(n_places);
-        let free = here.iter_mut().filter(|place| !outputs[**place].runs);
-        let hidden = out.iter_mut().filter(|place| outputs[**place].runs);
-        free.zip(hidden).for_each(|(place, hidden)| std::mem::swap(place, hidden));
     }
 
     fn write(&mut self, lines: &[String]) {
@@ -127,97 +105,44 @@ impl Live {
     }
 }
 
-impl<'a> Shown<'a> {
-    /// `may_share`: whether other sequences may still own some of its pages.
-    fn of(output: &'a Output<'_>, number: usize, may_share: bool) -> Self {
-        let suffix = match &output.generated {
-            Some(_) => " ended",
-            None if output.runs => "",
-            None => " waits",
-        };
-        let what = if may_share { "let go" } else { "given back" };
-        let given_back = match output.pages_at_end() {
-            0 => String::new(),
-            pages => format!("{} {what}", count(pages, "page")),
-        };
-        Shown {
-            number,
-            beginning: output.request.beginning,
-            words: output.stream.text(),
-            state: thousands(output.request.prompt.len() + output.n_new) + suffix,
-            pages: output.pages.iter().map(|page| page.index()).collect(),
-            given_back,
-        }
-    }
-}
-
-struct Layout {
-    width: usize,
-    columns: usize,
-    rows: usize,
-    words: usize,
-}
-
-impl Layout {
-    /// For a number of outputs in a terminal of this size, `below` lines of which are needed for something else.
-    fn of(n_outputs: usize, width: usize, height: usize, below: usize) -> Self {
-        let gap = measure_text_width(GAP);
-        let columns = ((width + gap) / (COLUMN + gap)).clamp(1, n_outputs.max(1));
-        let column = (width - (columns - 1) * gap) / columns;
-        // The cursor needs a line, and "and 7 more" may.
-        let height = height.saturating_sub(below + 2);
-        let rows = n_outputs.div_ceil(columns).clamp(1, (height / 4).max(1));
-        let words = (height / rows).saturating_sub(3).clamp(1, MOST_WORDS);
-        // The last column is left free: a line that fills it may go on to the next.
-        Layout { width: column.saturating_sub(1), columns, rows, words }
-    }
-
-    fn places(&self) -> usize {
-        self.columns * self.rows
-    }
-
-    fn lines(&self, outputs: &[Shown<'_>], paint: Paint) -> Vec<String> {
-        let mut lines = Vec::new();
-        for row in outputs.chunks(self.columns) {
-            let blocks: Vec<Vec<String>> = row.iter().map(|output| self.block(output, paint)).collect();
-            for line in 0..self.words + 2 {
-                let cells: Vec<&str> = blocks.iter().map(|block| block[line].as_str()).collect();
-                lines.push(cells.join(GAP).trim_end().to_string());
-            }
-            lines.push(String::new());
-        }
-        lines
-    }
-
-    /// The lines of one output: what it is, its pages, its newest words.
-    fn block(&self, output: &Shown<'_>, paint: Paint) -> Vec<String> {
-        let fill = |text: &str, width| pad_str(text, width, Alignment::Left, Some("")).into_owned();
-        let printable: String = output.beginning.chars().filter(|c| !c.is_control()).collect();
-        let left = self.width.saturating_sub(output.state.len() + 1);
-        let head = fill(&format!("{} {printable}", output.number), left) + " " + &output.state;
-        let pages = match output.pages.is_empty() {
-            true => output.given_back.clone(),
-            false => numbers(&output.pages, self.width),
-        };
-        let mut lines = vec![
-            paint.bold(output.number, &fill(&head, self.width)),
-            paint.color(output.number, &fill(&pages, self.width)),
-        ];
-        let words = wrap(&format!("{}{}", output.beginning, output.words), self.width);
-        let newest = &words[words.len().saturating_sub(self.words)..];
-        lines.extend((0..self.words).map(|line| fill(newest.get(line).map_or("", String::as_str), self.width)));
-        lines
-    }
-}
-
 impl Paint {
     fn color(self, number: usize, text: &str) -> String {
         const COLORS: [u8; 6] = [36, 33, 35, 32, 34, 31];
         if self.0 { format!("\x1b[{}m{text}\x1b[0m", COLORS[(number - 1) % COLORS.len()]) } else { text.into() }
     }
+}
 
-    fn bold(self, number: usize, text: &str) -> String {
-        if self.0 { format!("\x1b[1m{}", self.color(number, text)) } else { text.into() }
+/// Tokens and pages of an output, and whether it waits or has ended.
+fn state(output: &Output<'_>, may_share: bool) -> String {
+    let tokens = count(output.request.prompt.len() + output.n_new, "token");
+    let pages: String = output.pages.iter().map(|page| format!(" {page}")).collect();
+    let pages = if pages.is_empty() { pages } else { format!(", pages{pages}") };
+    match (output.pages_at_end(), &output.generated) {
+        (0, None) if !output.runs => format!("{tokens}, waits"),
+        (0, Some(_)) => format!("{tokens}, ended"),
+        (_, None) => format!("{tokens}{pages}"),
+        (held, Some(_)) => {
+            let what = if may_share { "let go" } else { "given back" };
+            format!("{tokens}, ended, {} {what}", count(held, "page"))
+        }
+    }
+}
+
+/// What an output is, and the newest of its text. The last column is left free: a line that fills it may go on to the next.
+fn block(number: usize, state: &str, text: &str, paint: Paint, width: usize) -> [String; 2] {
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let words: Vec<&str> = words.collect();
+    let newest = last_columns(&words.join(" "), width - 3).to_string();
+    [paint.color(number, &truncate_str(state, width - 1, "…")), format!("  {newest}")]
+}
+
+/// The end of a text in whole words, as much as fits into so few columns.
+fn last_columns(text: &str, width: usize) -> &str {
+    let starts = text.char_indices().rev().map(|(start, _)| &text[start..]);
+    let end = starts.take_while(|end| measure_text_width(end) <= width).last().unwrap_or_default();
+    match end.split_once(' ') {
+        Some((_, words)) if end.len() < text.len() => words,
+        _ => end,
     }
 }
 
@@ -257,79 +182,23 @@ fn mark(number: usize) -> char {
     "123456789abcdefghijklmnopqrstuvwxyz".chars().nth(number - 1).unwrap_or('+')
 }
 
-/// As many of the newest page numbers as fit into a line.
-fn numbers(pages: &[usize], width: usize) -> String {
-    let mut line = String::new();
-    for (left, page) in pages.iter().enumerate().rev() {
-        let longer = format!(" {page}{line}");
-        let more = if left > 0 { measure_text_width(" …") } else { 0 };
-        if "pages".len() + longer.len() + more > width {
-            return format!("pages …{line}");
-        }
-        line = longer;
-    }
-    format!("pages{line}")
-}
-
-/// Lines of whole words; a word that is longer than a line is broken. Control characters count as spaces.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    let mut lines = Vec::new();
-    for line in output::wrap(&words.collect::<Vec<_>>().join(" "), width, 0) {
-        let mut rest = line.as_str();
-        while !rest.is_empty() {
-            let part = truncate_str(rest, width, "").into_owned();
-            rest = rest[part.len()..].trim_start();
-            lines.push(part);
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const STORY: &str = " heard the news \u{1b}[2J that he\n\nhad 你好你好你好你好你好你好你好你好 averyverylongwordthatfitsintonoline 🐉";
-
-    fn shown(number: usize, words: &str) -> Shown<'_> {
-        let pages = (0..40).map(|page| 7 * page).collect();
-        Shown { number, beginning: "The king had", words, state: "1,234".into(), pages, given_back: String::new() }
-    }
-
     #[test]
-    fn every_picture_fits_its_terminal() {
-        for (width, height) in [(20, 8), (40, 24), (80, 24), (81, 10), (200, 50), (1000, 300)] {
-            for (n_outputs, map) in [1, 2, 3, 4, 7, 30, 500].into_iter().flat_map(|n| [(n, 0), (n, 1), (n, 4)]) {
-                let layout = Layout::of(n_outputs, width, height, map);
-                let outputs: Vec<Shown<'_>> =
-                    (1..=n_outputs.min(layout.places())).map(|number| shown(number, STORY)).collect();
-                let lines = layout.lines(&outputs, Paint(false));
-                let more = usize::from(outputs.len() < n_outputs);
-                let at = format!("{n_outputs} outputs in {width} by {height}");
-                // The smallest terminals show one output, whatever is below it.
-                let fits = lines.len() + more + map < height || outputs.len() == layout.columns;
-                assert!(fits, "{at}: {}", lines.len());
-                for line in lines {
-                    assert!(measure_text_width(&line) < width && !line.contains(char::is_control), "{at}: {line}");
-                }
+    fn a_block_shows_the_newest_words_and_fits_its_terminal() {
+        let text = "The king\u{1b}[2J had heard\n\nthe 你好你好你好你好 news 🐉";
+        let state = "3: 1,234 tokens, pages 0 2 5 7 9 11 13 15 17 19 21 23 25";
+        for width in [20, 40, 81, 200] {
+            for line in block(3, state, text, Paint(false), width) {
+                assert!(measure_text_width(&line) < width && !line.contains(char::is_control), "{width}: {line}");
             }
         }
-    }
-
-    #[test]
-    fn a_block_shows_the_newest_words_and_pages() {
-        let layout = Layout { width: 24, columns: 1, rows: 1, words: 2 };
-        let lines = layout.lines(&[shown(3, " heard the news that he had heard")], Paint(false));
-        let expected = [
-            "3 The king had     1,234",
-            "pages … 252 259 266 273",
-            "The king had heard the",
-            "news that he had heard",
-            "",
-        ];
-        assert_eq!(lines, expected);
-        assert_eq!(numbers(&[5, 12], 24), "pages 5 12");
+        let expected = ["3: 1,234 tokens, pages…", "  heard the 你好你好你好你好 news 🐉"];
+        assert_eq!(block(3, state, text, Paint(false), 24)[0], expected[0]);
+        assert!(expected[1].ends_with(block(3, state, text, Paint(false), 24)[1].trim_start()));
+        assert!(block(3, state, text, Paint(true), 24)[0].starts_with("\u{1b}[35m3: 1,234"));
         assert_eq!([1, 9, 10, 35, 36].map(mark), ['1', '9', 'a', 'z', '+']);
     }
 }

@@ -94,7 +94,7 @@ impl Generate {
     fn grow(&self, growing: &mut Growing<'_>) -> Result<()> {
         let new_tokens = growing.outputs.iter().map(|output| output.request.max_new_tokens as u64).sum();
         let progress = self.json.then(|| Progress::new("generating", new_tokens));
-        let mut live = if self.json { None } else { Live::on_terminal(growing.outputs.len()) };
+        let mut live = if self.json { None } else { Live::on_terminal() };
         let mut in_order = InOrder { names_seeds: growing.plan.are_samples, place: 0, written: None };
         // How long a step takes at least while it shows on a terminal.
         let least = Duration::from_secs(1).checked_div(self.several.pace).unwrap_or_default();
