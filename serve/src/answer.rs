@@ -20,7 +20,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_blocking;
 
-use super::messages::{Event, Finished, Piece};
+use super::http::Asked;
+use super::messages::{Event, Finished, Output, Piece};
 use super::refusal::Refusal;
 use page_by_page::decode::scoring::Likely;
 use page_by_page::model::tokenizer::Tokenizer;
@@ -48,13 +49,7 @@ pub struct Answer {
     pub created: u64,
     pub model: String,
     pub tokenizer: Arc<Tokenizer>,
-    pub n: usize,
-    /// The prompts as text; empty without `echo`.
-    pub echo: Vec<String>,
-    pub prompts: Vec<Vec<u32>>,
-    pub with_ids: bool,
-    pub with_logprobs: bool,
-    pub include_usage: bool,
+    pub asked: Asked,
 }
 
 impl Answer {
@@ -64,12 +59,7 @@ impl Answer {
         outputs.resize_with(n_sequences, Default::default);
         let mut open = n_sequences;
         while open > 0 {
-            let (index, piece, end) = match events.recv().await {
-                Some(Event::Piece { index, piece }) => (index, piece, None),
-                Some(Event::Finished { index, piece, end }) => (index, piece, Some(end)),
-                Some(Event::Failed(refusal)) => return Err(refusal),
-                None => return Err(Refusal::engine_gone()),
-            };
+            let Output { index, piece, end } = events.recv().await.ok_or_else(Refusal::engine_gone)??;
             outputs[index].0.append(piece);
             outputs[index].1 = end;
             open -= usize::from(end.is_some());
@@ -91,7 +81,7 @@ impl Answer {
         let mut is_done = n_sequences == 0;
         stream::poll_fn(move |context| {
             if chunks.is_empty() && !is_done {
-                let event = ready!(events.poll_recv(context)).unwrap_or(Event::Failed(Refusal::engine_gone()));
+                let event = ready!(events.poll_recv(context)).unwrap_or(Err(Refusal::engine_gone()));
                 is_done = self.add_chunks(event, &mut ends, &mut chunks);
                 if is_done {
                     events.close();
@@ -103,11 +93,10 @@ impl Answer {
 
     /// Adds the chunks of an event. Returns whether it is the last one.
     fn add_chunks(&self, event: Event, ends: &mut [Option<Finished>], chunks: &mut VecDeque<String>) -> bool {
-        let (index, piece, end) = match event {
-            Event::Piece { index, piece } => (index, piece, None),
-            Event::Finished { index, piece, end } => (index, piece, Some(end)),
+        let Output { index, piece, end } = match event {
+            Ok(output) => output,
             // The status has been sent long ago, so the failure is the last chunk.
-            Event::Failed(refusal) => {
+            Err(refusal) => {
                 chunks.push_back(refusal.object().to_string());
                 return true;
             }
@@ -115,7 +104,7 @@ impl Answer {
         ends[index] = end;
         chunks.push_back(self.next_chunk(index, &piece, end).to_string());
         let Some(ends) = ends.iter().copied().collect::<Option<Vec<Finished>>>() else { return false };
-        if self.include_usage {
+        if self.asked.options.include_usage {
             let mut chunk = self.object(true, Vec::new());
             chunk["usage"] = self.usage(&ends);
             chunks.push_back(chunk.to_string());
@@ -143,7 +132,7 @@ impl Answer {
     /// The first chunk of a stream: the role in a chat, or the echoed prompt. A scored prompt comes later, with its scores.
     fn first_chunk(&self, index: usize) -> Option<Value> {
         let begins = if self.is_scored() { "" } else { self.echoed(index) };
-        if self.kind == Kind::Completion && begins.is_empty() && !self.with_ids {
+        if self.kind == Kind::Completion && begins.is_empty() && !self.asked.options.return_token_ids {
             return None;
         }
         let content = match self.kind {
@@ -165,7 +154,7 @@ impl Answer {
 
     fn chunk(&self, choice: Value) -> Value {
         let mut object = self.object(true, vec![choice]);
-        if self.include_usage {
+        if self.asked.options.include_usage {
             object["usage"] = Value::Null;
         }
         object
@@ -186,30 +175,30 @@ impl Answer {
     /// One sequence in an answer or a chunk. `content`: what is shown of it, and the field for that.
     fn choice(&self, index: usize, piece: &Piece, reason: Option<&str>, (field, content): (&str, Value)) -> Value {
         let has_tokens = piece.scores.is_some() || !piece.tokens.is_empty() || piece.end.is_some();
-        let logprobs = (self.with_logprobs && has_tokens).then(|| self.logprobs(index, piece));
+        let logprobs = (self.asked.options.logprobs.is_some() && has_tokens).then(|| self.logprobs(index, piece));
         let mut choice = json!({ "index": index, "finish_reason": reason, "logprobs": logprobs });
         choice[field] = content;
-        if self.with_ids {
+        if self.asked.options.return_token_ids {
             choice["token_ids"] = piece.tokens.iter().map(|token| token.id).collect();
         }
         choice
     }
 
     fn with_prompt_ids(&self, index: usize, mut choice: Value) -> Value {
-        if self.with_ids {
-            choice["prompt_token_ids"] = json!(self.prompts[index / self.n]);
+        if self.asked.options.return_token_ids {
+            choice["prompt_token_ids"] = json!(self.asked.prompts[index / self.asked.options.n]);
         }
         choice
     }
 
     /// The echoed prompt of a sequence, empty without `echo`.
     fn echoed(&self, index: usize) -> &str {
-        self.echo.get(index / self.n).map_or("", String::as_str)
+        self.asked.echo.get(index / self.asked.options.n).map_or("", String::as_str)
     }
 
     /// Whether the tokens of the prompts are scored.
     fn is_scored(&self) -> bool {
-        self.with_logprobs && !self.echo.is_empty()
+        self.asked.options.logprobs.is_some() && !self.asked.echo.is_empty()
     }
 
     /// The output with its echoed prompt. A scored prompt is shown only with its scores, which a cancelled sequence may lack.
@@ -219,10 +208,10 @@ impl Answer {
     }
 
     fn usage(&self, ends: &[Finished]) -> Value {
-        let prompt_tokens: usize = self.prompts.iter().map(Vec::len).sum();
+        let prompt_tokens: usize = self.asked.prompts.iter().map(Vec::len).sum();
         let new_tokens: usize = ends.iter().map(|end| end.new_tokens).sum();
         // Counted for the first sequence of each prompt: the others reuse what that one computed.
-        let cached: usize = ends.iter().step_by(self.n).map(|end| end.cached).sum();
+        let cached: usize = ends.iter().step_by(self.asked.options.n).map(|end| end.cached).sum();
         json!({
             "prompt_tokens": prompt_tokens,
             "completion_tokens": new_tokens,
@@ -245,7 +234,7 @@ impl Answer {
                     offsets.push(offset);
                 };
                 if let Some(scores) = &piece.scores {
-                    let prompt = &self.prompts[index / self.n];
+                    let prompt = &self.asked.prompts[index / self.asked.options.n];
                     // The first token has no score: nothing comes before it.
                     let scores = [None].into_iter().chain(scores.iter().map(Some));
                     for ((id, offset), likely) in prompt.iter().zip(self.offsets(prompt)).zip(scores) {

@@ -15,7 +15,7 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::detokenizer::Detokenizer;
-use super::messages::{Command, Event, Finished, NewRequest, NewSequence, Piece, Token};
+use super::messages::{Command, Event, Finished, NewRequest, NewSequence, Output, Piece, Token};
 use super::metrics::{Metrics, raise};
 use super::refusal::Refusal;
 use super::views::Stage;
@@ -284,15 +284,10 @@ impl<'m> Engine<'m> {
 
     /// Sends the end of a sequence to its client, or why it has failed, and counts it.
     fn close(&mut self, id: SequenceId, open: &Open<'_>, outcome: Result<Piece, Refusal>, reason: &'static str) {
-        let event = match outcome {
-            Ok(piece) => {
-                let (new_tokens, cached) = (open.detokenizer.n_tokens(), open.cached.unwrap_or(0));
-                Event::Finished { index: open.index, piece, end: Finished { reason, new_tokens, cached } }
-            }
-            Err(refusal) => Event::Failed(refusal),
-        };
+        let (new_tokens, cached) = (open.detokenizer.n_tokens(), open.cached.unwrap_or(0));
+        let end = Some(Finished { reason, new_tokens, cached });
         // A client that has gone does not receive it.
-        let _ = open.events.send(event);
+        let _ = open.events.send(outcome.map(|piece| Output { index: open.index, piece, end }));
         self.metrics.end(reason, open.arrived.elapsed());
         self.stage.note_end(|| open.ended_view(id, reason));
     }
@@ -416,7 +411,7 @@ impl Open<'_> {
     fn send(&mut self, piece: Piece) {
         let piece = self.with_scores(piece);
         if !piece.is_empty() {
-            let _ = self.events.send(Event::Piece { index: self.index, piece });
+            let _ = self.events.send(Ok(Output { index: self.index, piece, end: None }));
         }
     }
 

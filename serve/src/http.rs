@@ -142,11 +142,11 @@ async fn models(State(shared): Shares) -> Response<Body> {
 }
 
 /// What a request asks for, with its prompts as tokens.
-struct Asked {
-    options: GenerationOptions,
-    prompts: Vec<Vec<u32>>,
+pub struct Asked {
+    pub options: GenerationOptions,
+    pub prompts: Vec<Vec<u32>>,
     /// The prompts as text; empty without `echo`.
-    echo: Vec<String>,
+    pub echo: Vec<String>,
 }
 
 /// Reads a request, submits its sequences, and answers with their output.
@@ -156,9 +156,9 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
     let body = access::body(request, body_bytes, body).await?;
     let this = shared.clone();
     // A long prompt takes time.
-    let Asked { options, prompts, echo } = blocking(move || this.read(kind, &body)).await?;
-    let sequences = shared.sequences(kind, &options, &prompts, !echo.is_empty())?;
-    let n_sequences = sequences.len();
+    let asked = blocking(move || this.read(kind, &body)).await?;
+    let sequences = shared.sequences(kind, &asked)?;
+    let (n_sequences, is_stream) = (sequences.len(), asked.options.stream);
     let events = shared.submit(sequences, arrived).await?;
     let name = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -168,14 +168,9 @@ async fn generate(kind: Kind, shared: Arc<Shared>, request: Request<Body>) -> Re
         created: since_1970.as_secs(),
         model: shared.settings.model.clone(),
         tokenizer: shared.tokenizer.clone(),
-        n: options.n,
-        echo,
-        prompts,
-        with_ids: options.return_token_ids,
-        with_logprobs: options.logprobs.is_some(),
-        include_usage: options.include_usage,
+        asked,
     };
-    if options.stream {
+    if is_stream {
         let stream = answer.stream(events, n_sequences);
         return Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response());
     }
@@ -247,21 +242,22 @@ impl Shared {
         let untokenizable = |error: FileError| Refusal::of_field("prompt", error.to_string());
         let (mut tokens, mut echo) = (Vec::new(), Vec::new());
         for prompt in prompts {
-            match prompt {
+            let (ids, text) = match prompt {
                 Prompt::Text(text) => {
                     self.check_bytes(Kind::Completion, &text)?;
-                    tokens.push(self.tokenizer.encode(&text).map_err(untokenizable)?);
-                    echo.push(text);
+                    (self.tokenizer.encode(&text).map_err(untokenizable)?, Ok(text))
                 }
                 Prompt::Tokens(ids) => {
-                    let text =
-                        if is_echoed { self.tokenizer.decode(&ids).map_err(untokenizable)? } else { String::new() };
-                    tokens.push(ids);
-                    echo.push(text);
+                    let text = self.tokenizer.decode(&ids);
+                    (ids, text)
                 }
+            };
+            tokens.push(ids);
+            if is_echoed {
+                echo.push(text.map_err(untokenizable)?);
             }
         }
-        Ok(Asked { options, prompts: tokens, echo: if is_echoed { echo } else { Vec::new() } })
+        Ok(Asked { options, prompts: tokens, echo })
     }
 
     fn read_chat(&self, chat: Chat) -> Result<Asked, Refusal> {
@@ -305,13 +301,8 @@ impl Shared {
     }
 
     /// The sequences that a request asks for: `n` of each prompt.
-    fn sequences(
-        &self,
-        kind: Kind,
-        options: &GenerationOptions,
-        prompts: &[Vec<u32>],
-        is_echoed: bool,
-    ) -> Result<Vec<NewSequence>, Refusal> {
+    fn sequences(&self, kind: Kind, asked: &Asked) -> Result<Vec<NewSequence>, Refusal> {
+        let Asked { options, prompts, echo } = asked;
         let mut sequences = Vec::new();
         for prompt in prompts {
             let max_new_tokens = self.max_new_tokens(kind, options, prompt.len())?;
@@ -323,7 +314,7 @@ impl Shared {
                 stops: options.stops.clone(),
                 stop_rules: options.stop_rules.clone(),
                 logprobs: options.logprobs,
-                is_scored: options.logprobs.is_some() && is_echoed,
+                is_scored: options.logprobs.is_some() && !echo.is_empty(),
             }));
         }
         self.check_logprobs(&sequences)?;

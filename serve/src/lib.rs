@@ -148,7 +148,7 @@ pub fn serve(
     let Memory { slab, prefixes, tier, slots } = memory;
     let serving = Serving::new(model, &slab, prefixes, settings.limits, &model.config().eos_token_ids)?;
     let (engine, commands) = mpsc::channel();
-    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model, tier.is_some())));
+    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(Metrics::new(&settings.model)));
     // The last token is never computed, so it needs no slot.
     let most_tokens = model.config().max_positions.min(slots.saturating_add(1));
     let (watchers, grace, most_sequences) =

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   http ── Submit(request, events) ──► engine    accepted, or refused with the reason
-//!   http ◄── Piece, Piece, …, Finished ─ engine   for each sequence of the request
+//!   http ◄── Output, Output, … ────────── engine   for each sequence of the request
 //!   http ── drops its end of events ──► engine    the client has gone: its sequences are cancelled before the next step
 //!   http ── Cancel, Look ─────────────► engine    from the page view
 //! ```
@@ -56,21 +56,16 @@ pub struct NewSequence {
     pub is_scored: bool,
 }
 
-/// What happens to the sequences of a request. `index`: which one, by its place in the request.
+/// New output of a sequence, or why no sequence of its request goes on.
+pub type Event = Result<Output, Refusal>;
+
 #[derive(Debug)]
-pub enum Event {
-    Piece {
-        index: usize,
-        piece: Piece,
-    },
-    /// A sequence is finished: the last of its output, why it ended, and what it cost.
-    Finished {
-        index: usize,
-        piece: Piece,
-        end: Finished,
-    },
-    /// None of the sequences goes on.
-    Failed(Refusal),
+pub struct Output {
+    /// The place of the sequence in its request.
+    pub index: usize,
+    pub piece: Piece,
+    /// With the last piece of a sequence.
+    pub end: Option<Finished>,
 }
 
 /// New output: whole characters, and the tokens that begin in them.

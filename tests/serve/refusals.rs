@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::answers::all_pages_come_back;
 use crate::http::ask;
-use crate::live_pages::Views;
+use crate::live_pages::watch;
 use crate::serving::{Options, Server};
 use page_by_page_serve::access::Access;
 
@@ -75,8 +75,7 @@ fn with_a_key_only_those_who_have_it_are_served() {
         let paths = [("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/nothing"), ("DELETE", "/sequences/0")];
         let others = paths.map(|(method, path)| ask(server.address, method, path, headers, b"").status);
         assert!(post.status != 401 || others == [401; 4], "{headers:?}: {others:?}");
-        let watching = Views::ask(server.address, headers).map(|_| 200).unwrap_or_else(|refused| refused.status);
-        assert_eq!(watching == 401, post.status == 401, "{headers:?}");
+        assert_eq!(watch(server.address, headers).0.status == 401, post.status == 401, "{headers:?}");
         post
     };
     assert_eq!(status(&[("authorization", "Bearer sesame"), ("host", "any.example")]).status, 200);

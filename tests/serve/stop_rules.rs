@@ -9,7 +9,6 @@ use page_by_page::serving::schedule::StepLimits;
 use serde_json::{Value, json};
 
 use crate::answers::storyteller;
-use crate::checkpoints::Folder;
 use crate::serving::{Alone, Options, Server};
 
 const PROMPT: &str = "Once upon a time";
@@ -83,7 +82,7 @@ fn a_stop_token_ends_a_sequence_and_is_no_part_of_it() {
 #[test]
 fn an_end_of_text_that_is_ignored_is_a_token_like_all_others() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
-    let ended = |seed: &u64| !tokens_alone(&alone, drawn(*seed), 400, &[], (0, &[])).iter().all(|id| *id != EOS);
+    let ended = |seed: &u64| tokens_alone(&alone, drawn(*seed), 400, &[], (0, &[])).contains(&EOS);
     let sampling = drawn((0..100).find(ended).expect("one draws an end of text"));
     let expected = tokens_alone(&alone, sampling, 400, &[], (0, &[]));
     is_answer(&alone, &ask(&server, sampling, 400, &json!({ "ignore_eos": true })), &expected, "length");
@@ -162,21 +161,4 @@ fn a_stop_ends_a_text_before_it_is_shown() {
     // What is echoed ends nothing.
     let echoed = ask(&server, Sampling::GREEDY, 9, &json!({ "stop": "upon", "echo": true }));
     assert!(echoed["choices"][0]["text"].as_str().unwrap().starts_with(PROMPT));
-}
-
-#[test]
-fn a_chat_ends_by_the_same_rules() {
-    let folder = Folder::copy_of("storyteller");
-    folder.write("chat_template.jinja", "{{ bos_token }}{{ messages[0].content }}");
-    let server = Server::start(Options { folder: folder.path().into(), ..Options::default() });
-    let alone = storyteller();
-    let stop = tokens_alone(&alone, Sampling::GREEDY, 40, &[EOS], (0, &[]))[25];
-    let body = json!({
-        "messages": [{ "role": "user", "content": PROMPT }], "temperature": 0, "max_tokens": 40,
-        "stop_token_ids": [stop], "min_tokens": 3, "ignore_eos": true,
-    });
-    let expected = tokens_alone(&alone, Sampling::GREEDY, 40, &[stop], (3, &[EOS, stop]));
-    let choice = server.post("/v1/chat/completions", &body).json()["choices"][0].clone();
-    let text = alone.tokenizer.decode(&expected).unwrap();
-    assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(text), &json!("stop")));
 }

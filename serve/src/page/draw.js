@@ -64,11 +64,10 @@ function build(count) {
     const cell = element("span", "page");
     cell.id = `page-${page}`;
     cell.setAttribute("role", "option");
-    cell.setAttribute("aria-label", `page ${page}`);
     return cell;
   });
   grid.replaceChildren(...cells);
-  shown = cells.map(() => "");
+  shown = [];
   current = -1;
 }
 
@@ -99,7 +98,6 @@ function drawPages() {
 function drawPage(cell, page) {
   const ids = holders[page];
   const kind = ids.length > 1 ? "shared" : ids.length === 1 ? "own" : isCached(page) ? "cached" : "free";
-  const word = { shared: String(ids.length), own: ids.map(letter).join("") }[kind] ?? "";
   cell.className = `page ${kind}`;
   cell.removeAttribute("style");
   if (kind === "own") {
@@ -112,7 +110,7 @@ function drawPage(cell, page) {
     cell.style.setProperty("--bands", `linear-gradient(90deg, ${bands.join(", ")})`);
   }
   cell.classList.toggle("also", isCached(page) && ids.length > 0);
-  write(cell, word);
+  write(cell, kind === "shared" ? `${ids.length}` : ids.map(letter).join(""));
   cell.setAttribute("aria-label", `page ${page}: ${whose(page)}`);
 }
 
@@ -130,13 +128,7 @@ function whose(page) {
 function mark() {
   const pages = new Set(view?.sequences.find(({ id }) => id === marked)?.pages);
   grid.classList.toggle("marking", pages.size > 0);
-  cells.forEach((cell, at) => {
-    // Most are as they were: reading a class is cheap, writing one is not.
-    const isMarked = pages.has(at) || at === pointed;
-    if (cell.classList.contains("marked") !== isMarked) {
-      cell.classList.toggle("marked", isMarked);
-    }
-  });
+  cells.forEach((cell, at) => cell.classList.toggle("marked", pages.has(at) || at === pointed));
   const page = pointed >= 0 ? pointed : document.activeElement === grid ? current : -1;
   for (const [id, card] of cards) {
     card.box.classList.toggle("marked", holders[page]?.includes(id) ?? false);
@@ -284,10 +276,8 @@ function arrange(order) {
     }
     next = box;
   }
-  if (document.activeElement !== focused) {
-    // What is moved loses it.
-    focused.focus({ preventScroll: true });
-  }
+  // What is moved loses it.
+  focused.focus({ preventScroll: true });
   for (const { story, isBack } of cards.values()) {
     if (!isBack) {
       story.scrollTop = story.scrollHeight;
@@ -299,21 +289,14 @@ function arrange(order) {
 async function end(id) {
   const name = `Sequence ${letter(id)}`;
   const pages = view.sequences.find((sequence) => sequence.id === id)?.pages ?? [];
-  const alone = pages.filter((page) => holders[page].length === 1);
-  const cached = alone.filter(isCached).length;
-  const free = alone.length - cached;
-  const left = pages.length - alone.length;
+  const kept = pages.filter((page) => view.owners[page] > 1).length;
   const { status, refusal } = await send("DELETE", `sequences/${id}`);
   if (refusal !== undefined) {
     say(status === 404 ? `${name} has ended already.` : refusal, status !== 404);
     return;
   }
-  const are = (n) => (n === 1 ? `${n} is` : `${n} are`);
-  const parts = [
-    free && `${are(free)} free again`, cached && `${are(cached)} left to the prefix cache`, left && `${are(left)} still with other sequences`,
-  ];
-  const said = listed(parts.filter(Boolean));
-  say(`${name} is cancelled. ${said ? `Of its pages ${said}.` : "It had no pages."}`);
+  const left = `${kept} stay with the prefix cache or other sequences, ${pages.length - kept} are free again`;
+  say(`${name} is cancelled. Of its ${plural(pages.length, "page")} ${left}.`);
 }
 
 let model = "";
@@ -328,13 +311,12 @@ function drawNumbers() {
     document.querySelector(`.bar .${name}`).style.width = `${100 * share}%`;
   }
   const { prompt_tokens, cached_tokens, new_tokens, preemptions, recomputed_tokens } = view.counts;
-  const rate = prompt_tokens > 0 ? `${Math.round((100 * cached_tokens) / prompt_tokens)} %: ` : "";
   const running = view.sequences.filter(({ state }) => state === "running").length;
-  const drawn = all > MOST_PAGES ? `, the first ${number(MOST_PAGES)} of them drawn` : "";
+  const drawn = all > cells.length ? `, the first ${number(cells.length)} of them drawn` : "";
   const numbers = {
     "pages-say": `${used} with sequences, ${cached} with the prefix cache alone, ${free} free`,
     "budget-says": `${scheduled} of ${plural(view.budget, "token")} scheduled`,
-    "hits-say": `${rate}${number(cached_tokens)} of ${number(prompt_tokens)} prompt tokens cached`,
+    "hits-say": `${number(cached_tokens)} of ${number(prompt_tokens)} prompt tokens cached`,
     "queue-says": `${running} of ${view.most_running} run, ${view.sequences.length - running} wait`,
     "steps-say": `${number(view.steps)}, for ${plural(new_tokens, "new token")}`,
     "lost-says": `${number(preemptions)}, ${plural(recomputed_tokens, "token")} recomputed`,
