@@ -334,10 +334,4 @@ mod tests {
             assert_eq!(fine.check(), Ok(fine));
         }
     }
-
-    #[test]
-    fn draw_divides_the_line_from_0_to_1_by_the_weights() {
-        let weights = [0.5, 0.0, 1.5];
-        assert_eq!([0.0, 0.24, 0.26, 0.3, 0.999].map(|uniform| draw(&weights, uniform)), [0, 0, 2, 2, 2]);
-    }
 }

@@ -91,14 +91,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_case() {
-        assert_eq!(Case::of_seed(7, 50), Case::of_seed(7, 50));
-        assert_ne!(Case::of_seed(7, 50), Case::of_seed(8, 50));
-        let (short, long) = (Case::of_seed(7, 50), Case::of_seed(7, 80));
-        assert_eq!(long.events[..short.events.len()], short.events);
-    }
-
-    #[test]
     fn smaller_events_are_smaller_and_end() {
         let arrive = Event::Arrive { name: 3, alike: 1, prompt: 9, max_new_tokens: 2 };
         let with = |alike, prompt, max_new_tokens| Event::Arrive { name: 3, alike, prompt, max_new_tokens };

@@ -88,18 +88,17 @@ impl World {
 
     /// An empty world in which these tokens end a text.
     pub fn with_end_of_text(make: &Make<'_>, setup: Setup, end_of_text: &[u32]) -> Result<Self, Violation> {
-        let calls = Rc::new(RefCell::new(CacheCalls::default()));
         let made = inside("making it", || {
             let slab = PageSlab::new(LAYOUT, setup.page_size, setup.n_pages)?;
             let inner: Box<dyn Prefixes> = match setup.keeps_prefixes {
                 true => Box::new(PrefixCache::new(setup.page_size)?),
                 false => Box::new(NoPrefixes::new(setup.page_size)?),
             };
-            let prefixes = Watched { inner, calls: calls.clone() };
-            let subject = make(&slab, Box::new(prefixes), setup.limits)?;
-            Ok::<_, ScheduleError>((slab, subject))
+            let (prefixes, calls) = watched(inner);
+            let subject = make(&slab, prefixes, setup.limits)?;
+            Ok::<_, ScheduleError>((slab, calls, subject))
         });
-        let (slab, subject) = made?.map_err(|error| Rule::Stopped.broken(error.to_string()))?;
+        let (slab, calls, subject) = made?.map_err(|error| Rule::Stopped.broken(error.to_string()))?;
         let mut world = World {
             setup,
             slab,

@@ -284,21 +284,4 @@ mod tests {
             assert!((found - share).abs() < 0.006, "{found} of all are above {above}, not {share}");
         }
     }
-
-    #[test]
-    fn arrivals_are_as_documented() {
-        let arrivals = poisson(8.0, 1, 4000);
-        let seconds = arrivals[3999].at as f64 / 1e6;
-        assert!((seconds - 500.0).abs() < 25.0, "{seconds}");
-        let mut n_alike = 0;
-        for Arrival { request: Request { tokens, n_prompt }, .. } in &arrivals {
-            let common = if tokens[0] < 256 { 64 } else { 0 };
-            n_alike += usize::from(common > 0);
-            assert!((16..=256).contains(&(n_prompt - common)) && (16..=128).contains(&(tokens.len() - n_prompt)));
-            assert_eq!(tokens.iter().filter(|token| **token < 256).count(), common);
-        }
-        assert!((1850..2150).contains(&n_alike), "{n_alike}");
-        assert_eq!(poisson(8.0, 1, 10), arrivals[..10]);
-        assert_ne!(poisson(8.0, 2, 10), arrivals[..10]);
-    }
 }

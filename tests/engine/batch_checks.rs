@@ -28,10 +28,6 @@ fn beyond(sequence: usize, end: usize, numbers: usize) -> Result<(), BatchError>
     Err(BatchError::RunBeyondMemory { sequence, end, numbers })
 }
 
-fn too_few(sequence: usize, queries: usize, tokens: usize) -> Result<(), BatchError> {
-    Err(BatchError::TooFewTokens { sequence, queries, tokens })
-}
-
 fn wrong_queries(queries: usize, given: usize) -> Result<(), BatchError> {
     Err(BatchError::WrongQueries { queries, given, width: Q })
 }
@@ -91,23 +87,13 @@ fn every_run_lies_in_its_memory() {
 }
 
 #[test]
-fn no_sequence_has_more_queries_than_tokens_and_the_first_mistake_is_reported() {
+fn the_first_mistake_is_reported() {
     let (six, three) = ([run(0, 4), run(80, 2)], [run(0, 3)]);
-    let [six, three, none] = [&six[..], &three, &[]].map(|runs| move |queries| rows(queries, 100, runs));
-    let short = |queries| SequenceRows { keys: &three(0).keys[..7], ..three(queries) };
-    for (batch, expected) in [
-        (vec![six(7)], too_few(0, 7, 6)),
-        (vec![six(6), three(4)], too_few(1, 4, 3)),
-        (vec![six(1), none(1)], too_few(1, 1, 0)),
-        (vec![six(6), three(3), none(0)], Ok(())),
-        (vec![short(4)], beyond(0, 30, 7)),
-        (vec![six(7), short(1)], too_few(0, 7, 6)),
-        (vec![short(1), six(7)], beyond(0, 30, 7)),
-    ] {
-        let n: usize = batch.iter().map(|sequence| sequence.queries).sum();
-        check(&batch, n * Q, n * Q, expected);
-    }
-    check(&[six(7)], 31, 5, Err(BatchError::NotRows { numbers: 31, width: Q }));
-    check(&[six(7)], 2 * Q, 5, wrong_queries(7, 2));
-    check(&[six(7)], 7 * Q, 5, Err(BatchError::WrongOutput { found: 5, expected: 7 * Q }));
+    let (long, short) = (rows(7, 100, &six), rows(1, 7, &three));
+    let too_few = Err(BatchError::TooFewTokens { sequence: 0, queries: 7, tokens: 6 });
+    check(&[long, short], 8 * Q, 8 * Q, too_few);
+    check(&[short, long], 8 * Q, 8 * Q, beyond(0, 30, 7));
+    check(&[long], 31, 5, Err(BatchError::NotRows { numbers: 31, width: Q }));
+    check(&[long], 2 * Q, 5, wrong_queries(7, 2));
+    check(&[long], 7 * Q, 5, Err(BatchError::WrongOutput { found: 5, expected: 7 * Q }));
 }

@@ -7,20 +7,6 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout};
 use page_by_page::model::{LogitRows, Model, StepError};
 
 #[test]
-fn more_slots_than_any_memory_has_are_refused_in_numbers() {
-    let layout = KvLayout { n_layers: 6, n_kv_heads: 2, head_dim: 32 };
-    assert_eq!(layout.numbers(3), Ok(3 * 6 * 64));
-    // The last one wraps to 128 numbers when it is multiplied unchecked.
-    for slots in [usize::MAX, 1 << 60, 6_148_914_691_236_517_206] {
-        let refused = CacheError::TooManySlots { slots, n_layers: 6, kv_width: 64 };
-        assert_eq!(layout.numbers(slots), Err(refused));
-    }
-    let one = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 1 };
-    assert!(one.numbers(usize::MAX / 8).is_ok(), "bytes that an isize counts");
-    assert!(one.numbers(usize::MAX / 8 + 1).is_err());
-}
-
-#[test]
 #[should_panic(expected = "no memory holds 6148914691236517206 slots with a row of 6 numbers in each of 1 layers")]
 fn a_slab_or_a_reservation_that_no_memory_holds_is_refused() {
     use page_by_page::chapters::{ch03_contiguous::ContiguousCache, ch06_paged::PageSlab};

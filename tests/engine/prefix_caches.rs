@@ -1,6 +1,5 @@
 //! vLLM's chain of hashes finds and evicts what the trie of chapter 11 does, on random sequences.
 
-use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::chain::{Chain, FirstOut};
 use page_by_page::workload::{PageCounters, PageMemory, Pages, Request, Trace, run};
@@ -77,22 +76,4 @@ fn a_page_that_is_held_twice_costs_the_chain_another() {
     let (trie, chain) = (in_trie(&requests, 5, 2, 1), in_chain(&requests, 5, 2, 1, FirstOut::Tails));
     assert_eq!((trie.cached_tokens, trie.pages_evicted), (2 + 2 + 2, 0));
     assert_eq!((chain.cached_tokens, chain.pages_evicted), (2 + 2, 2), "the page of 9 9 is gone when it is asked for");
-}
-
-/// The picture of its file.
-#[test]
-fn a_chain_hands_out_what_cannot_be_found_first_and_all_or_nothing() {
-    let mut chain = Chain::new(6, 4, FirstOut::Tails).unwrap();
-    let pages = |numbers: &[u32]| numbers.iter().copied().map(PageId).collect::<Vec<_>>();
-    let tokens: Vec<u32> = (0..10).collect();
-    let (mut table, cached) = chain.begin(&tokens).unwrap();
-    assert_eq!((cached, chain.grow(&mut table, 10)), (0, Ok(3)));
-    assert_eq!(chain.grow(&mut table, 16), Err(CacheError::OutOfPages { needed: 4, free: 3 }));
-    chain.insert(&tokens, &mut table).unwrap();
-    chain.end(table).unwrap();
-    let (mut table, _) = chain.begin(&[0, 1, 2, 3, 9]).unwrap();
-    assert_eq!(table.pages, pages(&[0]), "out of the middle of the queue");
-    chain.grow(&mut table, 20).unwrap();
-    assert_eq!((table.pages, chain.n_evicted()), (pages(&[0, 2, 3, 4, 5, 1]), 1));
-    assert_eq!(chain.begin(&tokens).unwrap().1, 4, "page 1 is forgotten, page 0 has two owners now");
 }
