@@ -22,7 +22,7 @@ mod checks {
     use page_by_page::decode::{LanguageModel, Limits};
     use page_by_page::model::StepError;
 
-    use crate::support::asking::{ask, granted};
+    use crate::support::asking::{ask, made};
     use crate::support::limits::allocated;
     use crate::support::oracle::Dice;
     use crate::support::story::{SAMPLING, Storyteller};
@@ -326,7 +326,7 @@ mod checks {
             (&[prompt[1], prompt[0]], "a different sequence: it remembers nothing"),
         ] {
             let expected = storyteller.model.step(tokens, None).expect("the model knows these tokens");
-            let logits = granted(format!("next_logits({tokens:?})"), || model.next_logits(tokens));
+            let logits = made(format!("next_logits({tokens:?})"), || model.next_logits(tokens));
             assert!(logits == expected, "not the logits that follow the whole of {tokens:?}: {what}");
         }
     }
@@ -392,7 +392,7 @@ mod checks {
         let mut sampler = Sampler::new(SAMPLING);
         let limits = Limits { max_new_tokens: 40, end_of_text: &[] };
         let mut pick = |logits: &[f32]| sampler.pick(logits);
-        let story = granted("generate with Recompute: 40 new tokens of a story", || {
+        let story = made("generate with Recompute: 40 new tokens of a story", || {
             generate(&mut model, &prompt, limits, &mut pick, &mut |_| {})
         });
         storyteller.assert_same_story(&story, &storyteller.recompute(40));

@@ -30,7 +30,7 @@ mod checks {
     use page_by_page::model::{Model, StepError};
 
     use crate::paged::assert_stories;
-    use crate::support::asking::{ask, granted};
+    use crate::support::asking::{ask, made};
     use crate::support::drafts::{self, draft, drafted};
     use crate::support::oracle::{Dice, seeds};
     use crate::support::script::{Log, Script, next_of, one_hot, refusals};
@@ -119,7 +119,7 @@ mod checks {
     fn task_1_verify_is_one_pass_with_a_row_for_each_guess_and_one_more() {
         let log = Log::default();
         let mut target = Script::certain("target", &log, VOCAB, |tokens| tokens[tokens.len() - 1] + 1);
-        let rows = granted("verify 5, 5, 2 after 4, 4", || verified(&mut target, &[4, 4], &[5, 5, 2]));
+        let rows = made("verify 5, 5, 2 after 4, 4", || verified(&mut target, &[4, 4], &[5, 5, 2]));
         same!(*log.borrow(), ["target reads [4, 4, 5, 5, 2], answers after the last 4"], "passes of the target");
         let followers: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
         same!(followers, [5, 6, 6, 3], "the likeliest token of each row: after 4, after 5, after 5, after 2");
@@ -135,7 +135,7 @@ mod checks {
             let log = Log::default();
             let mut target = Script::certain("target", &log, VOCAB, |tokens| tokens[tokens.len() - 1] + 1);
             target.reads(&[3]);
-            let rows = granted(format!("verify {drafted:?} after 3, 4"), || verified(&mut target, &[3, 4], drafted));
+            let rows = made(format!("verify {drafted:?} after 3, 4"), || verified(&mut target, &[3, 4], drafted));
             same!(rows.len(), drafted.len() + 1, "rows of a pass that verifies {drafted:?}");
             let reads = format!("target reads {reads}");
             same!(*log.borrow(), [reads], "passes of a target that remembers 3 and verifies {drafted:?} after 3, 4");
@@ -549,7 +549,7 @@ mod checks {
         let mut target = noting("target", &log, &WHOLE);
         let mut drafter = Told::certain(&[3]);
         let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut matching };
-        granted("4 tokens after 1, 2, k = 1", || {
+        made("4 tokens after 1, 2, k = 1", || {
             speculation.generate(&[1, 2], up_to(4), 1, &mut |token| log.borrow_mut().push(format!("reported {token}")))
         });
         let expected = [
@@ -580,8 +580,7 @@ mod checks {
         while tokens.last() != Some(&END) {
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut likeliest);
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-            let new_tokens =
-                granted(format!("a step after {tokens:?}, k = 3"), || speculation.step(&tokens, 3, &[END]));
+            let new_tokens = made(format!("a step after {tokens:?}, k = 3"), || speculation.step(&tokens, 3, &[END]));
             tokens.extend(&new_tokens);
             transcript.line("step");
             for line in log.borrow_mut().drain(..) {

@@ -30,7 +30,7 @@ mod checks {
     use page_by_page::model::StepError;
 
     use crate::paged::{assert_stories, one_of_caches};
-    use crate::support::asking::{ask, granted};
+    use crate::support::asking::{ask, made};
     use crate::support::drafts::{self, draft, drafted};
     use crate::support::limits::allocated;
     use crate::support::oracle::{Dice, seeds};
@@ -98,7 +98,7 @@ mod checks {
         let mut tokens = vec![0, 1];
         for k in ks {
             let told = format!("{k} guesses after {tokens:?}, `draw`n with the sampler's next numbers");
-            let found = granted(told.as_str(), || draft(drafter, &tokens, *k));
+            let found = made(told.as_str(), || draft(drafter, &tokens, *k));
             let (before, mut expected) = (tokens.clone(), Draft::default());
             for _ in 0..*k {
                 let probabilities = own.probabilities(&row(&tokens));
@@ -391,7 +391,7 @@ mod checks {
                 })
             };
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
-            let new_tokens = granted(format!("a step after {tokens:?}, k = 2"), || speculation.step(&tokens, 2, &[]));
+            let new_tokens = made(format!("a step after {tokens:?}, k = 2"), || speculation.step(&tokens, 2, &[]));
             tokens.extend(&new_tokens);
             transcript.line("step");
             for line in log.borrow_mut().drain(..) {
@@ -488,7 +488,7 @@ mod checks {
             let mut speculation = Speculation { target: &mut target, drafter: &mut drafter, accept: &mut accept };
             let limits = Limits { max_new_tokens: 3, end_of_text: &[] };
             let told = format!("output {run}, 3 tokens, k = 2");
-            let output = granted(told.as_str(), || speculation.generate(&[0], limits, 2, &mut |_| {}));
+            let output = made(told.as_str(), || speculation.generate(&[0], limits, 2, &mut |_| {}));
             same!(output.len(), 3, "{told}: how many there are");
             counts[output.iter().fold(0, |cell, token| cell * 3 + *token as usize)] += 1;
         }
@@ -539,7 +539,7 @@ mod checks {
         };
         let mut speculation = Speculation { target: models.0, drafter: models.1, accept: &mut accept };
         let limits = Limits { max_new_tokens: n, end_of_text: &[] };
-        granted(told, || speculation.generate(prompt, limits, k, &mut |_| {}))
+        made(told, || speculation.generate(prompt, limits, k, &mut |_| {}))
     }
 
     #[test]

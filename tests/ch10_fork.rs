@@ -29,7 +29,7 @@ mod checks {
     use page_by_page::chapters::ch10_fork::{ForkCache, PageCopy};
     use page_by_page::decode::sampler::{Sampler, Sampling};
 
-    use crate::support::asking::{asking, granted, made};
+    use crate::support::asking::{asking, made};
     use crate::support::limits::{often, once, same_each};
     use crate::support::oracle::{self, Dice, Oracle, STEPS, any_layout, fresh, seeds};
     use crate::support::story::{SAMPLING, Storyteller};
@@ -64,7 +64,7 @@ mod checks {
     #[track_caller]
     fn grow(table: &mut PageTable, n: usize, pool: &mut PagePool) {
         let held = count(table.len(), "token");
-        granted(format!("grow({n}) of chapter 5, on {held}, with pages enough"), || table.grow(n, pool));
+        made(format!("grow({n}) of chapter 5, on {held}, with pages enough"), || table.grow(n, pool));
     }
 
     /// `fork of a table of 6 tokens in pages [0, 1], page size 4`
@@ -118,7 +118,7 @@ mod checks {
         fn fork(&mut self, index: usize) {
             let table = &self.tables[index];
             let at = at("fork", table);
-            let fork = granted(at.as_str(), || table.fork(&mut self.pool));
+            let fork = made(at.as_str(), || table.fork(&mut self.pool));
             let expected = (table.len(), table.page_size(), numbers(table));
             same!((fork.len(), fork.page_size(), numbers(&fork)), expected, "(tokens, page size, pages) of a {at}");
             self.tables.push(fork);
@@ -128,7 +128,7 @@ mod checks {
         #[track_caller]
         fn release(&mut self, index: usize) {
             let at = at("release", &self.tables[index]);
-            granted(format!("{at}, by chapter 5"), || self.tables[index].release(&mut self.pool));
+            made(format!("{at}, by chapter 5"), || self.tables[index].release(&mut self.pool));
             self.check(&format!("a {at}, of table {index}"));
         }
 
@@ -227,7 +227,7 @@ mod checks {
         fn new(layout: KvLayout, size: usize, n_pages: usize, run: &str) -> Self {
             let (slab, mut next) = (slab_of(layout, size, n_pages), 0);
             let mut old = cache(&slab);
-            granted(format!("extend to all {n_pages} pages"), || old.extend(n_pages * size));
+            made(format!("extend to all {n_pages} pages"), || old.extend(n_pages * size));
             oracle::write(&mut old, &fresh(&mut next, n_pages * size));
             Family { layout, size, slab, sequences: Vec::new(), run: run.into(), next }
         }
@@ -269,7 +269,7 @@ mod checks {
             let Sequence { name: from, cache, oracle, .. } = &self.sequences[index];
             let at = format!("{name} = {from}.fork() with {}, {}", count(cache.len(), "token"), self.run);
             let before = self.rows();
-            let fork = granted(at.as_str(), || cache.fork());
+            let fork = made(at.as_str(), || cache.fork());
             let expected = (cache.len(), numbers(cache.table()));
             same!((fork.len(), numbers(fork.table())), expected, "(tokens, pages) of a fork, the same: {at}");
             same!(fork.usage().rows_copied, 0, "rows copied by {name}, which has copied none yet: {at}");
@@ -416,9 +416,9 @@ mod checks {
             [(5, &[1, 2][..], free(0)), (5, &[0, 2], free(1)), (5, &[0, 1], free(2)), (2, &[0, 1], foreign)]
         {
             let mut other = pool(n_pages);
-            granted("alloc_n of chapter 4", || other.alloc_n(n_pages));
+            made("alloc_n of chapter 4", || other.alloc_n(n_pages));
             for page in (0..n_pages as u32).filter(|page| !owned.contains(page)) {
-                granted(format!("free of chapter 4, of page {page}"), || other.free(PageId(page)));
+                made(format!("free of chapter 4, of page {page}"), || other.free(PageId(page)));
             }
             let of = "fork of a table of pages 0, 1, 2";
             let at = format!("{of} over a different pool of {n_pages}, in which these {owned:?} have an owner");
@@ -438,11 +438,11 @@ mod checks {
         // Ever longer, so that a fork that goes through all pages for each page fails after seconds, not minutes.
         let longer = |n_pages: &usize| Some(n_pages + n_pages / 2);
         for n_pages in std::iter::successors(Some(VERY_MANY / 64), longer).take_while(|n_pages| *n_pages < VERY_MANY) {
-            granted("release of a fork, by chapter 5", || b.release(&mut pool));
+            made("release of a fork, by chapter 5", || b.release(&mut pool));
             let n = n_pages - a.len();
             grow(&mut a, n, &mut pool);
             let what = format!("fork of a table of {n_pages} pages");
-            b = once(&what, || granted(what.as_str(), || a.fork(&mut pool)));
+            b = once(&what, || made(what.as_str(), || a.fork(&mut pool)));
         }
         let two = a.pages().iter().all(|page| pool.owners(*page) == Ok(2));
         same!(two, true, "whether each page has two owners after a fork");
@@ -506,7 +506,7 @@ mod checks {
     fn task_2_tails_in_a_different_pool() {
         let mut a = table(4, 10, &mut pool(3));
         let mut other = pool(2);
-        granted("alloc_n(2) of chapter 4", || other.alloc_n(2));
+        made("alloc_n(2) of chapter 4", || other.alloc_n(2));
         let foreign = CacheError::ForeignPage { page: PageId(2), n_pages: 2 };
         same!(a.shares_tail(&other), Err(foreign.clone()), "shares_tail over a pool of 2 pages; the last page is 2");
         same!(a.own_tail(&mut other), Err(foreign), "own_tail over a pool of 2 pages; the last page is 2");
@@ -570,11 +570,11 @@ mod checks {
     fn task_3_the_chapters_eight_samples() {
         let slab = slab_of(ONE_NUMBER, 16, 600);
         let mut first = cache(&slab);
-        granted("extend(900)", || first.extend(900));
-        let mut samples: Vec<ForkCache> = (1..8).map(|_| granted("fork of the prompt", || first.fork())).collect();
+        made("extend(900)", || first.extend(900));
+        let mut samples: Vec<ForkCache> = (1..8).map(|_| made("fork of the prompt", || first.fork())).collect();
         samples.insert(0, first);
         for sample in (1..100).flat_map(|_| 0..8) {
-            granted("extend(1) of a sample", || samples[sample].extend(1));
+            made("extend(1) of a sample", || samples[sample].extend(1));
         }
         let copied: u64 = samples.iter().map(|sample| sample.usage().rows_copied).sum();
         same!(
@@ -588,9 +588,9 @@ mod checks {
     fn task_3_very_long_sequences_cost_no_more() {
         let slab = slab_of(ONE_NUMBER, 2, VERY_MANY + 2);
         let mut a = cache(&slab);
-        granted("extend(1)", || a.extend(1));
-        let mut b = granted("fork", || a.fork());
-        granted("extend by very many", || b.extend(2 * VERY_MANY - 2));
+        made("extend(1)", || a.extend(1));
+        let mut b = made("fork", || a.fork());
+        made("extend by very many", || b.extend(2 * VERY_MANY - 2));
         often(&format!("extend(1) and rewind(1) in turns on a fork of {VERY_MANY} pages"), VERY_MANY / 4, |number| {
             let found = (b.extend(1), b.rewind(1), b.usage().rows_copied);
             same_each(found, (Ok(()), Ok(()), 1), || {
@@ -706,7 +706,7 @@ mod checks {
         for number in 0..4 {
             let mut sampler = sampler(number);
             let token = sampler.pick(&logits);
-            samples.push((granted("fork of the prompt", || first.fork()), sampler, vec![token]));
+            samples.push((made("fork of the prompt", || first.fork()), sampler, vec![token]));
         }
         drop(first);
         for number in 1..n {

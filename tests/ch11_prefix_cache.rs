@@ -33,7 +33,7 @@ mod checks {
     use page_by_page::decode::{Cached, LanguageModel};
     use page_by_page::prefixes::Prefixes;
 
-    use crate::support::asking::{asking, granted, made, quietly};
+    use crate::support::asking::{asking, made, quietly};
     use crate::support::limits::{often, once, same_each};
     use crate::support::oracle::{Dice, Oracle, STEPS, seeds};
     use crate::support::story::{SAMPLING, Storyteller};
@@ -210,7 +210,7 @@ mod checks {
                 Ok(&expected[..]),
                 "pages that a lookup finds, full ones only, and such that a token is left to compute: {asked}"
             );
-            let table = granted(asked.as_str(), || found);
+            let table = made(asked.as_str(), || found);
             same!(
                 (table.page_size(), table.len()),
                 (self.shelf.size, expected.len() * self.shelf.size),
@@ -234,7 +234,7 @@ mod checks {
             let before = owners(&self.pool);
             let gone = self.shelf.evict(n, |page| before[page.index()] > 1);
             let asked = self.asked(format!("evict({n}), which is to take {}", told_pages(&gone)));
-            let evicted = granted(asked.as_str(), || self.trie.evict(n, &mut self.pool));
+            let evicted = made(asked.as_str(), || self.trie.evict(n, &mut self.pool));
             for (page, after) in owners(&self.pool).into_iter().enumerate() {
                 let in_use = before[page] > 1 && after < before[page];
                 assert!(!in_use, "evict({n}) took page {page}, which is in use by a sequence: {asked}");
@@ -332,7 +332,7 @@ mod checks {
         let mut desk = Desk::new(4, 7, "a fork has the page that was swapped in the table, and keeps it");
         desk.keep(&counting(4));
         let mut table = desk.table(5);
-        let mut fork = granted("PageTable::fork of chapter 10", || table.fork(&mut desk.pool));
+        let mut fork = made("PageTable::fork of chapter 10", || table.fork(&mut desk.pool));
         desk.insert(&counting(5), &mut table);
         desk.insert(&counting(5), &mut fork);
     }
@@ -530,7 +530,7 @@ mod checks {
             let (mut trie, mut pool, mut kept) = long(many);
             same!(kept.release(&mut pool), Ok(()), "release of a table with {many} pages, after its insert");
             let what = format!("lookup of a sequence of {many} pages of one token, all kept");
-            let table = once(&what, || granted("lookup", || trie.lookup(&vec![7; many], &mut pool)));
+            let table = once(&what, || made("lookup", || trie.lookup(&vec![7; many], &mut pool)));
             same!(table.len(), many - 1, "tokens found by the {what}");
             let pages = table.pages();
             let wrong =
@@ -821,18 +821,18 @@ mod checks {
                     6..9 => {
                         // A page for the tail, if it is shared.
                         if table.pages_needed(more.len()) < desk.pool.n_free() {
-                            granted("own_tail of chapter 10", || table.own_tail(&mut desk.pool));
+                            made("own_tail of chapter 10", || table.own_tail(&mut desk.pool));
                             desk.grow(table, more.len());
                             tokens.extend(more);
                         }
                     }
                     9 => {
                         let n = dice.roll(0, table.len());
-                        granted(format!("rewind({n}) of chapter 7"), || table.rewind(n, &mut desk.pool));
+                        made(format!("rewind({n}) of chapter 7"), || table.rewind(n, &mut desk.pool));
                         tokens.truncate(table.len());
                     }
                     10 => {
-                        let fork = granted("PageTable::fork of chapter 10", || table.fork(&mut desk.pool));
+                        let fork = made("PageTable::fork of chapter 10", || table.fork(&mut desk.pool));
                         let tokens = tokens.clone();
                         sequences.push((tokens, fork));
                     }

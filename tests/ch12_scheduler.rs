@@ -477,7 +477,7 @@ mod checks {
     use page_by_page::workload::arrivals::TINY_LLM;
 
     use super::world::{World, setup, with_prefix_cache};
-    use crate::support::asking::{granted, made};
+    use crate::support::asking::made;
     use crate::support::oracle::{Dice, seeds};
     use crate::support::story::{SAMPLING, Storyteller};
     use crate::support::transcript::{Transcript, assert_transcript};
@@ -936,8 +936,8 @@ mod checks {
         let slab = |n_pages| made("PageSlab::new of chapter 6", || PageSlab::new(LAYOUT, 4, n_pages));
         let other = slab(40);
         let [mut first, mut cache] = [0, 1].map(|_| made("ForkCache::new of chapter 10", || ForkCache::new(&other)));
-        granted("extend(8) of chapter 10", || first.extend(8));
-        granted("extend(8) of chapter 10", || cache.extend(8));
+        made("extend(8) of chapter 10", || first.extend(8));
+        made("extend(8) of chapter 10", || cache.extend(8));
         for (prompts, by, when) in [
             (&[prompt(9, 5)][..], "plan", "a lookup"),
             (&[prompt(9, 4)], "settle", "an insertion"),
@@ -945,11 +945,11 @@ mod checks {
             (&[prompt(0, 3), prompt(1, 3)], "plan", "an eviction"),
         ] {
             let mut prefixes = made("PrefixCache::new of chapter 11", || PrefixCache::new(4));
-            granted("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
+            made("insert_into of chapter 11, 8 tokens", || cache.insert_into(&mut prefixes, &prompt(9, 8)));
             let limits = StepLimits { tokens: 100, sequences: 4 };
             let mut scheduler = made("Scheduler::new", || Scheduler::new(&slab(2), Box::new(prefixes), limits, &[]));
             for prompt in prompts {
-                granted("submit, 4 new", || scheduler.submit(prompt.clone(), 4));
+                made("submit, 4 new", || scheduler.submit(prompt.clone(), 4));
             }
             let mut step = || {
                 let plan = scheduler.plan().map_err(|error| ("plan", error))?;
@@ -1086,14 +1086,14 @@ mod checks {
             let mut serving = made("Scheduler::new", || Serving::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for (tokens, most) in &asked {
                 let submitted = || serving.submit(tokens.clone(), *most, Sampler::new(SAMPLING));
-                let id = granted(format!("submit, {run}"), submitted);
+                let id = made(format!("submit, {run}"), submitted);
                 serving.keep_logits(id);
             }
             let mut stories = vec![Vec::new(); asked.len()];
             for number in 1.. {
                 assert!(number < 300, "after 300 steps the stories have not ended, {run}");
                 log.take();
-                let step = granted(format!("step {number} of the stories, {run}"), || serving.step());
+                let step = made(format!("step {number} of the stories, {run}"), || serving.step());
                 for NextToken { sequence, token } in step.new_tokens {
                     stories[sequence.0 as usize].push((token, step.logits[&sequence].clone()));
                 }

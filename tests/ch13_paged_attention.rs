@@ -33,7 +33,7 @@ mod checks {
     use page_by_page::kernels::Heads;
 
     use crate::paged::{LAYOUT, ONE_NUMBER, cache, extend, slab_of};
-    use crate::support::asking::{ask, granted, made};
+    use crate::support::asking::{ask, made};
     use crate::support::attention::{BEFORE, Paged, STALE, kv_width, numbers, q_width, same_bits};
     use crate::support::limits::{alive, allocated, once};
     use crate::support::oracle::{Dice, STEPS, fresh, seeds};
@@ -66,7 +66,7 @@ mod checks {
     #[track_caller]
     fn rewind(cache: &mut dyn Rewind, n: usize) {
         let tokens = count(cache.len(), "token");
-        granted(format!("rewind({n}) of chapter 7, on {tokens}"), || cache.rewind(n));
+        made(format!("rewind({n}) of chapter 7, on {tokens}"), || cache.rewind(n));
     }
 
     /// `32+4, 0+2`: where a run starts, and its rows.
@@ -376,7 +376,7 @@ mod checks {
         let rows: Vec<SequenceRows<'_>> = batch.iter().map(|(rows, _)| *rows).collect();
         let n: usize = rows.iter().map(|rows| rows.queries).sum();
         let (q, mut out) = (numbers(n * width, 77), vec![BEFORE; n * width]);
-        granted(format!("attend_batch: {what}"), || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
+        made(format!("attend_batch: {what}"), || attend_batch(heads, &mut f32_heads(heads), &rows, &q, &mut out));
         let mut first = 0;
         for (number, (SequenceRows { queries, .. }, dense)) in batch.iter().enumerate() {
             let mine = first * width..(first + queries) * width;
@@ -510,7 +510,7 @@ mod checks {
                         format!("sequence {which} is dropped")
                     }
                     (1 | 2, Some(sequence)) => {
-                        let cache = granted("fork of chapter 10", || sequence.cache.fork());
+                        let cache = made("fork of chapter 10", || sequence.cache.fork());
                         let tokens = sequence.tokens.clone();
                         sequences.truncate(4);
                         sequences.push(Sequence { cache, tokens });
@@ -551,7 +551,7 @@ mod checks {
             let mut model = Cached::in_place(&storyteller.model, &mut cache);
             let story = storyteller.continue_with(24, |sequence| {
                 let question = format!("token {} of the story, generated with {attention:?}", sequence.len());
-                granted(question, || model.next_logits(sequence))
+                made(question, || model.next_logits(sequence))
             });
             storyteller.assert_same_story(&story, &expected);
         }
@@ -570,7 +570,7 @@ mod checks {
         }
         rewind(&mut b, 2);
         tell(&mut transcript, "b: rewind(2)", &b);
-        let c = granted("fork of chapter 10", || b.fork());
+        let c = made("fork of chapter 10", || b.fork());
         tell(&mut transcript, "c = b.fork()", &c);
         extend(&mut b, 1);
         tell(&mut transcript, "b: extend(1)", &b);

@@ -44,7 +44,7 @@ mod checks {
     use page_by_page::serving::Serving;
     use page_by_page::serving::schedule::StepLimits;
 
-    use crate::support::asking::{ask, asking, granted, made};
+    use crate::support::asking::{ask, asking, made};
     use crate::support::attention::{BEFORE, Paged, STALE, kv_width, q_width, same_bits};
     use crate::support::limits::allocated;
     use crate::support::oracle::{Dice, seeds};
@@ -407,7 +407,7 @@ mod checks {
                     "attend_batch with PackedHeads, {heads:?}, {format:?}, (tokens, queries, page size) {batch:?}"
                 );
                 let mut reader = PackedHeads::new(format, heads.head_dim);
-                granted(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
+                made(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
                 let mut first = 0;
                 for (number, (rows, queries)) in sequences.iter().enumerate() {
                     let mine = first * q_width(heads)..(first + queries) * q_width(heads);
@@ -441,8 +441,8 @@ mod checks {
     fn read(model: &Model, cache: &mut dyn InPlace, tokens: &[u32], chunk: usize, what: &str) -> Vec<f32> {
         let mut all = Vec::new();
         for part in tokens.chunks(chunk) {
-            let chunk = granted(what, || model.chunk_of(part, CacheRef::InPlace(&mut *cache), LogitRows::All));
-            all.extend(granted(what, || model.forward(vec![chunk])));
+            let chunk = made(what, || model.chunk_of(part, CacheRef::InPlace(&mut *cache), LogitRows::All));
+            all.extend(made(what, || model.forward(vec![chunk])));
         }
         all
     }
@@ -454,7 +454,7 @@ mod checks {
             let storyteller = storyteller(format, Attention::Paged);
             let (model, sequence) = (&storyteller.model, tokens(&storyteller, n));
             let (layout, vocab) = (model.kv_layout(), model.config().vocab_size);
-            let expected = granted(format!("a step of the model without a cache, {format:?}"), || {
+            let expected = made(format!("a step of the model without a cache, {format:?}"), || {
                 model.chunk(&sequence, None, LogitRows::All).and_then(|chunk| model.forward(vec![chunk]))
             });
             let paged = |page_size: usize| {
@@ -479,10 +479,10 @@ mod checks {
             let what = format!("a fork at token 40, page size 16, {format:?}");
             let mut first = paged(16);
             read(model, &mut first, &sequence[..40], 40, &what);
-            let mut second = granted(&what, || first.fork());
+            let mut second = made(&what, || first.fork());
             read(model, &mut first, &sequence[50..60], 10, &what);
             check(&mut second, 7, &what);
-            granted("rewind(20)", || first.rewind(20));
+            made("rewind(20)", || first.rewind(20));
             check(&mut first, 1, &format!("the sequence that was forked: {what}"));
         }
     }
@@ -518,11 +518,11 @@ mod checks {
             let limits = StepLimits { tokens: 5, sequences: 3 };
             let mut serving = made("Serving::new", || Serving::new(&storyteller.model, &slab, prefixes, limits, &[]));
             for prompt in &asked {
-                granted("submit", || serving.submit(prompt.clone(), 10, Sampler::new(SAMPLING)));
+                made("submit", || serving.submit(prompt.clone(), 10, Sampler::new(SAMPLING)));
             }
             let mut n_generated = 0;
             for step in 0..300 {
-                for ended in granted(format!("step {step} of the scheduler, {format:?}"), || serving.step()).generated {
+                for ended in made(format!("step {step} of the scheduler, {format:?}"), || serving.step()).generated {
                     let alone = storyteller.alone(&asked[ended.sequence.id.0 as usize], 10);
                     let alone: Vec<u32> = alone.iter().map(|(token, _)| *token).collect();
                     storyteller.assert_same_story(ended.sequence.new_tokens(), &alone);
@@ -591,7 +591,7 @@ mod checks {
             let mut sequences = Vec::new();
             for _ in 0..if cfg!(miri) { 3 } else { 12 } {
                 let n = dice.roll(1, 4);
-                granted("extend", || cache.extend(n));
+                made("extend", || cache.extend(n));
                 for (layer, all) in rows.iter_mut().enumerate() {
                     let new = [0, 1].map(|_| encode_rows(format, layout, &numbers(n * layout.kv_width(), &mut dice)));
                     cache.write(layer, &new[0], &new[1]);
@@ -600,12 +600,12 @@ mod checks {
                 match dice.roll(0, 3) {
                     0 => {
                         // The other one keeps these rows, and this one writes after them.
-                        let other = granted("fork", || cache.fork());
+                        let other = made("fork", || cache.fork());
                         sequences.push((std::mem::replace(&mut cache, other), rows.clone()));
                     }
                     1 => {
                         let n = dice.roll(0, cache.len());
-                        granted("rewind", || cache.rewind(n));
+                        made("rewind", || cache.rewind(n));
                         rows.iter_mut().flatten().for_each(|all| all.truncate(cache.len() * width));
                     }
                     _ => {}
@@ -624,7 +624,7 @@ mod checks {
                     let rows = [lent.of_sequence(queries)];
                     let what = format!("{run}: attention of the newest {queries} of {} tokens", cache.len());
                     let mut reader = PackedHeads::new(format, head_dim);
-                    granted(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
+                    made(&what, || attend_batch(heads, &mut reader, &rows, &q, &mut found));
                     attend(heads, format, &rows, &q, &mut expected);
                     same_numbers(&found, &expected, &what);
                 }

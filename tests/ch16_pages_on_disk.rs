@@ -36,7 +36,7 @@ mod checks {
     use page_by_page::kernels::RowFormat;
     use page_by_page::prefixes::Prefixes;
 
-    use crate::support::asking::{asking, granted, made};
+    use crate::support::asking::{asking, made};
     use crate::support::disk::{MemoryDisk, apply, head_sum, heads, prefixes, record};
     use crate::support::oracle::{Dice, STEPS, seeds};
     use crate::support::packed::hex;
@@ -123,7 +123,7 @@ mod checks {
     #[track_caller]
     fn open(disk: &MemoryDisk, shape: PageShape, places: usize) -> PageFile {
         let question = format!("open of a file of {} bytes with room for {places} records", disk.bytes().len());
-        granted(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
+        made(question, || PageFile::open(Box::new(disk.clone()), shape, shape.offset(places)))
     }
 
     #[track_caller]
@@ -318,7 +318,7 @@ mod checks {
             let held = self.held(tokens) / self.shape.page_size;
             let before = self.owners();
             let asked = self.asked(format!("wanted of {}", shown(tokens)));
-            let wanted = granted(asked.as_str(), || self.file.wanted(tokens, &mut self.trie, &self.slab));
+            let wanted = made(asked.as_str(), || self.file.wanted(tokens, &mut self.trie, &self.slab));
             same!(self.owners(), before, "owners of the pages, as many as before, after {asked}");
             self.touch(full);
             let found: Vec<_> = wanted.iter().map(|wanted| (wanted.page, wanted.place)).collect();
@@ -335,7 +335,7 @@ mod checks {
             // A page of the prefix cache has it as an owner; the others are those of sequences.
             let of_sequences = |desk: &Desk| desk.owners().iter().sum::<u32>() as usize - desk.trie.n_pages();
             let before = of_sequences(self);
-            let found = granted(asked.as_str(), || self.file.bring_back(tokens, read, &mut self.trie, &self.slab));
+            let found = made(asked.as_str(), || self.file.bring_back(tokens, read, &mut self.trie, &self.slab));
             same!(of_sequences(self), before, "owners of all pages beside the prefix cache, after {asked}");
             let now = self.held(tokens);
             same!((found, now), (n, held), "(pages that come back, tokens in memory then): {asked}");
@@ -401,7 +401,7 @@ mod checks {
         let (number, parent, tokens) = (1 << 40, (1 << 40) - 1, [u32::MAX, 0, 7, 1 << 31]);
         let bytes = record_of(&SHAPE, number, parent, &tokens);
         let question = format!("decode of record {number} after {parent}, tokens {tokens:?}");
-        let (head, found) = granted(question.as_str(), || decode(&SHAPE, &bytes));
+        let (head, found) = made(question.as_str(), || decode(&SHAPE, &bytes));
         let rows_checksum = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
         same!(head, Head { number, parent, tokens: tokens.into(), rows_checksum }, "the head in a {question}");
         for (name, found, kind) in [("keys", found.k, 0), ("values", found.v, 1)] {
@@ -642,7 +642,7 @@ mod checks {
         for (own, taken) in [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5), (1, 3)] {
             let (mut desk, tokens) = four_pages(5, own, &[], "a sequence runs, and its pages make no room");
             let mut running = desk.with_prefix(&[]);
-            granted(format!("extend({taken} pages) of chapter 10"), || running.extend(SIZE * taken));
+            made(format!("extend({taken} pages) of chapter 10"), || running.extend(SIZE * taken));
             let read = desk.wanted(&tokens);
             let n = (4 - own).min(5 - own - taken);
             desk.bring_back(&tokens, &read, n, (own + n) * SIZE);
@@ -813,15 +813,15 @@ mod checks {
             let line = match operation {
                 "keep" => {
                     let cache = desk.compute(tokens);
-                    let n = granted("keep", || desk.file.keep(tokens, cache.table(), &desk.slab.borrow()));
+                    let n = made("keep", || desk.file.keep(tokens, cache.table(), &desk.slab.borrow()));
                     format!("keep {name:<22} {n} new of {}  {}", desk.file.index().n_records(), told(&desk))
                 }
                 "back" => {
                     let Desk { file, trie, slab, .. } = &mut desk;
-                    let wanted = granted("wanted", || file.wanted(tokens, trie, slab));
+                    let wanted = made("wanted", || file.wanted(tokens, trie, slab));
                     let places: Vec<String> = wanted.iter().map(|wanted| wanted.place.to_string()).collect();
                     let read: Vec<Read> = wanted.iter().map(|wanted| file.read(*wanted)).collect();
-                    let n = granted("bring_back", || file.bring_back(tokens, &read, trie, slab));
+                    let n = made("bring_back", || file.bring_back(tokens, &read, trie, slab));
                     format!("back {name:<22} wanted at {}: {n} of {}", places.join(" "), places.len())
                 }
                 "restart" => {
@@ -887,11 +887,11 @@ mod checks {
         for (run, n_pages) in [("first", 0), ("second", (prompt.len() - 1) / 4)] {
             let disk = FileDisk::open(&path).expect("a file that can be made");
             let question = format!("open of a file of pages in the {run} run");
-            let mut file = granted(question, || PageFile::open(Box::new(disk), shape, 1 << 24));
+            let mut file = made(question, || PageFile::open(Box::new(disk), shape, 1 << 24));
             let (slab, mut trie) = memory(&shape, 20);
-            let wanted = granted("wanted of the prompt", || file.wanted(&prompt, &mut trie, &slab));
+            let wanted = made("wanted of the prompt", || file.wanted(&prompt, &mut trie, &slab));
             let read: Vec<Read> = wanted.into_iter().map(|wanted| file.read(wanted)).collect();
-            let found = granted("bring_back of the prompt", || file.bring_back(&prompt, &read, &mut trie, &slab));
+            let found = made("bring_back of the prompt", || file.bring_back(&prompt, &read, &mut trie, &slab));
             same!(found, n_pages, "pages of the prompt that come back in the {run} run");
             let mut cache = made("with_prefix of chapter 11", || ForkCache::with_prefix(&slab, &mut trie, &prompt));
             let (mut sampler, mut tokens) = (Sampler::new(SAMPLING), prompt.clone());
@@ -900,8 +900,8 @@ mod checks {
                 tokens.push(sampler.pick(&logits.expect("the pool has pages")));
             }
             storyteller.assert_same_story(&tokens[prompt.len()..], &expected);
-            granted("insert_into of chapter 11", || cache.insert_into(&mut trie, &tokens));
-            granted("keep of the story", || file.keep(&tokens, cache.table(), &slab.borrow()));
+            made("insert_into of chapter 11", || cache.insert_into(&mut trie, &tokens));
+            made("keep of the story", || file.keep(&tokens, cache.table(), &slab.borrow()));
         }
     }
 }

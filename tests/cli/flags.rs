@@ -37,7 +37,7 @@ const NO_NUMBERS: [&str; 8] = ["DIR", "FILE", "CACHE", "RULE", "SHAPE", "DTYPE",
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Options and values with which a command is quick, each line another way through it. `SMALL` is a model with few positions.
-const QUICK: [(&str, &str); 44] = [
+const QUICK: [(&str, &str); 40] = [
     ("generate", "--model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3"),
     ("generate", "day king --model=SMALL --max-new-tokens=3 --kv=contiguous"),
@@ -55,11 +55,9 @@ const QUICK: [(&str, &str); 44] = [
     ("serve", "--model=SMALL --host=192.0.2.1 --api-key=é"),
     ("serve", "--model=SMALL --host=192.0.2.1 --api-key=é --page-file=pages"),
     ("logits", "--model=SMALL --tokens=1,2"),
-    ("logits", "--model=SMALL --tokens=1 --all"),
     ("synth", "--shape=tiny --out=model"),
     ("gains", "4"),
     ("status", ""),
-    ("status", "--json"),
     ("bench engine", "--model=SMALL --seconds=0"),
     ("bench caches", "--tokens=1"),
     ("bench disk", "--model=SMALL"),
@@ -73,11 +71,9 @@ const QUICK: [(&str, &str); 44] = [
     ("bench samples", "--page-size=4"),
     ("bench formats", "--max-new-tokens=2"),
     ("bench speculation", "--model=SMALL --draft=prompt-lookup --max-new-tokens=2 --draft-lens=1 --prompts=a"),
-    ("bench speculation", "--model=SMALL --draft=prompt-lookup --max-new-tokens=2 --prompts=a --accept=sample"),
     ("bench workload", "--pages=100"),
     ("workload shared", "--requests=20"),
-    ("workload unique", "--requests=20 --no-prefix-cache"),
-    ("workload serving", "--requests=20 --no-prefix-cache"),
+    ("workload unique", "--requests=20"),
     ("workload serving", "--trace=b"),
     ("workload chats", "--pages=200"),
     ("workload documents", "--pages=200"),

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::PathBuf;
 
-use page_by_page::disk::file_disk::FileDisk;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -113,23 +112,6 @@ fn pages_come_back_in_every_format_to_a_small_pool_and_from_a_small_file() {
 }
 
 #[test]
-fn a_damaged_file_changes_no_text() {
-    let (file, expected) = (PageFile::new(), expected());
-    file.run(&[]);
-    let good = fs::read(&file.path).unwrap();
-    for place in [0, 10, 64, 80, 100, 1_000, 5_000, good.len() / 2, good.len() - 1] {
-        fs::write(&file.path, &good[..place]).unwrap();
-        assert_eq!(file.run(&[]).outputs(), expected, "cut off after {place} bytes");
-        if place >= 64 {
-            let mut bytes = good.clone();
-            bytes[place] ^= 0x40;
-            fs::write(&file.path, &bytes).unwrap();
-            assert_eq!(file.run(&[]).outputs(), expected, "byte {place} has changed");
-        }
-    }
-}
-
-#[test]
 fn a_file_of_other_pages_is_refused_and_left_alone() {
     let (file, prompts) = (PageFile::new(), prompts());
     file.run(&[]);
@@ -151,17 +133,6 @@ fn a_file_of_other_pages_is_refused_and_left_alone() {
         assert!(run.stderr.contains(says) && run.stderr.contains("key.pages: "), "{options:?}: {}", run.stderr);
         assert!(fs::read(&file.path).unwrap() == *content, "{options:?}: the file is as it was");
     }
-}
-
-#[test]
-fn two_programs_do_not_share_a_file() {
-    let file = PageFile::new();
-    let disk = FileDisk::open(&file.path).unwrap();
-    let refused = run(&file.arguments(&prompts(), &[]));
-    assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.contains("a different program has this file at the moment"), "{}", refused.stderr);
-    drop(disk);
-    file.run(&[]);
 }
 
 /// A limit on the length of files stands in for a disk that is full.

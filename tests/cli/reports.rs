@@ -45,10 +45,7 @@ fn scripts_that_need_no_file() {
 fn saved_caches() {
     let other = Folder::copy_of("storyteller");
     other.change_tensor("model.layers.3.self_attn.k_proj.weight", |tensor| tensor.data[100] ^= 1);
-    Script::new()
-        .file("Once upon a time.txt", "Once upon a time")
-        .model("models/one-bit-differs", &other)
-        .check("saved");
+    Script::new().model("models/one-bit-differs", &other).check("saved");
 }
 
 #[test]
@@ -128,19 +125,4 @@ fn the_share_accepted_is_near_the_share_to_expect() {
     assert!(table.contains("to expect") && table.contains(&format!("{:.1} %", 100.0 * to_expect)), "{table}");
     assert!(!other_table.contains("to expect") && matched["runs"][1].get("to expect").is_none(), "{other_table}");
     assert!(matched["runs"][1]["share"].as_f64().unwrap() < share, "the sample rule accepts more");
-}
-
-#[test]
-fn an_online_softmax_has_different_bits_and_nearly_the_same_numbers() {
-    let (numbers, _) = measured(&["attention", "--seconds", "0", "--contexts", "1,300"]);
-    let differences = numbers["online_softmax"].as_array().unwrap();
-    assert_eq!(differences.len(), 6);
-    for difference in differences {
-        let (largest, different) =
-            (difference["largest difference"].as_f64().unwrap(), difference["other bits"].as_u64().unwrap());
-        match difference["tokens"] == 1 {
-            true => assert_eq!((largest, different), (0.0, 0), "one position has the weight 1"),
-            false => assert!((1e-9..1e-6).contains(&largest) && different > 0, "{difference}"),
-        }
-    }
 }

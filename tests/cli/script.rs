@@ -16,7 +16,7 @@
 //! `$ show FILE` prints a file of the script's folder. A test runs every command of its file again and compares. To add a
 //! command, write its line and accept the new file as in `.cargo/config.toml`.
 //!
-//! What is measured is a `#`: times and rates, and every fraction that a benchmark prints or leaves in `times.json`.
+//! What is measured is a `#`: times and rates, and every fraction that a benchmark prints.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -135,8 +135,8 @@ impl Script {
             for (name, path) in &self.models {
                 text = text.replace(path, name);
             }
-            let mut lines = in_json(&text, is_measured)
-                .unwrap_or_else(|| text.lines().map(|line| without_times(line, is_measured)).collect());
+            let mut lines =
+                in_json(&text).unwrap_or_else(|| text.lines().map(|line| without_times(line, is_measured)).collect());
             if run.code == Some(2) {
                 lines.truncate(lines.iter().position(String::is_empty).unwrap_or(lines.len()));
             }
@@ -156,21 +156,19 @@ impl Script {
     }
 }
 
-/// Whether a command's fractions are times, or come from times.
+/// Whether fractions that a command prints are times, or come from times.
 fn is_measured(command: &str) -> bool {
     let counts_only = ["waste", "fragmentation", "samples", "formats", "workload"];
-    match command.strip_prefix("bench ") {
-        Some(bench) => !counts_only.iter().any(|counted| bench.starts_with(counted)),
-        None => command == "show times.json",
-    }
+    let bench = command.strip_prefix("bench ");
+    bench.is_some_and(|bench| !counts_only.iter().any(|counted| bench.starts_with(counted)))
 }
 
 /// Objects with a line for each of their fields; `None` if this is no JSON.
-fn in_json(text: &str, is_measured: bool) -> Option<Vec<String>> {
+fn in_json(text: &str) -> Option<Vec<String>> {
     let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
     let values = values.ok().filter(|values| values.iter().any(|value| value.is_object() || value.is_array()))?;
     let lines = values.into_iter().flat_map(|mut value| {
-        steady(&mut value, is_measured);
+        steady(&mut value);
         match value {
             Value::Object(fields) => fields.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
             Value::Array(items) => items.iter().map(Value::to_string).collect(),
@@ -180,26 +178,15 @@ fn in_json(text: &str, is_measured: bool) -> Option<Vec<String>> {
     Some(lines.collect())
 }
 
-/// Rounds fractions, and leaves out those that are measured.
-fn steady(value: &mut Value, is_measured: bool) {
+/// Rounds fractions, and leaves out how many threads this machine has.
+fn steady(value: &mut Value) {
     match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let is_time = name == "timings" || name.contains("second");
-                match name.as_str() {
-                    // As many turns as fit in a time.
-                    "threads" | "turns" => *value = "#".into(),
-                    _ => steady(value, is_measured || is_time),
-                }
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(|value| steady(value, is_measured)),
-        Value::Number(number) if number.is_f64() => {
-            *value = match is_measured {
-                true => "#".into(),
-                false => format!("{:.4}", number.as_f64().unwrap()).into(),
-            };
-        }
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match name.as_str() {
+            "threads" => *value = "#".into(),
+            _ => steady(value),
+        }),
+        Value::Array(items) => items.iter_mut().for_each(steady),
+        Value::Number(number) if number.is_f64() => *value = format!("{:.4}", number.as_f64().unwrap()).into(),
         _ => {}
     }
 }

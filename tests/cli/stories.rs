@@ -8,7 +8,6 @@ use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::checkpoints::Folder;
 use crate::program::{Run, limited, ok, run_with};
 use crate::script::names;
 
@@ -40,18 +39,14 @@ impl Alone {
         Alone { model: Model::open(&folder).unwrap(), tokenizer: Tokenizer::open(&folder).unwrap() }
     }
 
-    /// At most `most` new tokens, sampled with a seed or always the likeliest, up to any of these ends.
-    fn tokens(&self, prompt: &str, seed: Option<u64>, most: usize, ends: &[u32]) -> Vec<u32> {
+    /// `n` new tokens, sampled with a seed or always the likeliest.
+    fn tokens(&self, prompt: &str, seed: Option<u64>, n: usize) -> Vec<u32> {
         let mut tokens = self.tokenizer.encode(prompt).unwrap();
         let n_prompt = tokens.len();
         let drawn = |seed| Sampling { temperature: 0.8, top_k: 0, top_p: 0.95, seed };
         let mut sampler = Sampler::new(seed.map_or(Sampling::GREEDY, drawn));
-        while tokens.len() < n_prompt + most {
-            let token = sampler.pick(&self.model.step(&tokens, None).unwrap());
-            if ends.contains(&token) {
-                break;
-            }
-            tokens.push(token);
+        for _ in 0..n {
+            tokens.push(sampler.pick(&self.model.step(&tokens, None).unwrap()));
         }
         tokens.split_off(n_prompt)
     }
@@ -73,38 +68,25 @@ fn check(arguments: &[&str], input: &str, expected: &[Vec<u32>]) -> Vec<Value> {
 struct Story {
     prompt: &'static str,
     drawn: bool,
-    most: usize,
     expected: Vec<u32>,
-    /// A model whose folder names these ends; the bundled one ends at none of them.
-    ends: Option<Folder>,
 }
 
 impl Story {
-    fn of(alone: &Alone, prompt: &'static str, drawn: bool, most: usize, ends: &[u32]) -> Self {
-        let expected = alone.tokens(prompt, drawn.then_some(SEED), most, ends);
-        let ends = (!ends.is_empty()).then(|| {
-            let folder = Folder::copy_of("storyteller");
-            folder.set("generation_config.json", "eos_token_id", json!(ends));
-            folder
-        });
-        Story { prompt, drawn, most, expected, ends }
+    fn of(alone: &Alone, prompt: &'static str, drawn: bool, n: usize) -> Self {
+        Story { prompt, drawn, expected: alone.tokens(prompt, drawn.then_some(SEED), n) }
     }
 
     /// Generates it with these options, and looks at what is left in the cache.
     #[track_caller]
     fn check(&self, options: &[&str]) -> Value {
-        let most = self.most.to_string();
+        let n = self.expected.len();
+        let most = n.to_string();
         let sampling = if self.drawn { &DRAWN[..] } else { &GREEDY };
-        let mut arguments = [&["generate", self.prompt], sampling, &[&most[..]]].concat();
-        if let Some(folder) = &self.ends {
-            arguments.extend(["--model", folder.path()]);
-        }
-        arguments.extend(options);
+        let arguments = [&["generate", self.prompt], sampling, &[&most[..]], options].concat();
         let json = check(&arguments, "", std::slice::from_ref(&self.expected)).remove(0);
         if json["kv"] != "recompute" {
-            // The newest token was never computed if the limit ended the sequence; if the model did, all were.
-            let (prompt, new) = (json["tokens"]["prompt"].as_array().unwrap().len(), self.expected.len());
-            let held = prompt + new - usize::from(new == self.most);
+            // The newest token was never computed.
+            let held = json["tokens"]["prompt"].as_array().unwrap().len() + n - 1;
             assert_eq!(json["counters"]["tokens"], held, "{arguments:?}: tokens left in the cache");
         }
         json
@@ -115,7 +97,7 @@ impl Story {
 fn every_cache_with_and_without_drafts() {
     let alone = Alone::open();
     for drawn in [true, false] {
-        let story = Story::of(&alone, "The king and the queen and the king", drawn, 25, &[]);
+        let story = Story::of(&alone, "The king and the queen and the king", drawn, 25);
         for cache in CACHES {
             story.check(cache);
         }
@@ -127,48 +109,9 @@ fn every_cache_with_and_without_drafts() {
     }
     // Greedy leaves nothing to chance, whichever rule accepts; and drafts are cut where the output ends.
     for (most, options) in [(25, "--accept=sample"), (1, "--draft-len=8"), (3, "--draft-len=8")] {
-        let story = Story::of(&alone, "Once upon a time", false, most, &[]);
+        let story = Story::of(&alone, "Once upon a time", false, most);
         for (cache, draft) in [(CACHES[0], MODEL), (CACHES[4], MODEL), (CACHES[2], LOOKUP)] {
             story.check(&[cache, &[draft, options]].concat());
-        }
-    }
-}
-
-/// Stories that end early, with more than one token to end them.
-fn with_several_ends(alone: &Alone, drawn: bool) -> Vec<Story> {
-    const PROMPT: &str = "Once upon a time";
-    let whole = alone.tokens(PROMPT, drawn.then_some(SEED), 30, &[]);
-    // Where a token comes for the first time.
-    let places: Vec<usize> = (0..whole.len()).filter(|place| !whole[..*place].contains(&whole[*place])).collect();
-    let place = |quarters: usize| places[(places.len() - 1) * quarters / 4];
-    let ended = |most: usize, ends: &[u32], at: usize| {
-        let story = Story::of(alone, PROMPT, drawn, most, ends);
-        assert_eq!(story.expected, whole[..at], "the story with the ends {ends:?}");
-        story
-    };
-    let in_prompt = *alone.tokenizer.encode(PROMPT).unwrap().last().unwrap();
-    vec![
-        ended(30, &[whole[0], 0], 0),
-        ended(30, &[0, whole[place(1)], whole[place(2)]], place(1)),
-        ended(30, &[whole[place(4)], whole[place(2)]], place(2)),
-        ended(30, &[whole[place(4)], whole[place(3)]], place(3)),
-        // On the last token that is asked for.
-        ended(place(3) + 1, &[0, whole[place(3)]], place(3)),
-        // An end in the prompt ends nothing.
-        Story::of(alone, PROMPT, drawn, 12, &[in_prompt, 0]),
-    ]
-}
-
-#[test]
-fn a_sequence_ends_at_the_first_of_several_ends() {
-    let alone = Alone::open();
-    for (story, cache) in with_several_ends(&alone, true).iter().zip(CACHES) {
-        story.check(cache);
-    }
-    // The likeliest token is drafted more often, so an end comes among draft tokens that are right.
-    for story in with_several_ends(&alone, false) {
-        for (cache, draft) in [(CACHES[0], LOOKUP), (CACHES[4], MODEL)] {
-            story.check(&[cache, &[draft, "--draft-len=8"]].concat());
         }
     }
 }
@@ -176,7 +119,7 @@ fn a_sequence_ends_at_the_first_of_several_ends() {
 #[test]
 fn samples_of_one_prompt_in_every_memory() {
     let alone = Alone::open();
-    let expected: Vec<Vec<u32>> = (0..4).map(|n| alone.tokens("The king had", Some(SEED + n), 20, &[])).collect();
+    let expected: Vec<Vec<u32>> = (0..4).map(|n| alone.tokens("The king had", Some(SEED + n), 20)).collect();
     // In 8 pages of 3 samples are preempted: 4 tokens of the prompt and up to 19 of their own.
     for memory in [&[][..], &["--page-size=1"], &["--page-size=3", "--pages=8"], CACHES[0], CACHES[1], CACHES[2]] {
         check(&[&["generate", "The king had", "--samples=4"], &DRAWN[..], &["20"], memory].concat(), "", &expected);
@@ -204,7 +147,7 @@ fn several_prompts_in_every_memory() {
         &["--prefix-cache", "--page-size=3", "--pages=10"],
     ];
     for drawn in [true, false] {
-        let expected = PROMPTS.map(|prompt| alone.tokens(prompt, drawn.then_some(SEED), 20, &[]));
+        let expected = PROMPTS.map(|prompt| alone.tokens(prompt, drawn.then_some(SEED), 20));
         for memory in if drawn { &memories[..] } else { &memories[4..6] } {
             let sampling = if drawn { &DRAWN[..] } else { &GREEDY };
             check(&[&["generate"], &PROMPTS[..], sampling, &["20"], memory].concat(), "", &expected);
@@ -221,7 +164,7 @@ fn requests_of_a_batch_in_every_pool() {
         json!({ "prompt": PROMPTS[prompt], "max_new_tokens": most, "temperature": temperature, "top_k": 0, "top_p": 0.95,
             "seed": seed })
     });
-    let expected = asked.map(|(prompt, most, seed)| alone.tokens(PROMPTS[prompt], seed, most, &[]));
+    let expected = asked.map(|(prompt, most, seed)| alone.tokens(PROMPTS[prompt], seed, most));
     let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let pools: [&[&str]; 4] = [
         &["--pages=4"],
@@ -245,7 +188,7 @@ fn requests_of_a_batch_in_every_pool() {
 fn a_saved_cache_is_loaded_by_every_cache() {
     let (alone, place) = (Alone::open(), tempfile::tempdir().unwrap());
     let file = place.path().join("story.cache").to_str().unwrap().to_string();
-    let story = Story::of(&alone, "Once upon a time", true, 30, &[]);
+    let story = Story::of(&alone, "Once upon a time", true, 30);
     for from in &CACHES[1..5] {
         let saved = story.check(&[from, &["--save-cache", &file][..]].concat());
         assert_eq!((&saved["saved"]["tokens"], saved.get("restored")), (&json!(34), None));
@@ -258,7 +201,7 @@ fn a_saved_cache_is_loaded_by_every_cache() {
     }
     // The story goes on where it was left: nothing saved is computed again.
     let prompt = format!("Once upon a time{}", alone.tokenizer.decode(&story.expected).unwrap());
-    let more = alone.tokens(&prompt, Some(SEED), 15, &[]);
+    let more = alone.tokens(&prompt, Some(SEED), 15);
     let ran = check(&[&["generate", &prompt], &DRAWN[..], &["15", "--load-cache", &file]].concat(), "", &[more]);
     assert_eq!(ran[0]["restored"], json!({ "saved": 34, "kept": 34 }));
 }

@@ -37,18 +37,18 @@ pub fn asking(question: impl Into<String>) -> Asking {
     Asking
 }
 
-/// The answer to a question.
 pub fn ask<T>(question: impl Into<String>, call: impl FnOnce() -> T) -> T {
     let _asking = asking(question);
     call()
 }
 
-/// The answer to a question that there is no reason to refuse.
+/// The answer to a question that there is no reason to refuse. If it is refused, that is said in the words of `same!`.
 #[track_caller]
-pub fn granted<T, E: std::fmt::Debug>(question: impl Into<String>, call: impl FnOnce() -> Result<T, E>) -> T {
-    let question = question.into();
-    let answer = ask(question.clone(), call);
-    answer.unwrap_or_else(|error| panic!("{question}\n  expected: no refusal\n  yours:    {error:?}"))
+pub fn made<T, E: Debug>(question: impl AsRef<str>, call: impl FnOnce() -> Result<T, E>) -> T {
+    let question = question.as_ref();
+    ask(question, call).unwrap_or_else(|error| {
+        panic!("{question}\n  expected: Ok(…)\n  yours:    {:?}", Err::<(), E>(error));
+    })
 }
 
 /// From the first call on, a panic is printed with its question; one within [`quietly`] is not printed at all.
@@ -132,7 +132,6 @@ fn whose_words(panic: &PanicHookInfo<'_>) -> Option<String> {
     Some(format!("{} ({at}): {words}{help}", whose_panic(env!("CARGO_CRATE_NAME"), file)))
 }
 
-/// Whether these words are those of a `todo!` of a stub.
 fn is_unwritten(words: &str) -> bool {
     words.starts_with("not yet implemented: ch")
 }
@@ -186,16 +185,5 @@ pub fn one_of<E: Debug>(refusals: &[E]) -> String {
     match refusals.len() {
         1 => format!("{:?}", refusals.remove(0)),
         _ => format!("one of {refusals:?}"),
-    }
-}
-
-/// What a call must be able to make: `made("PagePool::new(5)", || PagePool::new(5))`. If it refuses, that is said in the
-/// words of `same!`.
-#[track_caller]
-pub fn made<T, E: Debug>(call: &str, make: impl FnOnce() -> Result<T, E>) -> T {
-    let _asking = asking(call);
-    match make() {
-        Ok(made) => made,
-        Err(error) => panic!("{call}\n  expected: Ok(…)\n  yours:    {:?}", Err::<(), E>(error)),
     }
 }

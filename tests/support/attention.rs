@@ -11,12 +11,10 @@ pub const BEFORE: f32 = 7.5;
 /// What lies between the rows: NaN, as a float and as two halves of any kind.
 pub const STALE: f32 = f32::from_bits(0x7FEE_7FEE);
 
-/// Numbers in a row of queries.
 pub fn q_width(heads: Heads) -> usize {
     heads.n_heads * heads.head_dim
 }
 
-/// Numbers in a row of keys, or of values.
 pub fn kv_width(heads: Heads) -> usize {
     heads.n_kv_heads * heads.head_dim
 }
@@ -46,13 +44,11 @@ pub struct Paged {
 }
 
 impl Paged {
-    /// Random rows of 32-bit floats.
     pub fn new(heads: Heads, tokens: usize, page_size: usize, seed: usize) -> Self {
         let dense = [2 * seed, 2 * seed + 1].map(|seed| numbers(tokens * kv_width(heads), seed));
         Paged::of(heads, dense, page_size)
     }
 
-    /// These rows of 32-bit floats.
     pub fn of(heads: Heads, dense: [Vec<f32>; 2], page_size: usize) -> Self {
         Paged::stored(heads, dense, page_size, heads.head_dim, |head| head.to_vec())
     }

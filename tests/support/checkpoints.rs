@@ -13,7 +13,6 @@ pub struct Folder {
     dir: tempfile::TempDir,
 }
 
-/// A tensor taken out of its file.
 #[derive(Clone)]
 pub struct Tensor {
     pub dtype: Dtype,
@@ -51,7 +50,6 @@ impl Folder {
         fs::read(self.file(name)).unwrap()
     }
 
-    /// Sets one field of a JSON file.
     pub fn set(&self, file: &str, field: &str, value: Value) {
         let mut json: Value = serde_json::from_slice(&self.read(file)).unwrap();
         json[field] = value;
@@ -68,7 +66,6 @@ impl Folder {
         tensors.collect()
     }
 
-    /// Replaces `model.safetensors` by a file with these tensors.
     pub fn set_tensors(&self, tensors: &BTreeMap<String, Tensor>) {
         let views = tensors
             .iter()
@@ -76,7 +73,6 @@ impl Folder {
         self.write("model.safetensors", safetensors::serialize(views, None).unwrap());
     }
 
-    /// Changes one tensor.
     pub fn change_tensor(&self, name: &str, change: impl FnOnce(&mut Tensor)) {
         let mut tensors = self.tensors();
         change(tensors.get_mut(name).expect("a tensor of this name"));

@@ -23,9 +23,7 @@ struct State {
     bytes: Vec<u8>,
     /// Bytes that can be written before a write is cut off, once.
     room: Option<usize>,
-    /// What cannot be read.
     unreadable: Option<Range<u64>>,
-    /// Whether cutting the file fails.
     refuses_cuts: bool,
     /// Each write since this was last asked: where, and what.
     writes: Vec<(u64, Vec<u8>)>,
@@ -133,7 +131,6 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// The lengths of a head and of a record.
 pub fn lengths(shape: &PageShape) -> (usize, usize) {
     let head = 4 + 4 + 8 + 8 + 4 * shape.page_size;
     let row = shape.layout.n_kv_heads * shape.layout.head_dim;
@@ -145,7 +142,6 @@ pub fn head_sum(shape: &PageShape, head: &[u8]) -> u32 {
     crc32fast::hash(&[&shape.header()[..HEADER - 4], head].concat())
 }
 
-/// A record.
 pub fn record(shape: &PageShape, number: u64, parent: u64, tokens: &[u32], k: &[f32], v: &[f32]) -> Vec<u8> {
     let rows: Vec<u8> = [k, v].concat().iter().flat_map(|x| x.to_bits().to_le_bytes()).collect();
     let mut head = crc32fast::hash(&rows).to_le_bytes().to_vec();

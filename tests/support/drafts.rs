@@ -3,10 +3,9 @@
 use page_by_page::decode::{Draft, Drafter, RewindableModel};
 use page_by_page::model::StepError;
 
-use super::asking::{ask, granted};
+use super::asking::{ask, made};
 use super::script::{Log, Script, refusals_to_read};
 
-/// Makes a drafter of a model.
 pub type Make = for<'m> fn(&'m mut dyn RewindableModel) -> Box<dyn Drafter + 'm>;
 
 /// Logits that leave no choice: all the probability is that of one token.
@@ -14,12 +13,10 @@ pub fn sure(token: u32, vocab_size: usize) -> Vec<f32> {
     (0..vocab_size as u32).map(|id| if id == token { 500.0 } else { 0.0 }).collect()
 }
 
-/// A draft model that counts.
 fn counting(log: &Log) -> Script<'static> {
     Script::new("draft", log, |tokens| sure(tokens[tokens.len() - 1] + 1, 12))
 }
 
-/// What a drafter drafts.
 pub fn draft(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
     ask(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
 }
@@ -27,7 +24,7 @@ pub fn draft(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Result<Draf
 /// What it drafts where there is no reason to refuse.
 #[track_caller]
 pub fn drafted(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Draft {
-    granted(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
+    made(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
 }
 
 pub fn guesses_one_after_the_other(make: Make) {

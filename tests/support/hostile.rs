@@ -3,7 +3,6 @@
 use crate::support::oracle::Dice;
 use serde_json::{Value, json};
 
-/// Changes some bytes, or how many there are.
 fn change_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
     for _ in 0..dice.roll(1, 4) {
         let place = dice.roll(0, bytes.len());

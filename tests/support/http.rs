@@ -9,13 +9,11 @@ use serde_json::Value;
 /// For how long an answer may not come before a test counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection to a server.
 pub struct Connection {
     stream: BufReader<TcpStream>,
     address: SocketAddr,
 }
 
-/// What came back.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -25,13 +23,11 @@ pub struct Response {
 }
 
 impl Response {
-    /// The body's JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {:?}", self.body))
     }
 
-    /// The one value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
@@ -59,7 +55,6 @@ impl Connection {
         Ok(Connection { stream: BufReader::new(stream), address })
     }
 
-    /// Sends what is to be sent, whatever it is.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
@@ -114,7 +109,6 @@ impl Connection {
         String::from_utf8(chunk).map_err(io::Error::other)
     }
 
-    /// Reads an answer to its end.
     pub fn read(&mut self) -> io::Result<Response> {
         let mut response = self.read_head()?;
         if response.header("transfer-encoding") == Some("chunked") {
@@ -140,7 +134,6 @@ impl Connection {
     }
 }
 
-/// Sends a request on a connection of its own, and reads the answer.
 #[track_caller]
 pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
     let answer = || {

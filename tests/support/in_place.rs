@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use page_by_page::cache::{CacheError, KvCache, KvLayout};
 
-use super::asking::{ask, granted, quietly};
+use super::asking::{ask, made, quietly};
 use super::limits::allocated;
 use super::oracle::{self, Dice, Oracle, fresh, seeds};
 use super::rows::{self, KINDS};
@@ -23,14 +23,13 @@ pub fn bits(numbers: &[f32]) -> Vec<u32> {
 
 #[track_caller]
 fn extend(cache: &mut dyn KvCache, n: usize) {
-    granted(format!("extend({n}) on {} tokens", cache.len()), || cache.extend(n));
+    made(format!("extend({n}) on {} tokens", cache.len()), || cache.extend(n));
 }
 
 fn gather(cache: &dyn KvCache, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
     ask(format!("gather({layer}) of {}", count(cache.len(), "token")), || cache.gather(layer))
 }
 
-/// New rows go after the older ones.
 #[track_caller]
 pub fn new_rows_go_after_the_old_ones(cache: &mut dyn KvCache) {
     let mut oracle = Oracle::default();
@@ -77,7 +76,6 @@ pub fn every_bit_is_kept(cache: &mut dyn KvCache) {
     }
 }
 
-/// Writes that move nothing and change nothing else.
 #[track_caller]
 pub fn write_moves_nothing(cache: &mut dyn KvCache) {
     let mut next = 0;

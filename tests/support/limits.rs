@@ -31,7 +31,6 @@ thread_local! {
     static ASKED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes held by all threads.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, with an eye on what it gives.

@@ -92,7 +92,6 @@ impl Oracle {
         }
     }
 
-    /// Notes a step that is not an append.
     pub fn note(&mut self, step: String) {
         self.history.push(step);
     }
@@ -137,7 +136,6 @@ pub fn fresh(next: &mut usize, n: usize) -> Vec<usize> {
     (*next - n..*next).collect()
 }
 
-/// Some small layout.
 pub fn any_layout(dice: &mut Dice) -> KvLayout {
     KvLayout { n_layers: dice.roll(1, 4), n_kv_heads: dice.roll(1, 3), head_dim: 2 * dice.roll(1, 4) }
 }

@@ -5,7 +5,6 @@ use page_by_page::kernels::{Heads, RowFormat, Run, SequenceRows, attend};
 
 use super::oracle::Dice;
 
-/// Those that are packed.
 pub const PACKED: [RowFormat; 3] = [RowFormat::F16, RowFormat::Bf16, RowFormat::Int8];
 
 /// Words of a head.
@@ -18,7 +17,6 @@ pub fn words(format: RowFormat, head_dim: usize) -> usize {
     bits.div_ceil(32)
 }
 
-/// A number in 16 bits.
 pub fn half(format: RowFormat, x: f32) -> u16 {
     match format {
         RowFormat::F16 => f16::from_f32(x).to_bits(),
@@ -27,7 +25,6 @@ pub fn half(format: RowFormat, x: f32) -> u16 {
     }
 }
 
-/// The number that 16 bits mean.
 pub fn of_half(format: RowFormat, bits: u16) -> f32 {
     match format {
         RowFormat::F16 => f16::from_bits(bits).to_f32(),
@@ -36,7 +33,6 @@ pub fn of_half(format: RowFormat, bits: u16) -> f32 {
     }
 }
 
-/// The scale of a head of finite numbers.
 pub fn scale(head: &[f32]) -> f32 {
     head.iter().map(|x| x.abs()).fold(0.0, f32::max) / 127.0
 }

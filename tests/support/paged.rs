@@ -45,7 +45,6 @@ pub fn pages(cache: &PagedCache) -> Vec<u32> {
     cache.table().pages().iter().map(|page| page.0).collect()
 }
 
-/// Extends a cache that has room enough.
 #[track_caller]
 pub fn extend(cache: &mut dyn KvCache, n: usize) {
     let len = cache.len();

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_page-by-page");
 
-/// What a run left behind.
 pub struct Run {
     pub code: Option<i32>,
     pub stdout: String,
@@ -42,12 +41,10 @@ pub fn spawn(arguments: &[&str]) -> Child {
     command.spawn().unwrap()
 }
 
-/// A run with this on standard input.
 pub fn run_with(arguments: &[&str], input: &[u8]) -> Run {
     finish(spawn(arguments), input)
 }
 
-/// What comes of a run that gets this on standard input.
 pub fn finish(mut child: Child, input: &[u8]) -> Run {
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
@@ -86,18 +83,15 @@ pub fn wait(child: &mut Child) -> Option<i32> {
     }
 }
 
-/// A run with nothing on standard input.
 pub fn run(arguments: &[&str]) -> Run {
     run_with(arguments, b"")
 }
 
-/// A run in this folder, with nothing on standard input.
 pub fn run_in(folder: &Path, arguments: &[&str]) -> Run {
     let output = Command::new(PROGRAM).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap();
     Run::of(output)
 }
 
-/// A run that must succeed.
 #[track_caller]
 pub fn ok(arguments: &[&str]) -> Run {
     let run = run(arguments);

@@ -4,7 +4,8 @@ use std::fmt;
 
 use page_by_page::cache::KvLayout;
 
-/// Keys or values.
+use super::words;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Keys,
@@ -35,8 +36,7 @@ pub fn rows(layout: KvLayout, tokens: &[usize], layer: usize, kind: Kind) -> Vec
 
 /// A count of numbers, in rows of `width`: `5 rows`, `1 row`, `2 rows and 3 numbers`.
 pub fn count(numbers: usize, width: usize) -> String {
-    let rows = numbers / width;
-    let rows = format!("{rows} row{}", if rows == 1 { "" } else { "s" });
+    let rows = words::count(numbers / width, "row");
     match numbers % width {
         0 => rows,
         rest => format!("{rows} and {rest} of the next row's {width} numbers"),

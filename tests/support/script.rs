@@ -69,7 +69,6 @@ impl<'s> Script<'s> {
         self.read = tokens.to_vec();
     }
 
-    /// The tokens that it remembers.
     pub fn read(&self) -> &[u32] {
         &self.read
     }

@@ -106,7 +106,6 @@ impl Server {
         metric(&self.get("/metrics").body, name, labels)
     }
 
-    /// Waits until a number of `/metrics` is as it should be.
     #[track_caller]
     pub fn wait_for(&self, name: &str, labels: &str, is_right: impl Fn(f64) -> bool) {
         let began = Instant::now();
@@ -120,13 +119,11 @@ impl Server {
         }
     }
 
-    /// Asks it to end, and waits; what it ends with.
     pub fn end(self) -> Result<(), ServerError> {
         self.stop.ask();
         self.wait()
     }
 
-    /// Waits until it ends by itself.
     pub fn wait(mut self) -> Result<(), ServerError> {
         self.thread.take().expect("it runs").join().expect("a server does not panic")
     }

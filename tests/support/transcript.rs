@@ -9,14 +9,12 @@ use super::keeping::assert_snapshots_are_kept;
 use super::oracle;
 use super::rows::{self, KINDS};
 
-/// The lines so far.
 #[derive(Default)]
 pub struct Transcript {
     lines: String,
 }
 
 impl Transcript {
-    /// Adds a line.
     pub fn line(&mut self, line: impl AsRef<str>) {
         writeln!(self.lines, "{}", line.as_ref().trim_end()).unwrap();
     }
@@ -35,7 +33,6 @@ impl Transcript {
         ));
     }
 
-    /// Writes the rows of some tokens into every layer.
     pub fn write(&mut self, cache: &mut dyn KvCache, tokens: &[usize]) {
         oracle::write(cache, tokens);
         let names: Vec<String> = tokens.iter().map(|token| format!("t{token}")).collect();
