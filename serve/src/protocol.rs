@@ -347,7 +347,6 @@ mod tests {
         for (fields, says) in [
             (json!({ "n": 0 }), "n is 0, expected a whole number from 1 to 128"),
             (json!({ "n": 129 }), "n is 129, expected a whole number from 1 to 128"),
-            (json!({ "n": 1.5 }), "n is 1.5, expected a whole number"),
             (json!({ "max_tokens": -1 }), "max_tokens is -1, expected a whole number"),
             (json!({ "temperature": "hot" }), "temperature is \"hot\", expected a number"),
             (json!({ "temperature": 1e308 }), "temperature is 1e+308, expected a number that 32 bits can hold"),
@@ -368,7 +367,6 @@ mod tests {
             ),
             (json!({ "model": 3 }), "model is 3, expected the name"),
             (json!({ "presence_penalty": 0.5 }), "presence_penalty is 0.5, which this server does not do"),
-            (json!({ "repetition_penalty": 1.1 }), "repetition_penalty is 1.1, which"),
             (json!({ "logit_bias": { "3": 1 } }), "logit_bias is {\"3\":1}, which"),
             (json!({ "response_format": { "type": "json_object" } }), "response_format is {\"type\""),
         ] {
