@@ -336,9 +336,10 @@ mod tests {
         };
         assert_eq!(options, expected);
         assert_eq!(completion(json!({ "stop": "x", "top_k": -1 })).unwrap().options.stops, ["x"]);
-        let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2 });
+        let asked = json!({ "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2, "stop_token_ids": [7] });
         let options = chat(asked).unwrap().options;
         assert_eq!((options.max_tokens, options.logprobs), (Some(7), Some(2)));
+        assert_eq!(options.stop_rules.stop_token_ids, [7]);
         assert_eq!(chat(json!({ "logprobs": true, "max_tokens": 5.0 })).unwrap().options.logprobs, Some(0));
     }
 
