@@ -6,7 +6,7 @@ mod results;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -31,8 +31,6 @@ use results::Results;
 
 /// Requests that wait for a place, at most: the next lines are read when one of them runs.
 const MOST_WAITING: usize = 4096;
-/// Between two lines that say how far the run is.
-const BETWEEN: Duration = Duration::from_secs(10);
 
 /// Continue many prompts from a file, as many at a time as there is memory for
 ///
@@ -96,8 +94,6 @@ struct Run<'m> {
     taken: HashMap<SequenceId, Asked>,
     results: Results,
     start: Instant,
-    /// When the next line says how far the run is.
-    next_line: Duration,
 }
 
 impl Batch {
@@ -134,7 +130,6 @@ impl Batch {
             taken: HashMap::new(),
             results,
             start: Instant::now(),
-            next_line: BETWEEN,
         };
         run.serve_all(self.scheduling.running.min(MOST_WAITING), &interrupt)?;
         self.report(run)
@@ -243,24 +238,7 @@ impl Run<'_> {
                 tier.keep(self.serving.scheduler(), &step.generated)?;
             }
             step.generated.into_iter().try_for_each(|generated| self.end(generated))?;
-            self.say_how_far();
         }
-    }
-
-    fn say_how_far(&mut self) {
-        let (elapsed, open) = (self.start.elapsed(), self.taken.len() + self.held.len());
-        if elapsed < self.next_line {
-            return;
-        }
-        self.next_line = elapsed + BETWEEN;
-        let new_tokens = self.serving.totals().new_tokens;
-        say(&format!(
-            "{} done, {} under way, {}, {} tokens/s",
-            count(self.n_lines - open, "request"),
-            thousands(open),
-            count(new_tokens, "token"),
-            rate(per_second(new_tokens as usize, elapsed))
-        ));
     }
 
     /// Takes in as many lines as may wait, and are there.

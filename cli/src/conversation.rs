@@ -185,9 +185,6 @@ impl Conversation<'_> {
 
     fn answer_again(&mut self) -> Result<()> {
         let Some(last) = self.turns.pop() else { bail!("there is no answer yet") };
-        if self.sampling.temperature == 0.0 {
-            say("note: at temperature 0 nothing is drawn: the answer is the same");
-        }
         let again = Turn { answer: None, rejected: last.rejected + 1, ..last.clone() };
         self.take(again).inspect_err(|_| self.turns.push(last))
     }
@@ -225,12 +222,6 @@ impl Conversation<'_> {
             thousands(computed),
             thousands(n_generated),
         ));
-        if n_prompt + n_generated >= self.max_tokens() {
-            let (what, most) = (self.script.what, count(self.max_tokens(), "token"));
-            say(&format!(
-                "note: the {what} is full, {most}: /undo takes the last turn back, /new begins another {what}"
-            ));
-        }
         match self.interrupt.is_asked() {
             true if !self.is_typed => bail!("interrupted"),
             true => self.interrupt.clear(),

@@ -349,14 +349,4 @@ mod tests {
         }
         assert_eq!(wrap("sampling  greedy, seed 23", 18, 10), ["sampling  greedy,", "          seed 23"]);
     }
-
-    #[test]
-    fn numbers_and_tables_are_easy_to_read() {
-        let numbers: [u64; 5] = [0, 999, 1_000, 117_440_512, u64::MAX];
-        let texts = ["0", "999", "1,000", "117,440,512", "18,446,744,073,709,551,615"];
-        assert_eq!(numbers.map(thousands), texts);
-        let mut table = Table::new(1, &["cache", "rows"]);
-        table.line(["flat", "2,016"]);
-        assert_eq!(table.render(), "cache    rows\nflat    2,016\n");
-    }
 }

@@ -48,22 +48,6 @@ pub struct Status {
 }
 
 #[derive(Serialize)]
-struct Report<'r> {
-    chapters: Vec<Object>,
-    at: Option<&'r str>,
-    next: Next,
-    note: Option<&'r str>,
-}
-
-#[derive(Serialize)]
-struct Task {
-    number: u32,
-    left: Vec<&'static str>,
-    green: Option<usize>,
-    of: Option<usize>,
-}
-
-#[derive(Serialize)]
 struct Next {
     chapter: Option<usize>,
     task: Option<u32>,
@@ -85,9 +69,9 @@ impl Status {
         let chapters: Vec<Progress<'_>> = all().iter().map(|chapter| Progress::of(chapter, &record)).collect();
         let next = next_step(&chapters);
         if self.json {
-            let chapters = chapters.iter().map(Progress::report).collect();
-            let report = Report { chapters, at: record.at.as_deref(), next, note: note.as_deref() };
-            return print_pretty_json(&report);
+            let chapters: Vec<Object> = chapters.iter().map(Progress::report).collect();
+            let report = Object::default().with("chapters", chapters).with("at", &record.at);
+            return print_pretty_json(&report.with("next", next).with("note", note));
         }
         let mut table = Table::new(3, &["chapter", "code", "how far"]);
         for progress in &chapters {
@@ -146,12 +130,9 @@ impl<'a> Progress<'a> {
         let task = |task: u32| {
             let tally = ran.and_then(|ran| ran.tasks.get(&task));
             let of_task = self.left.iter().filter(|text| number(text) == Some(task));
-            Task {
-                number: task,
-                left: of_task.map(|text| text.split_once(": ").map_or(*text, |(_, what)| what)).collect(),
-                green: tally.map(|tally| tally.green),
-                of: tally.map(|tally| tally.of),
-            }
+            let left: Vec<&str> = of_task.map(|text| text.split_once(": ").map_or(*text, |(_, what)| what)).collect();
+            let object = Object::default().with("number", task).with("left", left);
+            object.with("green", tally.map(|tally| tally.green)).with("of", tally.map(|tally| tally.of))
         };
         let source = match self.chapter.source {
             Source::Yours => "yours",

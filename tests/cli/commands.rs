@@ -13,7 +13,7 @@ use crate::program::{PROGRAM, Run, ok, run, run_in};
 use crate::script::names;
 
 #[test]
-fn help_has_an_example_and_every_option_a_word() {
+fn help_has_an_example() {
     for (command, _) in commands(Vec::new()) {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         // Without the feature `serve` these two say how to get it.
@@ -22,15 +22,6 @@ fn help_has_an_example_and_every_option_a_word() {
         }
         let help = ok(&[&command[..], &["--help"]].concat()).stdout;
         assert!(help.contains("Example") && !help.contains("TODO"), "{command:?}:\n{help}");
-        let short = ok(&[&command[..], &["-h"]].concat()).stdout;
-        let mut lines = short.lines().peekable();
-        while let Some(line) = lines.next() {
-            // What an option does stands beside it or below it.
-            let is_indented = |line: &str| line.starts_with("          ");
-            let is_option = line.trim_start().starts_with('-') && line.starts_with("  ") && !is_indented(line);
-            let goes_on = lines.peek().is_some_and(|next| is_indented(next) && !next.trim().starts_with('-'));
-            assert!(!is_option || line.trim().contains("  ") || goes_on, "{command:?}: no word about {line}");
-        }
     }
 }
 

@@ -206,18 +206,6 @@ mod terminal {
     }
 
     #[test]
-    fn ctrl_d_and_quit_end_it() {
-        for typed in ["\u{4}", "/quit\n"] {
-            let mut terminal = Terminal::start(&["story", "--max-new-tokens=3"]);
-            terminal.read_until("you>   ");
-            terminal.type_in("One day\n");
-            terminal.read_until("generated\r\n");
-            terminal.type_in(typed);
-            assert_eq!(wait(&mut terminal.child), Some(0), "{typed:?}");
-        }
-    }
-
-    #[test]
     fn without_a_terminal_ctrl_c_ends_it() {
         let mut child = crate::program::spawn(&[&["story"], &LONG[..]].concat());
         child.stdin.as_mut().unwrap().write_all(b"The king had\n").unwrap();
