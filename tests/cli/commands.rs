@@ -146,7 +146,6 @@ fn logits_are_the_librarys_to_the_last_bit_with_any_number_of_threads() {
 
 // Random weights
 
-/// A place for a model's folder, and its path, where nothing is yet.
 fn new_folder() -> (TempDir, String) {
     let parent = tempfile::tempdir().unwrap();
     let out = parent.path().join("model").to_str().unwrap().into();

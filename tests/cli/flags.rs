@@ -107,14 +107,13 @@ pub fn commands(command: Vec<String>) -> Vec<(Vec<String>, Vec<Flag>)> {
     vec![(command, options)]
 }
 
-/// What is wrong with a run, if anything is.
 fn trouble(arguments: &[String]) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
     let mut stderr = tempfile::tempfile().unwrap();
-    let [out, err] = [tempfile::tempfile().unwrap(), stderr.try_clone().unwrap()].map(Stdio::from);
     let mut command = limited("-v 2097152");
     command.args(arguments).current_dir(place.path()).env("RAYON_NUM_THREADS", "1");
-    let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.try_clone().unwrap());
+    let mut child = command.spawn().unwrap();
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {

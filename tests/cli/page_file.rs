@@ -9,7 +9,6 @@ use tempfile::TempDir;
 
 use crate::program::{Run, limited, ok, run, spawn};
 
-/// A file of pages, and the folder that goes away with it.
 struct PageFile {
     path: PathBuf,
     option: String,
@@ -38,12 +37,10 @@ fn prompts() -> String {
     crate::support::root().join("assets/key.jsonl").to_str().unwrap().into()
 }
 
-/// The outputs where no file is read or written.
 fn expected() -> Vec<String> {
     Ran::of(&ok(&["batch", &prompts(), "--page-size=4"])).outputs()
 }
 
-/// What a batch has written, and its line on the file.
 #[derive(Debug)]
 struct Ran {
     results: Vec<Value>,

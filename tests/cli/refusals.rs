@@ -10,7 +10,6 @@ use crate::checkpoints::Folder;
 use crate::program::{PROGRAM, Run, limited, run};
 use crate::script::Script;
 
-/// A draft model with this many positions.
 fn with_positions(positions: usize) -> Folder {
     let folder = Folder::copy_of("storyteller-draft");
     folder.set("config.json", "max_position_embeddings", json!(positions));

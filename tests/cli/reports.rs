@@ -104,15 +104,6 @@ fn measured_numbers_belong_together() {
 }
 
 #[test]
-fn reading_pages_from_a_disk_is_compared_with_computing_them() {
-    let (numbers, _) = measured(&["disk"]);
-    assert_eq!((numbers["pages"].as_u64(), numbers["record_bytes"].as_u64()), (Some(31), Some(49_240)));
-    for part in numbers["milliseconds_per_page"].as_array().unwrap() {
-        assert!(part["ms"].as_f64().unwrap() > 0.0, "{numbers}");
-    }
-}
-
-#[test]
 fn the_share_accepted_is_near_the_share_to_expect() {
     // Of one prompt: enough to tell the rules apart, and the seed fixes what is counted.
     let bench =

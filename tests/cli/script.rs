@@ -43,7 +43,6 @@ impl Script {
         Script { place: tempfile::tempdir().unwrap(), models: Vec::new(), is_limited: false }
     }
 
-    /// With this file in its folder.
     pub fn file(self, name: &str, content: impl AsRef<[u8]>) -> Self {
         std::fs::write(self.place.path().join(name), content).unwrap();
         self
@@ -76,7 +75,6 @@ impl Script {
         steps
     }
 
-    /// The names in its folder, in order.
     pub fn files(&self) -> Vec<String> {
         names(self.place.path())
     }

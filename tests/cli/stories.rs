@@ -27,7 +27,6 @@ const CACHES: [&[&str]; 6] = [
 const MODEL: &str = "--draft=storyteller-draft";
 const LOOKUP: &str = "--draft=prompt-lookup";
 
-/// The model itself.
 struct Alone {
     model: Model,
     tokenizer: Tokenizer,
@@ -64,7 +63,6 @@ fn check(arguments: &[&str], input: &str, expected: &[Vec<u32>]) -> Vec<Value> {
     lines
 }
 
-/// One prompt, and what the model generates.
 struct Story {
     prompt: &'static str,
     drawn: bool,

@@ -7,7 +7,6 @@ use serde_json::Value;
 /// Slots of a page: few, so that a turn fills several.
 const PAGE: usize = 4;
 
-/// A conversation of these lines that must succeed.
 #[track_caller]
 fn talk(command: &str, options: &[&str], lines: &str) -> Run {
     let options = [&[command, "--page-size=4"], options].concat();
@@ -16,7 +15,6 @@ fn talk(command: &str, options: &[&str], lines: &str) -> Run {
     run
 }
 
-/// What `generate` says of a prompt.
 #[track_caller]
 fn generated(prompt: &str, options: &[&str]) -> Value {
     ok(&[&["generate", "--json", prompt], options].concat()).json()
