@@ -91,7 +91,7 @@ def train_tokenizer(documents: list[str]) -> Tokenizer:
     if tokenizer.get_vocab_size() < VOCABULARY:
         raise InputError(
             f"too little text: it yields a vocabulary of {tokenizer.get_vocab_size():,} tokens, "
-            f"{VOCABULARY:,} needed (add text, or reuse a tokenizer with --tokenizer)"
+            f"{VOCABULARY:,} needed; add text"
         )
     return tokenizer
 
@@ -99,7 +99,7 @@ def train_tokenizer(documents: list[str]) -> Tokenizer:
 def load_tokenizer(folder: Path) -> Tokenizer:
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise InputError(f"{file}: no such file (--tokenizer needs a folder with a tokenizer.json)")
+        raise InputError(f"{file}: no such file; the folder of a model has a tokenizer.json")
     tokenizer = Tokenizer.from_file(str(file))
     if tokenizer.token_to_id(END_OF_TEXT) != 0 or tokenizer.encode("").ids != [0]:
         raise InputError(f"{file}: {END_OF_TEXT} must be token 0 and be put before each text")

@@ -8,7 +8,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
 from transformers.utils import logging
 
 from corpus import InputError, encode_stream, load_tokenizer, read_corpus
@@ -21,10 +20,7 @@ def main():
     parser.add_argument("--draft", type=Path, required=True, metavar="DIR", help="the draft's folder")
     parser.add_argument("--teacher", type=Path, required=True, metavar="DIR", help="its target's folder")
     parser.add_argument("--corpus", type=Path, required=True, metavar="DIR", help="the same that train.py was given")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch decides)")
     args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
     logging.disable_progress_bar()
     try:
         draft, teacher = load_model(args.draft, "cpu"), load_model(args.teacher, "cpu")

@@ -25,12 +25,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
 from corpus import END_OF_TEXT, InputError, encode_stream, load_tokenizer, read_corpus, train_tokenizer
-from distill import TEXT, divergence, load_model, report_agreement, write_texts
+from distill import divergence, load_model, report_agreement, write_texts
 
 BATCH = 6  # windows a step
 WARM_UP_STEPS = 50
 CONSTANT_UNTIL = 0.4  # of the budget; then the learning rates fall in a straight line
 FINAL_RATE = 0.02  # of the peak, at the end
+WRITTEN = 1536  # texts that a teacher draws first, and as many again that it writes greedily
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VALIDATE_EVERY = 4  # each 4th window of the validation stream is enough for two digits
 
 
@@ -79,13 +81,11 @@ def main():
     names = list(RECIPES) if args.model == "both" else [args.model]
     if args.teacher:
         names = ["storyteller-draft"]
-    if args.threads:
-        torch.set_num_threads(args.threads)
     logging.disable_progress_bar()
     try:
         check_out(args.out, names, args.force)
-        teacher = load_model(args.teacher, args.device) if args.teacher else None
-        tokenizer, train, valid = prepare_text(args.corpus, args.tokenizer or args.teacher)
+        teacher = load_model(args.teacher, DEVICE) if args.teacher else None
+        tokenizer, train, valid = prepare_text(args.corpus, args.teacher)
         for name in names:
             check_length(train, valid, RECIPES[name].context)
         for name in names:
@@ -108,21 +108,12 @@ def parse_args():
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=positive(float), metavar="N", help="train each model for so long")
     budget.add_argument("--steps", type=positive(int), metavar="N", help="or for so many steps")
-    tokenizer = parser.add_mutually_exclusive_group()
-    tokenizer.add_argument("--tokenizer", type=Path, metavar="DIR",
-                           help="use the tokenizer.json of this folder (default: train one on the corpus)")
-    tokenizer.add_argument("--teacher", type=Path, metavar="DIR",
-                           help="make only the draft, and have it learn what this model would say, with its tokenizer")
-    parser.add_argument("--written", type=positive(int), default=1536, metavar="N",
-                        help=f"texts of {TEXT} tokens that the teacher writes first, and as many again that it "
-                             "writes greedily (default: 1536)")
+    parser.add_argument("--teacher", type=Path, metavar="DIR",
+                        help="make only the draft, and have it learn what this model would say, with its tokenizer")
     parser.add_argument("--start", type=Path, metavar="DIR",
                         help="go on from this model, with half the learning rates (default: random weights)")
     parser.add_argument("--seed", type=int, default=0, metavar="N",
                         help="for the first weights and the choice of windows (default: 0)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu",
-                        help="default: cuda where there is one")
-    parser.add_argument("--threads", type=positive(int), metavar="N", help="CPU threads (default: torch decides)")
     parser.add_argument("--force", action="store_true", help="replace models that are there already")
     return parser.parse_args()
 
@@ -148,11 +139,11 @@ def check_out(out: Path, names: list[str], force: bool):
     out.mkdir(parents=True, exist_ok=True)
 
 
-def prepare_text(corpus: Path, tokenizer_folder: Path | None) -> tuple[Tokenizer, torch.Tensor, torch.Tensor]:
+def prepare_text(corpus: Path, teacher: Path | None) -> tuple[Tokenizer, torch.Tensor, torch.Tensor]:
     """The tokenizer and the two token streams."""
     train_documents, valid_documents = read_corpus(corpus)
-    if tokenizer_folder:
-        tokenizer = load_tokenizer(tokenizer_folder)
+    if teacher:
+        tokenizer = load_tokenizer(teacher)
     else:
         print("training the tokenizer", flush=True)
         tokenizer = train_tokenizer(train_documents)
@@ -177,18 +168,18 @@ def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torc
     """Trains one model, writes it, opens what was written and measures that."""
     recipe = RECIPES[name]
     torch.manual_seed(args.seed)
-    model = Qwen3ForCausalLM(qwen3_config(recipe, tokenizer.get_vocab_size())).to(args.device)
+    model = Qwen3ForCausalLM(qwen3_config(recipe, tokenizer.get_vocab_size())).to(DEVICE)
     if args.start:
         go_on_from(args.start, model)
         recipe = replace(recipe, muon_rate=recipe.muon_rate / 2, adamw_rate=recipe.adamw_rate / 2)
-    print(f"\n{name}: {model.num_parameters():,} parameters, {args.device}, {torch.get_num_threads()} CPU threads")
+    print(f"\n{name}: {model.num_parameters():,} parameters, {DEVICE}, {torch.get_num_threads()} CPU threads")
     print(f"loss on validation before: {validation_loss(model, valid, recipe.context):.3f} nats a token", flush=True)
 
     streams, loss = [train], loss_of
     if teacher:
         started = time.monotonic()
         rng = torch.Generator().manual_seed(args.seed)
-        streams += [write_texts(teacher, train, args.written, greedy, rng) for greedy in (False, True)]
+        streams += [write_texts(teacher, train, WRITTEN, greedy, rng) for greedy in (False, True)]
         check_length(streams[1], valid, recipe.context)
         print(f"the teacher wrote {sum(map(len, streams[1:])):,} tokens, "
               f"{(time.monotonic() - started) / 60:.1f} minutes", flush=True)
@@ -203,7 +194,7 @@ def make_model(name: str, tokenizer: Tokenizer, train: torch.Tensor, valid: torc
 
     folder = args.out / name
     save(model, tokenizer, folder)
-    reopened = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).to(args.device)
+    reopened = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).to(DEVICE)
     print(f"loss on validation after:  {validation_loss(reopened, valid, recipe.context):.3f} nats a token")
     if teacher:
         report_agreement(reopened, teacher, valid)
