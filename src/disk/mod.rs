@@ -83,7 +83,7 @@ impl PageShape {
     }
 
     /// Where the numbers of a page lie in a slab's `k` and in its `v`: those of all layers side by side.
-    pub(crate) fn range_of(&self, page: PageId) -> Range<usize> {
+    pub fn range_of(&self, page: PageId) -> Range<usize> {
         page.index() * self.numbers()..(page.index() + 1) * self.numbers()
     }
 
