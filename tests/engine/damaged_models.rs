@@ -89,6 +89,21 @@ fn a_file_that_is_much_too_large() {
     refused(&folder, &[WEIGHTS, "its header has 20971520 bytes, at most 16777216 are expected"]);
 }
 
+/// A program goes on with the checkpoint that it has opened when a different file is renamed over it.
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_that_is_replaced_stays_as_it_was_for_who_has_it_open() {
+    let (folder, other) = (folder(), folder());
+    let open = || Model::open(folder.path().as_ref()).unwrap();
+    let logits = |model: &Model| model.step(&[1, 2], None).unwrap();
+    let before = open();
+    let expected = logits(&before);
+    other.change_tensor("model.embed_tokens.weight", |tensor| tensor.data.fill(0));
+    fs::rename(other.file(WEIGHTS), folder.file(WEIGHTS)).unwrap();
+    assert_eq!(logits(&before), expected, "opened before");
+    assert_ne!(logits(&open()), expected, "opened after");
+}
+
 #[test]
 fn a_weights_file_that_is_cut_or_lies_about_its_lengths() {
     let whole = folder().read(WEIGHTS);
