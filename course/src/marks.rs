@@ -110,11 +110,6 @@ impl Cache {
         self.done();
     }
     // ANCHOR_END: write
-
-    /// Given.
-    fn given(&self) {
-        // ch06 does this in one go.
-    }
 }
 
 // ch06 task
@@ -139,11 +134,6 @@ impl Cache {
         // Look at `locate`.
         let width = 3;
         todo!("ch06 task 2: scatter the rows")
-    }
-
-    /// Given.
-    fn given(&self) {
-        // ch06 does this in one go.
     }
 }
 

@@ -144,13 +144,12 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
     let third = "▸ 3 write the new rows 0/1 | 0 of 1 check green Not written yet: store";
     let all = "Task 1: make room 1 of 2 checks green ✗ task_1_rows | Task 2: gather 0 of 2 checks green, 1 waits for task 3 1 \
                check reaches a todo! of this task | !✗ whole_story | !panicked";
-    let cases: [Case; 27] = [
+    let cases: [Case; 23] = [
         (
             untouched,
             "",
             "Not started. Edit exercises/ch02_flat.rs | Task 1: make room todo in exercises/ch02_flat.rs:52",
         ),
-        (untouched, "h", "1 of 2 hints"),
         (untouched, "x", "is untouched: there is nothing to reset"),
         (red, "", "2 · The flat cache | ▸ 1 make room 1/2 · 2 gather 0/2 | 1 more red check not shown (a shows it)"),
         (red, "a", all),
@@ -158,10 +157,8 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
         (red, "t", "Task 1: make room | t whole page"),
         (red, "tt", "2. The flat cache"),
         (red, "hh", "2 of 2 hints | t task | !next hint"),
-        (red, "hhh", "that was the last hint"),
         (red, "?", "h the hints for the current task"),
         (red, "x", "Reset exercises/ch02_flat.rs? | y reset"),
-        (red, "x\x1b", "▸ 1 make room"),
         (green, "", "all 4 checks are green | What it gains rows projected for a story of 200 tokens: 20,900 → 204"),
         (green, "c", "Question 1 of | enter answer"),
         (green, "c\n", "enter next question"),
@@ -169,7 +166,6 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
         (without_page, "", "✗ task_1_rows_copied | Task 1 1 of 2 checks green | book/src/ch02_flat.md"),
         (without_page, "t", "book/src/ch02_flat.md cannot be read"),
         (|| does_not_compile(true), "", "error: one --> x 1 more error not shown (a shows it) | ▸ 1 make room | !✓"),
-        (|| does_not_compile(true), "a", "error: two | !not shown"),
         (|| does_not_compile(false), "", "finds no error in exercises/ch02_flat.rs, but one elsewhere. | error: one"),
         (
             stopped,
@@ -194,24 +190,9 @@ fn what_there_is_to_know_about_each_state_is_in_words() {
 /// The failure is what a small terminal has room for.
 #[test]
 fn the_smallest_terminal_shows_the_failure_itself() {
-    let expected = "\
-2 · The flat cache
-▸ 1 1/2  · 2 0/2  · 3  · whole 0/1
-✗ task_1_rows_copied_are_the_tokens_held
-_before
-rows copied in all after extend(3) on 0
-tokens: a token counts once, although
-its rows are copied in every layer of
-the model
-  expected: 0
-  yours:    3
-────────────────────── ↓ 2 more lines ──
-h hint  a all failures  ? keys  q quit
-";
     let mut app = red();
-    let screen = seen(&mut app, (40, 12));
-    let of = |text: &str| text.lines().skip(2).map(String::from).collect::<Vec<_>>();
-    assert_eq!(of(&screen), of(expected), "{screen}");
+    let words = "2 · The flat cache | ✗ task_1_rows_copied | the model expected: 0 yours: 3 | ↓ 2 more lines | ? keys";
+    holds(&mut app, (40, 12), words);
     press(&mut app, (40, 12), "t");
     seen(&mut app, (40, 12));
     let (body, room) = app.extent;
@@ -238,7 +219,6 @@ fn every_view_fits_every_terminal() {
             }
         }
     }
-    holds(&mut red(), (57, 11), "cargo learn needs 40×12");
 }
 
 /// The page that explains the companion shows a screen of it, which is drawn here from the same results.
