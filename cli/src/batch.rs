@@ -3,7 +3,7 @@
 mod request;
 mod results;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -22,7 +22,9 @@ use crate::generate::{MAX_NEW_TOKENS, token_ids};
 use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
-use crate::output::{self, Object, count, finish_reason, per_second, rate, say, say_report, text_of, thousands, time};
+use crate::output::{
+    self, Object, count, finish_reason, per_second, prefixes_found, rate, say, say_report, text_of, thousands, time,
+};
 use crate::page_file::{self, PageFileOptions};
 use crate::require::{self, SCHEDULER};
 use page_by_page::cache::kind::CacheKind;
@@ -70,28 +72,19 @@ pub struct Batch {
     out: Option<PathBuf>,
 }
 
-struct Asked {
-    /// Its place among the lines that are not empty.
-    place: usize,
-    line: usize,
-    request: Request,
-}
-
 struct Run<'m> {
     model: &'m Model,
     tokenizer: &'m Tokenizer,
     serving: Serving<'m>,
     /// Pages beyond those of memory.
     tier: Option<Tier>,
-    /// Requests whose pages are being read, in the order in which they were asked for, each with the tier's ticket.
-    held: VecDeque<(u64, Asked)>,
+    /// Requests whose pages are being read, in the order in which the tier was asked for them.
+    held: VecDeque<Request>,
     lines: Lines,
     /// A file gives its next line at once; standard input may take its time.
     is_file: bool,
     is_read: bool,
-    /// Lines so far that are not empty.
-    n_lines: usize,
-    taken: HashMap<SequenceId, Asked>,
+    taken: HashMap<SequenceId, Request>,
     results: Results,
     start: Instant,
 }
@@ -112,10 +105,7 @@ impl Batch {
             self.scheduling.pool.limits(self.scheduling.running),
             &model.config().eos_token_ids,
         )?;
-        let results = match &self.out {
-            Some(out) => Results::to_file(out, &self.file)?,
-            None => Results::default(),
-        };
+        let results = Results::begin(self.out.as_deref(), &self.file)?;
         let interrupt = Interrupt::watch()?;
         let mut run = Run {
             model: &model,
@@ -126,7 +116,6 @@ impl Batch {
             lines,
             is_file: !self.is_stdin(),
             is_read: false,
-            n_lines: 0,
             taken: HashMap::new(),
             results,
             start: Instant::now(),
@@ -151,22 +140,22 @@ impl Batch {
 
     /// Says what the requests cost together; an error if any of them was not completed.
     fn report(&self, mut run: Run<'_>) -> Result<()> {
-        let (is_read, n_lines) = (run.is_read, run.n_lines);
+        let ends = &run.results.ends;
+        let (is_read, n_lines) = (run.is_read, ends.values().sum::<usize>());
         if is_read && n_lines == 0 {
             let name = if self.is_stdin() { "standard input".into() } else { self.file.display().to_string() };
             bail!(
                 "{name}: there is no line; write one JSON object a line, such as {{\"prompt\": \"Once upon a time\"}}"
             );
         }
-        let ends = std::mem::take(&mut run.results.ends);
-        std::mem::take(&mut run.results).finish()?;
-        say_report(None, &self.lines_of_costs(&run, &ends)?);
-        let incomplete: usize =
-            ends.iter().filter(|(end, _)| !matches!(**end, "stop" | "length")).map(|(_, n)| n).sum();
+        let complete: usize = ["stop", "length"].iter().filter_map(|end| ends.get(end)).sum();
+        let incomplete = n_lines - complete;
+        run.results.finish()?;
+        say_report(None, &self.lines_of_costs(&run, n_lines)?);
         if !is_read {
             bail!(
                 "interrupted: {} complete, {} not, and the lines after these were not read",
-                count(n_lines - incomplete, "request"),
+                count(complete, "request"),
                 thousands(incomplete)
             );
         }
@@ -176,28 +165,16 @@ impl Batch {
         Ok(())
     }
 
-    /// What the requests cost together. `ends`: how many have ended in each way.
-    fn lines_of_costs(&self, run: &Run<'_>, ends: &BTreeMap<&str, usize>) -> Result<output::Lines> {
+    fn lines_of_costs(&self, run: &Run<'_>, n_lines: usize) -> Result<output::Lines> {
         let (totals, elapsed, pool) = (run.serving.totals(), run.start.elapsed(), &self.scheduling.pool);
-        let ends = ends.iter().map(|(end, n)| format!("{} {}", thousands(*n), results::describe(end)));
-        let ends = ends.collect::<Vec<_>>().join(", ");
+        let (n_lines, ends, most) = (thousands(n_lines), run.results.describe(), totals.most_sequences);
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
         let (rows, again) = (count(totals.rows_projected, "row"), thousands(totals.recomputed));
-        let prefixes = match pool.no_prefix_cache {
-            true => "none kept".into(),
-            false => format!(
-                "{} of {} cached, {:.1} %; {} more after a preemption",
-                thousands(totals.cached),
-                count(totals.prompt_tokens, "prompt token"),
-                100.0 * totals.cached as f64 / totals.prompt_tokens.max(1) as f64,
-                thousands(totals.cached_again)
-            ),
-        };
+        let prefixes = if pool.no_prefix_cache { "none kept".into() } else { prefixes_found(&totals, "cached") };
         let (peak, size) = (thousands(totals.peak_pages), count(pool.page_size, "slot"));
         let n_pages = thousands(pool.n_pages()?);
         let kept = thousands(run.serving.scheduler().prefixes().n_pages());
-        let (n_lines, most) = (thousands(run.n_lines), totals.most_sequences);
         let mut lines = vec![
             ("model", self.model.name()),
             ("requests", format!("{n_lines}: {ends}; at most {most} in a step")),
@@ -218,14 +195,12 @@ impl Run<'_> {
     /// Serves all requests, or those that are complete when Ctrl-C is pressed. `ahead`: requests that can wait.
     fn serve_all(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
         loop {
-            if !interrupt.is_asked() {
-                self.read_lines(ahead, interrupt)?;
-                self.begin_arrived()?;
-            }
+            self.read_lines(ahead, interrupt)?;
+            self.begin_arrived()?;
             if interrupt.is_asked() {
                 say("interrupted: what is done is kept; Ctrl-C again ends at once");
-                while let Some((_, asked)) = self.held.pop_front() {
-                    self.begin(asked)?;
+                while let Some(request) = self.held.pop_front() {
+                    self.begin(request)?;
                 }
                 let cancelled = self.serving.cancel_all()?;
                 return cancelled.into_iter().try_for_each(|generated| self.end(generated));
@@ -243,13 +218,15 @@ impl Run<'_> {
 
     /// Takes in as many lines as may wait, and are there.
     fn read_lines(&mut self, ahead: usize, interrupt: &Interrupt) -> Result<()> {
-        let mut waiting = self.serving.scheduler().waiting().count() + self.held.len();
-        while !self.is_read && waiting < ahead {
+        while !self.is_read
+            && !interrupt.is_asked()
+            && self.serving.scheduler().waiting().count() + self.held.len() < ahead
+        {
             // A sequence that could go on does not wait for a line of standard input.
             let wait = self.is_file || (self.held.is_empty() && self.serving.is_done());
             match self.lines.next(wait, interrupt)? {
                 Next::Line(Line { text: Ok(text), .. }) if text.trim().is_empty() => {}
-                Next::Line(line) => waiting += usize::from(self.take(line)?),
+                Next::Line(line) => self.take(line)?,
                 Next::Nothing => return Ok(()),
                 Next::End => self.is_read = true,
             }
@@ -257,46 +234,43 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes a line in, or notes why not; whether it waits now.
-    fn take(&mut self, line: Line) -> Result<bool> {
-        let (place, Line { number, text }) = (self.n_lines, line);
-        self.n_lines += 1;
-        let request = match text.and_then(|text| Request::read(&text)) {
+    /// Takes a line in, or notes why not.
+    fn take(&mut self, Line { number, text }: Line) -> Result<()> {
+        self.results.expect(number);
+        let request = match text.and_then(|text| Request::read(number, &text)) {
             Ok(request) => request,
-            Err(problem) => return self.refuse(place, number, None, &problem),
+            Err(problem) => return self.refuse(number, None, &problem),
         };
-        let asked = Asked { place, line: number, request };
         if let Some(tier) = &mut self.tier
-            && let Ok(prompt) = self.tokenizer.encode(&asked.request.prompt)
-            && let Some(ticket) = tier.ask(&prompt)?
+            && let Ok(prompt) = self.tokenizer.encode(&request.prompt)
+            && tier.ask(&prompt)?.is_some()
         {
-            self.held.push_back((ticket, asked));
-            return Ok(true);
+            self.held.push_back(request);
+            return Ok(());
         }
-        self.begin(asked)
+        self.begin(request)
     }
 
     /// Hands over the requests whose pages have been read. If there is nothing else to do, waits for the first of them.
     fn begin_arrived(&mut self) -> Result<()> {
         let Some(tier) = &mut self.tier else { return Ok(()) };
-        for arrived in tier.arrived(self.serving.is_done() && !self.held.is_empty())? {
-            if self.held.front().is_some_and(|(ticket, _)| *ticket == arrived)
-                && let Some((_, asked)) = self.held.pop_front()
-            {
-                self.begin(asked)?;
+        // They come in the order in which they were asked for.
+        for _ in tier.arrived(self.serving.is_done())? {
+            if let Some(request) = self.held.pop_front() {
+                self.begin(request)?;
             }
         }
         Ok(())
     }
 
-    /// Hands a request to the scheduler, or notes why not; whether it waits now.
-    fn begin(&mut self, asked: Asked) -> Result<bool> {
-        match self.submit(&asked.request) {
+    /// Hands a request to the scheduler, or notes why not.
+    fn begin(&mut self, request: Request) -> Result<()> {
+        match self.submit(&request) {
             Ok(id) => {
-                self.taken.insert(id, asked);
-                Ok(true)
+                self.taken.insert(id, request);
+                Ok(())
             }
-            Err(problem) => self.refuse(asked.place, asked.line, Some(&asked.request.prompt), &format!("{problem:#}")),
+            Err(problem) => self.refuse(request.line, Some(&request.prompt), &format!("{problem:#}")),
         }
     }
 
@@ -318,7 +292,7 @@ impl Run<'_> {
 
     fn end(&mut self, generated: Generated) -> Result<()> {
         let Generated { sequence, end, held } = generated;
-        let Some(Asked { place, line, request }) = self.taken.remove(&sequence.id) else { return Ok(()) };
+        let Some(Request { line, prompt: text, .. }) = self.taken.remove(&sequence.id) else { return Ok(()) };
         let (prompt, new) = (&sequence.tokens[..sequence.n_prompt], sequence.new_tokens());
         let counters = Object::default()
             .with("prompt_tokens", prompt.len())
@@ -330,22 +304,21 @@ impl Run<'_> {
             .with("preemptions", sequence.counters.preemptions);
         let result = Object::default()
             .with("line", line)
-            .with("prompt", request.prompt)
+            .with("prompt", text)
             .with("text", text_of(new, self.tokenizer)?)
             .with("tokens", token_ids(prompt, new))
             .with("finish_reason", finish_reason(&end))
             .with_some("error", end.as_ref().err().map(|error| format!("line {line}: {error}")))
             .with("counters", counters);
-        self.results.put(place, finish_reason(&end), result)
+        self.results.put(line, finish_reason(&end), result)
     }
 
-    /// Writes why a line was not taken in: it doesn't wait.
-    fn refuse(&mut self, place: usize, line: usize, prompt: Option<&str>, problem: &str) -> Result<bool> {
+    fn refuse(&mut self, line: usize, prompt: Option<&str>, problem: &str) -> Result<()> {
         let result = Object::default()
             .with("line", line)
             .with_some("prompt", prompt)
             .with("finish_reason", "refused")
             .with("error", format!("line {line}: {problem}"));
-        self.results.put(place, "refused", result).map(|()| false)
+        self.results.put(line, "refused", result)
     }
 }

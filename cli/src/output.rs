@@ -15,6 +15,7 @@ use page_by_page::decode::sampler::Sampling;
 use page_by_page::escape;
 use page_by_page::model::StepError;
 use page_by_page::model::tokenizer::Tokenizer;
+use page_by_page::serving::Totals;
 use page_by_page::serving::schedule::FinishReason;
 use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
@@ -243,6 +244,17 @@ pub fn time(duration: Duration) -> String {
 
 pub fn per_second(events: usize, duration: Duration) -> f64 {
     if events == 0 { 0.0 } else { events as f64 / duration.as_secs_f64().max(1e-9) }
+}
+
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// How much of the prompts came from the prefix cache. `how`: the word for it.
+pub fn prefixes_found(totals: &Totals, how: &str) -> String {
+    let (cached, prompts) = (thousands(totals.cached), count(totals.prompt_tokens, "prompt token"));
+    let share = percent(totals.cached as f64 / totals.prompt_tokens.max(1) as f64);
+    format!("{cached} of {prompts} {how}, {share}; {} more after a preemption", thousands(totals.cached_again))
 }
 
 /// `1 token`, `2 tokens`

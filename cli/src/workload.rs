@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use page_by_page::experiments::prefixes::{self, Keep};
 use page_by_page::workload::Trace;
 
-use crate::output::{Progress, Table, count, print, thousands};
+use crate::output::{Progress, Table, count, percent, print, thousands};
 use crate::require;
 
 /// Count what pages and prefixes do for many requests, without a model
@@ -162,8 +162,4 @@ impl Common {
             table.render(),
         ))
     }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
 }

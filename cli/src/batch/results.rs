@@ -7,58 +7,47 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use page_by_page::files::NewFile;
 
-use crate::output::{Object, print};
+use crate::output::{Object, print, thousands};
 
-pub fn describe(finish_reason: &str) -> &str {
-    match finish_reason {
-        "stop" => "ended by themselves",
-        "length" => "reached their limit",
-        other => other,
-    }
-}
-
-/// Where the results go: by default to standard output, a line each.
 #[derive(Default)]
 pub struct Results {
-    out: Out,
-    /// Those that are waiting for an earlier one, by their place among all.
-    ahead: BTreeMap<usize, Object>,
-    next: usize,
+    /// `None` is standard output.
+    out: Option<(PathBuf, NewFile)>,
+    /// By line, from the first that has no result yet.
+    pending: BTreeMap<usize, Option<Object>>,
+    /// How many have ended in each way.
     pub ends: BTreeMap<&'static str, usize>,
 }
 
-#[derive(Default)]
-enum Out {
-    #[default]
-    Stdout,
-    File(PathBuf, NewFile),
-}
-
 impl Results {
-    /// Results for a file, a line each. It takes the place of the one that is there when all are written. Refuses the file that
-    /// the lines are read from.
-    pub fn to_file(file: &Path, input: &Path) -> Result<Self> {
+    /// Results for a file take the place of the one that is there when all are written. Refuses the file that the lines are
+    /// read from.
+    pub fn begin(file: Option<&Path>, input: &Path) -> Result<Self> {
+        let Some(file) = file else { return Ok(Results::default()) };
         let name = file.display();
-        let (same, there) = (|path: &Path| path.canonicalize().ok(), file.exists());
-        ensure!(
-            !there || same(file) != same(input),
-            "{name}: the lines are read from it; name another file with --out"
-        );
+        let is_input = file.canonicalize().is_ok_and(|file| input.canonicalize().is_ok_and(|input| input == file));
+        ensure!(!is_input, "{name}: the lines are read from it; name another file with --out");
         let out = NewFile::begin(file)
             .with_context(|| format!("{name}: name a file in a folder that exists and may be written to"))?;
-        Ok(Results { out: Out::File(file.into(), out), ..Self::default() })
+        Ok(Results { out: Some((file.into(), out)), ..Self::default() })
     }
 
-    /// Takes the result of a place. Writes it and those that waited for it, if all before it are written.
-    pub fn put(&mut self, place: usize, end: &'static str, result: Object) -> Result<()> {
+    /// A line that gets a result: those of later lines wait for it.
+    pub fn expect(&mut self, line: usize) {
+        self.pending.insert(line, None);
+    }
+
+    /// Takes the result of a line. Writes it and those that waited for it, if all before it are written.
+    pub fn put(&mut self, line: usize, end: &'static str, result: Object) -> Result<()> {
         *self.ends.entry(end).or_default() += 1;
-        self.ahead.insert(place, result);
-        while let Some(result) = self.ahead.remove(&self.next) {
-            self.next += 1;
-            let line = serde_json::to_string(&result)? + "\n";
+        self.pending.insert(line, Some(result));
+        while let Some(first) = self.pending.first_entry()
+            && first.get().is_some()
+        {
+            let line = serde_json::to_string(&first.remove())? + "\n";
             match &mut self.out {
-                Out::Stdout => print(&line)?,
-                Out::File(path, file) => {
+                None => print(&line)?,
+                Some((path, file)) => {
                     file.write_all(line.as_bytes()).with_context(|| path.display().to_string())?;
                 }
             }
@@ -67,10 +56,17 @@ impl Results {
     }
 
     /// Puts the file in its place, if there is one.
-    pub fn finish(self) -> Result<()> {
-        match self.out {
-            Out::Stdout => Ok(()),
-            Out::File(path, file) => file.finish().with_context(|| path.display().to_string()),
-        }
+    pub fn finish(&mut self) -> Result<()> {
+        let Some((path, file)) = self.out.take() else { return Ok(()) };
+        file.finish().with_context(|| path.display().to_string())
+    }
+
+    pub fn describe(&self) -> String {
+        let ends = self.ends.iter().map(|(end, n)| match *end {
+            "stop" => format!("{} ended by themselves", thousands(*n)),
+            "length" => format!("{} reached their limit", thousands(*n)),
+            other => format!("{} {other}", thousands(*n)),
+        });
+        ends.collect::<Vec<_>>().join(", ")
     }
 }

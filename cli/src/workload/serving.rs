@@ -4,13 +4,11 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::serving::schedule::StepLimits;
-use page_by_page::workload::arrivals::{
-    Arrival, Cost, InTime, LAYOUT, Served, TINY_LLM, Times, poisson, serve, tiny_llm,
-};
+use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, Times, poisson, serve, tiny_llm};
 
-use super::{MOST_PAGES, MOST_SLOTS, percent};
+use super::{MOST_PAGES, MOST_SLOTS};
 use crate::options::prefixes;
-use crate::output::{Lines, Progress, Table, count, named_lines, print, thousands};
+use crate::output::{Lines, Progress, Table, count, named_lines, percent, prefixes_found, print, thousands};
 use crate::require::{self, SCHEDULER};
 
 /// More requests than this repeat what a hundred thousand show.
@@ -76,121 +74,80 @@ enum Which {
     B,
 }
 
-struct Setting {
-    /// Requests a second, and the seed; `None` for trace b.
-    random: Option<(f64, u64)>,
-    requests: usize,
-    pages: usize,
-    page_size: usize,
-    budget: usize,
-    running: usize,
-}
-
 impl Serving {
     pub fn run(self) -> Result<()> {
         require::chapters(&SCHEDULER)?;
-        let setting = self.setting()?;
-        let Setting { random, requests, pages, page_size, budget, running } = setting;
-        let arrivals: Vec<Arrival> = random.map_or_else(tiny_llm, |(rate, seed)| poisson(rate, seed, requests));
+        let is_b = self.trace == Which::B;
+        let or = |option: Option<usize>, random: usize, b: usize| option.unwrap_or(if is_b { b } else { random });
+        let (pages, page_size) = (or(self.pages, 128, 32), or(self.page_size, 16, 128));
+        let limits = StepLimits { tokens: or(self.budget, 256, 128), sequences: or(self.running, 16, 4) };
+        let (arrivals, how) = self.arrivals()?;
+        require::in_range(page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
+        require::in_range(pages as u64, MOST_PAGES, "--pages", "a pool")?;
         require::pages(LAYOUT, page_size, pages)?;
         let slab = PageSlab::new(LAYOUT, page_size, pages)?;
         let prefixes = prefixes(page_size, !self.no_prefix_cache)?;
-        let limits = StepLimits { tokens: budget, sequences: running };
         let progress = Progress::new("counting", arrivals.len() as u64);
         let served = serve(&arrivals, &slab, prefixes, limits, COST, || progress.advance(1))?;
         drop(progress);
-        print(&describe(&setting, &served))
+        let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
+        table.line(spread("to the first token", served.requests.iter().map(|times| times.first_token as f64)));
+        table.line(spread("per token", served.requests.iter().filter_map(Times::per_token)));
+        print(&format!(
+            "serving: {}, {how}, at most {} at a time and {} a step\na step costs {} ms and {} ms a token; time is counted, \
+             not measured\n\n{}\n{}",
+            count(arrivals.len(), "request"),
+            thousands(limits.sequences),
+            count(limits.tokens, "token"),
+            COST.step as f64 / MS,
+            COST.token as f64 / MS,
+            table.render(),
+            named_lines(&lines(pages, page_size, &served))
+        ))
     }
 
-    fn setting(&self) -> Result<Setting> {
-        let is_b = self.trace == Which::B;
-        ensure!(
-            !is_b || (self.rate, self.seed, self.requests) == (None, None, None),
-            "trace b has its own 16 requests, all there at the start; leave out --rate, --seed and --requests"
-        );
-        let or = |option: Option<usize>, random: usize, b: usize| option.unwrap_or(if is_b { b } else { random });
-        let rate = self.rate.unwrap_or(8.0);
+    /// The requests, and in words how they come.
+    fn arrivals(&self) -> Result<(Vec<Arrival>, String)> {
+        if self.trace == Which::B {
+            ensure!(
+                (self.rate, self.seed, self.requests) == (None, None, None),
+                "trace b has its own 16 requests, all there at the start; leave out --rate, --seed and --requests"
+            );
+            return Ok((tiny_llm(), "all there at the start (trace b)".into()));
+        }
+        let (rate, seed, requests) = (self.rate.unwrap_or(8.0), self.seed.unwrap_or(23), self.requests.unwrap_or(300));
         ensure!(
             (0.001..=1e6).contains(&rate),
             "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
         );
-        let setting = Setting {
-            random: (!is_b).then(|| (rate, self.seed.unwrap_or(23))),
-            requests: or(self.requests, 300, TINY_LLM.len()),
-            pages: or(self.pages, 128, 32),
-            page_size: or(self.page_size, 16, 128),
-            budget: or(self.budget, 256, 128),
-            running: or(self.running, 16, 4),
-        };
-        require::in_range(setting.requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
-        require::in_range(setting.page_size as u64, MOST_SLOTS, "--page-size", "a page")?;
-        require::in_range(setting.pages as u64, MOST_PAGES, "--pages", "a pool")?;
-        Ok(setting)
+        require::in_range(requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
+        Ok((poisson(rate, seed, requests), format!("{rate} a second by chance (seed {seed})")))
     }
 }
 
-fn describe(setting: &Setting, served: &Served) -> String {
-    let arrivals = match setting.random {
-        Some((rate, seed)) => format!("{rate} a second by chance (seed {seed})"),
-        None => "all there at the start (trace b)".into(),
-    };
-    let about = format!(
-        "serving: {}, {arrivals}, at most {} at a time and {} a step\na step costs {} ms and {} ms a token; time is counted, \
-         not measured\n",
-        count(setting.requests, "request"),
-        thousands(setting.running),
-        count(setting.budget, "token"),
-        COST.step as f64 / MS,
-        COST.token as f64 / MS,
-    );
-    let mut table = Table::new(1, &["ms", "mean", "p50", "p99"]);
-    table.line(spread("to the first token", served.requests.iter().map(|times| times.first_token as f64)));
-    table.line(spread("per token", served.requests.iter().filter_map(Times::per_token)));
-    about + "\n" + &table.render() + "\n" + &named_lines(&lines(setting, served))
-}
-
-fn lines(setting: &Setting, served: &Served) -> Lines {
-    let Served { totals, waste, utilisation, .. } = served;
+fn lines(pages: usize, page_size: usize, served: &Served) -> Lines {
+    let Served { requests, totals, .. } = served;
+    let in_time = requests.iter().filter(|times| times.is_in_time(LIMITS)).count();
+    let share = percent(in_time as f64 / requests.len().max(1) as f64);
+    let (in_time, requests) = (thousands(in_time), thousands(requests.len()));
+    let [first, others] = [LIMITS.first_token, LIMITS.per_token].map(|limit| thousands(limit / 1000));
     let [elapsed, busy] = [served.elapsed, served.busy].map(|time| time as f64 / 1e6);
-    let n_in_time = served.requests.iter().filter(|times| times.is_in_time(LIMITS)).count();
-    let in_time = format!(
-        "{} of {}, {}: first token within {} ms, then one every {} ms",
-        thousands(n_in_time),
-        thousands(setting.requests),
-        percent(n_in_time as f64 / served.requests.len().max(1) as f64),
-        thousands(LIMITS.first_token / 1000),
-        thousands(LIMITS.per_token / 1000)
-    );
-    let tokens_per_second = totals.new_tokens as f64 / elapsed.max(1e-6);
-    let prefixes = format!(
-        "{} of {} prompt tokens found, {}; {} more after a preemption",
-        thousands(totals.cached),
-        thousands(totals.prompt_tokens),
-        percent(totals.cached as f64 / totals.prompt_tokens.max(1) as f64),
-        thousands(totals.cached_again)
-    );
-    let computed = format!(
-        "{} tokens, {} of them again after a preemption: waste {}",
-        thousands(totals.rows_projected),
-        thousands(totals.recomputed),
-        percent(*waste)
-    );
-    let pages = format!(
-        "{} of {} with texts at the peak, {} on average; {} each",
-        thousands(totals.peak_pages),
-        thousands(setting.pages),
-        percent(*utilisation),
-        count(setting.page_size, "slot")
-    );
-    let most = count(totals.most_sequences, "text");
+    let speed = totals.new_tokens as f64 / elapsed.max(1e-6);
+    let (steps, most) = (thousands(totals.steps), count(totals.most_sequences, "text"));
+    let (tokens, again) = (thousands(totals.rows_projected), thousands(totals.recomputed));
+    let [waste, on_average] = [served.waste, served.utilisation].map(percent);
+    let (peak, pages, size) = (thousands(totals.peak_pages), thousands(pages), count(page_size, "slot"));
     vec![
-        ("in time", in_time),
-        ("time", format!("{elapsed:.1} s, {busy:.1} s of them busy; {tokens_per_second:.1} tokens/s")),
-        ("steps", format!("{}, at most {most} in one", thousands(totals.steps))),
-        ("prefixes", prefixes),
-        ("computed", computed),
+        (
+            "in time",
+            format!("{in_time} of {requests}, {share}: first token within {first} ms, then one every {others} ms"),
+        ),
+        ("time", format!("{elapsed:.1} s, {busy:.1} s of them busy; {speed:.1} tokens/s")),
+        ("steps", format!("{steps}, at most {most} in one")),
+        ("prefixes", prefixes_found(totals, "found")),
+        ("computed", format!("{tokens} tokens, {again} of them again after a preemption: waste {waste}")),
         ("preempted", count(totals.preemptions, "time")),
-        ("pages", pages),
+        ("pages", format!("{peak} of {pages} with texts at the peak, {on_average} on average; {size} each")),
     ]
 }
 
@@ -201,11 +158,7 @@ fn spread(name: &str, numbers: impl Iterator<Item = f64>) -> [String; 4] {
     let n = numbers.len();
     // The least number that this percentage of all do not exceed.
     let at = |percent: usize| numbers.get((n * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
-    let [mean, p50, p99] = [numbers.iter().sum::<f64>() / n.max(1) as f64, at(50), at(99)].map(ms);
+    let [mean, p50, p99] = [numbers.iter().sum::<f64>() / n.max(1) as f64, at(50), at(99)]
+        .map(|ms| if ms < 1000.0 { format!("{ms:.1}") } else { thousands(ms.round() as u64) });
     [name.into(), mean, p50, p99]
-}
-
-/// Milliseconds with a digit after the point, where there are few.
-fn ms(ms: f64) -> String {
-    if ms < 1000.0 { format!("{ms:.1}") } else { thousands(ms.round() as u64) }
 }
