@@ -8,11 +8,9 @@
 //!
 //! Between two turns only the prefix cache keeps pages. So a turn is taken back by leaving it out of the next prompt.
 
-mod commands;
-
 use std::io::{self, IsTerminal};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use page_by_page::cache::kind::CacheKind;
 use page_by_page::decode::sampler::{Sampler, Sampling};
@@ -27,10 +25,18 @@ use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, PoolOptions, RowOptions, SamplingOptions};
 use crate::output::{Prose, count, print, say, thousands};
 use crate::require::{self, ENGINE};
-use commands::Command;
 
 /// Stands before a line that is typed, and before an answer.
 const LABELS: [&str; 2] = ["you>   ", "model> "];
+
+/// What `/help` prints. `{}` is what grows turn by turn.
+const HELP: &str = "\
+/again  another answer to what you typed last, with the next seed
+/undo   take the last turn back, yours and the model's
+/new    begin another {}
+/show   the whole {}, as the model reads it
+/help   these commands
+/quit   end; so does Ctrl-D. Ctrl-C stops an answer, or ends if there is none";
 
 /// Which model answers, and how.
 #[derive(Args)]
@@ -119,16 +125,14 @@ impl Conversation<'_> {
     fn run(mut self, mut first: Option<String>) -> Result<()> {
         let lines = Lines::of(io::stdin())?;
         loop {
-            let line = match first.take() {
-                Some(line) => Ok(line),
-                None => match self.next_line(&lines)? {
-                    Some(line) => line,
-                    None => return Ok(()),
-                },
+            let next = match first.take() {
+                Some(line) => Some(Ok(line)),
+                None => self.next_line(&lines)?,
             };
+            let Some(line) = next else { return Ok(()) };
             match line.and_then(|line| self.obey(&line)) {
-                Ok(goes_on) if goes_on => {}
-                Ok(_) => return Ok(()),
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
                 // A file doesn't read what is wrong with it and then write another line.
                 Err(error) if self.is_typed && !error.is::<io::Error>() => say(&format!("error: {error:#}")),
                 Err(error) => return Err(error),
@@ -139,16 +143,13 @@ impl Conversation<'_> {
     /// The next line, or what is wrong with it; `None` at the end, or when a person presses Ctrl-C.
     fn next_line(&self, lines: &Lines) -> Result<Option<Result<String>>> {
         self.label(LABELS[0]);
-        let next = match lines.next(true, &self.interrupt).context("standard input")? {
-            Next::Line(line) => {
-                return Ok(Some(line.text.map_err(|problem| anyhow!("line {}: {problem}", line.number))));
-            }
-            next => next,
-        };
-        self.label("\n");
-        match next {
+        match lines.next(true, &self.interrupt).context("standard input")? {
+            Next::Line(line) => Ok(Some(line.text.map_err(|problem| anyhow!("line {}: {problem}", line.number)))),
             Next::Nothing if !self.is_typed => bail!("interrupted"),
-            _ => Ok(None),
+            _ => {
+                self.label("\n");
+                Ok(None)
+            }
         }
     }
 
@@ -159,34 +160,35 @@ impl Conversation<'_> {
         }
     }
 
+    /// Takes a line: a command, or text for the model. Returns whether the conversation goes on.
     fn obey(&mut self, line: &str) -> Result<bool> {
         let what = self.script.what;
-        match Command::of(line)? {
-            None => self.take(Turn { typed: line.trim_end().into(), answer: None, rejected: 0 })?,
-            Some(Command::Again) => self.answer_again()?,
-            Some(Command::Undo) => match self.turns.pop() {
+        match line.trim_end() {
+            "/again" => {
+                let Some(last) = self.turns.pop() else { bail!("there is no answer yet") };
+                let again = Turn { answer: None, rejected: last.rejected + 1, ..last.clone() };
+                self.take(again).inspect_err(|_| self.turns.push(last))?;
+            }
+            "/undo" => match self.turns.pop() {
                 Some(turn) if turn.typed.is_empty() => say("taken back: the model's last answer"),
                 Some(turn) => say(&format!("taken back: {}, and the answer", escape::quoted(&turn.typed))),
                 None => bail!("there is nothing to take back"),
             },
-            Some(Command::New) => {
+            "/new" => {
                 self.turns.clear();
                 say(&format!("a new {what}"));
             }
-            Some(Command::Show) if self.turns.is_empty() => {
-                bail!("the {what} has not begun");
-            }
-            Some(Command::Show) => print(&((self.script.text)(&self.turns)? + "\n"))?,
-            Some(Command::Help) => Command::help(what).for_each(|line| say(&line)),
-            Some(Command::Quit) => return Ok(false),
+            "/show" if self.turns.is_empty() => bail!("the {what} has not begun"),
+            "/show" => print(&((self.script.text)(&self.turns)? + "\n"))?,
+            "/help" => HELP.replace("{}", what).lines().for_each(say),
+            "/quit" => return Ok(false),
+            typed if typed.starts_with('/') => bail!(
+                "{} is none of the commands that /help lists; to say it to the model, begin the line with a space",
+                escape::quoted(typed)
+            ),
+            typed => self.take(Turn { typed: typed.into(), answer: None, rejected: 0 })?,
         }
         Ok(true)
-    }
-
-    fn answer_again(&mut self) -> Result<()> {
-        let Some(last) = self.turns.pop() else { bail!("there is no answer yet") };
-        let again = Turn { answer: None, rejected: last.rejected + 1, ..last.clone() };
-        self.take(again).inspect_err(|_| self.turns.push(last))
     }
 
     /// Has the model answer a turn. Without an answer the turn is left out.
@@ -204,14 +206,16 @@ impl Conversation<'_> {
 
     fn answer(&mut self) -> Result<String> {
         let (id, n_prompt) = self.submit()?;
-        self.show_typed()?;
+        if self.script.shows_typed && !self.is_seen {
+            let typed = self.turns.last().filter(|turn| turn.rejected == 0);
+            print(typed.map_or("", |turn| turn.typed.trim_start()))?;
+        }
         let (answer, finished) = self.generate(id)?;
         let n_generated = finished.sequence.new_tokens().len();
-        let end = match finished.end {
-            Ok(FinishReason::EndOfText) => ", end of text",
-            Ok(FinishReason::Limit) => "",
-            Ok(FinishReason::Cancelled) => ", stopped",
-            Err(error) => return Err(error.into()),
+        let end = match finished.end? {
+            FinishReason::EndOfText => ", end of text",
+            FinishReason::Limit => "",
+            FinishReason::Cancelled => ", stopped",
         };
         let cached = finished.sequence.counters.cached;
         let computed = (n_prompt - cached).min(finished.sequence.counters.computed as usize);
@@ -222,10 +226,9 @@ impl Conversation<'_> {
             thousands(computed),
             thousands(n_generated),
         ));
-        match self.interrupt.is_asked() {
-            true if !self.is_typed => bail!("interrupted"),
-            true => self.interrupt.clear(),
-            false => {}
+        if self.interrupt.is_asked() {
+            ensure!(self.is_typed, "interrupted");
+            self.interrupt.clear();
         }
         Ok(answer)
     }
@@ -254,17 +257,6 @@ impl Conversation<'_> {
         Ok((self.serving.submit(prompt, max_new_tokens, Sampler::new(sampling))?, n_prompt))
     }
 
-    /// Writes what was typed where the answers go, if it is to be there and is not.
-    fn show_typed(&self) -> Result<()> {
-        if self.is_seen || !self.script.shows_typed {
-            return Ok(());
-        }
-        let Some((last, before)) = self.turns.split_last() else { return Ok(()) };
-        let (before, all) = ((self.script.text)(before)?, (self.script.text)(&self.turns)?);
-        let typed = if last.rejected == 0 { all.strip_prefix(before.as_str()).unwrap_or_default() } else { "" };
-        print(typed.trim_start())
-    }
-
     /// Writes an answer as it is generated, as far as its characters are whole; up to its end, or to Ctrl-C.
     fn generate(&mut self, id: SequenceId) -> Result<(String, Generated)> {
         self.label(LABELS[1]);
@@ -280,8 +272,7 @@ impl Conversation<'_> {
                 prose.print(if is_first && self.is_seen { piece.trim_start() } else { &piece })?;
             }
             if let Some(finished) = step.generated.into_iter().find(|finished| finished.sequence.id == id) {
-                prose.finish()?;
-                print("\n")?;
+                prose.print("\n")?;
                 return Ok((stream.text().into(), finished));
             }
             if self.interrupt.is_asked() && !is_cancelled {

@@ -5,8 +5,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use console::{Term, measure_text_width};
@@ -20,22 +19,11 @@ use page_by_page::serving::schedule::FinishReason;
 use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// Writes a line to standard error. It doesn't matter if that is closed.
+/// Writes a line to standard error, broken between words on a terminal. It doesn't matter if that is closed.
 pub fn say(line: &str) {
-    say_indented(line, 0);
-}
-
-/// The same; what does not fit into a line of the terminal goes on below, after this many spaces.
-fn say_indented(line: &str, indent: usize) {
-    let line = escape::message(line);
-    let lines = match width(&Term::stderr()) {
-        Some(width) if measure_text_width(&line) > width => wrap(&line, width, indent),
-        _ => vec![line],
-    };
-    let mut err = io::stderr().lock();
-    for line in lines {
-        let _ = writeln!(err, "{line}");
-    }
+    let mut prose = Prose { width: width(&Term::stderr()), ..Prose::default() };
+    let text = prose.push(&(escape::message(line) + "\n"));
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Writes text to standard output at once: as it is, or on a terminal with control characters escaped.
@@ -50,10 +38,6 @@ pub fn print(text: &str) -> Result<()> {
 
 pub fn print_json(results: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string(results)? + "\n"))
-}
-
-pub fn print_pretty_json(results: &impl Serialize) -> Result<()> {
-    print(&pretty_json(results)?)
 }
 
 pub fn pretty_json(results: &impl Serialize) -> Result<String> {
@@ -103,9 +87,7 @@ pub fn say_report(table: Option<&Table>, lines: &Lines) {
         table.render().lines().for_each(say);
         say("");
     }
-    for (name, text) in lines {
-        say_indented(&format!("{name:<9}  {text}"), 11);
-    }
+    named_lines(lines).lines().for_each(say);
 }
 
 /// Columns of a terminal; `None` where there is no terminal, or where it does not say.
@@ -113,18 +95,10 @@ fn width(term: &Term) -> Option<usize> {
     term.is_term().then(|| term.size_checked()).flatten().map(|(_, columns)| usize::from(columns))
 }
 
-/// Lines of at most `width` columns, broken at spaces where that is possible; all but the first are indented.
-pub fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
-    let mut prose = Prose { width: Some(width), indent, ..Prose::default() };
-    let wrapped = prose.push(text) + &prose.end_word();
-    wrapped.lines().map(str::to_string).collect()
-}
-
 /// Text that is written piece by piece. On a terminal its lines break between words, so a word waits for its end.
 #[derive(Default)]
 pub struct Prose {
     width: Option<usize>,
-    indent: usize,
     column: usize,
     /// Spaces, and what follows them so far.
     word: String,
@@ -142,10 +116,6 @@ impl Prose {
             Some(_) => print(&self.push(&escape::text(piece))),
             None => print(piece),
         }
-    }
-
-    pub fn finish(&mut self) -> Result<()> {
-        print(&self.end_word())
     }
 
     /// What can be written now that this piece has come.
@@ -175,13 +145,17 @@ impl Prose {
     fn end_word(&mut self) -> String {
         let word = std::mem::take(&mut self.word);
         let columns = measure_text_width(&word);
-        let Some(width) = self.width.filter(|width| self.column > 0 && self.column + columns > *width) else {
-            self.column += columns;
-            return word;
-        };
-        let word = word.trim_start();
-        self.column = self.indent + measure_text_width(word) % width;
-        format!("\n{}{word}", " ".repeat(self.indent))
+        match self.width {
+            Some(width) if self.column > 0 && self.column + columns > width => {
+                let word = word.trim_start();
+                self.column = measure_text_width(word) % width;
+                format!("\n{word}")
+            }
+            _ => {
+                self.column += columns;
+                word
+            }
+        }
     }
 }
 
@@ -282,65 +256,52 @@ impl Table {
 
     pub fn render(&self) -> String {
         let columns = self.lines.iter().map(Vec::len).max().unwrap_or(0);
-        let width =
-            |column: usize| self.lines.iter().filter_map(|line| line.get(column)).map(|c| c.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        let cells = |column: usize| self.lines.iter().filter_map(move |line| line.get(column));
+        let width = |column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut text = String::new();
         for line in &self.lines {
-            let mut cells = String::new();
-            for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-                if column < self.text_columns {
-                    cells.push_str(&format!("{cell:<width$}   "));
-                } else {
-                    cells.push_str(&format!("{cell:>width$}   "));
-                }
-            }
-            text.push_str(cells.trim_end());
+            let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+                if column < self.text_columns { format!("{cell:<width$}   ") } else { format!("{cell:>width$}   ") }
+            });
+            text += cells.collect::<String>().trim_end();
             text.push('\n');
         }
         text
     }
 }
 
-const UNTIL_SHOWN: Duration = Duration::from_secs(2);
-
 /// A progress bar: on a terminal only, and only for what takes longer than two seconds.
-pub struct Progress {
-    bar: ProgressBar,
-    /// `None` once the bar is on the screen.
-    hidden_since: Mutex<Option<Instant>>,
-}
+pub struct Progress(ProgressBar);
 
 impl Progress {
     pub fn new(what: &'static str, steps: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden()).with_message(what);
         let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent} %, {eta} left");
         bar.set_style(style.expect("a valid template").progress_chars("=> "));
-        Progress { bar, hidden_since: Mutex::new(Some(Instant::now())) }
+        Progress(bar)
     }
 
     pub fn advance(&self, steps: u64) {
-        self.bar.inc(steps);
+        self.0.inc(steps);
         self.show_in_time();
     }
 
     pub fn reach(&self, steps: u64) {
-        self.bar.set_position(steps);
+        self.0.set_position(steps);
         self.show_in_time();
     }
 
     fn show_in_time(&self) {
-        let mut hidden_since = self.hidden_since.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if hidden_since.is_some_and(|start| start.elapsed() > UNTIL_SHOWN) {
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            *hidden_since = None;
+        if self.0.is_hidden() && self.0.elapsed() > Duration::from_secs(2) {
+            self.0.set_draw_target(ProgressDrawTarget::stderr());
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.0.finish_and_clear();
     }
 }
 
@@ -350,15 +311,13 @@ mod tests {
 
     #[test]
     fn lines_break_between_words_however_the_pieces_come() {
-        let text = "Once upon a time, him go\nto 你好你好 averyveryverylongword";
-        let broken = "Once upon\na time,\nhim go\nto 你好你\n好\naveryveryverylongword";
+        let text = "Once upon a time, him go\nto 你好你好 averyveryverylongword\n";
+        let broken = "Once upon\na time,\nhim go\nto 你好你\n好\naveryveryverylongword\n";
         for size in 1..8 {
             let mut prose = Prose { width: Some(10), ..Prose::default() };
             let chars: Vec<char> = text.chars().collect();
             let pieces = chars.chunks(size).map(|piece| prose.push(&piece.iter().collect::<String>()));
-            let shown = pieces.collect::<String>() + &prose.end_word();
-            assert_eq!(shown, broken, "pieces of {size}");
+            assert_eq!(pieces.collect::<String>(), broken, "pieces of {size}");
         }
-        assert_eq!(wrap("sampling  greedy, seed 23", 18, 10), ["sampling  greedy,", "          seed 23"]);
     }
 }

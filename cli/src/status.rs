@@ -10,7 +10,7 @@ use page_by_page_course::record::{LastRun, Record, Standing};
 use page_by_page_course::stub;
 use serde::Serialize;
 
-use crate::output::{Object, Table, count, print, print_pretty_json, say};
+use crate::output::{Object, Table, count, pretty_json, print, say};
 use crate::require;
 
 /// Show the chapters: whose code runs, what the last run found, what is left to write
@@ -71,7 +71,7 @@ impl Status {
         if self.json {
             let chapters: Vec<Object> = chapters.iter().map(Progress::report).collect();
             let report = Object::default().with("chapters", chapters).with("at", &record.at);
-            return print_pretty_json(&report.with("next", next).with("note", note));
+            return print(&pretty_json(&report.with("next", next).with("note", note))?);
         }
         let mut table = Table::new(3, &["chapter", "code", "how far"]);
         for progress in &chapters {

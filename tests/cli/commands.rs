@@ -53,68 +53,53 @@ fn what_needs_another_feature_says_which_and_how_to_run_it() {
 }
 
 /// A repository in which only the record counts.
-fn with_record(record: Option<&str>) -> TempDir {
+fn with_record(record: &str) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for folder in ["exercises", ".page-by-page", "deeper/still"] {
         std::fs::create_dir_all(root.path().join(folder)).unwrap();
     }
     std::fs::write(root.path().join("exercises/untouched.txt"), "").unwrap();
-    if let Some(record) = record {
-        std::fs::write(root.path().join(".page-by-page/record.json"), record).unwrap();
-    }
+    std::fs::write(root.path().join(".page-by-page/record.json"), record).unwrap();
     root
 }
 
 #[test]
 fn status_lists_the_chapters_and_says_what_is_next() {
-    let root = with_record(None);
-    let status = run_in(root.path(), &["status"]);
-    assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
-    let status = status.stdout;
-    let lines: Vec<&str> = status.lines().collect();
-    assert!(lines[0].starts_with("chapter") && lines[lines.len() - 1].starts_with("Next: "), "{status}");
-    for chapter in chapters::all() {
-        let title = format!("{:2}  {}", chapter.number, chapter.title);
-        let line = lines.iter().find(|line| line.starts_with(&title)).expect(&title);
-        let says = match chapter.source {
-            Source::Yours => "no recorded run; `cargo learn --once ".to_string(),
-            Source::Reference => "reference".into(),
-            Source::Unstarted => "not started".into(),
-        };
-        assert!(line.contains(&says), "{line}");
-    }
-}
-
-#[test]
-fn status_is_an_object_too() {
+    // No file has the fingerprint 0.
     let record = r#"{"version":1,"at":"ch02_flat","chapters":{"ch02_flat":{"fingerprint":"0","ran":7,
         "tasks":{"1":{"green":9,"of":9}},"whole":{"green":0,"of":3}}}}"#;
-    let root = with_record(Some(record));
+    let root = with_record(record);
     // The record of the repository is found from any of its folders.
-    let status = run_in(&root.path().join("deeper/still"), &["status", "--json"]);
-    assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
-    keys_are_documented("status", &status);
-    let status = status.json();
-    assert_eq!((&status["at"], &status["note"]), (&json!("ch02_flat"), &json!(null)));
-    assert!(status["next"]["text"].as_str().unwrap().starts_with("Next: "), "{status}");
-    let listed = status["chapters"].as_array().unwrap();
+    let folder = root.path().join("deeper/still");
+    let (table, object) = (run_in(&folder, &["status"]), run_in(&folder, &["status", "--json"]));
+    for status in [&table, &object] {
+        assert_eq!((status.code, status.stderr.as_str()), (Some(0), ""));
+    }
+    keys_are_documented("status", &object);
+    let object = object.json();
+    let (at, note, next) = (&object["at"], &object["note"], object["next"]["text"].as_str().unwrap());
+    assert_eq!((at, note), (&json!("ch02_flat"), &json!(null)));
+    assert!(next.starts_with("Next: ") && table.stdout.ends_with(&format!("\n{next}\n")), "{}", table.stdout);
+    let listed = object["chapters"].as_array().unwrap();
     assert_eq!(listed.len(), chapters::all().len());
     for (object, chapter) in listed.iter().zip(chapters::all()) {
-        let said = [&object["number"], &object["name"], &object["title"]];
-        assert_eq!(said, [&json!(chapter.number), &json!(chapter.name), &json!(chapter.title)]);
-        let is_yours = chapter.source == Source::Yours;
-        assert_eq!(object["source"] == "yours", is_yours, "{object}");
-        let left: usize = object["tasks"].as_array().unwrap().iter().map(|t| t["left"].as_array().unwrap().len()).sum();
-        assert_eq!(left, chapter.tasks_left().len(), "{object}");
-        // No file has the fingerprint 0.
-        let expected = if is_yours && chapter.name == "ch02_flat" { "changed" } else { "none" };
-        assert_eq!(object["last_run"], expected, "{object}");
+        let (source, says, last_run) = match chapter.source {
+            Source::Yours if chapter.name == "ch02_flat" => ("yours", "changed since that run", "changed"),
+            Source::Yours => ("yours", "no recorded run; `cargo learn --once ", "none"),
+            Source::Reference => ("reference", "reference", "none"),
+            Source::Unstarted => ("unstarted", "not started", "none"),
+        };
+        assert_eq!((&object["name"], &object["source"]), (&json!(chapter.name), &json!(source)));
+        assert_eq!(object["last_run"], last_run, "{object}");
+        let title = format!("{:2}  {}", chapter.number, chapter.title);
+        let line = table.stdout.lines().find(|line| line.starts_with(&title)).expect(&title);
+        assert!(line.contains(says), "{line}");
     }
 }
 
 #[test]
 fn a_record_that_cannot_be_used_is_said_and_no_failure() {
-    let root = with_record(Some("{\"version\": 1, \"chapters\": "));
+    let root = with_record("{\"version\": 1, \"chapters\": ");
     let status = run_in(root.path(), &["status"]);
     let says = "note: .page-by-page/record.json is damaged (";
     assert!(status.stderr.starts_with(says) && status.stderr.contains("so it is ignored"), "{}", status.stderr);
