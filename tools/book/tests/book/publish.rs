@@ -88,8 +88,6 @@ fn with_an_address_it_can_be_found() {
     for wrong in ["", "/book/", "ftp://example.org/", "https:///book/", "https://me@x.org/", "https://x.org/a.html"] {
         assert!(refused(&book, &["--out", "other", "--site-url", wrong]).contains("such as https://"), "{wrong}");
     }
-    built(&book, &[]);
-    assert!(!book.path("site/sitemap.xml").exists(), "it is of an earlier build");
 }
 
 #[test]
