@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::decode::sampler::Sampler;
 use page_by_page::disk::tier::Tier;
@@ -142,26 +142,21 @@ impl Batch {
     fn report(&self, mut run: Run<'_>) -> Result<()> {
         let ends = &run.results.ends;
         let (is_read, n_lines) = (run.is_read, ends.values().sum::<usize>());
-        if is_read && n_lines == 0 {
-            let name = if self.is_stdin() { "standard input".into() } else { self.file.display().to_string() };
-            bail!(
-                "{name}: there is no line; write one JSON object a line, such as {{\"prompt\": \"Once upon a time\"}}"
-            );
-        }
+        let name = if self.is_stdin() { "standard input".into() } else { self.file.display().to_string() };
+        ensure!(
+            !is_read || n_lines > 0,
+            "{name}: there is no line; write one JSON object a line, such as {{\"prompt\": \"Once upon a time\"}}"
+        );
         let complete: usize = ["stop", "length"].iter().filter_map(|end| ends.get(end)).sum();
-        let incomplete = n_lines - complete;
         run.results.finish()?;
         say_report(None, &self.lines_of_costs(&run, n_lines)?);
-        if !is_read {
-            bail!(
-                "interrupted: {} complete, {} not, and the lines after these were not read",
-                count(complete, "request"),
-                thousands(incomplete)
-            );
-        }
-        if incomplete > 0 {
-            bail!("{} of {} not completed: the results say why", thousands(incomplete), count(n_lines, "request"));
-        }
+        let (all, incomplete) = (count(n_lines, "request"), thousands(n_lines - complete));
+        let complete_ones = count(complete, "request");
+        ensure!(
+            is_read,
+            "interrupted: {complete_ones} complete, {incomplete} not, and the lines after these were not read"
+        );
+        ensure!(complete == n_lines, "{incomplete} of {all} not completed: the results say why");
         Ok(())
     }
 

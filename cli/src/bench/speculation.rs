@@ -16,7 +16,7 @@ use page_by_page::model::{LogitRows, Model};
 use super::{Report, Row, Times, named_model, table, turns};
 use crate::drafts::{DraftOptions, accept_rules};
 use crate::options::number;
-use crate::output::count;
+use crate::output::{count, percent};
 use crate::{model_dir, require};
 
 /// Generate the same sequences with drafts of several lengths, and compare that with generating them without
@@ -106,17 +106,16 @@ impl Speculation {
         }
         let alone = runs[0].0.median();
         let row = |(draft_len, (times, Drafted { counters, to_expect, .. })): (&usize, &(Times, Drafted))| {
-            let percent =
-                |share: f64| if counters.drafted == 0 { String::new() } else { format!("{:.1} %", 100.0 * share) };
+            let share = |share| if counters.drafted == 0 { String::new() } else { percent(share) };
             let (rate, to_expect) = (counters.acceptance_rate(), to_expect / counters.drafted.max(1) as f64);
             let (passes, time) = (counters.target_passes_per_token(), times.median() / alone);
             let mut row = Row::default()
                 .count("k", *draft_len)
                 .cell("drafted", counters.drafted, counters.drafted.to_string())
                 .cell("accepted", counters.accepted, counters.accepted.to_string())
-                .cell("share", rate, percent(rate));
+                .cell("share", rate, share(rate));
             if self.accept == AcceptRule::Sample {
-                row = row.cell("to expect", to_expect, percent(to_expect));
+                row = row.cell("to expect", to_expect, share(to_expect));
             }
             row.cell("passes per token", passes, format!("{passes:.2}")).cell("time", time, format!("{time:.2}"))
         };

@@ -19,7 +19,7 @@ use page_by_page::serving::schedule::StepLimits;
 use page_by_page::workload::Trace;
 
 use super::watched::Measure;
-use crate::output::thousands;
+use crate::output::{percent, thousands};
 use crate::require::SCHEDULER;
 
 /// What a chapter gains, and how to count it.
@@ -38,11 +38,6 @@ pub struct Line {
     /// Without the chapter; `None` if there is nothing to compare with.
     pub before: Option<String>,
     pub after: String,
-}
-
-/// A part of a whole, 0 to 1: `86.3 %`.
-fn share(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
 }
 
 /// How many for each: `0.47`.
@@ -145,8 +140,8 @@ fn table() -> Result<Vec<Line>> {
         counts("slots wasted by texts of 1,024, 700, 300 and 224 tokens", wasted(&reserved), wasted(&paged)),
         line(
             "of the slots that they take",
-            share(wasted_share(&reserved)),
-            share(wasted(&paged) as f64 / slots.max(1) as f64),
+            percent(wasted_share(&reserved)),
+            percent(wasted(&paged) as f64 / slots.max(1) as f64),
         ),
     ])
 }
@@ -192,7 +187,7 @@ fn chance() -> Result<Vec<Line>> {
     let mut models = Bundled::open()?;
     let matched = models.stories(0.8, 2, AcceptRule::Match)?.counters;
     let sampled = models.stories(0.8, 2, AcceptRule::Sample)?.counters;
-    let [match_share, sample_share] = [matched, sampled].map(|counters| share(counters.acceptance_rate()));
+    let [match_share, sample_share] = [matched, sampled].map(|counters| percent(counters.acceptance_rate()));
     let [match_passes, sample_passes] = [matched, sampled].map(|counters| ratio(counters.target_passes_per_token()));
     Ok(vec![
         line("draft tokens accepted, at temperature 0.8", match_share, sample_share),
@@ -212,7 +207,7 @@ fn forks() -> Result<Vec<Line>> {
 fn prefixes() -> Result<Vec<Line>> {
     let run = |keep| Requests::of(Trace::Shared, keep).run(Trace::Shared.n_pages(), || {});
     let (without, with) = (run(Keep::Nothing)?, run(Keep::TailsLonger)?);
-    let (before, after) = (share(without.hit_rate), share(with.hit_rate));
+    let (before, after) = (percent(without.hit_rate), percent(with.hit_rate));
     Ok(vec![
         line("prompt tokens found, where 300 requests begin alike", before, after),
         counts("pages taken from the pool", without.pages_allocated, with.pages_allocated),
