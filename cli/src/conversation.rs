@@ -80,7 +80,8 @@ struct Conversation<'m> {
     sampling: Sampling,
     /// Tokens of an answer, at most; `None`: as many as fit.
     max_new_tokens: Option<usize>,
-    n_slots: usize,
+    /// Tokens of the text, at most.
+    max_tokens: usize,
     interrupt: Interrupt,
     /// Whether a person types, rather than a file or another program.
     is_typed: bool,
@@ -105,14 +106,15 @@ impl ConversationOptions {
             serving,
             sampling: self.sampling.sampling(model.config())?,
             max_new_tokens,
-            n_slots: self.pool.n_slots()?,
+            // The newest token is never computed, and needs no slot.
+            max_tokens: model.config().max_positions.min(self.pool.n_slots()?.saturating_add(1)),
             interrupt: Interrupt::watch()?,
             is_typed,
             is_seen: is_typed && io::stdout().is_terminal(),
             turns: Vec::new(),
         };
         if is_typed {
-            let fit = count(conversation.max_tokens(), "token");
+            let fit = count(conversation.max_tokens, "token");
             say(&format!("{}: {fit} fit. {} /help lists commands, Ctrl-D ends.", self.model.name(), script.hint));
         }
         let chapters = [&ENGINE[..], &self.rows.chapters(CacheKind::Paged)].concat();
@@ -199,11 +201,6 @@ impl Conversation<'_> {
         Ok(())
     }
 
-    /// Tokens of the text at most. The newest is never computed, and needs no slot.
-    fn max_tokens(&self) -> usize {
-        self.model.config().max_positions.min(self.n_slots.saturating_add(1))
-    }
-
     fn answer(&mut self) -> Result<String> {
         let (id, n_prompt) = self.submit()?;
         if self.script.shows_typed && !self.is_seen {
@@ -237,7 +234,7 @@ impl Conversation<'_> {
     fn submit(&mut self) -> Result<(SequenceId, usize)> {
         let text = (self.script.text)(&self.turns)?;
         let prompt = (self.script.tokens)(&text, self.tokenizer)?;
-        let (n_prompt, most, what) = (prompt.len(), self.max_tokens(), self.script.what);
+        let (n_prompt, most, what) = (prompt.len(), self.max_tokens, self.script.what);
         let room = most.saturating_sub(n_prompt);
         if room == 0 && self.max_new_tokens != Some(0) {
             let why = match most == self.model.config().max_positions {
