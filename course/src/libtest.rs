@@ -132,7 +132,6 @@ mod tests {
     use super::*;
 
     const OUTPUT: &str = "\
-   Compiling page-by-page v0.1.0 (/somewhere)
      Running tests/ch01_sum.rs (target/debug/deps/ch01_sum-a3e9)
 
 running 3 tests
@@ -161,8 +160,6 @@ failures:
     checks::transcript
 
 test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.08s
-
-error: test failed, to rerun pass `--test ch01_sum`
      Running tests/ch02_double.rs (target/debug/deps/ch02_double-0b1c)
 
 running 1 test
