@@ -17,7 +17,7 @@ use safetensors::{Dtype, View};
 use serde_json::json;
 
 use crate::options::named;
-use crate::output::{Progress, count, mib, say};
+use crate::output::{count, mib, say};
 use crate::{model_dir, require};
 
 /// Write a checkpoint of random weights
@@ -55,7 +55,6 @@ struct Sizes {
     head_dim: usize,
     positions: usize,
     rope_theta: f64,
-    begin_of_text: u32,
     end_of_text: u32,
 }
 
@@ -69,7 +68,6 @@ const QWEN3_SMALL: Sizes = Sizes {
     head_dim: 128,
     positions: 40_960,
     rope_theta: 1e6,
-    begin_of_text: 151_643,
     end_of_text: 151_645,
 };
 
@@ -83,17 +81,14 @@ const STORYTELLER: Sizes = Sizes {
     head_dim: 32,
     positions: 1024,
     rope_theta: 1e4,
-    begin_of_text: 0,
     end_of_text: 0,
 };
 
-const SHAPES: [(&str, Sizes); 6] = [
+const SHAPES: [(&str, Sizes); 4] = [
     ("tiny", Sizes { vocab: 256, hidden: 64, intermediate: 128, layers: 2, heads: 4, head_dim: 16, ..STORYTELLER }),
     ("storyteller-draft", Sizes { hidden: 96, intermediate: 256, layers: 2, heads: 3, kv_heads: 1, ..STORYTELLER }),
     ("storyteller", STORYTELLER),
     ("qwen3-0.6b", QWEN3_SMALL),
-    ("qwen3-1.7b", Sizes { hidden: 2048, intermediate: 6144, ..QWEN3_SMALL }),
-    ("qwen3-4b", Sizes { hidden: 2560, intermediate: 9728, layers: 36, heads: 32, ..QWEN3_SMALL }),
 ];
 
 const BYTES: usize = 2;
@@ -110,27 +105,19 @@ impl Synth {
         if out.exists() && !out.is_dir() {
             bail!("{} is a file; choose a folder", out.display());
         }
-        let tensors = self.shape.tensors();
-        // One tensor at a time is in memory.
+        let tensors = self.shape.tensors(self.seed);
         let largest = tensors.iter().map(|tensor| tensor.len() * BYTES).max().unwrap_or(0);
         require::memory("the largest tensor", largest, "choose a smaller shape")?;
-        let Some(name) = out.file_name() else {
-            bail!("{} is not a name for a new folder", out.display());
-        };
+        let name = out.file_name().with_context(|| format!("{} is not a name for a new folder", out.display()))?;
         let partial = out.with_file_name(format!("{}.partial", name.to_string_lossy()));
         let at = || format!("cannot write {}", partial.display());
-        let config = begin(&partial).with_context(at)?;
+        fs::create_dir_all(&partial).with_context(at)?;
+        let config =
+            File::options().write(true).create(true).truncate(false).open(partial.join(CONFIG)).with_context(at)?;
         if config.try_lock().is_err() {
             bail!("{}: another program is writing there at the moment", partial.display());
         }
-        let written = self.write(&partial, &config, &tensors).with_context(at);
-        // Not all systems rename a folder with an open file.
-        drop(config);
-        let written = written.and_then(|()| {
-            // Removes only an empty folder; not all systems rename onto one.
-            let _ = fs::remove_dir(out);
-            fs::rename(&partial, out).and_then(|()| files::sync_folder(files::folder_of(out))).with_context(at)
-        });
+        let written = self.write(&partial, config, &tensors).with_context(at);
         written.inspect_err(|_| drop(fs::remove_dir_all(&partial)))?;
         let numbers: usize = tensors.iter().map(Tensor::len).sum();
         say(&format!(
@@ -143,8 +130,8 @@ impl Synth {
         Ok(())
     }
 
-    /// Writes the weights and the config, after removing what a killed run has left.
-    fn write(&self, partial: &Path, mut config: &File, tensors: &[Tensor]) -> Result<()> {
+    /// Writes the weights and the config, after removing what a killed run has left, and gives the folder its name.
+    fn write(&self, partial: &Path, mut config: File, tensors: &[Tensor]) -> Result<()> {
         for left in fs::read_dir(partial)? {
             let left = left?;
             if left.file_name() != CONFIG {
@@ -153,43 +140,32 @@ impl Synth {
         }
         config.set_len(0)?;
         config.write_all(format!("{:#}\n", self.shape.config()).as_bytes())?;
-        let progress = Progress::new("writing", tensors.iter().map(|tensor| tensor.len() as u64).sum());
-        let random = |tensor| Random { tensor, seed: self.seed, progress: &progress };
-        let weights = tensors.iter().map(|tensor| (tensor.name.as_str(), random(tensor)));
-        let metadata = HashMap::from([("format".into(), "pt".into())]);
-        safetensors::serialize_to_file(weights, Some(metadata), &partial.join("model.safetensors"))?;
-        finish_files(partial)?;
-        Ok(())
+        let weights = partial.join("model.safetensors");
+        let named = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor));
+        safetensors::serialize_to_file(named, Some(HashMap::from([("format".into(), "pt".into())])), &weights)?;
+        // The library writes a file that only its owner can read.
+        fs::set_permissions(&weights, config.metadata()?.permissions())?;
+        File::options().write(true).open(&weights)?.sync_all()?;
+        config.sync_all()?;
+        files::sync_folder(partial)?;
+        // Not all systems rename a folder with an open file, or onto an empty folder.
+        drop(config);
+        let _ = fs::remove_dir(&self.out);
+        fs::rename(partial, &self.out)?;
+        Ok(files::sync_folder(files::folder_of(&self.out))?)
     }
 }
 
 /// Written first, and locked as long as this program writes. A program that is killed leaves it, but not the lock.
 const CONFIG: &str = "config.json";
 
-fn begin(partial: &Path) -> std::io::Result<File> {
-    fs::create_dir_all(partial)?;
-    File::options().write(true).create(true).truncate(false).open(partial.join(CONFIG))
-}
-
-/// Sees that all of it is on the disk. Lets everyone read the weights who may read the config; the library writes files that
-/// only their owner can read.
-fn finish_files(dir: &Path) -> std::io::Result<()> {
-    let permissions = fs::metadata(dir.join(CONFIG))?.permissions();
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        fs::set_permissions(&path, permissions.clone())?;
-        File::options().write(true).open(&path)?.sync_all()?;
-    }
-    files::sync_folder(dir)
-}
-
+/// Its numbers are made when they are written, so that one tensor at a time is in memory.
 struct Tensor {
     name: String,
     shape: Vec<usize>,
-    /// The mean of its numbers: 1 for a norm, which multiplies, 0 for the rest.
-    mean: f32,
     /// Its place among the tensors: which sets its random numbers apart from those of the others.
     index: usize,
+    seed: u64,
 }
 
 impl Tensor {
@@ -199,12 +175,11 @@ impl Tensor {
 }
 
 impl Sizes {
-    fn tensors(&self) -> Vec<Tensor> {
+    fn tensors(&self, seed: u64) -> Vec<Tensor> {
         let (hidden, q_width, kv_width) = (self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut tensors = Vec::new();
         let mut add = |name: String, shape: &[usize]| {
-            let mean = if shape.len() == 1 { 1.0 } else { 0.0 };
-            tensors.push(Tensor { name: name + ".weight", shape: shape.into(), mean, index: tensors.len() });
+            tensors.push(Tensor { name: name + ".weight", shape: shape.into(), index: tensors.len(), seed });
         };
         add("model.embed_tokens".into(), &[self.vocab, hidden]);
         for layer in 0..self.layers {
@@ -230,16 +205,12 @@ impl Sizes {
         json!({
             "architectures": ["Qwen3ForCausalLM"],
             "attention_bias": false,
-            "attention_dropout": 0.0,
-            "bos_token_id": self.begin_of_text,
             "dtype": "bfloat16",
             "eos_token_id": self.end_of_text,
             "head_dim": self.head_dim,
             "hidden_act": "silu",
             "hidden_size": self.hidden,
-            "initializer_range": 0.02,
             "intermediate_size": self.intermediate,
-            "layer_types": vec!["full_attention"; self.layers],
             "max_position_embeddings": self.positions,
             "max_window_layers": self.layers,
             "model_type": "qwen3",
@@ -248,52 +219,43 @@ impl Sizes {
             "num_key_value_heads": self.kv_heads,
             "rms_norm_eps": 1e-6,
             "rope_parameters": { "rope_theta": self.rope_theta, "rope_type": "default" },
-            "rope_scaling": null,
             "rope_theta": self.rope_theta,
-            "sliding_window": null,
             "tie_word_embeddings": true,
             "torch_dtype": "bfloat16",
-            "use_cache": true,
             "use_sliding_window": false,
             "vocab_size": self.vocab,
         })
     }
 }
 
-/// A tensor whose numbers are made when they are written, so that one tensor at a time is in memory.
-struct Random<'a> {
-    tensor: &'a Tensor,
-    seed: u64,
-    progress: &'a Progress,
-}
-
-impl View for Random<'_> {
+impl View for &Tensor {
     fn dtype(&self) -> Dtype {
         Dtype::BF16
     }
 
     fn shape(&self) -> &[usize] {
-        &self.tensor.shape
+        &self.shape
     }
 
     /// Uniform numbers with a standard deviation of 0.02, as models are initialised.
     fn data(&self) -> Cow<'_, [u8]> {
         const NUMBERS_PER_STREAM: usize = 1 << 16;
+        // A norm multiplies.
+        let mean = if self.shape.len() == 1 { 1.0 } else { 0.0 };
         let mut bytes = vec![0; self.data_len()];
         bytes.par_chunks_mut(NUMBERS_PER_STREAM * BYTES).enumerate().for_each(|(stream, bytes)| {
             let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-            rng.set_stream((self.tensor.index << 32 | stream) as u64);
+            rng.set_stream((self.index << 32 | stream) as u64);
             for bytes in bytes.chunks_exact_mut(BYTES) {
                 let uniform = rng.next_u32() as f32 / u32::MAX as f32 * 2.0 - 1.0;
-                let number = self.tensor.mean + uniform * 0.02 * 3f32.sqrt();
+                let number = mean + uniform * 0.02 * 3f32.sqrt();
                 bytes.copy_from_slice(&bf16::from_f32(number).to_le_bytes());
             }
-            self.progress.advance((bytes.len() / BYTES) as u64);
         });
         bytes.into()
     }
 
     fn data_len(&self) -> usize {
-        self.tensor.len() * BYTES
+        self.len() * BYTES
     }
 }
