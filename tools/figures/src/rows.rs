@@ -8,6 +8,7 @@ use page_by_page::cache::{CacheError, KvCache, KvLayout};
 #[path = "../../../tests/support/rows.rs"]
 mod graders;
 
+use crate::words;
 use graders::KINDS;
 
 pub const LAYOUT: KvLayout = KvLayout { n_layers: 2, n_kv_heads: 1, head_dim: 2 };

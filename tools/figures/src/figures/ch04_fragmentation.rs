@@ -76,6 +76,9 @@ fn taken(tokens: usize, place: Range<usize>) -> Piece {
     (if tokens == ASKED { Kind::New } else { Kind::Reused }, format!("sequence-{tokens}"), place)
 }
 
+const LEGEND: [(Kind, &str); 4] =
+    [(Kind::New, "taken now"), (Kind::Reused, "taken"), (Kind::Free, "free"), (Kind::Wasted, "too short")];
+
 pub fn figure() -> Result<Figure> {
     let mut figure = Figure::default();
     figure.svg.heading(&format!("A region for each sequence: {} slots", grouped(SLOTS as u64)), "");
@@ -123,8 +126,7 @@ pub fn figure() -> Result<Figure> {
     ];
     memories.draw(&mut figure, says, titles, Kind::Wasted)?;
     figure.svg.y = 2.0 * BELOW;
-    let legend = [(Kind::New, "taken now"), (Kind::Reused, "taken"), (Kind::Free, "free"), (Kind::Wasted, "too short")];
-    figure.svg.legend(&legend);
+    figure.svg.legend(&LEGEND);
     figure.label = format!(
         "Two panels of three bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are \
          free. Below, the same memory as {PAGES} pages, and the pages of one sequence in two places.",
