@@ -27,7 +27,7 @@ mod checks {
 
     #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
-        made(&format!("PagePool::new({n_pages})"), || PagePool::new(n_pages))
+        made(format!("PagePool::new({n_pages})"), || PagePool::new(n_pages))
     }
 
     /// A pool whose pages are all taken, each by one owner.

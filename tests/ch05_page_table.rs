@@ -32,12 +32,12 @@ mod checks {
 
     #[track_caller]
     fn table(page_size: usize) -> PageTable {
-        made(&format!("PageTable::new({page_size})"), || PageTable::new(page_size))
+        made(format!("PageTable::new({page_size})"), || PageTable::new(page_size))
     }
 
     #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
-        made(&format!("PagePool::new({n_pages}), of chapter 4"), || PagePool::new(n_pages))
+        made(format!("PagePool::new({n_pages}), of chapter 4"), || PagePool::new(n_pages))
     }
 
     /// A pool that has handed out all of its pages.
@@ -391,7 +391,7 @@ mod checks {
                 same!(pool.n_free(), n_pages - held, "{at}, free pages of {n_pages} when the tables hold {held}");
 
                 for (index, (table, places)) in tables.iter().zip(&mut places).enumerate() {
-                    let now = made(&format!("{at}, locate of all positions of table {index}"), || {
+                    let now = made(format!("{at}, locate of all positions of table {index}"), || {
                         (0..table.len()).map(|position| table.locate(position)).collect::<Result<Vec<Slot>, _>>()
                     });
                     let moved = (0..places.len().min(now.len())).find(|position| now[*position] != places[*position]);

@@ -155,7 +155,7 @@ mod checks {
         for layer in 0..layout.n_layers {
             for (kind, numbers) in KINDS.into_iter().zip([slab.keys(), slab.values()]) {
                 for (position, token) in tokens.iter().enumerate() {
-                    let place = made(&format!("locate({position}) of chapter 5, {} tokens held", cache.len()), || {
+                    let place = made(format!("locate({position}) of chapter 5, {} tokens held", cache.len()), || {
                         cache.table().locate(position)
                     });
                     let Slot { page, slot } = place;

@@ -59,13 +59,13 @@ mod checks {
 
     #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
-        made(&format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
+        made(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
     }
 
     /// A table over pages of `page_size` slots that has grown by `tokens`, as chapter 5 does it.
     #[track_caller]
     fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
-        let mut table = made(&format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
+        let mut table = made(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
         grow(&mut table, tokens, pool);
         table
     }

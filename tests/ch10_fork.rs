@@ -50,13 +50,13 @@ mod checks {
 
     #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
-        made(&format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
+        made(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
     }
 
     /// A table of `tokens` tokens, grown by chapter 5.
     #[track_caller]
     fn table(page_size: usize, tokens: usize, pool: &mut PagePool) -> PageTable {
-        let mut table = made(&format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
+        let mut table = made(format!("PageTable::new({page_size}) of chapter 5"), || PageTable::new(page_size));
         grow(&mut table, tokens, pool);
         table
     }
@@ -189,7 +189,7 @@ mod checks {
 
     #[track_caller]
     fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
-        made(&format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
+        made(format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
             PageSlab::new(layout, page_size, n_pages)
         })
     }
@@ -331,7 +331,7 @@ mod checks {
             self.check(&at);
         }
 
-        /// Looks whether just the rows of this copy have moved: from a page, to a page, so many rows.
+        /// Checks that only this copy's rows have moved: from a page, to a page, how many rows.
         #[track_caller]
         fn check_copy(&self, before: &Rows, copy: Option<(u32, u32, usize)>, at: &str) {
             let now = self.rows();

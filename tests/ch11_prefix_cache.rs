@@ -145,7 +145,7 @@ mod checks {
             same!(self.trie.n_evictable(&self.pool), alone, "pages that the trie owns alone, after {call}");
         }
 
-        /// A table of so many tokens, as chapter 5 grows it.
+        /// A table with this many tokens, grown as in chapter 5.
         #[track_caller]
         fn table(&mut self, tokens: usize) -> PageTable {
             let mut table = table(self.shelf.size);
@@ -247,17 +247,17 @@ mod checks {
 
     #[track_caller]
     fn trie(size: usize) -> PrefixCache {
-        made(&format!("PrefixCache::new({size})"), || PrefixCache::new(size))
+        made(format!("PrefixCache::new({size})"), || PrefixCache::new(size))
     }
 
     #[track_caller]
     fn pool(n_pages: usize) -> PagePool {
-        made(&format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
+        made(format!("PagePool::new({n_pages}) of chapter 4"), || PagePool::new(n_pages))
     }
 
     #[track_caller]
     fn table(size: usize) -> PageTable {
-        made(&format!("PageTable::new({size}) of chapter 5"), || PageTable::new(size))
+        made(format!("PageTable::new({size}) of chapter 5"), || PageTable::new(size))
     }
 
     fn owners(pool: &PagePool) -> Vec<u32> {
@@ -276,7 +276,7 @@ mod checks {
         [27, 9, 3, 1].into_iter().map(|part| MANY / part)
     }
 
-    /// The tokens 1, 2, 3 …, so many.
+    /// This many tokens: 1, 2, 3 …
     fn counting(n: usize) -> Vec<u32> {
         (1..=n as u32).collect()
     }
@@ -366,7 +366,7 @@ mod checks {
         }
     }
 
-    /// A pool of so many pages, of which `owned` have an owner.
+    /// A pool with this many pages, of which `owned` have an owner.
     #[track_caller]
     fn other_pool(n_pages: usize, owned: &[u32]) -> PagePool {
         let mut pool = pool(n_pages);
@@ -438,7 +438,7 @@ mod checks {
         desk.refuse_insert(&counting(8), &mut table, &pools);
     }
 
-    /// A trie that has one sequence of so many pages of one token, its pool and the sequence's table.
+    /// A trie with one sequence of this many pages, one token each, its pool and the sequence's table.
     #[track_caller]
     fn long(many: usize) -> (PrefixCache, PagePool, PageTable) {
         let (mut trie, mut pool, mut table) = (trie(1), pool(many), table(1));
@@ -560,7 +560,7 @@ mod checks {
 
     #[track_caller]
     fn with_prefix(slab: &SharedSlab, trie: &mut PrefixCache, tokens: &[u32]) -> ForkCache {
-        made(&format!("ForkCache::with_prefix of {}", shown(tokens)), || ForkCache::with_prefix(slab, trie, tokens))
+        made(format!("ForkCache::with_prefix of {}", shown(tokens)), || ForkCache::with_prefix(slab, trie, tokens))
     }
 
     #[test]

@@ -325,7 +325,7 @@ mod checks {
         }
     }
 
-    /// Ten pages: so many are free, and so many only the prefix cache has, which also shares one with a sequence.
+    /// Ten pages: how many are free, and how many only the prefix cache owns. It also shares one with a sequence.
     fn rooms(n_free: usize, kept_alone: usize, running: Vec<SeenSequence>) -> Seen {
         let mut owners = vec![0; 10];
         let taken: Vec<PageId> = running.iter().flat_map(|sequence| sequence.pages.clone()).collect();

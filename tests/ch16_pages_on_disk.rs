@@ -228,7 +228,7 @@ mod checks {
             self.kept.retain(|prefix| !prefix.starts_with(tokens));
         }
 
-        /// What keep must write on a disk that fails after so many bytes: how many pages, and whether it fails.
+        /// What keep must write on a disk that fails after this many bytes: how many pages, and whether it fails.
         fn must_write(&mut self, tokens: &[u32], fits: usize) -> (usize, bool) {
             let (size, mut written) = (self.shape.page_size, 0);
             let full = tokens.len() / size * size;
@@ -267,7 +267,7 @@ mod checks {
             let new = tokens.len() - held;
             let missing = cache.table().pages_needed(new).saturating_sub(self.slab.borrow().pool().n_free());
             self.evict(missing);
-            made(&format!("extend({new}) of chapter 10"), || cache.extend(new));
+            made(format!("extend({new}) of chapter 10"), || cache.extend(new));
             for layer in 0..self.shape.layout.n_layers {
                 let [k, v] = [0, 1].map(|kind| rows(&self.shape, tokens, held, layer, kind));
                 cache.write(layer, &k, &v);
@@ -287,7 +287,7 @@ mod checks {
             self.keep_until(tokens, usize::MAX);
         }
 
-        /// The same, on a disk that fails once, after so many bytes.
+        /// The same, on a disk that fails once, after this many bytes.
         #[track_caller]
         fn keep_until(&mut self, tokens: &[u32], fits: usize) {
             let cache = self.compute(tokens);

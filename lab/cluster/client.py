@@ -88,7 +88,7 @@ class Server:
     def counters(self) -> tuple[int, int]:
         return self.counter("prefix_cache_queries"), self.counter("prefix_cache_hits")
 
-    def told(self, what: str, prompt, new_tokens: int) -> tuple[dict, list[int], list[int]]:
+    def ask(self, what: str, prompt, new_tokens: int) -> tuple[dict, list[int], list[int]]:
         """A line of the trace, and the ids of prompt and text."""
         queries, hits = self.counters()
         choice = self.complete(prompt, new_tokens)
@@ -119,7 +119,7 @@ def texts(server: Server, new_tokens: int) -> list[dict]:
             "new": choice["token_ids"],
             "text": choice["text"],
             "logprobs": choice["logprobs"]["token_logprobs"],
-            # How far the second choice was behind the first.
+            # How far apart the first and the second choice were.
             "gaps": [row[0] - row[1] if len(row) > 1 else None for row in top],
         })
     return found
@@ -130,7 +130,7 @@ def shared(server: Server, page: int) -> list[dict]:
     lines = []
 
     def ask(what: str, prompt, new_tokens: int = 8) -> tuple[list[int], list[int]]:
-        line, ids, new = server.told(what, prompt, new_tokens)
+        line, ids, new = server.ask(what, prompt, new_tokens)
         lines.append(line)
         return ids, new
 
@@ -160,7 +160,7 @@ def documents(server: Server, page: int, pages: int) -> list[dict]:
             # Numbers that no tokenizer has made: only that they are equal or not matters here.
             text = [100 + (token * 7919 + document * 104729) % 3000 for token in range(long * page)]
             question = [100 + (token * 31 + document * 7 + turn * 1009) % 3000 for token in range(page // 2)]
-            line, _, _ = server.told(f"round {turn + 1}, document {document + 1}", text + question, 4)
+            line, _, _ = server.ask(f"round {turn + 1}, document {document + 1}", text + question, 4)
             lines.append(line)
     return lines
 
@@ -176,13 +176,13 @@ def at_random(server: Server, page: int, pages: int) -> list[dict]:
         if draw.random() < 0.3:
             prompt = prompt[: draw.randrange(1, len(prompt) + 1)]
             prompt += [100 + draw.randrange(3000) for _ in range(draw.randrange(2 * page))]
-        line, _, _ = server.told(f"prompt {number + 1}", prompt, draw.randrange(2, 12))
+        line, _, _ = server.ask(f"prompt {number + 1}", prompt, draw.randrange(2, 12))
         lines.append(line)
     return lines
 
 
 def at_once(server: Server, page: int) -> dict:
-    """Eight prompts that nobody has asked for yet, alike but for their last token, in one request."""
+    """Eight prompts that are new to the server, alike but for their last token, in one request."""
     same = [100 + (token * 31 + 977) % 3000 for token in range(6 * page + page // 4)]
     queries, hits = server.counters()
     server.complete([same + [100 + text] for text in range(8)], 8)

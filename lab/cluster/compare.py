@@ -35,7 +35,7 @@ NEW_TOKENS = 60  # of each text
 # Seconds: for a server to start, for the client to ask one server everything, for a server to end before it is killed.
 START_LIMIT, ASK_LIMIT, STOP_LIMIT = 600, 3600, 30
 
-# The ways to run vLLM: what it is told, and which parts of the client it is asked.
+# The ways to run vLLM: its options, and the parts of the client that ask it.
 WAYS = {
     "float32": ("float32", [], "texts,shared,documents,random,at_once"),
     "tp2": (
@@ -223,7 +223,7 @@ def ask_vllm(python: Path, way: str, args) -> dict:
         address = f"http://127.0.0.1:{port}"
         running.wait_for(address)
         say(f"    ready after {time.monotonic() - start:.0f} s")
-        # What vLLM found room for in each process's GiB, before it was told how many to take.
+        # What vLLM found room for in each process's GiB, before it was given a number.
         room = re.search(r"Overriding num_gpu_blocks=(\d+)", running.log.read_text(errors="replace"))
         return ask(address, parts) | {"room": int(room[1]) if room else None}
 
@@ -254,7 +254,7 @@ def ask(address: str, parts: str) -> dict:
 
 
 def our_guesses(args, way: str) -> dict:
-    """What `generate` counts when it tells the same texts with the same guesses."""
+    """What `generate` counts for the same texts with the same drafts."""
     drafter = args.draft.resolve() if way == "draft" else "prompt-lookup"
     sums = {"target_passes": 0, "drafted": 0, "accepted": 0, "texts": []}
     for beginning in BEGINNINGS:
@@ -368,7 +368,7 @@ def parting(own: dict, new: list) -> str:
 
 
 def without_end(new: list, ends: set) -> list:
-    """vLLM tells the token that ends a text; here it is no part of it."""
+    """vLLM returns the token that ends a text; our server does not."""
     return new[:-1] if new and new[-1] in ends else new
 
 

@@ -53,7 +53,7 @@ done
 for one in "$@"; do
     echo "== $one"
     make_venv "$one"
-    # In a shell of its own: there, set -e works, which it would not do behind an `if`.
+    # In a shell of its own: there, set -e works, which it would not do inside an `if`.
     bash -euo pipefail -c "$(declare -f "install_$one"); here=$here home=$home; install_$one $one" || failed+=("$one")
 done
 [ ${#failed[@]} -eq 0 ] || { echo "setup.sh: not installed: ${failed[*]}" >&2; exit 1; }

@@ -107,7 +107,7 @@ def parse_args():
     parser.add_argument("--model", choices=[*RECIPES, "both"], default="both", help="which to train (default: both)")
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=positive(float), metavar="N", help="train each model for so long")
-    budget.add_argument("--steps", type=positive(int), metavar="N", help="or for so many steps")
+    budget.add_argument("--steps", type=positive(int), metavar="N", help="or for this many steps")
     parser.add_argument("--teacher", type=Path, metavar="DIR",
                         help="make only the draft, and have it learn what this model would say, with its tokenizer")
     parser.add_argument("--start", type=Path, metavar="DIR",

@@ -1,4 +1,4 @@
-//! What tells a model from all others of the same shape.
+//! What distinguishes a model from all others of the same shape.
 
 use crc32fast::Hasher;
 

@@ -145,7 +145,8 @@ fn a_tensor_of_the_wrong_type_or_shape_or_none_at_all() {
         refused(&folder, &["model.safetensors: tensor model.layers.1.mlp.up_proj.weight", name, "BF16, F16, F32"]);
     }
     let k_proj = "tensor model.layers.0.self_attn.k_proj.weight is [24, 16], expected [16, 24]; config.json and the";
-    let cases: [(&str, &str, fn(&mut Tensor)); 2] = [
+    type Change = fn(&mut Tensor);
+    let cases: [(&str, &str, Change); 2] = [
         ("model.layers.0.self_attn.k_proj.weight", k_proj, |tensor| tensor.shape.reverse()),
         ("model.norm.weight", "tensor model.norm.weight is [24, 1], expected [24]", |tensor| tensor.shape.push(1)),
     ];

@@ -27,7 +27,7 @@ pub fn slab(page_size: usize, n_pages: usize) -> SharedSlab {
 
 #[track_caller]
 pub fn slab_of(layout: KvLayout, page_size: usize, n_pages: usize) -> SharedSlab {
-    made(&format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
+    made(format!("PageSlab::new of chapter 6, with {n_pages} pages of {page_size} slots"), || {
         PageSlab::new(layout, page_size, n_pages)
     })
 }

@@ -102,7 +102,7 @@ impl Bench {
     }
 }
 
-/// A line of a table. For JSON, the heading of each cell is the key of the number behind it.
+/// A line of a table. For JSON, the heading of each cell is the key of its number.
 #[derive(Default)]
 struct Row {
     numbers: Object,

@@ -29,7 +29,7 @@ class Engine:
         self.kept = set()
 
     def context(self, slots, texts, keep=False):
-        """A context of so many slots for each text; made once, and apart from the others if its text is kept."""
+        """A context with this many slots for each text; made once, and apart from the others if its text is kept."""
         key = (slots, texts, keep)
         if key not in self.contexts:
             how = c.llama_context_default_params()

@@ -37,7 +37,7 @@ class Engine:
         return self.llm.generate([{"prompt_token_ids": row} for row in rows], how, use_tqdm=False)
 
     def answer(self, rows, count):
-        """How long it takes to go on with the rows by so many tokens."""
+        """Seconds to continue the rows by `count` tokens."""
         start = time.perf_counter()
         self.generate(rows, count)
         return time.perf_counter() - start
