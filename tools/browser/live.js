@@ -154,7 +154,7 @@ async function cancel(tab) {
   const card = running(tab).nth(2);
   const name = await card.locator(".badge").textContent();
   await card.getByRole("button", { name: `Cancel sequence ${name}` }).click();
-  await says(tab, `Sequence ${name} is cancelled. Of its pages`);
+  await says(tab, `Sequence ${name} is cancelled. Its `);
   await tab.locator("#sequences .over", { hasText: "was cancelled" }).waitFor();
   assert.ok((await cancels(tab).count()) < before);
   const own = await tab.locator("#grid .own").evaluateAll((pages) => pages.map((page) => page.textContent));

@@ -295,8 +295,8 @@ async function end(id) {
     say(status === 404 ? `${name} has ended already.` : refusal, status !== 404);
     return;
   }
-  const left = `${kept} stay with the prefix cache or other sequences, ${pages.length - kept} are free again`;
-  say(`${name} is cancelled. Of its ${plural(pages.length, "page")} ${left}.`);
+  const left = `${pages.length - kept} free again, ${kept} kept by the prefix cache or other sequences`;
+  say(`${name} is cancelled. Its ${plural(pages.length, "page")}: ${left}.`);
 }
 
 let model = "";
