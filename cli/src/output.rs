@@ -220,7 +220,7 @@ pub fn per_second(events: usize, duration: Duration) -> f64 {
     if events == 0 { 0.0 } else { events as f64 / duration.as_secs_f64().max(1e-9) }
 }
 
-/// A part of a whole, 0 to 1: `86.3 %`.
+/// A share from 0 to 1, as a percentage: `86.3 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }

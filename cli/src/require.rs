@@ -108,7 +108,7 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// What lies in /dev takes what is written as it comes: standard output, or what a shell puts in place of `>(command)`.
+/// A file in /dev takes bytes as they come: standard output, or what a shell puts in place of `>(command)`.
 fn is_stream(file: &Path) -> bool {
     file.starts_with("/dev") && !file.is_dir()
 }

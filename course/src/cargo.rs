@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How the names of variables begin that an outer cargo sets for the program it runs, and which would mislead an inner one.
+/// Prefixes of variables that an outer cargo sets for the program it runs, and that would mislead an inner cargo.
 const SET_BY_CARGO: [&str; 5] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"];
 
-/// How those begin that change what the checks do: insta's, this crate's, and those of CI services, which insta heeds.
+/// Prefixes of variables that change what the checks do: insta's, this crate's, and those of CI services, which insta heeds.
 const CHANGES_CHECKS: [&str; 5] = ["INSTA_", "PAGE_BY_PAGE_", "CARGO_PROFILE_", "CI", "GITHUB_ACTIONS"];
 
 /// Whose environment cargo runs in.

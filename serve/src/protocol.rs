@@ -406,7 +406,7 @@ mod tests {
         ] {
             is_refused(chat, &fields, says);
         }
-        // And not by a stack that overflows.
+        // Deep nesting is refused, too, instead of overflowing the stack.
         for body in ["[1]", &"[".repeat(100_000)] {
             assert_eq!(Completion::read(body.as_bytes(), MODEL).unwrap_err().code, Some("invalid_json"));
         }

@@ -43,7 +43,7 @@ fn options() -> OpenOptions {
     options
 }
 
-// Each call says where: clones share no cursor that one could move.
+// Each call takes an offset, because clones share one cursor.
 
 #[cfg(unix)]
 use std::os::unix::fs::FileExt;

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::{Disk, Read, Wanted};
 
-/// Pages of a sequence, to be read together, each with the place of its first byte in the file; and the bytes of a record.
+/// Pages of a sequence that are read together, each with the offset of its first byte in the file, and the bytes of a record.
 type Job = (Vec<(Wanted, u64)>, usize);
 
 /// Reads pages on a thread of its own, in the order in which they are asked for.

@@ -63,7 +63,7 @@ pub struct Serving {
 
 /// Of a step, in microseconds.
 const COST: Cost = Cost { step: 10_000, token: 200 };
-/// In time is a first token within a second, and the others every 50 ms on average.
+/// A sequence is in time if its first token comes within a second and the others every 50 ms on average.
 const LIMITS: InTime = InTime { first_token: 1_000_000, per_token: 50_000 };
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -151,12 +151,12 @@ fn lines(pages: usize, page_size: usize, served: &Served) -> Lines {
     ]
 }
 
-/// A line of the table: the mean of microseconds, the middle and the 99th percentile, in milliseconds. 0 of nothing.
+/// A line of the table, in milliseconds: mean, median and 99th percentile of these microseconds. All are 0 without any.
 fn spread(name: &str, numbers: impl Iterator<Item = f64>) -> [String; 4] {
     let mut numbers: Vec<f64> = numbers.map(|number| number / MS).collect();
     numbers.sort_by(f64::total_cmp);
     let n = numbers.len();
-    // The least number that this percentage of all do not exceed.
+    // The smallest value that this percentage of all values do not exceed.
     let at = |percent: usize| numbers.get((n * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
     let [mean, p50, p99] = [numbers.iter().sum::<f64>() / n.max(1) as f64, at(50), at(99)]
         .map(|ms| if ms < 1000.0 { format!("{ms:.1}") } else { thousands(ms.round() as u64) });
