@@ -289,7 +289,7 @@ mod checks {
             let (len, size, pages) = (cache.len(), self.size, numbers(cache.table()));
             let (partly_filled, owners) = tail(cache.table(), self.slab.borrow().pool());
             let copies = n > 0 && partly_filled && owners > 1;
-            let needed = (len + n).div_ceil(size) - len.div_ceil(size) + usize::from(copies);
+            let needed = n.saturating_sub(len.next_multiple_of(size) - len).div_ceil(size) + usize::from(copies);
             let why = match (n, copies) {
                 (0, _) => "no token will be written",
                 (_, true) => "its tail is shared",
@@ -546,6 +546,9 @@ mod checks {
             family.drop(2);
             family.extend(1, n);
         }
+        let mut family = Family::of(2, 6);
+        family.fork(0, "b");
+        family.extend(1, usize::MAX);
     }
 
     #[test]
