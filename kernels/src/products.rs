@@ -6,14 +6,15 @@
 //!
 //! **The order of work.** With one input row, memory is the limit: the weights are read in order, once. With a few, each
 //! number that is read and converted meets all of them while it is in a register. With many, arithmetic is the limit: a block
-//! of weights is converted once, stays in the second cache, and meets six rows and four columns at a time.
+//! of weights is converted once, stays in the second cache, and meets the rows in tiles, five rows and five columns at a time.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::matrix::{Dtype, Matrix, decode, decode_rest};
 use crate::parallel::{Columns, for_each, threads};
 use crate::registers::{Kernel, vectorized};
-use crate::tiles::{InTiles, PANEL, Panel, in_tiles, tile};
+use crate::tiles::{InTiles, in_tiles, pack, tile};
 use crate::vector::{LANES, Lanes, Vector, lane_sums, padded};
 
 /// `out[r] = x[r] · w[o]` for every row `r` of `x` and every row `o` of `w`.
@@ -65,14 +66,15 @@ enum Way {
 impl Way {
     /// Columns of a block.
     fn columns(self, w: &Matrix<'_>) -> usize {
-        // What is converted, or read once for each few rows, is to stay in the second cache: 256 KiB.
-        let numbers = match self {
-            Way::Stream => 1 << 17,
-            Way::Few | Way::Tiles => 1 << 16,
+        // What is converted, 512 KiB, or read once for each few rows is to stay in the second cache.
+        let (numbers, width) = match self {
+            Way::Stream => (1 << 17, 4),
+            Way::Few => (1 << 16, 4),
+            Way::Tiles => (1 << 17, 5),
         };
-        // All threads are to have something, and the widest tile is four columns.
+        // All threads are to have something.
         let share = w.rows().div_ceil(2 * threads());
-        (numbers / w.cols).min(share).div_ceil(4).max(1) * 4
+        (numbers / w.cols).min(share).div_ceil(width).max(1) * width
     }
 }
 
@@ -276,66 +278,50 @@ impl Kernel for Tiles<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let depth = self.0.w.cols.div_ceil(LANES);
-        let mut weights = vec![[[0.0; LANES]; PANEL]; self.0.columns.len().div_ceil(PANEL) * depth];
-        for (o, row) in self.0.columns.clone().enumerate() {
-            pack_weights::<V>(&self.0.w, row, o % PANEL, &mut weights[o / PANEL * depth..][..depth]);
+        let Block { x, n, w, columns, .. } = &self.0;
+        let (depth, width) = (w.cols.div_ceil(LANES), V::COLUMNS);
+        let mut weights = vec![[0.0; LANES]; columns.len().next_multiple_of(width) * depth];
+        for (o, row) in columns.clone().enumerate() {
+            let packed = &mut weights[o / width * width * depth..][..width * depth];
+            let bytes = w.row(row).chunks_exact(LANES * w.dtype.size());
+            let rest = bytes.remainder();
+            pack(bytes.map(|bytes| decode::<V>(w.dtype, bytes).lanes()), o % width, width, packed);
+            if !rest.is_empty() {
+                packed[(depth - 1) * width + o % width] = decode_rest(w.dtype, rest);
+            }
         }
-        in_tiles::<V>(0..self.0.n, &mut PackedTiles { block: self.0, weights });
+        let x = match x.as_chunks() {
+            (whole, []) if w.cols.is_multiple_of(LANES) => Cow::Borrowed(whole),
+            _ => x.chunks_exact(w.cols).flat_map(|row| row.chunks(LANES).map(padded)).collect(),
+        };
+        in_tiles::<V>(0..*n, &mut PackedTiles { block: &self.0, x: &x, weights: &weights, depth });
     }
 }
 
-/// A block, and its weights converted and packed.
+/// A block whose rows and weights are whole vectors, `depth` of them each; the weights are converted and packed.
 struct PackedTiles<'a> {
-    block: Block<'a>,
-    /// A panel for each four columns.
-    weights: Vec<[Lanes; PANEL]>,
+    block: &'a Block<'a>,
+    x: &'a [Lanes],
+    weights: &'a [Lanes],
+    depth: usize,
 }
 
 impl InTiles for PackedTiles<'_> {
     #[inline(always)]
     fn rows<V: Vector, const R: usize, const C: usize>(&mut self, first: usize) -> usize {
-        let cols = self.block.w.cols;
+        let depth = self.depth;
         let mut rows: [&[Lanes]; R] = [&[]; R];
-        let mut rests = [[0.0; LANES]; R];
-        for r in 0..R {
-            let (row, rest) = self.block.x[(first + r) * cols..][..cols].as_chunks::<LANES>();
-            rows[r] = row;
-            rests[r] = padded(rest);
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = &self.x[(first + r) * depth..][..depth];
         }
-        let columns = &self.block.columns;
-        for (panel, first_column) in self.weights.chunks_exact(cols.div_ceil(LANES)).zip(columns.clone().step_by(PANEL))
-        {
-            let (whole, rest) = panel.split_at(cols / LANES);
-            for at in (0..PANEL.min(columns.end - first_column)).step_by(C) {
-                let mut sums = [[V::splat(0.0); C]; R];
-                tile(rows, whole, at, &mut sums);
-                if let [rest] = rest {
-                    for r in 0..R {
-                        for c in 0..C {
-                            sums[r][c] = V::load(&rests[r]).mul_add(V::load(&rest[at + c]), sums[r][c]);
-                        }
-                    }
-                }
-                for (r, sums) in sums.iter().enumerate() {
-                    self.block.write(first + r, first_column + at, &lane_sums(sums));
-                }
+        let columns = self.block.columns.clone().step_by(C);
+        for (packed, column) in self.weights.chunks_exact(C * depth).zip(columns) {
+            let mut sums = [[V::splat(0.0); C]; R];
+            tile(rows, packed, &mut sums);
+            for (r, sums) in sums.iter().enumerate() {
+                self.block.write(first + r, column, &lane_sums(sums));
             }
         }
         R
-    }
-}
-
-/// Converts a weight row into row `at` of a panel.
-#[inline(always)]
-fn pack_weights<V: Vector>(w: &Matrix<'_>, row: usize, at: usize, panel: &mut Panel) {
-    let size = LANES * w.dtype.size();
-    let bytes = w.row(row).chunks_exact(size);
-    let rest = bytes.remainder();
-    for (packed, bytes) in panel.iter_mut().zip(bytes) {
-        packed[at] = decode::<V>(w.dtype, bytes).lanes();
-    }
-    if let (false, Some(packed)) = (rest.is_empty(), panel.last_mut()) {
-        packed[at] = decode_rest(w.dtype, rest);
     }
 }

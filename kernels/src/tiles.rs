@@ -4,20 +4,9 @@ use std::ops::Range;
 
 use crate::vector::{Lanes, Vector};
 
-/// Packed rows that lie side by side in a panel.
-pub(crate) const PANEL: usize = 4;
-
-/// Four rows, sixteen numbers of each in turn; zeros where a row is missing.
-///
-/// ```text
-///   panel[0] = row 0 numbers 0..16, row 1 numbers 0..16, row 2 numbers 0..16, row 3 numbers 0..16
-///   panel[1] = row 0 numbers 16..32, …
-/// ```
-pub(crate) type Panel = [[Lanes; PANEL]];
-
 /// Work on rows that can be done for several of them at once.
 pub(crate) trait InTiles {
-    /// Does the work of `R` rows, from row `first` on, `C` columns at a time. Returns `R`.
+    /// Does the work of `R` rows, from row `first` on, `C` columns at a time: [`Vector::COLUMNS`]. Returns `R`.
     fn rows<V: Vector, const R: usize, const C: usize>(&mut self, first: usize) -> usize;
 }
 
@@ -31,11 +20,11 @@ pub(crate) fn in_tiles<V: Vector>(rows: Range<usize>, work: &mut impl InTiles) {
             work.rows::<V, 1, 1>(first)
         } else if V::MANY_REGISTERS {
             match left {
-                1 => work.rows::<V, 1, 4>(first),
-                2 => work.rows::<V, 2, 4>(first),
-                3 => work.rows::<V, 3, 4>(first),
-                4 | 5 => work.rows::<V, 4, 4>(first),
-                _ => work.rows::<V, 6, 4>(first),
+                1 => work.rows::<V, 1, 5>(first),
+                2 => work.rows::<V, 2, 5>(first),
+                3 => work.rows::<V, 3, 5>(first),
+                4 => work.rows::<V, 4, 5>(first),
+                _ => work.rows::<V, 5, 5>(first),
             }
         } else {
             match left {
@@ -47,19 +36,28 @@ pub(crate) fn in_tiles<V: Vector>(rows: Range<usize>, work: &mut impl InTiles) {
     }
 }
 
-/// Adds `R * C` dot products to `sums` at once: those of `R` rows and of `C` rows of a panel, from row `at` on.
+/// Puts one of `width` packed rows in its place: they lie side by side, sixteen numbers of each in turn.
+///
+/// ```text
+///   of 5:  row 0 numbers 0..16, row 1 numbers 0..16, … row 4 numbers 0..16, row 0 numbers 16..32, …
+/// ```
+#[inline(always)]
+pub(crate) fn pack(row: impl Iterator<Item = Lanes>, at: usize, width: usize, packed: &mut [Lanes]) {
+    packed.chunks_exact_mut(width).zip(row).for_each(|(packed, lanes)| packed[at] = lanes);
+}
+
+/// Adds `R * C` dot products to `sums` at once: those of `R` rows and of `C` packed ones.
 #[inline(always)]
 pub(crate) fn tile<V: Vector, const R: usize, const C: usize>(
     rows: [&[Lanes]; R],
-    panel: &Panel,
-    at: usize,
+    packed: &[Lanes],
     sums: &mut [[V; C]; R],
 ) {
-    for k in 0..panel.len() {
-        let packed = &panel[k][at..][..C];
+    let packed = packed.as_chunks::<C>().0;
+    for k in 0..packed.len() {
         let mut columns = [V::splat(0.0); C];
         for c in 0..C {
-            columns[c] = V::load(&packed[c]);
+            columns[c] = V::load(&packed[k][c]);
         }
         for r in 0..R {
             let row = V::load(&rows[r][k]);

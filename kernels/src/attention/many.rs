@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use crate::registers::{Kernel, vectorized};
 use crate::stored::{HeadOf, Stored};
-use crate::tiles::{InTiles, PANEL, in_tiles, tile};
+use crate::tiles::{InTiles, in_tiles, pack, tile};
 use crate::vector::{LANES, Lanes, Vector, lane_sums};
 
 use super::Attention;
 use super::sums::{Weights, put_sums, query_rows, sums_at};
 
-/// Keys that are packed at a time.
-const KEYS: usize = 16;
+/// Keys that are packed at a time: whole tiles.
+const KEYS: usize = 20;
 /// Values that are packed at a time.
 const VALUES: usize = 128;
 
@@ -24,14 +24,14 @@ pub(super) fn attend<S: Stored>(task: &Attention<'_>, stored: S) -> Vec<Lanes> {
     let head = task.head_of(stored, task.sequence.keys, task.kv_heads.start);
     // An odd number of cache lines: with a power of two, the scores of all queries would compete for a few of the cache's
     // places.
-    let stride = (places.len().div_ceil(KEYS) | 1) * KEYS;
+    let stride = (places.len().next_multiple_of(KEYS).div_ceil(LANES) | 1) * LANES;
     let mut scores = vec![0.0; task.queries() * stride];
-    let mut panels = vec![[[0.0; LANES]; PANEL]; KEYS / PANEL * depth];
+    let mut keys = vec![[0.0; LANES]; KEYS * depth];
     for at in (0..places.len()).step_by(KEYS) {
         head.ask_for(places, at + KEYS, KEYS);
         let few = &places[at..(at + KEYS).min(places.len())];
-        vectorized(Pack { head, places: few, side_by_side: PANEL, packed: panels.as_flattened_mut() });
-        vectorized(Scores { task, queries, panels: &panels, scores: &mut scores[at..], stride, at });
+        vectorized(Pack { head, places: few, side_by_side: true, packed: &mut keys });
+        vectorized(Scores { task, queries, keys: &keys, scores: &mut scores[at..], stride, at });
     }
     task.softmax(&mut scores, stride);
 
@@ -41,7 +41,7 @@ pub(super) fn attend<S: Stored>(task: &Attention<'_>, stored: S) -> Vec<Lanes> {
     for at in (0..places.len()).step_by(VALUES) {
         head.ask_for(places, at + VALUES, VALUES);
         let few = &places[at..(at + VALUES).min(places.len())];
-        vectorized(Pack { head, places: few, side_by_side: 1, packed: &mut block });
+        vectorized(Pack { head, places: few, side_by_side: false, packed: &mut block });
         let values = &block[..few.len() * depth];
         let added = vec![0; task.queries()];
         vectorized(Mix { task, values, scores: &scores[at..], stride, at, added, sums: &mut sums });
@@ -49,11 +49,11 @@ pub(super) fn attend<S: Stored>(task: &Attention<'_>, stored: S) -> Vec<Lanes> {
     sums
 }
 
-/// Turns a few heads into `f32`, in panels of some heads side by side: sixteen numbers of each in turn.
+/// Turns a few heads into `f32`, one after the other, or for tiles as many side by side as a tile has columns.
 struct Pack<'a, S> {
     head: HeadOf<'a, S>,
     places: &'a [usize],
-    side_by_side: usize,
+    side_by_side: bool,
     packed: &'a mut [Lanes],
 }
 
@@ -63,12 +63,11 @@ impl<S: Stored> Kernel for Pack<'_, S> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let depth = self.head.dim.div_ceil(LANES);
+        let width = if self.side_by_side { V::COLUMNS } else { 1 };
         for (i, place) in self.places.iter().enumerate() {
             let head = self.head.at(*place);
-            let packed = &mut self.packed[i / self.side_by_side * depth * self.side_by_side + i % self.side_by_side..];
-            for (chunk, packed) in packed.iter_mut().step_by(self.side_by_side).take(depth).enumerate() {
-                *packed = head.chunk::<V>(chunk).lanes();
-            }
+            let chunks = (0..depth).map(|chunk| head.chunk::<V>(chunk).lanes());
+            pack(chunks, i % width, width, &mut self.packed[i / width * width * depth..][..width * depth]);
         }
     }
 }
@@ -79,7 +78,7 @@ struct Scores<'a> {
     task: &'a Attention<'a>,
     /// Packed.
     queries: &'a [Lanes],
-    panels: &'a [[Lanes; PANEL]],
+    keys: &'a [Lanes],
     /// Those of the first query, from the first key on.
     scores: &'a mut [f32],
     stride: usize,
@@ -101,14 +100,11 @@ impl InTiles for Scores<'_> {
     fn rows<V: Vector, const R: usize, const C: usize>(&mut self, first: usize) -> usize {
         let depth = self.task.depth();
         let rows = query_rows::<R>(self.queries, depth, first);
-        for (p, panel) in self.panels.chunks_exact(depth).enumerate() {
-            for at in (0..PANEL).step_by(C) {
-                let mut sums = [[V::splat(0.0); C]; R];
-                tile(rows, panel, at, &mut sums);
-                for (query, sums) in (first..).zip(&sums) {
-                    let scores = &mut self.scores[query * self.stride + p * PANEL + at..];
-                    scores[..C].copy_from_slice(&lane_sums(sums));
-                }
+        for (packed, at) in self.keys.chunks_exact(C * depth).zip((0..).step_by(C)) {
+            let mut sums = [[V::splat(0.0); C]; R];
+            tile(rows, packed, &mut sums);
+            for (query, sums) in (first..).zip(&sums) {
+                self.scores[query * self.stride + at..][..C].copy_from_slice(&lane_sums(sums));
             }
         }
         R
@@ -141,7 +137,7 @@ impl Kernel for Mix<'_> {
             let (added, seen) = (self.added[query], self.seen(query));
             if added < seen {
                 if V::MANY_REGISTERS {
-                    self.add::<V, 1, 4>(query, added..seen);
+                    self.add::<V, 1, 5>(query, added..seen);
                 } else {
                     self.add::<V, 1, 1>(query, added..seen);
                 }
@@ -167,7 +163,7 @@ impl Mix<'_> {
         self.task.seen(query).saturating_sub(self.at).min(self.values.len() / self.task.depth())
     }
 
-    /// Adds some of the values to the sums of `R` queries, `C` vectors at a time.
+    /// Adds some of the values to the sums of `R` queries, `C` vectors at a time, or four of a head that has no fives.
     #[inline(always)]
     fn add<V: Vector, const R: usize, const C: usize>(&mut self, first: usize, values: Range<usize>) {
         let depth = self.task.depth();
@@ -175,8 +171,8 @@ impl Mix<'_> {
         while at < depth {
             at += match depth - at {
                 2.. if C == 2 => self.add_columns::<V, R, 2>(first, values.clone(), at),
-                2 | 3 if C == 4 => self.add_columns::<V, R, 2>(first, values.clone(), at),
-                4.. if C == 4 => self.add_columns::<V, R, 4>(first, values.clone(), at),
+                2 | 3 if C == 5 => self.add_columns::<V, R, 2>(first, values.clone(), at),
+                4.. if C == 5 => self.add_columns::<V, R, 4>(first, values.clone(), at),
                 _ => self.add_columns::<V, R, 1>(first, values.clone(), at),
             };
         }

@@ -26,10 +26,18 @@ pub(crate) type Lanes = [f32; LANES];
 
 /// Sixteen numbers, and what the kernels do with them.
 pub(crate) trait Vector: Copy {
-    /// True with registers for a tile of 6 by 4 vectors, false for one of 3 by 2.
+    /// True with registers for a tile of 5 by 5 vectors, false for one of 3 by 2.
     const MANY_REGISTERS: bool;
     /// True if a tile gains nothing. Then all loops take one row and one column at a time, so there is less to compile.
     const ONE_BY_ONE: bool = false;
+    /// Columns of a tile.
+    const COLUMNS: usize = if Self::ONE_BY_ONE {
+        1
+    } else if Self::MANY_REGISTERS {
+        5
+    } else {
+        2
+    };
 
     /// Runs a kernel in a function that is compiled for these registers. The processor must have them.
     fn call<K: Kernel>(kernel: K) -> K::Output;
