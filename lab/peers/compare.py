@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("PEERS_HOME", ROOT / "target/peers")).resolve()
 PAUSE = 1.0  # seconds before each turn: the threads of the one before go on spinning for a moment
 ALONE, TOGETHER = "side by side", "pages, in place"  # one text in one piece, eight as they are served
+OURS = {"ours": "f32", "ours-f16": "f16"}  # how rows are stored
 WORKERS = {"llama.cpp": "llama_cpp", "transformers": "transformers_sdpa", "vllm": "vllm_cpu"}
 
 
@@ -42,10 +43,10 @@ def tasks_for(positions: int) -> dict:
 class Peer:
     """Another engine in its own process, which opens the model once and waits between its turns."""
 
-    def __init__(self, name: str, model: Path, threads: int, log):
+    def __init__(self, name: str, model: Path, threads: int, gguf: Path, log):
         python = HOME / name / "bin/python"
         environment = os.environ | {
-            "PEERS_HOME": str(HOME),
+            "GGUF_HOME": str(gguf),
             "OMP_NUM_THREADS": str(threads),
             "PYTHONPATH": str(HERE),
             "HF_HUB_OFFLINE": "1",
@@ -89,12 +90,12 @@ class Peer:
 class Ours:
     """This project's engine, asked through its command line, as its reader asks it."""
 
-    arithmetic = "f32"
-
-    def __init__(self, model: Path, threads: int, binary: Path, seconds: int):
-        self.name, self.model, self.threads, self.binary, self.seconds = "ours", model, threads, binary, seconds
+    def __init__(self, name: str, args):
+        self.name, self.rows, self.model, self.threads = name, OURS[name], args.model, args.threads
+        self.binary, self.seconds = args.binary, args.seconds
         commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
         self.version = f"Page by Page {commit.stdout.strip()}".strip()
+        self.arithmetic = f"f32, rows in {self.rows}"
 
     def choices(self, texts: list) -> list:
         return [self.choice(text) for text in texts]
@@ -109,10 +110,11 @@ class Ours:
 
     def turn(self, tasks: dict, round: int) -> dict:
         between, deep = tasks["batch"][1]["context"] + tasks["batch"][1]["steps"] // 2, tasks["deep"][1]["context"]
+        texts, rows = str(tasks["batch"][1]["texts"]), ("--kv-dtype", self.rows)
         return our_rates(
-            engine=self.bench("engine"),
-            alone=self.bench("attention", "--contexts", f"{between},{deep}"),
-            together=self.bench("attention", "--contexts", str(between), "--texts", str(tasks["batch"][1]["texts"])),
+            engine=self.bench("engine", "--contexts", "1"),
+            alone=self.bench("attention", *rows, "--contexts", f"{between},{deep}"),
+            together=self.bench("attention", *rows, "--contexts", str(between), "--texts", texts),
         )
 
     def bench(self, *what: str) -> dict:
@@ -136,13 +138,13 @@ def our_logits(answer) -> list:
 
 
 def our_rates(engine: dict, alone: dict, together: dict) -> dict:
-    """The one place where our fields are read: tokens a second of each task, at the median.
+    """The one place where our fields are read: tokens a second of each task, over all steps.
 
     `bench attention` measures one step after as many tokens as a text has; for a decode from 64 to 192 it is asked at 128.
     """
-    between, deep = [step["ms a step"] / 1e3 for step in alone["steps"] if step["rows"] == ALONE]
-    batch = next(step["ms a step"] / 1e3 for step in together["steps"] if step["rows"] == TOGETHER)
-    prefill = next(rate["median"] for rate in engine["rates"] if rate["what"].startswith("prefill of"))
+    between, deep = [step["mean ms a step"] / 1e3 for step in alone["steps"] if step["rows"] == ALONE]
+    batch = next(step["mean ms a step"] / 1e3 for step in together["steps"] if step["rows"] == TOGETHER)
+    prefill = next(rate["mean"] for rate in engine["rates"] if rate["what"].startswith("prefill of"))
     return {"decode": 1 / between, "prefill": prefill, "batch": together["texts"] / batch, "deep": 1 / deep}
 
 
@@ -153,7 +155,11 @@ def main():
     engines = []
     for name in args.engines:
         try:
-            engines.append(open_engine(name, args))
+            engines.append(open_engine(name, args, HOME / "gguf"))
+            if name == "llama.cpp" and args.large_pages:
+                engines.append(open_engine(name, args, args.large_pages))
+                engines[-1].name += ", large pages"
+                engines[-1].version += ", its file in large pages"
         except (RuntimeError, OSError) as error:
             print(f"left out: {name}: {error}", file=sys.stderr)
     check_choices(engines, config["vocab_size"])
@@ -175,8 +181,10 @@ def main():
 def parse_args():
     parser = argparse.ArgumentParser(description="Measure this engine and others, in turns, on one model.")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="a Qwen3 folder in bf16, in one file")
-    parser.add_argument("--engines", type=lambda text: text.split(","), default=["ours", *WORKERS], metavar="A,B",
-                        help="default: ours and all that setup.sh has installed")
+    parser.add_argument("--engines", type=lambda text: text.split(","), default=[*OURS, *WORKERS], metavar="A,B",
+                        help="default: ours, with rows in f32 and in f16, and all that setup.sh has installed")
+    parser.add_argument("--large-pages", type=Path, metavar="DIR",
+                        help="measure llama.cpp twice: the second time its file lies here, in a tmpfs mounted with huge=always")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="for each engine (default: 2)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that count (default: 5)")
     parser.add_argument("--seconds", type=int, default=4, metavar="N",
@@ -187,17 +195,17 @@ def parse_args():
     return parser.parse_args()
 
 
-def open_engine(name: str, args):
-    if name == "ours":
+def open_engine(name: str, args, gguf: Path):
+    if name in OURS:
         if not args.binary.exists():
             raise RuntimeError(f"{args.binary} is missing: cargo build --release --features solution")
-        return Ours(args.model, args.threads, args.binary, args.seconds)
+        return Ours(name, args)
     if name not in WORKERS:
-        raise RuntimeError(f"known are ours, {', '.join(WORKERS)}")
+        raise RuntimeError(f"known are {', '.join([*OURS, *WORKERS])}")
     if not (HOME / name / "bin/python").exists():
         raise RuntimeError(f"not installed: bash lab/peers/setup.sh {name}")
     with open(HOME / f"{name}.log", "w", encoding="utf-8") as log:
-        return Peer(name, args.model.resolve(), args.threads, log)
+        return Peer(name, args.model.resolve(), args.threads, gguf, log)
 
 
 def check_choices(engines: list, vocabulary: int):
@@ -213,7 +221,7 @@ def check_choices(engines: list, vocabulary: int):
 
 
 def table(args, engines, tasks, rates) -> str:
-    """Medians in tokens a second, and below them ours as a share of the best other."""
+    """Medians in tokens a second, and below them ours over each other, least to most of all rounds."""
     medians = {name: {task: statistics.median(of[task]) if of[task] else None for task in tasks}
                for name, of in rates.items()}
     lines = [
@@ -225,14 +233,19 @@ def table(args, engines, tasks, rates) -> str:
     for engine in engines:
         cells = [show(medians[engine.name][task]) for task in tasks]
         lines.append(f"| {engine.version} | {engine.arithmetic} | " + " | ".join(cells) + " |")
-    if "ours" in medians:
-        ratios = []
-        for task in tasks:
-            others = [medians[e.name][task] for e in engines if e.name != "ours" and medians[e.name][task]]
-            own = medians["ours"][task]
-            ratios.append(f"{own / max(others):.2f}" if own and others else "–")
-        lines.append("| ours / the best other | | " + " | ".join(ratios) + " |")
+    for own in [engine for engine in engines if engine.name in OURS]:
+        for other in [engine for engine in engines if engine.name not in OURS]:
+            cells = [ratios(rates[own.name][task], rates[other.name][task]) for task in tasks]
+            lines.append(f"| {own.name} / {other.name} | | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def ratios(own: list, other: list) -> str:
+    """Of the medians, and of the rounds: least to most."""
+    if not own or not other:
+        return "–"
+    rounds = [a / b for a, b in zip(own, other)]
+    return f"{statistics.median(own) / statistics.median(other):.2f} ({min(rounds):.2f}–{max(rounds):.2f})"
 
 
 def show(rate: float | None) -> str:

@@ -23,8 +23,8 @@ NAMES = {
 
 
 def gguf_of(folder: str) -> str:
-    """The file's path; written the first time, beside the other engines under target/peers."""
-    home = Path(os.environ["PEERS_HOME"]) / "gguf"
+    """The file's path; written the first time."""
+    home = Path(os.environ["GGUF_HOME"])
     home.mkdir(parents=True, exist_ok=True)
     path = home / f"{Path(folder).resolve().name}.gguf"
     weights = Path(folder) / "model.safetensors"
