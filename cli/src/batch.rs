@@ -93,7 +93,7 @@ impl Batch {
     pub fn run(self) -> Result<()> {
         require::chapters(&SCHEDULER)?;
         let lines = self.lines()?;
-        let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.scheduling.pool.slab(&model, self.scheduling.running)?;
         require::chapters(self.page_file.chapters())?;
         let prefixes = self.scheduling.pool.prefixes()?;

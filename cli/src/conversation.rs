@@ -94,7 +94,7 @@ impl ConversationOptions {
     /// Takes turns until the input ends. `first`: the first line, if the command line has it already.
     pub fn run(&self, script: &Script, max_new_tokens: Option<usize>, first: Option<String>) -> Result<()> {
         require::chapters(&ENGINE)?;
-        let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let slab = self.pool.slab(&model, 1)?;
         let (prefixes, limits) = (self.pool.prefixes()?, self.pool.limits(1));
         let serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;

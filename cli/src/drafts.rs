@@ -10,6 +10,7 @@ use page_by_page::decode::drafting::{AcceptRule, DraftCounters, DraftSource};
 use page_by_page::model::Model;
 use page_by_page::model::tokenizer::Tokenizer;
 
+use crate::options::Weights;
 use crate::output::{count, thousands};
 use crate::{model_dir, require};
 
@@ -38,6 +39,7 @@ impl DraftOptions {
         &self,
         target: &Model,
         tokenizer: &Tokenizer,
+        weights: Weights,
         kv: CacheKind,
         tokens: usize,
         page_size: usize,
@@ -55,7 +57,7 @@ impl DraftOptions {
             return Ok(Some(DraftSource::lookup(vocab_size)));
         }
         let dir = model_dir(name);
-        let model = Model::open(&dir)?;
+        let model = weights.open(&dir)?;
         let config = model.config();
         if config.vocab_size != vocab_size {
             bail!(

@@ -18,7 +18,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 
 use crate::drafts::DraftOptions;
 use crate::input;
-use crate::options::{ModelOption, RowOptions, SamplingOptions, SnapshotOptions};
+use crate::options::{ModelOption, RowOptions, SamplingOptions, SnapshotOptions, where_weights_lie};
 use crate::output::{Object, count, mib, per_second, rate, say, thousands, time};
 use page_by_page::cache::kind::CacheKind;
 
@@ -213,8 +213,8 @@ impl Generate {
     }
 
     fn describe_model(&self, model: &Model) -> String {
-        let weights = model.weights().map(|weight| weight.bytes().len()).sum();
-        format!("{}, {} layers, {} of weights", self.model.name(), model.config().n_layers, mib(weights))
+        let (weights, place) = (mib(model.weight_bytes()), where_weights_lie(model));
+        format!("{}, {} layers, {weights} of weights{place}", self.model.name(), model.config().n_layers)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use clap::Args;
-use page_by_page::model::{LogitRows, Model};
+use page_by_page::model::LogitRows;
 use serde::Serialize;
 
 use crate::options::ModelOption;
 use crate::output::{count, print_json};
-use crate::{model_dir, require};
+use crate::require;
 
 /// Print the logits after some tokens, as JSON
 ///
@@ -36,7 +36,7 @@ struct Answer<L: Serialize> {
 
 impl Logits {
     pub fn run(self) -> Result<()> {
-        let model = Model::open(&model_dir(&self.model.dir))?;
+        let model = self.model.open()?;
         let (rows, n_rows) = if self.all { (LogitRows::All, self.tokens.len()) } else { (LogitRows::Newest(1), 1) };
         model.check(&self.tokens, 0)?;
         // As JSON, a number takes up to 16 bytes.

@@ -1,6 +1,6 @@
 //! Options that several commands share: the model, sampling, the pool of pages, how rows are kept, files of caches.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -14,6 +14,7 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::{Chapter, Source, chapter};
 use page_by_page::decode::sampler::Sampling;
 use page_by_page::kernels::RowFormat;
+use page_by_page::model::checkpoint::Weight;
 use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{Model, ModelConfig, SamplingDefaults};
 use page_by_page::prefixes::Prefixes;
@@ -26,25 +27,84 @@ use crate::{model_dir, require};
 
 pub const SEED: u64 = 23;
 
-/// `--model`.
+/// `--model` and `--weights`.
 #[derive(Args)]
 pub struct ModelOption {
     /// Model folder, or a bundled model: storyteller, storyteller-draft
     #[arg(long = "model", value_name = "DIR", default_value = "storyteller")]
     pub dir: PathBuf,
+    /// Where the weights lie: in their files (mapped), or in memory of their own, in large pages (copied); auto copies
+    /// those of a large model if there is memory for twice as much
+    #[arg(long, value_name = "WHERE", value_parser = named(&WEIGHTS), hide_possible_values = true, default_value = "auto")]
+    pub weights: Weights,
 }
 
 impl ModelOption {
+    pub fn open(&self) -> Result<Model> {
+        self.weights.open(&model_dir(&self.dir))
+    }
+
     /// The model and its tokenizer. `rows`: how they are kept in this kind of cache.
-    pub fn open(&self, rows: RowOptions, kv: CacheKind) -> Result<(Model, Tokenizer)> {
-        let dir = model_dir(&self.dir);
-        let mut model = Model::open(&dir)?;
+    pub fn with_tokenizer(&self, rows: RowOptions, kv: CacheKind) -> Result<(Model, Tokenizer)> {
+        Ok((self.with_rows(rows, kv)?, Tokenizer::open(&model_dir(&self.dir))?))
+    }
+
+    pub fn with_rows(&self, rows: RowOptions, kv: CacheKind) -> Result<Model> {
+        let mut model = self.open()?;
         rows.apply(&mut model, kv)?;
-        Ok((model, Tokenizer::open(&dir)?))
+        Ok(model)
     }
 
     pub fn name(&self) -> String {
         self.dir.display().to_string()
+    }
+}
+
+/// Where the weights of a model lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    /// Copied if they are large and there is room, else mapped.
+    Auto,
+    Mapped,
+    Copied,
+}
+
+const WEIGHTS: [(&str, Weights); 3] =
+    [("auto", Weights::Auto), ("mapped", Weights::Mapped), ("copied", Weights::Copied)];
+
+/// Bytes of weights that no second cache holds, and that take more small pages than a processor remembers.
+const LARGE: usize = 32 << 20;
+
+impl Weights {
+    /// Opens a model, and copies its weights where that is asked for or worth it.
+    pub fn open(self, dir: &Path) -> Result<Model> {
+        let mut model = Model::open(dir)?;
+        let bytes = model.weight_bytes();
+        match self {
+            Weights::Mapped => {}
+            Weights::Copied => {
+                require::memory("a copy of the weights", bytes, "give --weights mapped")?;
+                model.copy_weights().context("cannot copy the weights; give --weights mapped")?;
+            }
+            // As much again is left for rows. Without room they stay where they are.
+            Weights::Auto => {
+                if bytes >= LARGE && require::large_pages() && require::available().is_some_and(|n| n / 2 >= bytes) {
+                    drop(model.copy_weights());
+                }
+            }
+        }
+        Ok(model)
+    }
+}
+
+/// Where the weights lie, if it is not in their files: `, copied, 100 % in large pages`, to follow how many they are.
+pub fn where_weights_lie(model: &Model) -> String {
+    if !model.weights().any(Weight::is_copied) {
+        return String::new();
+    }
+    match model.weight_bytes_in_large_pages() {
+        Some(large) => format!(", copied, {:.0} % in large pages", 100.0 * large as f64 / model.weight_bytes() as f64),
+        None => ", copied".into(),
     }
 }
 
@@ -105,7 +165,7 @@ pub struct RowOptions {
 
 pub const ATTENTIONS: [(&str, Attention); 3] =
     [("gather", Attention::Gather), ("paged", Attention::Paged), ("plain", Attention::Plain)];
-const FORMATS: [(&str, RowFormat); 4] =
+pub const FORMATS: [(&str, RowFormat); 4] =
     [("f32", RowFormat::F32), ("f16", RowFormat::F16), ("bf16", RowFormat::Bf16), ("int8", RowFormat::Int8)];
 
 pub fn named<T: Copy + Send + Sync>(values: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {

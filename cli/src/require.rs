@@ -50,10 +50,28 @@ pub fn slot_bytes(layout: KvLayout, slots: usize) -> Result<usize, CacheError> {
 }
 
 /// Bytes of memory that are free without taking them from other programs; `None` where the system does not say.
-fn available() -> Option<usize> {
+pub fn available() -> Option<usize> {
     let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
-    Some(kib.parse::<usize>().ok()? << 10)
+    let of_the_machine = kib.parse::<usize>().ok()? << 10;
+    Some(of_the_container().map_or(of_the_machine, |bytes| bytes.min(of_the_machine)))
+}
+
+/// The same of the container that the program runs in, if it has a limit. File cache is given back when memory runs short.
+fn of_the_container() -> Option<usize> {
+    let read = |file: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/memory.{file}")).ok();
+    let number = |text: String| text.trim().parse::<usize>().ok();
+    let (limit, used, stat) = (number(read("max")?)?, number(read("current")?)?, read("stat")?);
+    let cache =
+        stat.lines().filter_map(|line| line.strip_prefix("inactive_file ").or(line.strip_prefix("active_file ")));
+    let cache: usize = cache.filter_map(|bytes| bytes.parse::<usize>().ok()).sum();
+    Some(limit.saturating_sub(used.saturating_sub(cache)))
+}
+
+/// Whether the system gives large pages to a program that asks for them.
+pub fn large_pages() -> bool {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    enabled.is_ok_and(|enabled| !enabled.contains("[never]"))
 }
 
 /// Refuses a number below 1, or above what there is any use for.

@@ -88,7 +88,7 @@ impl Serve {
         let pool = &self.scheduling.pool;
         self.limits().check()?;
         let dir = model_dir(&self.model.dir);
-        let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let template = ChatTemplate::open(&dir).transpose();
         if let Some(Err(problem)) = &template {
             say(&format!("note: no chats: {problem}"));

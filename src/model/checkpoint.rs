@@ -1,4 +1,4 @@
-//! A checkpoint folder: safetensors files, mapped and checked, never copied.
+//! A checkpoint folder: safetensors files, mapped and checked.
 //!
 //! A safetensors file is eight bytes with the length of a JSON header, the header (name, dtype, shape and place of each
 //! tensor), then the numbers. Mapping it lets the operating system read pages of it when they are first used, so a
@@ -18,6 +18,8 @@ use safetensors::SafeTensors;
 use crate::files::FileError;
 use crate::kernels::{Dtype, Matrix};
 use crate::{escape, files};
+
+use super::large_pages::Copied;
 
 /// The error of a file that cannot be opened or read.
 fn unreadable(path: &Path, error: &std::io::Error) -> FileError {
@@ -133,7 +135,7 @@ impl Checkpoint {
             matrix.read_row(row, &mut numbers);
             return Err(stored.not_finite(name, &[row, col], numbers[col]));
         }
-        Ok(Weight { stored, dtype, rows, cols })
+        Ok(Weight { memory: Memory::Mapped(stored), dtype, rows, cols })
     }
 
     /// A vector (a norm, a bias), converted to `f32`. It is refused as a [weight](Self::weight) is.
@@ -181,12 +183,18 @@ impl Stored {
     }
 }
 
-/// A weight matrix in a mapped file.
+/// A weight matrix, in a mapped file or copied.
 pub struct Weight {
-    stored: Stored,
+    memory: Memory,
     dtype: Dtype,
     rows: usize,
     cols: usize,
+}
+
+/// Where the numbers of a weight lie.
+enum Memory {
+    Mapped(Stored),
+    Copied(Copied),
 }
 
 impl Weight {
@@ -207,7 +215,20 @@ impl Weight {
 
     /// The bytes as they lie in the file.
     pub fn bytes(&self) -> &[u8] {
-        self.stored.bytes()
+        match &self.memory {
+            Memory::Mapped(stored) => stored.bytes(),
+            Memory::Copied(copied) => copied.bytes(),
+        }
+    }
+
+    /// Whether it lies in memory of its own, and no longer in its file.
+    pub fn is_copied(&self) -> bool {
+        matches!(self.memory, Memory::Copied(_))
+    }
+
+    /// Goes on with a copy of the same bytes.
+    pub(super) fn move_to(&mut self, copied: Copied) {
+        self.memory = Memory::Copied(copied);
     }
 }
 

@@ -18,10 +18,12 @@ pub mod checkpoint;
 mod chunk;
 mod config;
 mod fingerprint;
+mod large_pages;
 mod rope;
 pub mod tokenizer;
 
 use std::borrow::Cow;
+use std::io;
 use std::path::Path;
 
 use crate::cache::in_place::{Attention, CacheRef, F32Heads, Rows, SequenceRows};
@@ -36,7 +38,7 @@ pub use chunk::{Chunk, LogitRows, StepError};
 pub use config::{ModelConfig, SamplingDefaults};
 use rope::Rotation;
 
-/// A Qwen3 model whose weights lie in mapped files.
+/// A Qwen3 model. Its weights lie in mapped files, until they are [copied](Model::copy_weights).
 pub struct Model {
     config: ModelConfig,
     embedding: Weight,
@@ -177,6 +179,31 @@ impl Model {
             .iter()
             .flat_map(|l| [&l.q.weight, &l.k.weight, &l.v.weight, &l.o.weight, &l.gate, &l.up, &l.down]);
         layers.chain([self.output.as_ref().unwrap_or(&self.embedding)])
+    }
+
+    /// Moves the weights of [`weights`](Self::weights) out of their files, into memory for which large pages were asked. Nothing
+    /// changes but the time of a step, and that what becomes of the files no longer matters to these weights.
+    ///
+    /// # Errors
+    /// What the system says if it has no room; the weights then stay where they are.
+    pub fn copy_weights(&mut self) -> io::Result<()> {
+        let copies = large_pages::copy(&self.weights().map(Weight::bytes).collect::<Vec<_>>())?;
+        let layers = self.layers.iter_mut().flat_map(|l| {
+            [&mut l.q.weight, &mut l.k.weight, &mut l.v.weight, &mut l.o.weight, &mut l.gate, &mut l.up, &mut l.down]
+        });
+        let weights = layers.chain([self.output.as_mut().unwrap_or(&mut self.embedding)]);
+        weights.zip(copies).for_each(|(weight, copy)| weight.move_to(copy));
+        Ok(())
+    }
+
+    /// Bytes of [`weights`](Self::weights).
+    pub fn weight_bytes(&self) -> usize {
+        self.weights().map(|weight| weight.bytes().len()).sum()
+    }
+
+    /// How many of these bytes lie in large pages now; `None` where the system does not say.
+    pub fn weight_bytes_in_large_pages(&self) -> Option<usize> {
+        large_pages::in_large_pages(self.weights().map(Weight::bytes))
     }
 
     /// Checks the next tokens of a sequence and makes room for them in its cache. Without one, `tokens` is the whole sequence.

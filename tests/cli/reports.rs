@@ -103,6 +103,46 @@ fn measured_numbers_belong_together() {
     }
 }
 
+/// A model with more than 32 MiB of weights, nearly all of them zero.
+fn large() -> Folder {
+    let folder = Folder::copy_of("storyteller-draft");
+    folder.set("config.json", "intermediate_size", json!(32_768));
+    let mut tensors = folder.tensors();
+    for (_, tensor) in tensors.iter_mut().filter(|(name, _)| name.contains(".mlp.")) {
+        for size in tensor.shape.iter_mut().filter(|size| **size == 256) {
+            *size = 32_768;
+        }
+        tensor.data = vec![0; 2 * tensor.shape.iter().product::<usize>()];
+    }
+    folder.set_tensors(&tensors);
+    folder
+}
+
+#[test]
+fn weights_lie_where_they_are_asked_to_and_a_large_model_is_copied() {
+    let folder = large();
+    let logits = |weights: &str| {
+        ok(&["logits", "--model", folder.path(), "--tokens", "1,2,3", "--weights", weights]).json()["logits"].clone()
+    };
+    assert_eq!(logits("copied"), logits("mapped"));
+    let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let is_copied_by_itself = huge.is_ok_and(|huge| !huge.contains("[never]"));
+    for (model, weights, is_copied) in [
+        (folder.path(), "mapped", false),
+        (folder.path(), "copied", true),
+        (folder.path(), "auto", is_copied_by_itself),
+        ("storyteller-draft", "auto", false),
+    ] {
+        let (engine, shown) = measured(&["engine", "--model", model, "--weights", weights, "--seconds", "0"]);
+        let in_files = engine["rates"].as_array().unwrap().iter().any(|rate| rate["what"] == "summed in their files");
+        assert_eq!(
+            (shown.contains(" bytes of weights, copied"), in_files),
+            (is_copied, is_copied),
+            "{weights}: {shown}"
+        );
+    }
+}
+
 #[test]
 fn the_share_accepted_is_near_the_share_to_expect() {
     // Of one prompt: enough to tell the rules apart, and the seed fixes what is counted.

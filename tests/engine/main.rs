@@ -20,6 +20,7 @@ mod disk_tier;
 mod golden;
 mod graders;
 mod hostile_files;
+mod large_pages;
 mod numbers;
 mod page_index;
 mod page_metadata;

@@ -2,7 +2,6 @@
 
 mod online;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -11,13 +10,15 @@ use page_by_page::cache::KvCache;
 use page_by_page::cache::in_place::{Attention, InPlace};
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
+use page_by_page::chapters::ch14_half_the_bytes::encode_rows;
 use page_by_page::experiments::attention::{copied, same_bits, step};
+use page_by_page::kernels::RowFormat;
 use page_by_page::model::Model;
 
 use super::{Report, Row, Times, named_model, table, turns};
-use crate::options::{ATTENTIONS, named};
+use crate::options::{ATTENTIONS, FORMATS, ModelOption, named};
 use crate::output::{count, mib, rate, thousands};
-use crate::{model_dir, require};
+use crate::require;
 
 /// Compare decode steps on long sequences: rows gathered, read in their pages, or side by side
 ///
@@ -42,12 +43,14 @@ pub struct AttentionBench {
     #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = named(&ATTENTIONS), hide_possible_values = true,
           default_values = ["gather", "paged"])]
     attention: Vec<Attention>,
+    /// How the numbers of keys and values are stored: f32, f16, bf16 or int8
+    #[arg(long, value_name = "TYPE", value_parser = named(&FORMATS), hide_possible_values = true, default_value = "f32")]
+    kv_dtype: RowFormat,
     /// Slots in a page
     #[arg(long, value_name = "P", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     page_size: u32,
-    /// Model folder, or a bundled model: storyteller, storyteller-draft
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
     /// How long to measure each length; three turns are taken at least
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=3600))]
     seconds: u64,
@@ -72,7 +75,9 @@ impl AttentionBench {
     pub fn run(self) -> Result<Report> {
         let in_place = self.attention.iter().any(|way| *way != Attention::Gather);
         require::chapters(if in_place { &[3, 4, 5, 6, 7, 13] } else { &[3, 4, 5, 6, 7] })?;
-        let mut model = Model::open(&model_dir(&self.model))?;
+        require::chapters(if self.kv_dtype == RowFormat::F32 { &[] } else { &[14] })?;
+        let mut model = self.model.open()?;
+        model.set_row_format(self.kv_dtype);
         let contexts = self.contexts(model.config().max_positions)?;
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
         let slots = longest.next_multiple_of(self.page_size as usize);
@@ -87,14 +92,14 @@ impl AttentionBench {
         let text = format!(
             "{}, {}, pages of {}: a step of {}, after as many tokens as the table says\n\n{}\nall logits have the same bits\n\n\
              attention of one token, one layer, against two passes\n\n{}",
-            self.model.display(),
+            self.model.name(),
             count(rayon::current_num_threads(), "thread"),
             count(self.page_size, "slot"),
             count(self.texts, "text"),
             table(2, 1 + self.attention.len(), &steps),
             table(1, softmax.len(), &softmax),
         );
-        let numbers = named_model(&self.model).with("texts", self.texts);
+        let numbers = named_model(&self.model).with("texts", self.texts).with("kv_dtype", self.kv_dtype.to_string());
         Report::new(text, &numbers.with("steps", steps).with("online_softmax", softmax))
     }
 
@@ -117,8 +122,8 @@ impl AttentionBench {
         scatter(&slab, page_size)?;
         let (mut contiguous, mut paged) = (Vec::new(), Vec::new());
         for seed in 0..self.texts.into() {
-            contiguous.push(filled(ContiguousCache::new(layout, tokens + 1), tokens, seed)?);
-            paged.push(filled(PagedCache::new(&slab)?, tokens, seed)?);
+            contiguous.push(filled(ContiguousCache::new(layout, tokens + 1), tokens, model, seed)?);
+            paged.push(filled(PagedCache::new(&slab)?, tokens, model, seed)?);
         }
         let ways = [None].into_iter().chain(self.attention.iter().copied().map(Some));
         let mut measured: Vec<(Option<Attention>, Times, usize)> = ways.map(|way| (way, Times::default(), 0)).collect();
@@ -144,6 +149,7 @@ impl AttentionBench {
             let (seconds, bytes_copied) = (times.median(), rows_copied * row_bytes);
             let over = seconds / side_by_side;
             Row::default()
+                .number("mean ms a step", times.mean() * 1e3)
                 .cell("tokens", tokens, if i == 0 { thousands(tokens) } else { String::new() })
                 .text("rows", name(*way))
                 .cell("ms a step", seconds * 1e3, rate(seconds * 1e3))
@@ -165,9 +171,12 @@ fn second_step<C: InPlace>(model: &Model, caches: &mut [C], times: &mut Times) -
     Ok(counted)
 }
 
-fn filled<C: KvCache>(mut cache: C, tokens: usize, seed: u64) -> Result<C> {
-    let layout = cache.layout();
-    let rows = online::Numbers::new(seed).take(PIECE * layout.kv_width() * 2);
+fn filled<C: KvCache>(mut cache: C, tokens: usize, model: &Model, seed: u64) -> Result<C> {
+    let (layout, numbers) = (cache.layout(), model.config().kv_layout());
+    let mut rows = online::Numbers::new(seed).take(PIECE * numbers.kv_width() * 2);
+    if model.row_format() != RowFormat::F32 {
+        rows = encode_rows(model.row_format(), numbers, &rows);
+    }
     let (keys, values) = rows.split_at(PIECE * layout.kv_width());
     for first in (0..tokens).step_by(PIECE) {
         let n = PIECE.min(tokens - first) * layout.kv_width();

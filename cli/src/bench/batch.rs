@@ -3,18 +3,18 @@
 //! The weights are read once for all sequences of a step, the rows of each sequence once for itself. So as long as reading the
 //! weights is what takes the time, more sequences cost little more than one.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use page_by_page::cache::Rewind;
 use page_by_page::cache::in_place::CacheRef;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 use page_by_page::model::{LogitRows, Model};
 
-use super::{PAGE_SIZE, Report, Row, Times, named_model, paged_model, table, turns};
-use crate::options::RowOptions;
+use super::{PAGE_SIZE, Report, Row, Times, named_model, table, turns};
+use crate::options::{ModelOption, RowOptions};
 use crate::output::{Progress, count, rate};
 use crate::require;
 
@@ -29,9 +29,8 @@ Examples:
   page-by-page bench batch --context 512 --attention gather
   page-by-page bench batch --model /tmp/qwen3-0.6b --threads 2")]
 pub struct Batch {
-    /// Model folder, or a bundled model: storyteller, storyteller-draft
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
     /// Tokens that each sequence has before the step
     #[arg(long, value_name = "N", default_value_t = 128)]
     context: usize,
@@ -49,7 +48,7 @@ impl Batch {
     pub fn run(self) -> Result<Report> {
         // The pages, and a sequence that reads a token and forgets it again.
         require::chapters(&[4, 5, 6, 7])?;
-        let model = paged_model(&self.model, self.rows)?;
+        let model = self.model.with_rows(self.rows, CacheKind::Paged)?;
         let mut caches = self.caches(&model)?;
         let mut times = SIZES.map(|_| Times::default());
         let mut n_turns = 0;
@@ -73,7 +72,7 @@ impl Batch {
         let rows: Vec<Row> = SIZES.iter().zip(&times).map(row).collect();
         let text = format!(
             "{}, {}: texts of {} in pages of {PAGE_SIZE} slots, each reads one token a step\n\n{}\n{} of all sizes; medians\n",
-            self.model.display(),
+            self.model.name(),
             count(rayon::current_num_threads(), "thread"),
             count(self.context, "token"),
             table(0, rows.len(), &rows),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use page_by_page::cache::in_place::CacheRef;
+use page_by_page::cache::kind::CacheKind;
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
@@ -14,8 +15,8 @@ use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::experiments::attention::same_bits;
 use page_by_page::model::{LogitRows, Model};
 
-use super::{PAGE_SIZE, Report, Row, Times, named_model, paged_model, table, turns};
-use crate::options::RowOptions;
+use super::{PAGE_SIZE, Report, Row, Times, named_model, table, turns};
+use crate::options::{ModelOption, RowOptions};
 use crate::output::{count, rate, thousands};
 use crate::require;
 
@@ -31,9 +32,8 @@ Examples:
   page-by-page bench disk --kv-dtype int8
   page-by-page bench disk --model /tmp/qwen3-0.6b")]
 pub struct Disk {
-    /// Model folder, or a bundled model: storyteller, storyteller-draft
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
     #[command(flatten)]
     rows: RowOptions,
 }
@@ -54,7 +54,7 @@ impl Disk {
     pub fn run(self) -> Result<Report> {
         // Pool, tables, slab, forks, the prefix cache, and the file.
         require::chapters(&[4, 5, 6, 10, 11, 16])?;
-        let model = paged_model(&self.model, self.rows)?;
+        let model = self.model.with_rows(self.rows, CacheKind::Paged)?;
         let n_tokens = TOKENS.min(model.config().max_positions);
         ensure!(n_tokens > PAGE_SIZE, "the model has {n_tokens} positions, too few to fill a page");
         require::pages(model.kv_layout(), PAGE_SIZE, 2 * n_tokens.div_ceil(PAGE_SIZE))?;

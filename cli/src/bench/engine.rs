@@ -1,11 +1,10 @@
 //! `bench engine`: is the model as fast as the memory lets it be?
 //!
 //! A decode step uses every weight once, so it cannot be faster than reading them. The yardstick is the plainest way to
-//! read them: adding the same bytes up, with the same threads, in turns with the decode steps, so that whatever else
-//! the machine does hits both. Prefills, which compute many rows with each weight, take turns with them too. They cannot be
+//! read them: adding the same bytes up, in the same memory and with the same threads, in turns with the decode steps, so that
+//! whatever else the machine does hits both. Prefills, which compute many rows with each weight, take turns with them too. They cannot be
 //! faster than the arithmetic: their yardstick is a plain loop of multiply-adds.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -19,6 +18,7 @@ use page_by_page::model::checkpoint::Weight;
 use rayon::prelude::*;
 
 use super::{Rates, Report, Times, named_model, turns};
+use crate::options::{ModelOption, Weights, where_weights_lie};
 use crate::output::{Object, Table, count, rate, thousands};
 use crate::{model_dir, require};
 
@@ -33,9 +33,8 @@ Example:
   page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
   page-by-page bench engine --model /tmp/qwen3-0.6b --threads 2")]
 pub struct Engine {
-    /// Model folder, or a bundled model: storyteller, storyteller-draft
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
     /// Tokens before the step in the lines on long sequences, if the model has as many positions: a list
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [4096])]
     contexts: Vec<usize>,
@@ -56,6 +55,8 @@ const LOOP: usize = 1 << 20;
 #[derive(Default)]
 struct Measured {
     sums: Times,
+    /// Of the weights in their files, if the model's are copied.
+    sums_in_files: Times,
     decodes: Times,
     prefills: Times,
     small: Times,
@@ -70,7 +71,7 @@ struct Line(String, Rates, fn(f64) -> String, &'static str);
 impl Engine {
     pub fn run(self) -> Result<Report> {
         require::chapters(&[3])?;
-        let model = Model::open(&model_dir(&self.model))?;
+        let model = self.model.open()?;
         let config = model.config();
         let positions = config.max_positions;
         ensure!(positions > 2 * PROMPT, "the model has {positions} positions, too few to measure it");
@@ -79,11 +80,14 @@ impl Engine {
         let tokens: Vec<u32> =
             (0..prefill.max(PROMPT + steps)).map(|i| (i * 7919 % config.vocab_size) as u32).collect();
 
+        // Weights that were copied are summed where they lay before, too.
+        let is_copied = model.weights().any(Weight::is_copied);
+        let in_files = is_copied.then(|| Weights::Mapped.open(&model_dir(&self.model.dir))).transpose()?;
         // The first reading fetches the weights from the disk.
-        sum(&model);
+        [Some(&model), in_files.as_ref()].into_iter().flatten().for_each(sum);
         let mut measured = Measured::default();
         for _ in turns("measuring", 3..usize::MAX, Duration::from_secs(self.seconds)) {
-            measured.turn(&model, &tokens[..prefill], &tokens[..PROMPT + steps])?;
+            measured.turn(&model, in_files.as_ref(), &tokens[..prefill], &tokens[..PROMPT + steps])?;
         }
         let mut lines = measured.lines(&model, prefill);
         for tokens in self.contexts.iter().filter(|tokens| **tokens < positions) {
@@ -122,13 +126,15 @@ impl Engine {
         for Line(name, rates, show, unit) in lines {
             table.line([name, &show(rates.best), &show(rates.median), *unit]);
             let line = Object::default().with("what", name.trim());
-            numbers.push(line.with("best", rates.best).with("median", rates.median).with("unit", unit));
+            let line = line.with("best", rates.best).with("median", rates.median).with("mean", rates.mean);
+            numbers.push(line.with("unit", unit));
         }
         let text = format!(
-            "{}, {}: each token reads {} bytes of weights\n\n{}\n{} and as many sums, {}, in turns\n",
-            self.model.display(),
+            "{}, {}: each token reads {} bytes of weights{}\n\n{}\n{} and as many sums, {}, in turns\n",
+            self.model.name(),
             count(rayon::current_num_threads(), "thread"),
-            thousands(weight_bytes(model)),
+            thousands(model.weight_bytes()),
+            where_weights_lie(model),
             table.render(),
             count(measured.decodes.count(), "decode step"),
             count(measured.prefills.count(), "prefill"),
@@ -139,7 +145,7 @@ impl Engine {
 
 impl Measured {
     /// A prefill, the plain loop, and for as long as the prefill took decode steps in turns with sums and small passes.
-    fn turn(&mut self, model: &Model, prefill: &[u32], decode: &[u32]) -> Result<()> {
+    fn turn(&mut self, model: &Model, in_files: Option<&Model>, prefill: &[u32], decode: &[u32]) -> Result<()> {
         let cache = |slots| ContiguousCache::new(model.config().kv_layout(), slots);
         let start = Instant::now();
         self.prefills.of(|| model.step(prefill, Some(&mut cache(prefill.len()))))?;
@@ -157,6 +163,9 @@ impl Measured {
                 break;
             }
             self.sums.of(|| sum(model));
+            if let Some(model) = in_files {
+                self.sums_in_files.of(|| sum(model));
+            }
             self.decodes.of(|| model.step(std::slice::from_ref(token), Some(&mut cache)))?;
             if let Some(three) = threes.next() {
                 self.small.of(|| model.step(three, Some(&mut beside)))?;
@@ -166,30 +175,32 @@ impl Measured {
     }
 
     fn lines(&self, model: &Model, prefill: usize) -> Vec<Line> {
-        let Measured { sums, decodes, prefills, small, loops, in_loop } = self;
-        let (decode, gigabytes) = (decodes.rates(1.0), weight_bytes(model) as f64 / 1e9);
+        let Measured { sums, sums_in_files, decodes, prefills, small, loops, in_loop } = self;
+        let (decode, gigabytes) = (decodes.rates(1.0), model.weight_bytes() as f64 / 1e9);
         let prefilled = prefills.rates(prefill as f64);
         let in_prefill = prefills.rates(multiply_adds_of_prefill(model, prefill));
         let (of_sum, pass) = (decode.over(sums.rates(1.0)), decode.over(small.rates(1.0)));
         let of_loop = in_prefill.over(loops.rates(*in_loop as f64));
         let in_loops = loops.rates(*in_loop as f64 / 1e9);
         let line = |name: &str, rates, show: fn(f64) -> String, unit| Line(name.into(), rates, show, unit);
-        vec![
+        let mut lines = vec![
             line("decode", decode, rate, "tokens/s"),
             line("  weights read", decodes.rates(gigabytes), rate, "GB/s"),
             line("  the same bytes summed", sums.rates(gigabytes), rate, "GB/s"),
             line("  decode reaches", of_sum, percent, "of that"),
+        ];
+        if sums_in_files.count() > 0 {
+            lines.push(line("  summed in their files", sums_in_files.rates(gigabytes), rate, "GB/s"));
+        }
+        lines.extend([
             line(&format!("prefill of {prefill}"), prefilled, rate, "tokens/s"),
             line("  against decode", prefilled.over(decode), |ratio| format!("{ratio:.1} ×"), ""),
             line("  a plain loop of multiply-adds", in_loops, rate, "thousand million/s"),
             line("  prefill reaches", of_loop, percent, "of that"),
             line(&format!("a pass over {SMALL}"), pass, |ratio| format!("{ratio:.2} ×"), "as long as over 1"),
-        ]
+        ]);
+        lines
     }
-}
-
-fn weight_bytes(model: &Model) -> usize {
-    model.weights().map(|weight| weight.bytes().len()).sum()
 }
 
 fn percent(share: f64) -> String {

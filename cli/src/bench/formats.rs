@@ -1,7 +1,5 @@
 //! `bench formats`: what rows in fewer bits save, and what the rounding does to a text.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use clap::Args;
 use page_by_page::chapters::ch01_recompute::{argmax, generate};
@@ -13,6 +11,7 @@ use page_by_page::model::tokenizer::Tokenizer;
 use page_by_page::model::{LogitRows, Model};
 
 use super::{PAGE_SIZE, Report, Row, named_model, table};
+use crate::options::ModelOption;
 use crate::output::{Progress, count, thousands};
 use crate::{model_dir, require};
 
@@ -28,9 +27,8 @@ Example:
   page-by-page bench formats
   page-by-page bench formats --model DIR")]
 pub struct Formats {
-    /// Model folder, or a bundled model
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
     /// New tokens of each story
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_new_tokens: usize,
@@ -60,8 +58,8 @@ struct Answers {
 impl Formats {
     pub fn run(self) -> Result<Report> {
         require::chapters(&[1, 3, 13, 14])?;
-        let dir = model_dir(&self.model);
-        let (mut model, tokenizer) = (Model::open(&dir)?, Tokenizer::open(&dir)?);
+        let mut model = self.model.open()?;
+        let tokenizer = Tokenizer::open(&model_dir(&self.model.dir))?;
         let text = tokenizer.encode(ALICE)?;
         let prompts = PROMPTS.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<Vec<_>, _>>()?;
         self.check(&model, &text, &prompts)?;

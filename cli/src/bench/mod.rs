@@ -18,7 +18,7 @@ mod times;
 mod waste;
 mod workload;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
@@ -26,12 +26,12 @@ use page_by_page::cache::KvLayout;
 use page_by_page::cache::in_place::InPlace;
 use page_by_page::cache::kind::{CacheKind, CacheSize};
 use page_by_page::experiments::{PAGE_SIZE, append, bundled, rows};
-use page_by_page::model::{Model, ModelConfig};
+use page_by_page::model::ModelConfig;
 use serde::Serialize;
 
-use crate::options::RowOptions;
+use crate::options::ModelOption;
 use crate::output::{Object, Table, pretty_json, print, thousands};
-use crate::{model_dir, require};
+use crate::require;
 use times::{Rates, Times, turns};
 
 /// Measure the engine and the caches
@@ -116,6 +116,12 @@ impl Row {
         self
     }
 
+    /// A number for JSON alone.
+    fn number(mut self, key: &'static str, number: impl Serialize) -> Self {
+        self.numbers = self.numbers.with(key, number);
+        self
+    }
+
     fn text(self, heading: &'static str, text: impl ToString) -> Self {
         self.cell(heading, text.to_string(), text.to_string())
     }
@@ -145,8 +151,8 @@ fn table(text_columns: usize, group: usize, rows: &[Row]) -> String {
 }
 
 /// The model of a benchmark, and how many threads compute.
-fn named_model(model: &Path) -> Object {
-    Object::default().with("model", model.display().to_string()).with("threads", rayon::current_num_threads())
+fn named_model(model: &ModelOption) -> Object {
+    Object::default().with("model", model.name()).with("threads", rayon::current_num_threads())
 }
 
 /// The caches that keep rows, in the order of the book.
@@ -160,10 +166,4 @@ fn filled(kind: CacheKind, layout: KvLayout, tokens: usize, size: CacheSize) -> 
     let mut cache = kind.cache(layout, size)?.with_context(|| format!("{kind} keeps no rows"))?;
     append(cache.as_mut(), &rows(layout, tokens))?;
     Ok(cache)
-}
-
-fn paged_model(dir: &Path, row_options: RowOptions) -> Result<Model> {
-    let mut model = Model::open(&model_dir(dir))?;
-    row_options.apply(&mut model, CacheKind::Paged)?;
-    Ok(model)
 }

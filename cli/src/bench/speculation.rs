@@ -15,7 +15,7 @@ use page_by_page::model::{LogitRows, Model};
 
 use super::{Report, Row, Times, named_model, table, turns};
 use crate::drafts::{DraftOptions, accept_rules};
-use crate::options::number;
+use crate::options::{ModelOption, number};
 use crate::output::{count, percent};
 use crate::{model_dir, require};
 
@@ -36,9 +36,8 @@ pub struct Speculation {
     /// What drafts: a model folder, storyteller-draft, or prompt-lookup
     #[arg(long, value_name = "DIR", default_value = "storyteller-draft")]
     draft: PathBuf,
-    /// Model folder, or a bundled model: what checks the drafts
-    #[arg(long, value_name = "DIR", default_value = "storyteller")]
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelOption,
     /// Which draft tokens are accepted
     #[arg(long, value_name = "RULE", value_parser = accept_rules(), default_value = "match")]
     accept: AcceptRule,
@@ -70,8 +69,8 @@ impl Speculation {
         require::chapters(&[KV.chapters(), self.accept.chapters()].concat())?;
         Sampling { temperature: self.temperature, top_k: 0, top_p: 0.95, seed: 0 }.check()?;
         ensure!(self.max_new_tokens > 0, "sequences of 0 tokens: expected at least 1");
-        let model = Model::open(&model_dir(&self.model))?;
-        let tokenizer = Tokenizer::open(&model_dir(&self.model))?;
+        let model = self.model.open()?;
+        let tokenizer = Tokenizer::open(&model_dir(&self.model.dir))?;
         let prompts: Vec<Vec<u32>> =
             self.prompts.iter().map(|prompt| tokenizer.encode(prompt)).collect::<Result<_, _>>()?;
         for prompt in &prompts {
@@ -82,7 +81,7 @@ impl Speculation {
         let draft_len = self.draft_lens.iter().copied().max().unwrap_or(0);
         let drafting = DraftOptions { drafter: Some(self.draft.clone()), draft_len, accept: self.accept };
         let tokens = longest.max(BEFORE + 1);
-        let Some(mut source) = drafting.open(&model, &tokenizer, KV, tokens, PAGE_SIZE)? else {
+        let Some(mut source) = drafting.open(&model, &tokenizer, self.model.weights, KV, tokens, PAGE_SIZE)? else {
             bail!("nothing drafts: give --draft");
         };
         let (new_tokens, temperature) = (self.max_new_tokens, self.temperature);

@@ -47,8 +47,13 @@ impl Times {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
+    /// All times together, divided by how many there were; infinite if there was none.
+    pub fn mean(&self) -> f64 {
+        if self.0.is_empty() { f64::INFINITY } else { self.0.iter().sum::<f64>() / self.0.len() as f64 }
+    }
+
     pub fn rates(&self, amount: f64) -> Rates {
-        Rates { best: amount / self.best(), median: amount / self.median() }
+        Rates { best: amount / self.best(), median: amount / self.median(), mean: amount / self.mean() }
     }
 }
 
@@ -57,10 +62,12 @@ impl Times {
 pub struct Rates {
     pub best: f64,
     pub median: f64,
+    /// Of all turns together.
+    pub mean: f64,
 }
 
 impl Rates {
     pub fn over(self, other: Rates) -> Rates {
-        Rates { best: self.best / other.best, median: self.median / other.median }
+        Rates { best: self.best / other.best, median: self.median / other.median, mean: self.mean / other.mean }
     }
 }

@@ -21,7 +21,7 @@ impl Generate {
     pub(super) fn search(&self, width: usize) -> Result<()> {
         require::chapters(&CHAPTERS)?;
         let beginning = &self.prompt[0];
-        let (model, tokenizer) = self.model.open(self.rows, CacheKind::Paged)?;
+        let (model, tokenizer) = self.model.with_tokenizer(self.rows, CacheKind::Paged)?;
         let (prompt, max_new_tokens) = self.encode("", beginning, &model, &tokenizer)?;
         require_memory(&model, prompt.len(), width)?;
         let (layout, page_size) = (model.kv_layout(), self.cache.page_size);

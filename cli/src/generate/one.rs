@@ -70,13 +70,13 @@ impl Generate {
     }
 
     fn set_up(&self, prompt: &str) -> Result<Setup> {
-        let (model, tokenizer) = self.model.open(self.rows, self.kv())?;
+        let (model, tokenizer) = self.model.with_tokenizer(self.rows, self.kv())?;
         let sampling = self.sampling.sampling(model.config())?;
         let (prompt, max_new_tokens) = self.encode("", prompt, &model, &tokenizer)?;
         let what = format!("computing {}", count(prompt.len(), "token"));
         require::memory(&what, model.step_bytes(prompt.len(), 1), "shorten the prompt")?;
         let tokens = prompt.len() + max_new_tokens;
-        let draft = self.draft.open(&model, &tokenizer, self.kv(), tokens, self.cache.page_size)?;
+        let draft = self.draft.open(&model, &tokenizer, self.model.weights, self.kv(), tokens, self.cache.page_size)?;
         let (cache, restored) = self.cache(&model, &prompt, max_new_tokens)?;
         Ok(Setup { model, tokenizer, prompt, max_new_tokens, sampling, cache, restored, draft })
     }

@@ -64,7 +64,7 @@ impl Plan {
 
 impl Generate {
     pub(super) fn run_together(&self, n_samples: Option<usize>) -> Result<()> {
-        let (model, tokenizer) = self.model.open(self.rows, self.kv())?;
+        let (model, tokenizer) = self.model.with_tokenizer(self.rows, self.kv())?;
         let sampling = self.sampling.sampling(model.config())?;
         let chapters = self.chapters_of_several(sampling);
         require::chapters(&chapters)?;

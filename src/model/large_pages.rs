@@ -1,0 +1,100 @@
+//! Memory that the operating system is asked to map in large pages.
+//!
+//! A program's addresses are virtual, and the processor looks each of them up in page tables. With pages of 4 KiB, the weights of
+//! a large model take more of them than the processor remembers, and it spends its time looking up. A large page has 2 MiB,
+//! so there are 512 times fewer. Linux gives them to anonymous memory for which it was advised to; a mapped file
+//! seldom gets any. Elsewhere, and where the system has none to give, the memory is as it always is.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use memmap2::MmapMut;
+use rayon::prelude::*;
+
+/// Bytes of a large page.
+const LARGE_PAGE: usize = 2 << 20;
+/// Each copy begins with a cache line.
+const LINE: usize = 64;
+
+/// Bytes in memory for which large pages were asked. Those that were copied together share it.
+pub(super) struct Copied {
+    map: Arc<MmapMut>,
+    range: Range<usize>,
+}
+
+impl Copied {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.map[self.range.clone()]
+    }
+}
+
+/// Copies some pieces of memory, with all threads.
+///
+/// # Errors
+/// What the system says if it has no room.
+pub(super) fn copy(pieces: &[&[u8]]) -> io::Result<Vec<Copied>> {
+    let total: usize = pieces.iter().map(|piece| piece.len().next_multiple_of(LINE)).sum();
+    // Larger by one page, so that the first piece can begin where a page does.
+    let mut map = MmapMut::map_anon(total + LARGE_PAGE)?;
+    // A system without large pages refuses the advice. The memory is as good without them, only slower.
+    #[cfg(target_os = "linux")]
+    drop(map.advise(memmap2::Advice::HugePage));
+    let mut end = map.as_ptr().align_offset(LARGE_PAGE);
+    let mut ranges = Vec::new();
+    for piece in pieces {
+        let range = end..end + piece.len();
+        let pages = map[range.clone()].par_chunks_mut(LARGE_PAGE);
+        pages.zip(piece.par_chunks(LARGE_PAGE)).for_each(|(to, from)| to.copy_from_slice(from));
+        end = range.end.next_multiple_of(LINE);
+        ranges.push(range);
+    }
+    let map = Arc::new(map);
+    Ok(ranges.into_iter().map(|range| Copied { map: map.clone(), range }).collect())
+}
+
+/// How many of these bytes lie in large pages; `None` where the system does not say.
+pub(super) fn in_large_pages<'a>(memory: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut areas = areas(&maps);
+    let mut bytes = 0;
+    for part in memory {
+        let (start, end) = (part.as_ptr().addr(), part.as_ptr().addr() + part.len());
+        for (area, large) in areas.iter_mut().filter(|(area, _)| area.start < end && start < area.end) {
+            let inside = end.min(area.end) - start.max(area.start);
+            let counted = inside.min(*large);
+            *large -= counted;
+            bytes += counted;
+        }
+    }
+    Some(bytes)
+}
+
+/// The areas of a program's memory, and how many bytes of each lie in large pages.
+///
+/// ```text
+///   7f2c00000000-7f2c47200000 rw-p 00000000 00:00 0
+///   AnonHugePages:   1165312 kB
+///   ShmemPmdMapped:        0 kB
+///   FilePmdMapped:         0 kB
+/// ```
+fn areas(maps: &str) -> Vec<(Range<usize>, usize)> {
+    let mut areas: Vec<(Range<usize>, usize)> = Vec::new();
+    for line in maps.lines() {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "AnonHugePages:" | "ShmemPmdMapped:" | "FilePmdMapped:" => {
+                let kib = rest.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<usize>().ok());
+                if let (Some((_, large)), Some(kib)) = (areas.last_mut(), kib) {
+                    *large += kib << 10;
+                }
+            }
+            _ => {
+                let address = |text| usize::from_str_radix(text, 16).ok();
+                let ends = word.split_once('-').and_then(|(start, end)| Some(address(start)?..address(end)?));
+                areas.extend(ends.map(|area| (area, 0)));
+            }
+        }
+    }
+    areas
+}
