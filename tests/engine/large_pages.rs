@@ -35,8 +35,9 @@ fn copied_weights_give_the_same_bits() {
 #[cfg(target_os = "linux")]
 fn without_large_pages_nothing_changes_but_the_time() {
     let refuse = |refuse: libc::c_ulong| {
+        let none: libc::c_ulong = 0;
         // SAFETY: this call reads and writes no memory of ours.
-        assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, refuse, 0, 0, 0) }, 0);
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, refuse, none, none, none) }, 0);
     };
     refuse(1);
     copied_is_as_mapped();
