@@ -72,7 +72,7 @@ pub enum Weights {
 const WEIGHTS: [(&str, Weights); 3] =
     [("auto", Weights::Auto), ("mapped", Weights::Mapped), ("copied", Weights::Copied)];
 
-/// Bytes of weights that no second cache holds, and that take more small pages than a processor remembers.
+/// Bytes from which weights are worth copying: they take more small pages than a processor remembers.
 const LARGE: usize = 32 << 20;
 
 impl Weights {
@@ -86,7 +86,7 @@ impl Weights {
                 require::memory("a copy of the weights", bytes, "give --weights mapped")?;
                 model.copy_weights().context("cannot copy the weights; give --weights mapped")?;
             }
-            // As much again is left for rows. Without room they stay where they are.
+            // An equal amount of memory is left for rows. If the copy fails, the weights stay where they are.
             Weights::Auto => {
                 if bytes >= LARGE && require::large_pages() && require::available().is_some_and(|n| n / 2 >= bytes) {
                     drop(model.copy_weights());

@@ -2,8 +2,8 @@
 //!
 //! A program's addresses are virtual, and the processor looks each of them up in page tables. With pages of 4 KiB, the weights of
 //! a large model take more of them than the processor remembers, and it spends its time looking up. A large page has 2 MiB,
-//! so there are 512 times fewer. Linux gives them to anonymous memory for which it was advised to; a mapped file
-//! seldom gets any. Elsewhere, and where the system has none to give, the memory is as it always is.
+//! so there are 512 times fewer. Linux uses large pages for anonymous memory if a program advises it to, and seldom for a
+//! mapped file. On other systems, or when Linux has none to give, the memory lies in ordinary pages.
 
 use std::io;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub(super) fn copy(pieces: &[&[u8]]) -> io::Result<Vec<Copied>> {
     let total: usize = pieces.iter().map(|piece| piece.len().next_multiple_of(LINE)).sum();
     // Larger by one page, so that the first piece can begin where a page does.
     let mut map = MmapMut::map_anon(total + LARGE_PAGE)?;
-    // A system without large pages refuses the advice. The memory is as good without them, only slower.
+    // A system without large pages refuses the advice. Without them the memory is slower, and otherwise the same.
     #[cfg(target_os = "linux")]
     drop(map.advise(memmap2::Advice::HugePage));
     let mut end = map.as_ptr().align_offset(LARGE_PAGE);

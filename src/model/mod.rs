@@ -181,8 +181,8 @@ impl Model {
         layers.chain([self.output.as_ref().unwrap_or(&self.embedding)])
     }
 
-    /// Moves the weights of [`weights`](Self::weights) out of their files, into memory for which large pages were asked. Nothing
-    /// changes but the time of a step, and that what becomes of the files no longer matters to these weights.
+    /// Moves the weights of [`weights`](Self::weights) out of their files, into memory for which large pages were asked. A step
+    /// takes less time then, and gives the same bits. What becomes of the files no longer matters to these weights.
     ///
     /// # Errors
     /// What the system says if it has no room; the weights then stay where they are.

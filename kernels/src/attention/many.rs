@@ -163,7 +163,8 @@ impl Mix<'_> {
         self.task.seen(query).saturating_sub(self.at).min(self.values.len() / self.task.depth())
     }
 
-    /// Adds some of the values to the sums of `R` queries, `C` vectors at a time, or four of a head that has no fives.
+    /// Adds some of the values to the sums of `R` queries, `C` vectors at a time. Where `C` is 5 it takes four, because heads
+    /// have 4 or 8 vectors.
     #[inline(always)]
     fn add<V: Vector, const R: usize, const C: usize>(&mut self, first: usize, values: Range<usize>) {
         let depth = self.task.depth();
