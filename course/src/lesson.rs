@@ -22,8 +22,8 @@ pub struct Lesson {
     pub tasks: Vec<Task>,
     /// In the order of the page: *Check yourself*.
     pub questions: Vec<Question>,
-    /// Whether it has a section *What it bought*.
-    pub has_bought: bool,
+    /// Whether it has a section *What you gained*.
+    pub has_gained: bool,
 }
 
 /// The section of a task.
@@ -111,7 +111,7 @@ fn lesson(page: &Expanded) -> Lesson {
         title: title.map(|heading| heading.text.clone()).unwrap_or_default(),
         tasks,
         questions: questions.map(|fold| Question { question: fold.summary.clone(), answer: body(fold) }).collect(),
-        has_bought: headings.iter().any(|heading| heading.text == "What it bought"),
+        has_gained: headings.iter().any(|heading| heading.text == "What you gained"),
     }
 }
 
@@ -267,7 +267,7 @@ After the hints.
 <summary>Of no task</summary>
 </details>
 
-## What it bought
+## What you gained
 
 ## Check yourself
 
@@ -296,7 +296,7 @@ Because
     fn a_page_is_read_as_it_is_written() {
         let lesson = read(PAGE).unwrap();
         let [first, second] = &lesson.tasks[..] else { panic!("{:#?}", lesson.tasks) };
-        assert_eq!((lesson.title.as_str(), lesson.has_bought), ("7. A page of its own", true));
+        assert_eq!((lesson.title.as_str(), lesson.has_gained), ("7. A page of its own", true));
         assert_eq!((first.number, first.title.as_str(), first.line), (1, "don’t stop", 7));
         let lines: Vec<&str> = first.text.lines().filter(|line| !line.is_empty()).collect();
         let code = ["```rust", "### Task 9: is code", "<details class=\"hint\">", "```"];

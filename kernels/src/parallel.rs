@@ -17,7 +17,7 @@ pub(crate) fn for_each<T: Send>(items: impl Iterator<Item = T>, work: usize, tas
     if work < worth {
         items.for_each(task);
     } else {
-        items.collect::<Vec<_>>().into_par_iter().for_each(task);
+        items.collect::<Vec<_>>().into_par_iter().with_max_len(1).for_each(task);
     }
 }
 

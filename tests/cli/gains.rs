@@ -4,7 +4,7 @@ use page_by_page::chapters::{all, chapter};
 
 use crate::program::{ok, run};
 
-/// The passages that may hold numbers of a chapter. It starts from what the one before bought.
+/// The passages that may hold numbers of a chapter. It starts from what the one before gained.
 fn sections(number: usize) -> String {
     let section = |number: usize, title: &str| {
         let file = crate::support::root().join(format!("book/src/{}.md", chapter(number).name));
@@ -12,8 +12,8 @@ fn sections(number: usize) -> String {
         let (_, section) = page.split_once(&format!("\n## {title}\n")).unwrap_or_else(|| panic!("{title}"));
         section.split("\n## ").next().unwrap().to_string()
     };
-    let before = if number > 1 { section(number - 1, "What it bought") } else { String::new() };
-    before + &section(number, "The problem, measured") + &section(number, "What it bought")
+    let before = if number > 1 { section(number - 1, "What you gained") } else { String::new() };
+    before + &section(number, "The problem, measured") + &section(number, "What you gained")
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn check_page(root: &Path, chapter: &Chapter, tasks: &BTreeSet<u32>, report: &mu
     if lesson.questions.is_empty() || lesson.questions.iter().any(is_empty) {
         report.add(&file, 0, "has no question, or an empty one: *Check yourself* folds each answer under its own");
     }
-    if !lesson.has_bought {
-        report.add(&file, 0, "has no section `## What it bought`");
+    if !lesson.has_gained {
+        report.add(&file, 0, "has no section `## What you gained`");
     }
 }
