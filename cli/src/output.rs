@@ -75,9 +75,11 @@ impl Serialize for Object {
 
 pub type Lines = Vec<(&'static str, String)>;
 
-/// The lines of a report as text: the name, and what it stands for in a column.
+/// The lines of a report as text: the name, and what it stands for in a column, each part that follows a semicolon on a line of
+/// its own, so that the numbers can be seen in a narrow window.
 pub fn named_lines(lines: &Lines) -> String {
-    lines.iter().map(|(name, text)| format!("{name:<9}  {text}\n")).collect()
+    let line = |(name, text): &(&str, String)| format!("{name:<9}  {}\n", text.replace("; ", "\n           "));
+    lines.iter().map(line).collect()
 }
 
 /// Writes the lines of a report to standard error, after an empty line and after the table if there is one.

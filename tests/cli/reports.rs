@@ -87,7 +87,7 @@ fn measured(bench: &[&str]) -> (Value, String) {
 #[test]
 fn measured_numbers_belong_together() {
     let (engine, shown) = measured(&["engine", "--model", "storyteller-draft", "--seconds", "0"]);
-    assert!(shown.contains("each token reads 1,179,648 bytes of weights"), "{shown}");
+    assert!(shown.contains("each token reads\n1,179,648 bytes of weights"), "{shown}");
     let rates = engine["rates"].as_array().unwrap();
     let median = |what: &str| rates.iter().find(|rate| rate["what"] == what).unwrap()["median"].as_f64().unwrap();
     let is =

@@ -130,7 +130,7 @@ impl Engine {
             numbers.push(line.with("unit", unit));
         }
         let text = format!(
-            "{}, {}: each token reads {} bytes of weights{}\n\n{}\n{} and as many sums, {}, in turns\n",
+            "{}, {}: each token reads\n{} bytes of weights{}\n\n{}\n{} and as many sums, {}, in turns\n",
             self.model.name(),
             count(rayon::current_num_threads(), "thread"),
             thousands(model.weight_bytes()),

@@ -32,13 +32,13 @@ impl Fragmentation {
         let Some(page_size) = self.page_size else {
             let left = in_regions(CAPACITY, &LENGTHS, REQUEST)?;
             let text = format!(
-                "{}; texts of {} tokens; the first one ends\n{} are free, in gaps of {}\n{}: {}\n",
+                "{}, sequences of {}\nthe first one ends: {} are free, in gaps of {}\none of {} comes:\n{}\n",
                 count(CAPACITY, "slot"),
                 listed(&LENGTHS),
-                count(left.free, "slot"),
+                thousands(left.free),
                 listed(&left.gaps),
                 count(REQUEST, "token"),
-                left.outcome.as_ref().map_or_else(ToString::to_string, |()| "taken".into()),
+                left.outcome.as_ref().map_or_else(|error| error.to_string().replace("; ", ";\n"), |()| "taken".into()),
             );
             return Report::new(text, &left);
         };
@@ -46,7 +46,7 @@ impl Fragmentation {
         let left = in_pages(CAPACITY, page_size, &LENGTHS, REQUEST)?;
         let taken = |n_left: &usize| format!("{} taken, {} left", count(left.needed, "page"), thousands(*n_left));
         let text = format!(
-            "{} of {}; texts of {} pages; the first one ends\n{} are free\n{}: {}\n",
+            "{} of {}, sequences of {}\nthe first one ends: {} are free\none of {} comes:\n{}\n",
             count(left.n_pages, "page"),
             count(page_size, "slot"),
             listed(&left.held),

@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::page::Page;
 use crate::render::{Complaint, render};
 use crate::rendered::RenderedBook;
-use crate::{claims, markup};
+use crate::{claims, habits, markup};
 
 const SOURCE: &str = "book/src";
 const SUMMARY: &str = "book/src/SUMMARY.md";
@@ -41,6 +41,7 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
     for (page, contents) in &pages {
         claims::check(root, page, contents, &names, &mut findings);
         markup::check(page, contents, &mut findings);
+        habits::check(page, contents, &mut findings);
     }
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.

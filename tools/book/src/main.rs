@@ -10,6 +10,7 @@ mod commands;
 mod contents;
 mod edition;
 mod finding;
+mod habits;
 mod html;
 mod http;
 mod markdown;

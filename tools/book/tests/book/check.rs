@@ -188,3 +188,26 @@ fn faults_of_the_book_as_a_whole() {
         assert!(is_found && is_alone, "expected {problem:?} alone in:\n{said}");
     }
 }
+
+#[test]
+fn habits_of_writing() {
+    are_found(&[
+        ("Once somebody frees a page, it is free.", "the paragraph has `somebody`"),
+        ("The tokens behind the prompt are new.", "the paragraph has `behind`"),
+        ("A step has at most so many tokens.", "the paragraph has `so many`"),
+        ("The table tells how long it takes.", "the paragraph has `table tells`"),
+        ("Every text owns its pages.", "the paragraph has `Every text`"),
+        ("It is slow: it copies. It is simple: it appends.", "the paragraph has more than one colon"),
+        ("A page is taken. (It is the last one.)", "a parenthesis is a whole sentence: (It is the last one.)"),
+        ("It grows. It copies. It waits. It ends.", "4 short sentences in a row"),
+        ("- A list item is prose, too: it has one colon: this is the second.", "the paragraph has more than one colon"),
+    ]);
+    for fine in [
+        "> Once somebody said that.",
+        "They call it \u{201c}so many\u{201d} and `behind`.",
+        "```text\nThe table tells somebody.\n```",
+        "It grows. It copies. It waits. Because the sequence is long, the copy is long, and so is the wait.",
+    ] {
+        is_in_order(&ending_in(fine).0);
+    }
+}

@@ -1,0 +1,86 @@
+//! Habits of writing that can be found mechanically: private words, tables that talk, a colon in place of a reason. It finds
+//! slips and does not judge; a page that passes still has to be read aloud.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use crate::contents::Contents;
+use crate::finding::Findings;
+use crate::page::Page;
+
+/// Pages that are still to be rewritten, by the beginning of their names.
+const LATER: [&str; 27] = [
+    "as_of", "ch10", "ch11", "ch12", "ch13", "ch14", "ch15", "ch16", "failure_model", "glossary", "part4", "part5", "part6",
+    "real_qwen3", "server", "sol10", "sol11", "sol12", "sol13", "sol14", "sol15", "sol16", "solutions", "sources",
+    "to_a_cluster", "way_to_vllm", "404",
+];
+
+/// Phrases that only look like a slip.
+const FINE: [&str; 1] = ["texts in the training data"];
+
+/// A sentence of at most this many words is short.
+const SHORT: usize = 7;
+/// Short sentences in a row that are a drumbeat.
+const DRUMBEAT: usize = 4;
+
+static SLIPS: LazyLock<[(Regex, &str); 5]> = LazyLock::new(|| {
+    let pattern = |pattern| Regex::new(pattern).expect("valid pattern");
+    [
+        (pattern(r"(?i)\b(?:some|no|any)body\b|\bwho(?:so)?ever\b"), "name the component that acts"),
+        (pattern(r"\b[Bb]ehind\b"), "say `after`, `following` or `beyond`"),
+        (pattern(r"(?i)\b(?:just )?so many\b"), "give the number, or say `that many`"),
+        (
+            pattern(r"(?:`code`|(?i:command|table|report|output|listing|file)s?) (?:tells?|told|says?|said)\b"),
+            "functions return, commands print, tables show",
+        ),
+        (
+            pattern(r"(?i)\b(?:each|every|one|another|this|that|the (?:first|second|other|same)) text\b|\btexts\b"),
+            "say `sequence`, `request`, `prompt` or `output`",
+        ),
+    ]
+});
+static QUOTED: LazyLock<Regex> = LazyLock::new(|| Regex::new("[\"“][^\"”]*[\"”]").expect("valid pattern"));
+static COLON: LazyLock<Regex> = LazyLock::new(|| Regex::new(r":(?:\s|$)").expect("valid pattern"));
+static ASIDE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\([A-Z][^()]*[.!?]\)").expect("valid pattern"));
+
+pub fn check(page: &Page, contents: &Contents, findings: &mut Findings) {
+    let name = page.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if LATER.iter().any(|later| name.starts_with(later)) {
+        return;
+    }
+    for (line, paragraph) in &contents.paragraphs {
+        let mut add = |problem: String, next_step: &str| findings.add(page.place_of_line(*line), problem, next_step);
+        let paragraph = FINE.iter().fold(paragraph.clone(), |words, fine| words.replace(fine, ""));
+        let paragraph = QUOTED.replace_all(&paragraph, "quotation");
+        for (slip, next_step) in &*SLIPS {
+            if let Some(found) = slip.find(&paragraph) {
+                add(format!("the paragraph has `{}`", found.as_str()), next_step);
+            }
+        }
+        if COLON.find_iter(&paragraph).count() > 1 {
+            add("the paragraph has more than one colon".into(), "write `because`, `so` or `which means`, or start a new sentence");
+        }
+        if let Some(aside) = ASIDE.find(&paragraph) {
+            add(format!("a parenthesis is a whole sentence: {}", aside.as_str()), "take it out of its parenthesis, or leave it out");
+        }
+        let short: Vec<bool> = sentences(&paragraph).map(|sentence| sentence.split_whitespace().count() <= SHORT).collect();
+        if short.windows(DRUMBEAT).any(|row| row.iter().all(|is_short| *is_short)) {
+            add(format!("{DRUMBEAT} short sentences in a row"), "join some of them");
+        }
+    }
+}
+
+fn sentences(paragraph: &str) -> impl Iterator<Item = &str> {
+    let ends = paragraph.split_inclusive([' ']).scan(0, |at, word| {
+        *at += word.len();
+        Some((*at, word.trim_end().ends_with(['.', '!', '?'])))
+    });
+    let ends: Vec<usize> = ends.filter(|(_, is_end)| *is_end).map(|(at, _)| at).chain([paragraph.len()]).collect();
+    let mut from = 0;
+    ends.into_iter().filter_map(move |end| {
+        let sentence = paragraph[from..end].trim();
+        from = end;
+        (!sentence.is_empty()).then_some(sentence)
+    })
+}
