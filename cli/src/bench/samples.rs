@@ -36,7 +36,7 @@ impl Samples {
         require::slots(layout, slots)?;
         let row = |cost: forks::Cost| {
             Row::default()
-                .text("texts", cost.way)
+                .text("way", cost.way)
                 .count("rows computed", cost.rows_computed)
                 .count("pages held", cost.pages_held)
                 .count("rows copied", cost.rows_copied)

@@ -55,7 +55,7 @@ fn row(name: impl ToString, usages: &[Usage]) -> Row {
     let sum = |of: fn(&Usage) -> usize| usages.iter().map(of).sum::<usize>();
     let percent = 100.0 * wasted_share(usages);
     Row::default()
-        .text("text", name)
+        .text("sequence", name)
         .count("slots reserved", sum(|usage| usage.slots))
         .count("used", sum(|usage| usage.tokens))
         .count("wasted", sum(Usage::wasted))

@@ -65,7 +65,7 @@ pub fn of(number: usize) -> Gain {
             note: Some("Nothing yet, on purpose: this is the price that the next chapters bring down."),
             ..gain(("the first of 200 tokens", &[1]), ("the last of them", &[1]), recompute)
         },
-        2 => gain(("the whole text again for each token", &[1]), ("the flat cache", &[1, 2]), flat),
+        2 => gain(("the whole sequence again for each token", &[1]), ("the flat cache", &[1, 2]), flat),
         3 => gain(("the flat cache", &[1, 2]), ("the contiguous cache", &[1, 3]), contiguous),
         4 => gain(("contiguous regions", &[]), ("pages of 16 slots", &[4]), pool),
         5 => gain(("reservations of 4,096 slots", &[3]), ("pages of 16 slots", &[4, 5]), table),
@@ -137,7 +137,7 @@ fn table() -> Result<Vec<Line>> {
     let paged = memory::in_tables(PAGE_SIZE, LENGTHS)?;
     let slots: usize = paged.iter().map(|usage| usage.slots).sum();
     Ok(vec![
-        counts("slots wasted by texts of 1,024, 700, 300 and 224 tokens", wasted(&reserved), wasted(&paged)),
+        counts("slots wasted by sequences of 1,024, 700, 300 and 224 tokens", wasted(&reserved), wasted(&paged)),
         line(
             "of the slots that they take",
             percent(wasted_share(&reserved)),
@@ -157,7 +157,7 @@ fn paged() -> Result<Vec<Line>> {
     ensure!(fitting >= STORIES.len(), "only {fitting} of {} stories fit in {PAGES} pages", STORIES.len());
     let paged = memory::paged(SMALL, PAGE_SIZE, &lengths)?;
     Ok(vec![
-        counts("texts like these that fit in 104 pages of memory", PAGES * PAGE_SIZE / largest, fitting),
+        counts("sequences like these that fit in 104 pages of memory", PAGES * PAGE_SIZE / largest, fitting),
         counts("slots wasted by four stories of up to 400 new tokens", wasted(&reserved), wasted(&paged)),
     ])
 }
@@ -229,19 +229,19 @@ fn in_pages() -> Result<Vec<Line>> {
     let [short, short_in_place] = attention::rows_copied(&mut model, 8, 256)?;
     let [long, long_in_place] = attention::rows_copied(&mut model, 8, 1023)?;
     Ok(vec![
-        counts("rows copied in a step of eight texts of 256 tokens", short, short_in_place),
-        counts("rows copied in a step of eight texts of 1,023", long, long_in_place),
+        counts("rows copied in a step of eight sequences of 256 tokens", short, short_in_place),
+        counts("rows copied in a step of eight sequences of 1,023", long, long_in_place),
     ])
 }
 
 fn bits() -> Result<Vec<Line>> {
     const POOL: usize = 16 << 20;
     let layout = ModelConfig::open(&bundled("storyteller"))?.kv_layout();
-    let texts = |format| POOL / (token_bytes(format, layout) * PAGE_SIZE).max(1) / 200_usize.div_ceil(PAGE_SIZE);
+    let sequences = |format| POOL / (token_bytes(format, layout) * PAGE_SIZE).max(1) / 200_usize.div_ceil(PAGE_SIZE);
     let plain = cache_bytes(layout, 1, size_of::<f32>());
     Ok(vec![
         counts("bytes of a token's rows, in f16", plain, token_bytes(RowFormat::F16, layout)),
-        counts("texts of 200 tokens in 16 MiB, in int8", texts(RowFormat::F32), texts(RowFormat::Int8)),
+        counts("sequences of 200 tokens in 16 MiB, in int8", sequences(RowFormat::F32), sequences(RowFormat::Int8)),
     ])
 }
 
