@@ -1,14 +1,14 @@
-//! Chapter 8: speculative decoding. A small model guesses, the large one checks all guesses in one pass.
+//! Chapter 8: speculative decoding. A small model drafts tokens, and the large one checks them all in one pass.
 //!
 //! A pass of a large model costs nearly the same for one token as for a few: it reads all weights once. So a small
-//! *draft* model guesses `k` tokens, one by one, and the *target* reads them all at once. It keeps the guesses that it
+//! *draft* model proposes `k` tokens, one by one, and the *target* computes them all at once. It keeps those that it
 //! would have chosen itself, adds a token of its own, and both models rewind the rest.
 //!
 //! ```text
 //!   tokens    The king had a
 //!   draft                     golden   bird   in          3 tokens, 3 passes of the small model
 //!   verify                 a →golden  →bird  →and  →the   1 pass of the target: what follows each of 4 tokens
-//!   accept                    golden   bird   and         2 guesses hold; the third token is the target's own
+//!   accept                    golden   bird   and         2 are kept; the third token is the target's own
 //!   rewind                                    ×in         both models forget it
 //! ```
 //!
@@ -20,7 +20,7 @@ use crate::chapters::ch01_recompute::argmax;
 use crate::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
 use crate::model::StepError;
 
-/// A small model that drafts: it always guesses its likeliest token.
+/// A small model that drafts its likeliest token each time.
 pub struct DraftModel<'a> {
     model: &'a mut dyn RewindableModel,
 }
@@ -33,18 +33,18 @@ impl<'a> DraftModel<'a> {
 }
 
 impl Drafter for DraftModel<'_> {
-    /// Guesses `k` tokens, one after the other: each is the likeliest ([`argmax`]) after the
-    /// given tokens and the guesses before it. The draft takes note of it with
-    /// [`Draft::push_certain`], because nothing was drawn.
+    /// Drafts `k` tokens, one after the other. Each is the likeliest ([`argmax`]) after the given
+    /// tokens and the draft tokens before it, and [`Draft::push_certain`] adds it to the draft,
+    /// because nothing was drawn.
     ///
-    /// With `k` 3 the model is asked three times: after the given tokens, after these and
-    /// one guess, and after these and two guesses. It has then read the tokens and the first two
-    /// guesses; what follows the third was never asked.
+    /// With `k` 3 the model is called three times: with the given tokens, with these and one
+    /// draft token, and with these and two. It then remembers the tokens and the first two draft
+    /// tokens; it was never called with the third.
     ///
     /// # Errors
-    /// [`StepError`] of the model, after some guesses too: there is no half draft.
+    /// [`StepError`] of the model, even after some tokens: there is no half draft.
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
-        todo!("ch08 task 1: guess k tokens, one after the other")
+        todo!("ch08 task 1: draft k tokens, one after the other")
     }
 
     fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
@@ -61,9 +61,9 @@ pub fn verify(target: &mut dyn RewindableModel, tokens: &[u32], drafted: &[u32])
     todo!("ch08 task 1: one pass of the target over the tokens and the draft")
 }
 
-/// The new tokens: what `pick` chooses from each row, for as long as it is what the draft
-/// guessed. The first choice that is not, or the one after a draft that was right to its end,
-/// is the last.
+/// The new tokens: what `pick` chooses from each row, for as long as it is the draft token.
+/// The first choice that differs, or the one after a draft that was right to its end, is the
+/// last.
 ///
 /// `rows`: one more than `drafted`, from [`verify`]. `pick` is asked once for each token that
 /// is returned, in the order of the sequence: with it, the target would have generated the
@@ -90,7 +90,7 @@ pub fn remember(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), S
 pub struct Speculation<'a> {
     /// The model whose output is wanted.
     pub target: &'a mut dyn RewindableModel,
-    /// Who guesses.
+    /// Where the drafts come from.
     pub drafter: &'a mut dyn Drafter,
     /// Turns a draft and the target's rows (one more than drafted tokens) into the new
     /// tokens: the accepted ones, then one of the target's own. Here with
@@ -143,7 +143,7 @@ impl Speculation<'_> {
     /// the newest.
     ///
     /// # Errors
-    /// [`StepError`] of a model. Target and drafter then remember no guess, and the same step
+    /// [`StepError`] of a model. Target and drafter then remember no draft token, and the same step
     /// may be tried again.
     pub fn step(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         let new_tokens = self.advance(tokens, k, end_of_text);

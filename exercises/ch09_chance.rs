@@ -1,19 +1,19 @@
 //! Chapter 9: speculative sampling. A draft token is drawn, and judged such that every output stays as likely as the target
 //! makes it.
 //!
-//! The match rule keeps a guess if the target happens to draw the same token. The sample rule keeps more. The draft model
-//! draws its guess from its own probabilities `q`. The target, which gives that token `p`, accepts it with probability
-//! `min(1, p / q)`. In the place of a rejected guess comes a token drawn from what the target has left, `max(0, p - q)`.
+//! The match rule keeps a draft token if the target happens to draw the same one. The sample rule keeps more. The draft model
+//! draws its token from its own probabilities `q`. The target, which gives that token `p`, accepts it with probability
+//! `min(1, p / q)`. In place of a rejected token comes one drawn from what the target has left, `max(0, p - q)`.
 //!
 //! ```text
-//!   token      p       q      guessed and accepted     left, max(0, p - q)     together
+//!   token      p       q      drafted and accepted     left, max(0, p - q)     together
 //!     0      0.5     0.25     0.25  × 1    = 0.25             0.25               0.5
 //!     1      0.375   0.25     0.25  × 1    = 0.25             0.125              0.375
 //!     2      0.125   0.5      0.5   × 0.25 = 0.125            0                  0.125
 //!            1       1                       0.625            0.375              1
 //! ```
 //!
-//! The last column is `p` again. Of these guesses the target accepts 0.625, the smaller of `p` and `q` in each line.
+//! The last column is `p` again. Of these draft tokens the target accepts 0.625, the smaller of `p` and `q` in each line.
 //!
 //! Check your work with `cargo test --features solution --test ch09_chance`.
 
@@ -22,7 +22,7 @@ use crate::decode::sampler::{Sampler, draw};
 use crate::decode::{Draft, Drafter, RewindableModel};
 use crate::model::StepError;
 
-/// A small model that drafts by chance: it draws its guesses.
+/// A small model that draws the tokens it drafts.
 pub struct SamplingDraftModel<'a> {
     model: &'a mut dyn RewindableModel,
     sampler: Sampler,
@@ -37,14 +37,13 @@ impl<'a> SamplingDraftModel<'a> {
 }
 
 impl Drafter for SamplingDraftModel<'_> {
-    /// Guesses `k` tokens, one after the other, as the draft model of chapter 8 does; but
-    /// each is drawn ([`draw`]) from the sampler's probabilities after the given tokens and
-    /// the guesses before it, with the sampler's next random number. The draft keeps the
-    /// probabilities that the token was drawn from ([`Draft::push`]). A guess that the model
-    /// refuses takes no random number.
+    /// Drafts `k` tokens, one after the other, as chapter 8's draft model does, but each is drawn ([`draw`]) from the sampler's probabilities after the given tokens and
+    /// the draft tokens before it, with the sampler's next random number. The draft keeps the
+    /// probabilities that the token was drawn from ([`Draft::push`]). If the model
+    /// refuses, that token takes no random number.
     ///
     /// # Errors
-    /// [`StepError`] of the model, after some guesses too: there is no half draft.
+    /// [`StepError`] of the model, even after some tokens: there is no half draft.
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
         todo!("ch09 task 1: draw k tokens, one after the other, and keep what each was drawn from")
     }
@@ -72,8 +71,8 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
 /// accepted with probability `min(1, p / q)`: if `uniform()` is below `p / q`. The first that
 /// is rejected is replaced by a token drawn from [`residual`], which ends the new tokens.
 /// After a draft that was accepted to its end comes a token drawn from the target's last
-/// row. So there is one random number for each guess that is looked at, also for one that is
-/// sure to be accepted, and then one for the last token. None of them is rounded: an `f64` is
+/// row. So there is one random number for each draft token that is looked at, also for one that
+/// is sure to be accepted, and then one for the last token. None of them is rounded: an `f64` is
 /// compared as an `f64`. (`q` is never 0 for a token that was drawn; whether `p / q` is
 /// divided as `f32` or as `f64` makes no difference that counts.)
 ///
@@ -86,7 +85,7 @@ pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut(
     todo!("ch09 task 3: keep each drafted token with probability min(1, p / q)")
 }
 
-/// The share of guesses to expect that the target accepts, where the draft model draws from
+/// The share of draft tokens that the target can be expected to accept, where the draft model draws from
 /// `q` and the target has `p`: the sum of the smaller of the two, over all tokens, added up
 /// as `f64`. 1 if they agree, 0 if neither ever draws what the other may draw.
 ///

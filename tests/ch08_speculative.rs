@@ -51,11 +51,11 @@ mod checks {
         let n = draft.tokens.len();
         assert!(
             rows.len() == n + 1,
-            "the rule hears a draft of {n} and {} of the target: there is one row more than guesses",
+            "the rule hears a draft of {n} and {} of the target: there is one row more than draft tokens",
             count(rows.len(), "row")
         );
         let choices: Vec<u32> = rows.iter().map(|row| likeliest(row)).collect();
-        let right = draft.tokens.iter().zip(&choices).take_while(|(guess, choice)| guess == choice).count();
+        let right = draft.tokens.iter().zip(&choices).take_while(|(drafted, choice)| drafted == choice).count();
         choices[..right + 1].to_vec()
     }
 
@@ -92,13 +92,13 @@ mod checks {
 
     tests_on! {
         |small| Box::new(DraftModel::new(small));
-        task_1_draft_guesses_one_after_the_other = drafts::guesses_one_after_the_other,
+        task_1_draft_makes_one_token_after_the_other = drafts::one_after_the_other,
         task_1_draft_reads_only_what_is_new_to_the_draft_model = drafts::only_what_is_new_is_read,
         task_1_draft_passes_a_refusal_on = drafts::a_refusal_is_passed_on,
     }
 
     #[test]
-    fn task_1_draft_guesses_the_likeliest_token() {
+    fn task_1_draft_takes_the_likeliest_token() {
         let rows = [vec![-3.0, -1.0, -1.0, -2.0], vec![0.5, 0.25, 2.0, 1.0]];
         let mut small = Script::new("draft", &Log::default(), |tokens| rows[(tokens.len() - 2).min(1)].clone());
         let draft = drafted(&mut DraftModel::new(&mut small), &[3, 0], 12);
@@ -118,7 +118,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_verify_is_one_pass_with_a_row_for_each_guess_and_one_more() {
+    fn task_1_verify_is_one_pass_with_a_row_for_each_draft_token_and_one_more() {
         let log = Log::default();
         let mut target = Script::certain("target", &log, VOCAB, |tokens| tokens[tokens.len() - 1] + 1);
         let rows = made("verify 5, 5, 2 after 4, 4", || verified(&mut target, &[4, 4], &[5, 5, 2]));
@@ -162,9 +162,9 @@ mod checks {
 
     // Task 2
 
-    /// The target's row after this many guesses. Nothing in it says which token `pick` chooses.
-    fn row(n_guesses: usize) -> Vec<f32> {
-        vec![-0.5, n_guesses as f32 + 0.25, 0.75 - n_guesses as f32, 0.0]
+    /// The target's row after this many draft tokens. Nothing in it says which token `pick` chooses.
+    fn row(n_drafted: usize) -> Vec<f32> {
+        vec![-0.5, n_drafted as f32 + 0.25, 0.75 - n_drafted as f32, 0.0]
     }
 
     /// The new tokens where `pick` chooses `choices`, one after the other; and how often it was asked.
@@ -187,12 +187,12 @@ mod checks {
 
     /// What happens, what was drafted, what `pick` would choose, what is new.
     const MATCHES: [(&str, Tokens<'_>, Tokens<'_>, Tokens<'_>); 8] = [
-        ("the first guess is wrong", &[5, 9, 2], &[7, 9, 2, 4], &[7]),
+        ("the first draft token is wrong", &[5, 9, 2], &[7, 9, 2, 4], &[7]),
         ("one in the middle is wrong", &[5, 9, 2], &[5, 8, 2, 4], &[5, 8]),
         ("the last is wrong", &[5, 9, 2], &[5, 9, 3, 4], &[5, 9, 3]),
         ("all are right", &[5, 0, 2], &[5, 0, 2, 4], &[5, 0, 2, 4]),
         ("the first is wrong, later ones happen to match", &[5, 5, 5], &[6, 5, 5, 5], &[6]),
-        ("the choices are guesses of other places", &[5, 9, 2], &[9, 5, 2, 5], &[9]),
+        ("the choices are draft tokens of other places", &[5, 9, 2], &[9, 5, 2, 5], &[9]),
         ("one token was drafted, and is right", &[5], &[5, 5], &[5, 5]),
         ("nothing was drafted", &[], &[4], &[4]),
     ];
@@ -291,36 +291,36 @@ mod checks {
         Limits { max_new_tokens, end_of_text: &[END] }
     }
 
-    /// A step of a target that generates `whole`, where a draft model guesses `guesses`: the new tokens, and what target and
+    /// A step of a target that generates `whole`, where a draft model drafts from `drafted`: the new tokens, and what target and
     /// draft model remember then.
     fn step_of(
         whole: &[u32],
-        guesses: &[u32],
+        drafted: &[u32],
         n_given: usize,
         k: usize,
         end_of_text: &[u32],
     ) -> (Result<Vec<u32>, StepError>, Vec<u32>, Vec<u32>) {
-        let (mut target, mut small) = (script("target", whole), script("draft", guesses));
+        let (mut target, mut small) = (script("target", whole), script("draft", drafted));
         let new_tokens = step(&mut target, &mut DraftModel::new(&mut small), &whole[..n_given], k, end_of_text);
         (new_tokens, target.read().to_vec(), small.read().to_vec())
     }
 
-    /// The sequence of the steps, and guesses that are right, or wrong at one place.
+    /// The sequence of the steps, and drafts that are right, or wrong at one place.
     const WHOLE: [u32; 7] = [1, 2, 3, 4, 5, 6, 7];
     const WRONG: [[u32; 7]; 3] = [[1, 2, 9, 4, 5, 6, 7], [1, 2, 3, 9, 5, 6, 7], [1, 2, 3, 4, 9, 6, 7]];
 
     #[test]
     fn task_4_both_remember_all_but_the_newest_token() {
         let cases = [
-            ("the first guess is wrong", WRONG[0], 3, 1),
+            ("the first draft token is wrong", WRONG[0], 3, 1),
             ("one in the middle is wrong", WRONG[1], 3, 2),
             ("the last is wrong", WRONG[2], 3, 3),
             ("all are right", WHOLE, 3, 4),
             ("one token was drafted, and is right", WHOLE, 1, 2),
             ("nothing was drafted", WHOLE, 0, 1),
         ];
-        for (what, guesses, k, n_new) in cases {
-            let (new_tokens, target, small) = step_of(&WHOLE, &guesses, 2, k, &[END]);
+        for (what, drafted, k, n_new) in cases {
+            let (new_tokens, target, small) = step_of(&WHOLE, &drafted, 2, k, &[END]);
             same!(new_tokens, Ok(WHOLE[2..2 + n_new].to_vec()), "{what}: new tokens after 1, 2 with k = {k}");
             same!(target, WHOLE[..2 + n_new - 1], "{what}: what the target remembers, k = {k}");
             same!(small, WHOLE[..2 + n_new - 1], "{what}: what the draft model remembers, k = {k}");
@@ -331,7 +331,7 @@ mod checks {
     fn task_4_is_a_draft_a_pass_of_the_target_and_what_both_forget() {
         let log = Log::default();
         let (mut target, mut small) = (noting("target", &log, &WHOLE), noting("draft", &log, &WRONG[1]));
-        let told = "a step after 1, 2 with k = 3, the second guess is wrong";
+        let told = "a step after 1, 2 with k = 3, the second draft token is wrong";
         same!(step(&mut target, &mut DraftModel::new(&mut small), &[1, 2], 3, &[END]), Ok(vec![3, 4]), "{told}");
         let expected = [
             "draft reads [1, 2], answers after the last 1",
@@ -356,9 +356,9 @@ mod checks {
                 wrong[2 + place] = 0;
                 let expected = &whole[2..2 + place + 1];
                 let known = &whole[..2 + place];
-                for guesses in [whole, wrong] {
-                    let (new_tokens, target, small) = step_of(&whole, &guesses, 2, 3, &ENDS);
-                    let told = format!("{:?} drafted, the target generates {:?}", &guesses[2..5], &whole[2..6]);
+                for drafted in [whole, wrong] {
+                    let (new_tokens, target, small) = step_of(&whole, &drafted, 2, 3, &ENDS);
+                    let told = format!("{:?} drafted, the target generates {:?}", &drafted[2..5], &whole[2..6]);
                     same!(new_tokens, Ok(expected.to_vec()), "{told}: new tokens after 1, 2; {ENDS:?} are ends");
                     same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model remember");
                 }
@@ -369,13 +369,13 @@ mod checks {
     #[test]
     fn task_4_takes_no_other_token_for_an_end() {
         let cases = [
-            ("only the draft ends: a wrong guess", WHOLE, [1, 2, 3, END, 5, 6, 7], 2),
+            ("only the draft ends: a wrong draft token", WHOLE, [1, 2, 3, END, 5, 6, 7], 2),
             ("the sequence begins with an end", [END, 2, 3, 4, 5, 6, 7], [END, 2, 3, 4, 5, 6, 7], 4),
             ("the sequence ends with one, and goes on", [1, END, 3, 4, 5, 6, 7], [1, END, 3, 4, 5, 6, 7], 4),
         ];
-        for (what, whole, guesses, n_new) in cases {
-            let (new_tokens, target, small) = step_of(&whole, &guesses, 2, 3, &[10, END]);
-            let told = format!("{what}: {:?} drafted after {:?}", &guesses[2..5], &whole[..2]);
+        for (what, whole, drafted, n_new) in cases {
+            let (new_tokens, target, small) = step_of(&whole, &drafted, 2, 3, &[10, END]);
+            let told = format!("{what}: {:?} drafted after {:?}", &drafted[2..5], &whole[..2]);
             same!(new_tokens, Ok(whole[2..2 + n_new].to_vec()), "{told}: new tokens");
             let known = &whole[..2 + n_new - 1];
             same!((&target[..], &small[..]), (known, known), "{told}: what target and draft model remember");
@@ -421,7 +421,7 @@ mod checks {
     }
 
     #[test]
-    fn task_4_drafter_may_guess_fewer_tokens_or_none() {
+    fn task_4_drafter_may_draft_fewer_tokens_or_none() {
         let cases: [(&[u32], usize, usize); 6] =
             [(&[], 4, 1), (&[9], 4, 1), (&[3], 4, 2), (&[3, 4], 4, 3), (&[3, 9], 4, 2), (&[3, 4], 0, 1)];
         for (tokens, k, n_new) in cases {
@@ -506,7 +506,7 @@ mod checks {
         }
         let mut target = script("target", &WHOLE);
         target.stuck = Some(STUCK);
-        let told = "a step after 1, 2 whose guess is wrong, of a target that cannot rewind";
+        let told = "a step after 1, 2 whose draft token is wrong, of a target that cannot rewind";
         same!(step(&mut target, &mut Told::certain(&[9]), &[1, 2], 1, &[END]), Err(STUCK.into()), "{told}");
     }
 
@@ -530,10 +530,10 @@ mod checks {
         for (place, max_new_tokens, k) in (0..125).map(|all| (all / 25, all / 5 % 5, all % 5)) {
             let mut whole = [END, 2, 3, 4, 5, 6, 7, 8, 9];
             (whole[2 + place], whole[3 + place]) = (10, END);
-            let guesses = whole.map(|token| if token == 4 { 0 } else { token });
+            let drafted = whole.map(|token| if token == 4 { 0 } else { token });
             let limits = Limits { max_new_tokens, end_of_text: &[7, END, 10] };
             let (expected, read) = alone(&prompt, limits, next_of(&whole));
-            let (mut target, mut small) = (script("target", &whole), script("draft", &guesses));
+            let (mut target, mut small) = (script("target", &whole), script("draft", &drafted));
             let told =
                 format!("output after {prompt:?} where {:?} follow, at most {max_new_tokens}, k = {k}", &whole[2..]);
             let mut drafter = DraftModel::new(&mut small);
@@ -564,7 +564,7 @@ mod checks {
             "target reads [5], answers after the last 1",
             "reported 6",
         ];
-        same!(*log.borrow(), expected, "4 tokens after 1, 2, k = 1, the drafter always guesses 3");
+        same!(*log.borrow(), expected, "4 tokens after 1, 2, k = 1, the drafter always drafts 3");
     }
 
     // All tasks
@@ -574,8 +574,8 @@ mod checks {
         let log = Log::default();
         let mut transcript = Transcript::default();
         let whole = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, END];
-        let guesses = [1, 2, 3, 4, 0, 6, 7, 8, 0, 10, END];
-        let (mut target, mut small) = (noting("target", &log, &whole), noting("draft", &log, &guesses));
+        let drafted = [1, 2, 3, 4, 0, 6, 7, 8, 0, 10, END];
+        let (mut target, mut small) = (noting("target", &log, &whole), noting("draft", &log, &drafted));
         let mut drafter = DraftModel::new(&mut small);
         let mut tokens = vec![1, 2];
         transcript.line(format!("tokens {tokens:?}, k = 3, token {END} is the end"));
@@ -609,13 +609,13 @@ mod checks {
                 tokens.iter().fold(seed ^ salt, mixed) >> 7
             };
             let next = |tokens: &[u32]| (mix(tokens, 1) % vocab_size as u64) as u32;
-            let guess = |tokens: &[u32]| if mix(tokens, 2) % 10 < agree as u64 { next(tokens) } else { 0 };
+            let draft_token = |tokens: &[u32]| if mix(tokens, 2) % 10 < agree as u64 { next(tokens) } else { 0 };
             let limits = Limits { max_new_tokens, end_of_text: &end_of_text };
             let (expected, read) = alone(&prompt, limits, next);
 
             let log = Log::default();
             let mut target = Script::certain("target", &log, vocab_size, next);
-            let mut small = Script::certain("draft", &log, vocab_size, guess);
+            let mut small = Script::certain("draft", &log, vocab_size, draft_token);
             let mut drafter = DraftModel::new(&mut small);
             let told = format!("seed {seed}: output with k = {k}, prompt {prompt:?}, end of text {end_of_text:?}");
             let mut accept = |draft: &Draft, rows: &[Vec<f32>]| accept_matching(&draft.tokens, rows, &mut likeliest);

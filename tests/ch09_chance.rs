@@ -81,7 +81,7 @@ mod checks {
 
     tests_on! {
         |small| Box::new(SamplingDraftModel::new(small, Sampler::new(PLAIN)));
-        task_1_draft_asks_after_the_sequence_and_each_guess = drafts::guesses_one_after_the_other,
+        task_1_draft_asks_after_the_sequence_and_each_draft_token = drafts::one_after_the_other,
         task_1_draft_passes_a_refusal_on = drafts::a_refusal_is_passed_on,
         task_1_draft_reads_only_what_is_new_to_the_draft_model = drafts::only_what_is_new_is_read,
     }
@@ -97,7 +97,7 @@ mod checks {
     ) {
         let mut tokens = vec![0, 1];
         for k in ks {
-            let told = format!("{k} guesses after {tokens:?}, `draw`n with the sampler's next numbers");
+            let told = format!("{k} draft tokens after {tokens:?}, `draw`n with the sampler's next numbers");
             let found = made(told.as_str(), || draft(drafter, &tokens, *k));
             let (before, mut expected) = (tokens.clone(), Draft::default());
             for _ in 0..*k {
@@ -110,7 +110,11 @@ mod checks {
             same!(found.probabilities.len(), *k, "rows of a draft of {k} tokens");
             for (index, row) in expected.probabilities.iter().enumerate() {
                 let token = found.tokens[index];
-                same!(found.probabilities[index], *row, "what guess {index} after {before:?}, {token}, was drawn from");
+                same!(
+                    found.probabilities[index],
+                    *row,
+                    "what draft token {index} after {before:?}, {token}, was drawn from"
+                );
             }
         }
     }
@@ -131,7 +135,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_draft_takes_the_next_random_number_for_each_guess() {
+    fn task_1_draft_takes_the_next_random_number_for_each_draft_token() {
         // One that leaves no choice takes a number too.
         let row = |tokens: &[u32]| if tokens.len().is_multiple_of(3) { drafts::sure(2, 5) } else { five(tokens) };
         for seed in 0..40 {
@@ -149,7 +153,7 @@ mod checks {
     }
 
     #[test]
-    fn task_1_refused_guess_takes_no_random_number() {
+    fn task_1_refused_draft_token_takes_no_random_number() {
         let full = StepError::from(CacheError::OutOfPages { needed: 1, free: 0 });
         let mut small = Script::new("draft", &Log::default(), five);
         small.refuses_once = Some(full.clone());
@@ -221,7 +225,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_draws_from_the_residual_in_the_place_of_a_rejected_guess() {
+    fn task_3_draws_from_the_residual_in_the_place_of_a_rejected_draft_token() {
         // Left are 0.25 and 0.125: token 0 up to two thirds.
         for (number, expected) in [(0.0, 0), (0.6, 0), (0.7, 1), (0.99, 1)] {
             let what = format!("the residual is [0.25, 0.125, 0.0], p {P:?}, q {Q:?}");
@@ -231,7 +235,7 @@ mod checks {
     }
 
     #[test]
-    fn task_3_judges_each_guess_by_its_own_rows() {
+    fn task_3_judges_each_draft_token_by_its_own_rows() {
         let draft = draft_of(&[0, 0, 0], &[&[0.5, 0.5], &[1.0, 0.0], &[0.625, 0.375]]);
         let rows = [[0.25, 0.75], [0.75, 0.25], [0.5, 0.5], [0.125, 0.875]].map(|row| row.to_vec());
         let what = "p / q is 0.5, then 0.75, then 0.8; then p is [0.125, 0.875]";
@@ -244,18 +248,18 @@ mod checks {
 
     #[test]
     fn task_3_very_large_rows_are_not_copied() {
-        let (vocab_size, guesses) = (10_000, 50);
+        let (vocab_size, drafted) = (10_000, 50);
         let row = vec![1.0 / vocab_size as f32; vocab_size];
-        let draft = draft_of(&vec![3; guesses], &vec![&row[..]; guesses]);
-        let rows = vec![row; guesses + 1];
+        let draft = draft_of(&vec![3; drafted], &vec![&row[..]; drafted]);
+        let rows = vec![row; drafted + 1];
         let (new_tokens, asked) = allocated(|| accept_sampled(&draft, &rows, &mut || 0.5));
-        same!(new_tokens.len(), guesses + 1, "new tokens, where p and q are the same for all of 50 guesses");
+        same!(new_tokens.len(), drafted + 1, "new tokens, where p and q are the same for all of 50 draft tokens");
         let one_draw = allocated(|| draw(&rows[0], 0.5)).1;
         let most = one_draw + 2 * vocab_size * size_of::<f32>();
         assert!(
             asked <= most,
-            "accept_sampled of {guesses} guesses that are all accepted asked for {asked} bytes of memory, and {most} are plenty: \
-             the residual is needed for a rejected guess only, and the rows need no copy"
+            "accept_sampled of {drafted} draft tokens that are all accepted asked for {asked} bytes of memory, and {most} are plenty: \
+             the residual is needed for a rejected draft token only, and the rows need no copy"
         );
     }
 
@@ -271,17 +275,17 @@ mod checks {
     }
 
     #[test]
-    fn task_3_takes_a_random_number_for_each_guess_looked_at_and_one_for_the_last_token() {
+    fn task_3_takes_a_random_number_for_each_draft_token_looked_at_and_one_for_the_last_token() {
         let certain = [1.0, 0.0, 0.0];
         let last = vec![0.25, 0.25, 0.5];
         type Case<'c> = (&'c str, Draft, &'c [f64], &'c [u32]);
         let cases: [Case<'_>; 6] = [
             ("nothing was drafted", draft_of(&[], &[]), &[0.9], &[2]),
-            ("a sure guess", draft_of(&[0], &[&Q]), &[0.9, 0.3], &[0, 1]),
+            ("a token that is sure to be accepted", draft_of(&[0], &[&Q]), &[0.9, 0.3], &[0, 1]),
             ("all are accepted", draft_of(&[1, 1], &[&Q, &Q]), &[0.9, 0.8, 0.3], &[1, 1, 1]),
             ("the first is rejected", draft_of(&[2, 1], &[&Q, &Q]), &[0.9, 0.8], &[1]),
             ("the second is rejected", draft_of(&[1, 2], &[&Q, &Q]), &[0.9, 0.8, 0.1], &[1, 0]),
-            ("guesses that were not drawn", draft_of(&[0, 0], &[&certain, &certain]), &[0.49, 0.51, 0.9], &[0, 2]),
+            ("tokens that were not drawn", draft_of(&[0, 0], &[&certain, &certain]), &[0.49, 0.51, 0.9], &[0, 2]),
         ];
         for (what, draft, numbers, expected) in cases {
             let rows = [vec![P.to_vec(); draft.tokens.len()], vec![last.clone()]].concat();
@@ -303,7 +307,7 @@ mod checks {
     const FIRST: [f32; 3] = [0.5, 0.125, 0.375];
 
     #[test]
-    fn task_3_two_guesses_give_exactly_the_probabilities_of_the_target() {
+    fn task_3_two_draft_tokens_give_exactly_the_probabilities_of_the_target() {
         let q = [[0.25f32, 0.5, 0.25], [0.5, 0.25, 0.25]];
         let third = vec![1.0, 0.0, 0.0];
         let mut found = [[0.0f64; 3]; 3];
@@ -324,7 +328,7 @@ mod checks {
         }
         for (a, b) in (0..9).map(|both| (both / 3, both % 3)) {
             let expected = f64::from(FIRST[a]) * f64::from(SECOND[a][b]);
-            let rows = format!("two guesses, p {FIRST:?}, then {:?}, q {:?}, then {:?}", SECOND[a], q[0], q[1]);
+            let rows = format!("two draft tokens, p {FIRST:?}, then {:?}, q {:?}, then {:?}", SECOND[a], q[0], q[1]);
             let found = found[a][b];
             assert!(
                 (found - expected).abs() < 1e-9,
@@ -343,7 +347,7 @@ mod checks {
         same!(share_to_expect(&Q, &P), 0.625, "share of the table with p and q changed over");
         same!(share_to_expect(&P, &P), 1.0, "share where q is p");
         same!(share_to_expect(&[1.0, 0.0], &[0.0, 1.0]), 0.0, "share where q never draws what p has");
-        same!(share_to_expect(&P, &[0.0, 0.0, 1.0]), 0.125, "share of a guess that was not drawn: p of token 2");
+        same!(share_to_expect(&P, &[0.0, 0.0, 1.0]), 0.125, "share of a draft token that was not drawn: p of token 2");
         let (p, q) = ([0.0, 0.5, 0.5, 0.0], [0.25, 0.25, 0.5, 0.0]);
         same!(share_to_expect(&p, &q), 0.75, "share where some probabilities are 0, p {p:?}, q {q:?}");
     }
@@ -379,7 +383,7 @@ mod checks {
                 let note = |line: String| told.borrow_mut().push(line);
                 for (token, q) in draft.tokens.iter().zip(&draft.probabilities) {
                     let ratio = (P[*token as usize] / q[*token as usize]).min(1.0);
-                    note(format!("guess {token} is accepted below {}", (ratio * 1000.0).round() / 1000.0));
+                    note(format!("draft token {token} is accepted below {}", (ratio * 1000.0).round() / 1000.0));
                 }
                 let rows = vec![P.to_vec(); rows.len()];
                 accept_sampled(draft, &rows, &mut || {
@@ -552,13 +556,13 @@ mod checks {
         let mut drafter = SamplingDraftModel::new(&mut small, Sampler::new(Sampling { seed: 8, ..SAMPLING }));
         let mut shares = Vec::new();
         let mut judged = |draft: &Draft, rows: &[Vec<f32>], new_tokens: &[u32]| {
-            let told = "accepted of 4 guesses that the target drafts for itself";
+            let told = "accepted of 4 tokens that the target drafts for itself";
             same!(new_tokens.len() - 1, draft.tokens.len(), "{told}");
             shares.extend(rows.iter().zip(&draft.probabilities).map(|(p, q)| share_to_expect(p, q)));
         };
         let told = "a story of 20 tokens, k = 4, the target drafts for itself";
         story(told, (&mut target, &mut drafter), SAMPLING, (&storyteller.prompt(), 20, 4), &mut judged);
-        same!(shares.len(), 16, "guesses in a story of 20 tokens, four of them the target's own");
+        same!(shares.len(), 16, "draft tokens in a story of 20 tokens, four of them the target's own");
         for share in shares {
             assert!((share - 1.0).abs() < 1e-4, "share to expect of a draft model that is the target: {share}, not 1");
         }
@@ -566,7 +570,7 @@ mod checks {
 
     #[test]
     fn whole_story() {
-        // Greedy leaves nothing to chance: the story is the one that is generated without guesses.
+        // Greedy leaves nothing to chance: the story is the one that is generated without drafts.
         let storyteller = Storyteller::open();
         let prompt = storyteller.prompt();
         let mut tokens = prompt.clone();

@@ -27,7 +27,7 @@ pub fn drafted(drafter: &mut dyn Drafter, tokens: &[u32], k: usize) -> Draft {
     made(format!("a draft of {k} tokens after {tokens:?}"), || drafter.draft(tokens, k))
 }
 
-pub fn guesses_one_after_the_other(make: Make) {
+pub fn one_after_the_other(make: Make) {
     let log = Log::default();
     let mut small = counting(&log);
     let draft = drafted(&mut *make(&mut small), &[3, 4], 3);

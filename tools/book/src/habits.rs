@@ -11,9 +11,33 @@ use crate::page::Page;
 
 /// Pages that are still to be rewritten, by the beginning of their names.
 const LATER: [&str; 27] = [
-    "as_of", "ch10", "ch11", "ch12", "ch13", "ch14", "ch15", "ch16", "failure_model", "glossary", "part4", "part5", "part6",
-    "real_qwen3", "server", "sol10", "sol11", "sol12", "sol13", "sol14", "sol15", "sol16", "solutions", "sources",
-    "to_a_cluster", "way_to_vllm", "404",
+    "as_of",
+    "ch10",
+    "ch11",
+    "ch12",
+    "ch13",
+    "ch14",
+    "ch15",
+    "ch16",
+    "failure_model",
+    "glossary",
+    "part4",
+    "part5",
+    "part6",
+    "real_qwen3",
+    "server",
+    "sol10",
+    "sol11",
+    "sol12",
+    "sol13",
+    "sol14",
+    "sol15",
+    "sol16",
+    "solutions",
+    "sources",
+    "to_a_cluster",
+    "way_to_vllm",
+    "404",
 ];
 
 /// Phrases that only look like a slip.
@@ -59,12 +83,19 @@ pub fn check(page: &Page, contents: &Contents, findings: &mut Findings) {
             }
         }
         if COLON.find_iter(&paragraph).count() > 1 {
-            add("the paragraph has more than one colon".into(), "write `because`, `so` or `which means`, or start a new sentence");
+            add(
+                "the paragraph has more than one colon".into(),
+                "write `because`, `so` or `which means`, or start a new sentence",
+            );
         }
         if let Some(aside) = ASIDE.find(&paragraph) {
-            add(format!("a parenthesis is a whole sentence: {}", aside.as_str()), "take it out of its parenthesis, or leave it out");
+            add(
+                format!("a parenthesis is a whole sentence: {}", aside.as_str()),
+                "take it out of its parenthesis, or leave it out",
+            );
         }
-        let short: Vec<bool> = sentences(&paragraph).map(|sentence| sentence.split_whitespace().count() <= SHORT).collect();
+        let short: Vec<bool> =
+            sentences(&paragraph).map(|sentence| sentence.split_whitespace().count() <= SHORT).collect();
         if short.windows(DRUMBEAT).any(|row| row.iter().all(|is_short| *is_short)) {
             add(format!("{DRUMBEAT} short sentences in a row"), "join some of them");
         }
