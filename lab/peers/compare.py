@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("PEERS_HOME", ROOT / "target/peers")).resolve()
 PAUSE = 1.0  # seconds before each turn: the threads of the one before go on spinning for a moment
-ALONE, TOGETHER = "side by side", "pages, in place"  # one text in one piece, eight as they are served
+ALONE, TOGETHER = "side by side", "pages, in place"  # one sequence in one piece, eight as they are served
 OURS = {"ours": "f32", "ours-f16": "f16"}  # how rows are stored
 WORKERS = {"llama.cpp": "llama_cpp", "transformers": "transformers_sdpa", "vllm": "vllm_cpu"}
 
@@ -35,7 +35,7 @@ def tasks_for(positions: int) -> dict:
     return {
         "decode": ("decode, 64 to 192", {"kind": "decode", "context": 64, "steps": 128}),
         "prefill": ("prefill of 512", {"kind": "prefill", "tokens": 512}),
-        "batch": ("eight texts at once", {"kind": "decode", "context": 64, "steps": 128, "texts": 8}),
+        "batch": ("eight sequences at once", {"kind": "decode", "context": 64, "steps": 128, "texts": 8}),
         "deep": (f"decode at {deep:,}", {"kind": "decode", "context": deep, "steps": 16, "keep": True}),
     }
 

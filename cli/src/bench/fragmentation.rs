@@ -32,7 +32,7 @@ impl Fragmentation {
         let Some(page_size) = self.page_size else {
             let left = in_regions(CAPACITY, &LENGTHS, REQUEST)?;
             let text = format!(
-                "{}, sequences of {}\nthe first one ends: {} are free, in gaps of {}\none of {} comes:\n{}\n",
+                "{}, sequences of {} tokens\nthe first finishes: {} are free, in gaps of {}\na request for {} arrives:\n{}\n",
                 count(CAPACITY, "slot"),
                 listed(&LENGTHS),
                 thousands(left.free),
@@ -46,7 +46,7 @@ impl Fragmentation {
         let left = in_pages(CAPACITY, page_size, &LENGTHS, REQUEST)?;
         let taken = |n_left: &usize| format!("{} taken, {} left", count(left.needed, "page"), thousands(*n_left));
         let text = format!(
-            "{} of {}, sequences of {}\nthe first one ends: {} are free\none of {} comes:\n{}\n",
+            "{} of {}, sequences of {} pages\nthe first finishes: {} are free\na request for {} arrives:\n{}\n",
             count(left.n_pages, "page"),
             count(page_size, "slot"),
             listed(&left.held),

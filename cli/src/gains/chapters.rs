@@ -74,8 +74,8 @@ pub fn of(number: usize) -> Gain {
         8 => gain(("a pass for each token", &[1, 3]), ("drafts of two", &[1, 3, 7, 8]), drafts),
         9 => gain(("the match rule", &[3, 7, 8]), ("the sample rule", &[3, 7, 8, 9]), chance),
         10 => gain(("restored from a snapshot", &[4, 5, 6]), ("forks", &[4, 5, 6, 10]), forks),
-        11 => gain(("pages forgotten with their text", &[4, 5]), ("the prefix cache", &[4, 5, 11]), prefixes),
-        12 => gain(("one text after the other", &SCHEDULER), ("up to eight in a step", &SCHEDULER), scheduler),
+        11 => gain(("pages freed with their sequence", &[4, 5]), ("the prefix cache", &[4, 5, 11]), prefixes),
+        12 => gain(("one request after the other", &SCHEDULER), ("up to eight in a step", &SCHEDULER), scheduler),
         13 => gain(("rows gathered", &[4, 5, 6, 7]), ("rows read in their pages", &[4, 5, 6, 7, 13]), in_pages),
         14 => gain(("rows in f32", &[3, 14]), ("rows in fewer bits", &[14]), bits),
         15 => gain(
@@ -124,7 +124,7 @@ fn pool() -> Result<Vec<Line>> {
     let gaps = memory::in_regions(2000, &LENGTHS, 0)?.gaps;
     let pages = memory::in_pages(2000, PAGE_SIZE, &LENGTHS, 832)?;
     let slots = pages.outcome.map_or(0, |_| pages.needed * PAGE_SIZE);
-    Ok(vec![counts("slots that one new text can have", gaps.into_iter().max().unwrap_or(0), slots)])
+    Ok(vec![counts("slots that one new sequence can have", gaps.into_iter().max().unwrap_or(0), slots)])
 }
 
 fn wasted(usages: &[Usage]) -> usize {
