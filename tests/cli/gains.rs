@@ -38,9 +38,9 @@ fn every_number_stands_in_the_page() {
 
 #[test]
 fn a_chapter_takes_a_few_lines() {
-    let page = std::fs::read_to_string(crate::support::root().join("book/src/how_to_use.md")).unwrap();
+    let page = std::fs::read_to_string(crate::support::root().join("book/src/tools.md")).unwrap();
     let shown = ok(&["gains", "2"]);
     assert_eq!(shown.stderr, "");
-    assert!(page.contains(&shown.stdout), "book/src/how_to_use.md does not show:\n{}", shown.stdout);
+    assert!(page.contains(&shown.stdout), "book/src/tools.md does not show:\n{}", shown.stdout);
     assert_eq!(run(&["gains", "two"]).code, Some(2));
 }

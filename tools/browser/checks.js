@@ -20,7 +20,7 @@ export function checks({ browser, address, pages, figures }) {
       check(`${page}, ${width} wide`, async () => {
         const faults = [];
         const themes = ["navy", ...(width === WIDE && page === withFigures.at(-1) ? ["rust", "coal", "ayu"] : [])];
-        const prepare = () => localStorage.setItem("page-by-page.read", JSON.stringify(["preface.html"]));
+        const prepare = () => localStorage.setItem("page-by-page.read", JSON.stringify(["setup.html"]));
         await open({ width, faults, prepare }, async (tab) => {
           await tab.goto(address + page);
           faults.push(...(await tooWide(tab)));

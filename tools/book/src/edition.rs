@@ -156,6 +156,7 @@ fn leaves(book: &MDBook, build: &Build) -> Vec<Leaf> {
 fn picture(text: &str) -> Option<String> {
     html::pieces(text).iter().find_map(|(_, piece)| match piece {
         Piece::Open(element) if element.name == "svg" => element.says("aria-label").map(str::to_string),
+        Piece::Open(element) if element.name == "img" => element.says("alt").map(str::to_string),
         _ => None,
     })
 }

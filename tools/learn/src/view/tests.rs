@@ -235,7 +235,7 @@ fn the_screen_in_the_book_is_what_is_drawn() {
     let line = number("exercises/ch02_flat.rs:", 1, '\n') as usize;
     exercise.todos = vec![Todo { task: 1, line, what: "make room".into() }];
     app.checking.took = Some(Duration::from_secs_f64(number(" · ", 2, ' ')));
-    assert_eq!(seen(&mut app, (80, shown.lines().count())), shown);
+    assert_eq!(seen(&mut app, (60, shown.lines().count())), shown);
 }
 
 #[test]
