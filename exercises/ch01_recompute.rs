@@ -1,11 +1,11 @@
 //! Chapter 1: a loop that generates tokens, with a model that remembers nothing.
 //!
-//! A language model turns the tokens so far into one number for each token of its vocabulary,
-//! the *logits*: the higher, the likelier the token comes next. Pick one, append it, ask
-//! again: that is the whole loop.
+//! A language model turns the tokens so far into one number for each token in its vocabulary.
+//! These numbers are the *logits*. The higher a token's logit, the likelier it comes next. The
+//! loop picks a token, appends it, and calls the model again.
 //!
-//! [`Recompute`] answers every question from scratch. Its rows of work, for a sequence that grows
-//! from 3 tokens to 6:
+//! [`Recompute`] computes every call from scratch. Suppose a sequence grows from 3 tokens to 6.
+//! The calls then project these rows:
 //!
 //! ```text
 //!   The king had           3 rows → a
@@ -18,27 +18,27 @@
 use crate::decode::{LanguageModel, Limits};
 use crate::model::{Model, StepError};
 
-/// The token with the highest logit; of equals, the one with the lowest id.
+/// Returns the id of the highest logit. If several are equally high, the lowest id wins.
 ///
-/// `logits`: `[vocab_size]`, at least one.
+/// `logits`: `[vocab_size]`, at least one number.
 ///
 /// `[0.5, 2.0, -1.0, 2.0]` → `1`
 pub fn argmax(logits: &[f32]) -> u32 {
     todo!("ch01 task 1: find the id of the highest logit")
 }
 
-/// Continues `prompt`, one token at a time; returns the new tokens.
+/// Continues `prompt` one token at a time, and returns only the new tokens.
 ///
-/// Each turn: ask `model` for the logits after the whole sequence so far, let `pick` choose a
-/// token from them, report it to `on_token`, append it. Stops after `limits.max_new_tokens` new
-/// tokens, or when `pick` chooses one of `limits.end_of_text`, which is neither reported nor
-/// returned. Never asks the model for logits that it will not use.
+/// Each turn gets the logits after the whole sequence so far from `model`, lets `pick` choose a
+/// token from them, reports it to `on_token`, and appends it. The loop ends after
+/// `limits.max_new_tokens` new tokens, or when `pick` chooses one of `limits.end_of_text`, which
+/// is neither reported nor returned. The model is never called for logits that go unused.
 ///
-/// `limits.max_new_tokens` may be any number; `usize::MAX` leaves the end to
-/// `limits.end_of_text`.
+/// `limits.max_new_tokens` can be any number. With `usize::MAX`, only `limits.end_of_text` ends
+/// the loop.
 ///
 /// # Errors
-/// The first error of `model`, whichever it is. What was reported until then stays reported.
+/// The first error of `model`, whatever it is. Tokens that were reported before it stay reported.
 pub fn generate(
     model: &mut dyn LanguageModel,
     prompt: &[u32],
@@ -46,10 +46,10 @@ pub fn generate(
     pick: &mut dyn FnMut(&[f32]) -> u32,
     on_token: &mut dyn FnMut(u32),
 ) -> Result<Vec<u32>, StepError> {
-    todo!("ch01 task 2: ask, pick, append, until an end of text or the budget")
+    todo!("ch01 task 2: call the model, pick, append, until an end of text or the budget")
 }
 
-/// A model that forgets: every answer computes the whole sequence again.
+/// A model without a memory: every call computes the whole sequence again.
 pub struct Recompute<'m> {
     pub(crate) model: &'m Model,
     pub(crate) rows_projected: u64,
@@ -61,7 +61,7 @@ impl<'m> Recompute<'m> {
         Recompute { model, rows_projected: 0 }
     }
 
-    /// Rows that went through the model since this was made: one for each token of each call
+    /// Rows that the model has projected since this was created, one for each token in each call
     /// that succeeded.
     pub fn rows_projected(&self) -> u64 {
         self.rows_projected
@@ -69,10 +69,10 @@ impl<'m> Recompute<'m> {
 }
 
 impl LanguageModel for Recompute<'_> {
-    /// Computes all of `tokens`, once and without a cache, and counts their rows. A call that
-    /// fails counts nothing.
+    /// Computes all of `tokens` once, without a cache, and adds one row for each of them to
+    /// `rows_projected`. A call that fails adds nothing.
     ///
-    /// `self.model.step(tokens, None)` computes; `None` says that there is no cache.
+    /// `self.model.step(tokens, None)` computes them. `None` means that there is no cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         todo!("ch01 task 3: compute the whole sequence and count its rows")
     }

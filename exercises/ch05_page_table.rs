@@ -1,30 +1,30 @@
-//! Chapter 5: a page table, from a token's position to its page and slot.
+//! Chapter 5: a page table, which leads from a token's position to its page and slot.
 //!
-//! A sequence keeps the list of its pages, in the order of its tokens. Every page but the last is
-//! full.
+//! Each sequence keeps a list of its pages, in the order of its tokens. Every page except the last
+//! is full.
 //!
 //! ```text
-//!   page size 4, pages 12, 5, 3, ten tokens
+//!   ten tokens in pages 12, 5 and 3, page size 4
 //!
 //!   position   0  1  2  3 | 4  5  6  7 | 8  9  .  .
 //!   page          12      |      5     |     3
 //!   slot       0  1  2  3 | 0  1  2  3 | 0  1  2  3
 //! ```
 //!
-//! Position 6 is slot 2 of page 5. Two more tokens fit into page 3; the thirteenth needs a
-//! new page.
+//! Position 6 is slot 2 of page 5. Two more tokens fit into page 3, but the thirteenth token
+//! needs a new page.
 //!
 //! Check your work with `cargo test --features solution --test ch05_page_table`.
 
 use crate::cache::{CacheError, PageId};
 use crate::chapters::ch04_page_pool::PagePool;
 
-/// A place for one token: a page, and where in it.
+/// The place of one token: a page, and a slot in that page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// The page.
     pub page: PageId,
-    /// From 0 to `page_size - 1`.
+    /// The slot, from 0 to `page_size - 1`.
     pub slot: usize,
 }
 
@@ -37,7 +37,7 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// An empty table over pages of `page_size` slots.
+    /// An empty table for pages of `page_size` slots.
     ///
     /// # Errors
     /// [`CacheError::NoSlots`] if `page_size` is 0.
@@ -63,60 +63,60 @@ impl PageTable {
         self.len
     }
 
-    /// True before the first token.
+    /// True if no tokens are held.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Slots in all pages of the table.
+    /// Slots in all pages of the table, filled or not.
     pub fn slots(&self) -> usize {
         self.pages.len() * self.page_size
     }
 
-    /// Pages that `n` more tokens need beyond those that the table has. `n` may be any
+    /// Returns how many pages `n` more tokens need beyond those in the table. `n` can be any
     /// number, even `usize::MAX`.
     ///
-    /// Ten tokens in pages of 4: two more need 0 pages, three more need 1.
+    /// With ten tokens in pages of 4 slots, two more tokens need 0 pages, and three more need 1.
     pub fn pages_needed(&self, n: usize) -> usize {
-        todo!("ch05 task 1: what does not fit into the last page needs new ones")
+        todo!("ch05 task 1: tokens that do not fit into the last page need new pages")
     }
 
-    /// Makes room for `n` more tokens with exactly the pages that they need, after those
-    /// that the table has.
+    /// Makes room for `n` more tokens. It takes exactly the pages that they need from `pool` and
+    /// appends them to the list.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if the pool has too few; table and pool are then as they
-    /// were.
+    /// [`CacheError::OutOfPages`] if the pool has too few free pages. Table and pool are then
+    /// unchanged.
     pub fn grow(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
         todo!("ch05 task 1: take exactly the pages needed, or refuse and change nothing")
     }
 
-    /// Where the token at `position` lies. No walk: the end of a long sequence is found as soon
-    /// as its beginning.
+    /// Returns the page and slot of the token at `position`. It does not walk through the pages,
+    /// so it finds the end of a long sequence as quickly as the beginning.
     ///
     /// # Errors
-    /// [`CacheError::PastTheEnd`] if no token is held there.
+    /// [`CacheError::PastTheEnd`] if no token is held at `position`.
     pub fn locate(&self, position: usize) -> Result<Slot, CacheError> {
         todo!("ch05 task 2: from a position to its page and slot")
     }
 
-    /// Lets go of all pages, the newest first; the table is then empty and can be used again.
+    /// Frees all pages, the newest first. The table is then empty and can be used again.
     ///
     /// # Errors
-    /// If one of the pages is not the table's to free, because this is not the pool it came
-    /// from: [`CacheError::ForeignPage`] if the pool has no such page,
-    /// [`CacheError::DoubleFree`] if it has no owner there. Table and pool are then as they
-    /// were. A pool in which all these pages have owners cannot refuse.
+    /// [`CacheError::ForeignPage`] if the pool does not have one of the pages, or
+    /// [`CacheError::DoubleFree`] if a page has no owner there. Both mean that the pages came from
+    /// a different pool. Table and pool are then unchanged. If all of these pages have owners in
+    /// the wrong pool, it cannot refuse.
     pub fn release(&mut self, pool: &mut PagePool) -> Result<(), CacheError> {
         todo!("ch05 task 3: free every page once and forget the tokens, or change nothing")
     }
 }
 
-/// Looks, before any of these pages is freed, whether the pool would take them all.
+/// Checks, before any of these pages is freed, that the pool can take back all of them.
 ///
 /// # Errors
-/// [`CacheError::ForeignPage`] for a page that the pool does not have,
-/// [`CacheError::DoubleFree`] for one that has no owner there.
+/// [`CacheError::ForeignPage`] if the pool does not have one of the pages, or
+/// [`CacheError::DoubleFree`] if a page has no owner there.
 pub(crate) fn all_owned(pages: &[PageId], pool: &PagePool) -> Result<(), CacheError> {
-    todo!("ch05 task 3: has each of these pages an owner in the pool?")
+    todo!("ch05 task 3: does each of these pages have an owner in the pool?")
 }

@@ -1,8 +1,8 @@
-//! Chapter 6: the paged cache. Many sequences, one slab of pages.
+//! Chapter 6: the paged cache, which keeps many sequences in one slab of pages.
 //!
-//! The *slab* is the memory: one tensor of all keys and one of all values, each of shape
+//! The *slab* is the pages' memory: one tensor of all keys and one of all values, each of shape
 //! `[n_pages, n_layers, page_size, kv_width]`. A page holds a few tokens of one sequence in all
-//! layers, so one page table serves every layer. Two sequences that grow by turns, page size 4:
+//! layers, so one page table serves every layer. Here two sequences grow by turns, page size 4:
 //!
 //! ```text
 //!   slab     page 0        page 1        page 2        page 3
@@ -23,7 +23,7 @@ use crate::cache::{CacheError, KvCache, KvLayout, PageId, Usage};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 
-/// The memory of all pages and the pool that knows who has them.
+/// The memory of all pages, and the pool that hands them out.
 pub struct PageSlab {
     pub(super) layout: KvLayout,
     pub(super) page_size: usize,
@@ -35,11 +35,11 @@ pub struct PageSlab {
 }
 
 impl PageSlab {
-    /// Memory for `n_pages` pages of `page_size` tokens each, to be shared by many caches.
+    /// Allocates `n_pages` pages of `page_size` slots each, which many caches can share.
     ///
     /// # Errors
-    /// [`CacheError::NoPages`] or [`CacheError::NoSlots`] if either is 0;
-    /// [`CacheError::TooManySlots`] if no memory can hold that many.
+    /// [`CacheError::NoPages`] or [`CacheError::NoSlots`] if `n_pages` or `page_size` is 0;
+    /// [`CacheError::TooManySlots`] if no memory can hold that many slots.
     pub fn new(layout: KvLayout, page_size: usize, n_pages: usize) -> Result<SharedSlab, CacheError> {
         if page_size == 0 {
             return Err(CacheError::NoSlots);
@@ -50,7 +50,7 @@ impl PageSlab {
         Ok(Rc::new(RefCell::new(slab)))
     }
 
-    /// The pool of the pages.
+    /// The pool that hands out the pages.
     pub fn pool(&self) -> &PagePool {
         &self.pool
     }
@@ -60,25 +60,25 @@ impl PageSlab {
         &self.k
     }
 
-    /// All values, laid out like the keys.
+    /// All values, in the same layout as the keys.
     pub fn values(&self) -> &[f32] {
         &self.v
     }
 
-    /// Where the rows of some slots of a page lie in `k` and in `v`, in one layer.
+    /// Returns where some slots of a page lie in `k` and `v` in one layer, as a range of indices.
     ///
-    /// With 2 layers, `page_size` 4 and `kv_width` 2: page 2, layer 1, slots `1..3` → numbers
+    /// With 2 layers, `page_size` 4 and `kv_width` 2, slots `1..3` of page 2 in layer 1 → numbers
     /// `42..46`.
     pub(super) fn range(&self, page: PageId, layer: usize, slots: Range<usize>) -> Range<usize> {
         todo!("ch06 task 2: where do these slots of the page lie?")
     }
 }
 
-/// A slab that many caches use. `Rc` keeps it as long as one of them needs it; `RefCell`
-/// lends it to one writer at a time, or to several readers, and panics otherwise.
+/// A slab that many caches share. `Rc` keeps it alive as long as one of them needs it. `RefCell`
+/// lends it to one writer or to several readers at a time, and panics otherwise.
 pub type SharedSlab = Rc<RefCell<PageSlab>>;
 
-/// The cache of one sequence: a page table over a shared slab. Dropping it lets its pages go.
+/// The cache of one sequence: a page table over a shared slab. Dropping it frees its pages.
 pub struct PagedCache {
     pub(super) slab: SharedSlab,
     pub(super) table: PageTable,
@@ -88,25 +88,25 @@ impl PagedCache {
     /// An empty cache, without pages.
     ///
     /// # Errors
-    /// Never for a slab made by [`PageSlab::new`]; the error is the page table's.
+    /// None for a slab from [`PageSlab::new`]. The error type is that of [`PageTable::new`].
     pub fn new(slab: &SharedSlab) -> Result<Self, CacheError> {
         let table = PageTable::new(slab.borrow().page_size)?;
         Ok(PagedCache { slab: slab.clone(), table })
     }
 
-    /// Gives all pages back to the pool; the cache is then empty and can be used again. The
-    /// rows stay in the slab as they are.
+    /// Gives all pages back to the pool. The cache is then empty and can be used again. The rows
+    /// stay in the slab as they are.
     ///
-    /// The table's pages all come from this slab's pool, so its `release` cannot fail. An
-    /// error would be our own mistake: something to assert, not to pass on.
+    /// The table's pages all come from this slab's pool, so its `release` cannot fail. An error
+    /// would be a bug in this file, so it is asserted rather than returned.
     ///
     /// # Panics
-    /// If the slab is borrowed at the moment: no page must be lost in silence.
+    /// If the slab is already borrowed, because a page must not be lost without an error.
     pub fn release(&mut self) {
         todo!("ch06 task 1: give every page back")
     }
 
-    /// The pages of this sequence.
+    /// The page table of this sequence.
     pub fn table(&self) -> &PageTable {
         &self.table
     }
@@ -121,31 +121,31 @@ impl KvCache for PagedCache {
         self.table.len()
     }
 
-    /// Makes room for `n` more tokens with pages of the pool: one table for all layers. No
-    /// row is touched.
+    /// Makes room for `n` more tokens with pages from the slab's pool. One table serves all
+    /// layers, and no row is touched.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`]; nothing has changed then.
+    /// [`CacheError::OutOfPages`] if too few pages are free. Nothing has changed then.
     ///
     /// # Panics
-    /// If the slab is borrowed at the moment.
+    /// If the slab is already borrowed.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         todo!("ch06 task 1: grow the table from the slab's pool")
     }
 
-    /// Scatters the rows of the newest tokens to their slots in one layer, and touches
-    /// nothing else.
+    /// Scatters the rows of the newest tokens to their slots in one layer, and changes nothing
+    /// else.
     ///
     /// # Panics
-    /// If there are more rows than tokens are held, or `k` and `v` are not the same whole
-    /// rows. Nothing is written then.
+    /// If there are more rows than tokens held, or if `k` and `v` do not hold the same whole
+    /// number of rows. Nothing is written then.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout().rows(k, v);
         todo!("ch06 task 2: scatter the new rows to their slots")
     }
 
-    /// Copies the filled slots of one layer together, page by page in table order:
-    /// `[len, kv_width]`. The room for all is taken at once, and each row is copied once.
+    /// Copies the filled slots of one layer, page by page in table order, into two tensors
+    /// `[len, kv_width]`. Each tensor is allocated at its full size, and each row is copied once.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
         todo!("ch06 task 3: copy the filled slots together, in table order")
     }
@@ -160,7 +160,7 @@ impl KvCache for PagedCache {
 }
 
 impl Drop for PagedCache {
-    /// Lets the pages go, unless a panic is under way: that is then the one thing to report.
+    /// Frees the pages, unless a panic is under way, because only that should be reported.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.release();

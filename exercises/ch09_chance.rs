@@ -1,19 +1,21 @@
-//! Chapter 9: speculative sampling. A draft token is drawn, and judged such that every output stays as likely as the target
-//! makes it.
+//! Chapter 9: speculative sampling. Draft tokens are drawn, then accepted or replaced so that every
+//! output stays as likely as from the target alone.
 //!
-//! The match rule keeps a draft token if the target happens to draw the same one. The sample rule keeps more. The draft model
-//! draws its token from its own probabilities `q`. The target, which gives that token `p`, accepts it with probability
-//! `min(1, p / q)`. In place of a rejected token comes one drawn from what the target has left, `max(0, p - q)`.
+//! The match rule keeps a draft token only if the target happens to draw the same one. The sample
+//! rule keeps more. The draft model draws its token from its own probabilities `q`. The target,
+//! which gives that token `p`, accepts it with probability `min(1, p / q)`. A rejected token is
+//! replaced by one drawn from the *residual*, `max(0, p - q)`.
 //!
 //! ```text
-//!   token      p       q      drafted and accepted     left, max(0, p - q)     together
-//!     0      0.5     0.25     0.25  × 1    = 0.25             0.25               0.5
-//!     1      0.375   0.25     0.25  × 1    = 0.25             0.125              0.375
-//!     2      0.125   0.5      0.5   × 0.25 = 0.125            0                  0.125
-//!            1       1                       0.625            0.375              1
+//!   token      p       q      drafted and accepted     residual     total
+//!     0      0.5     0.25     0.25  × 1    = 0.25        0.25       0.5
+//!     1      0.375   0.25     0.25  × 1    = 0.25        0.125      0.375
+//!     2      0.125   0.5      0.5   × 0.25 = 0.125       0          0.125
+//!            1       1                       0.625       0.375      1
 //! ```
 //!
-//! The last column is `p` again. Of these draft tokens the target accepts 0.625, the smaller of `p` and `q` in each line.
+//! The last column is `p` again. The target accepts 0.625 of these draft tokens, which is the sum
+//! of the smaller of `p` and `q` in each line.
 //!
 //! Check your work with `cargo test --features solution --test ch09_chance`.
 
@@ -29,23 +31,23 @@ pub struct SamplingDraftModel<'a> {
 }
 
 impl<'a> SamplingDraftModel<'a> {
-    /// Drafts with `model`; `sampler` draws its tokens, with random numbers of its own. Its
-    /// vocabulary must be the target's.
+    /// Drafts with `model`, which must have the target's vocabulary. `sampler` draws the tokens,
+    /// with random numbers of its own.
     pub fn new(model: &'a mut dyn RewindableModel, sampler: Sampler) -> Self {
         SamplingDraftModel { model, sampler }
     }
 }
 
 impl Drafter for SamplingDraftModel<'_> {
-    /// Drafts `k` tokens, one after the other, as chapter 8's draft model does, but each is drawn ([`draw`]) from the sampler's probabilities after the given tokens and
-    /// the draft tokens before it, with the sampler's next random number. The draft keeps the
-    /// probabilities that the token was drawn from ([`Draft::push`]). If the model
-    /// refuses, that token takes no random number.
+    /// Drafts `k` tokens, one after the other, like chapter 8's draft model, but draws each one
+    /// ([`draw`]) from the sampler's probabilities after the given tokens and the draft tokens
+    /// before it, with the sampler's next random number. The draft keeps these probabilities with
+    /// the token ([`Draft::push`]). If the model refuses, that token takes no random number.
     ///
     /// # Errors
-    /// [`StepError`] of the model, even after some tokens: there is no half draft.
+    /// The model's [`StepError`], even after some tokens, because half a draft is never returned.
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
-        todo!("ch09 task 1: draw k tokens, one after the other, and keep what each was drawn from")
+        todo!("ch09 task 1: draw k tokens, one after the other, and keep the row each was drawn from")
     }
 
     fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
@@ -53,41 +55,40 @@ impl Drafter for SamplingDraftModel<'_> {
     }
 }
 
-/// What the target has left for each token when the draft has had its share: `max(0, p - q)`,
-/// `[vocab_size]`. Weights for [`draw`]; they do not add up to 1.
+/// Returns what the target's `p` has beyond the draft's `q` for each token: `max(0, p - q)`,
+/// `[vocab_size]`. These are weights for [`draw`], and do not add up to 1.
 ///
-/// Where nothing is left for any token, `p`: the two are then the same but for rounding.
+/// If that is 0 for every token, it returns `p`, because the two then differ only by rounding.
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `[0.25, 0.0, 0.0]`
 pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
-    todo!("ch09 task 2: what the target has left for each token")
+    todo!("ch09 task 2: what p has beyond q for each token")
 }
 
-/// The new tokens, such that each has the target's probabilities, however good or bad the
-/// draft ([Leviathan et al., 2022](https://arxiv.org/abs/2211.17192), [Chen et al.,
+/// Returns the new tokens. Each comes with the target's probabilities, however good or bad the
+/// draft is ([Leviathan et al., 2022](https://arxiv.org/abs/2211.17192), [Chen et al.,
 /// 2023](https://arxiv.org/abs/2302.01318)).
 ///
-/// A drafted token that the draft gave the probability `q` and the target gives `p` is
-/// accepted with probability `min(1, p / q)`: if `uniform()` is below `p / q`. The first that
-/// is rejected is replaced by a token drawn from [`residual`], which ends the new tokens.
-/// After a draft that was accepted to its end comes a token drawn from the target's last
-/// row. So there is one random number for each draft token that is looked at, also for one that
-/// is sure to be accepted, and then one for the last token. None of them is rounded: an `f64` is
-/// compared as an `f64`. (`q` is never 0 for a token that was drawn; whether `p / q` is
-/// divided as `f32` or as `f64` makes no difference that counts.)
+/// If the draft model gave a draft token the probability `q` and the target gives it `p`, it is
+/// accepted with probability `min(1, p / q)`, that is, if `uniform()` is below `p / q`. The first
+/// rejected token is replaced by one drawn from [`residual`], which ends the new tokens. If all
+/// are accepted, a token drawn from the target's last row follows them. So each draft token that
+/// is examined takes one random number, even if it is sure to be accepted, and the last token
+/// takes one more. None of them is rounded before it is compared as an `f64`. `q` is never 0 for a
+/// drawn token. Whether `p / q` is divided as `f32` or as `f64` makes no practical difference.
 ///
-/// `rows`: the target's probabilities, `[vocab_size]` each, one row more than drafted tokens.
-/// `uniform` gives random numbers from 0 to 1, 1 excluded.
+/// `rows`: the target's probabilities, `[vocab_size]` each, one row more than draft tokens.
+/// `uniform` returns random numbers from 0 to 1, excluding 1.
 ///
-/// `p` = `[0.25, 0.75]`, `q` = `[0.5, 0.5]`; token 0 is drafted. Random number 0.3 → it is
-/// accepted; 0.6 → it is rejected, and token 1 comes in its place.
+/// With `p` = `[0.25, 0.75]`, `q` = `[0.5, 0.5]` and token 0 drafted, the random number 0.3
+/// accepts it. With 0.6 it is rejected, and token 1 replaces it.
 pub fn accept_sampled(draft: &Draft, rows: &[Vec<f32>], uniform: &mut dyn FnMut() -> f64) -> Vec<u32> {
-    todo!("ch09 task 3: keep each drafted token with probability min(1, p / q)")
+    todo!("ch09 task 3: keep each draft token with probability min(1, p / q)")
 }
 
-/// The share of draft tokens that the target can be expected to accept, where the draft model draws from
-/// `q` and the target has `p`: the sum of the smaller of the two, over all tokens, added up
-/// as `f64`. 1 if they agree, 0 if neither ever draws what the other may draw.
+/// Returns the share of draft tokens that the target can be expected to accept, if the draft model
+/// draws from `q` and the target has `p`. It is the sum, as `f64`, of the smaller of the two over
+/// all tokens. It is 1 if they agree, and 0 if neither can draw a token that the other can draw.
 ///
 /// `p` = `[0.5, 0.25, 0.25]`, `q` = `[0.25, 0.5, 0.25]` → `0.25 + 0.25 + 0.25` = `0.75`
 pub fn share_to_expect(p: &[f32], q: &[f32]) -> f64 {

@@ -1,17 +1,17 @@
-//! Chapter 2: a cache of one flat tensor a layer, grown by copying.
+//! Chapter 2: a cache with two flat tensors in each layer, which grow by copying.
 //!
-//! Each layer keeps its keys and its values in two tensors that are exactly as long as the
-//! sequence. A tensor cannot grow in place, so making room means: take a new one, copy the old
-//! rows, let the old one go.
+//! Each layer keeps its keys in one tensor and its values in another, both exactly as long as
+//! the sequence. A tensor cannot grow in place, so to make room, the cache allocates a longer
+//! one, copies the old rows into it, and drops the old tensor.
 //!
 //! ```text
 //!   before     [ t0 | t1 | t2 ]
-//!   extend(1)  [ t0 | t1 | t2 | 0  ]     a new tensor: 3 rows copied, the new row zero
-//!   write      [ t0 | t1 | t2 | t3 ]     the new row in its place
+//!   extend(1)  [ t0 | t1 | t2 | 0  ]     a new tensor: 3 rows are copied, the new row is zero
+//!   write      [ t0 | t1 | t2 | t3 ]     the new row is in its place
 //! ```
 //!
-//! This is `torch.cat` at every step, as the first caches of many libraries do it. Later
-//! chapters do away with the copying; here it is counted.
+//! The first caches of many libraries do the same, with `torch.cat` at every step. This cache
+//! counts the rows that it copies. Later chapters get rid of the copying.
 
 use std::borrow::Cow;
 
@@ -43,7 +43,7 @@ impl FlatCache {
     }
 }
 
-/// A new tensor, exactly `extra` numbers longer than `old`: the old numbers, then zeros.
+/// Returns a new tensor, exactly `extra` numbers longer: the numbers of `old`, then zeros.
 ///
 /// `grown(&[1.0, 2.0], 2)` → `[1.0, 2.0, 0.0, 0.0]`
 // ANCHOR: grown
@@ -65,12 +65,12 @@ impl KvCache for FlatCache {
     }
 
     // ANCHOR: extend
-    /// Replaces both tensors of every layer by ones that are `n` rows longer. Copies each old
-    /// row once, and counts the rows that this copies.
+    /// Replaces both tensors of every layer by ones that are `n` rows longer. It copies each old
+    /// row once, and adds the copied rows to `rows_copied`.
     ///
-    /// A token counts once, although its rows are copied in every layer: `extend(2)` on 3
-    /// tokens copies 3 rows, and `len` is then 5. `extend(0)` makes new tensors too: on 3
-    /// tokens it copies 3 rows.
+    /// A copied token counts as one row, although its rows are copied in every layer. `extend(2)`
+    /// on 3 tokens copies 3 rows, and `len` is then 5. `extend(0)` also makes new tensors, so on
+    /// 3 tokens it copies 3 rows.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         // ch02 task 1: make room for n tokens in every layer
         let extra = n * self.layout.kv_width();
@@ -85,16 +85,16 @@ impl KvCache for FlatCache {
     // ANCHOR_END: extend
 
     // ANCHOR: write
-    /// Puts the rows of the newest tokens into their places at the end of one layer's
-    /// tensors. Asks for no memory, and touches no other row.
+    /// Stores the rows of the newest tokens in the last rows of one layer's tensors. It allocates
+    /// nothing and changes no other row.
     ///
-    /// Their room is made: after the `extend(2)` that brought `len` to 5, `write` with 2 rows
-    /// fills rows 3 and 4, and with 1 row only row 4. Written again, the same rows change
-    /// nothing.
+    /// `extend` has already made room for them. After the `extend(2)` that brought `len` to 5,
+    /// `write` fills rows 3 and 4 if it is given 2 rows, and only row 4 if it is given 1. Writing
+    /// the same rows again changes nothing.
     ///
     /// # Panics
-    /// If there are more rows than tokens are held, or `k` and `v` are not the same whole
-    /// rows.
+    /// If there are more rows than tokens held, or if `k` and `v` do not hold the same whole
+    /// number of rows.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]) {
         let rows = self.layout.rows(k, v);
         // ch02 task 3: store the new rows after the older ones
@@ -105,7 +105,7 @@ impl KvCache for FlatCache {
     // ANCHOR_END: write
 
     // ANCHOR: gather
-    /// All rows of one layer: the tensors themselves, borrowed.
+    /// Returns one layer's keys and values, each `[len, kv_width]`, borrowed from its tensors.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>) {
         // ch02 task 2: lend the keys and the values of the layer
         let layer = &self.layers[layer];

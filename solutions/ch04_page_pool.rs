@@ -1,34 +1,34 @@
-//! Chapter 4: a pool of pages, known by their numbers.
+//! Chapter 4: a pool that hands out pages and counts their owners.
 //!
-//! A page is room for a few tokens. The pool owns no bytes: it only knows who has which page.
-//! Each page has a count of its owners; a page without owners is on the *free list*, a stack
-//! from which the next one is taken.
+//! A page is room for a few tokens. The pool owns no bytes, because to the pool a page is only a
+//! number. It stores each page's *reference count*, which is how many owners the page has. Pages
+//! without an owner are on the *free list*, a stack from which the next page is taken.
 //!
 //! ```text
-//!   pool of 4        owners 0 0 0 0    free list, next one first: 0 1 2 3
+//!   pool of 4        owners 0 0 0 0    free list, next page first: 0 1 2 3
 //!   alloc → 0        owners 1 0 0 0    1 2 3
 //!   alloc → 1        owners 1 1 0 0    2 3
 //!   share(0)         owners 2 1 0 0    2 3
-//!   free(1)          owners 2 0 0 0    1 2 3        page 1 has no owner: it is back, on top
-//!   free(0)          owners 1 0 0 0    1 2 3        page 0 still has one
+//!   free(1)          owners 2 0 0 0    1 2 3        page 1 has no owner, so it is on top again
+//!   free(0)          owners 1 0 0 0    1 2 3        page 0 still has an owner
 //! ```
 
 use crate::cache::{CacheError, PageId};
 
-/// Hands out pages, lets owners share them, takes them back from the last.
+/// Hands out pages, lets several owners share a page, and takes it back from the last one.
 ///
-/// Every call takes the same few steps, however large the pool is, for each page that it is
-/// about.
+/// However large the pool is, every call takes the same few steps for each page that it hands
+/// out, shares, frees or looks up.
 pub struct PagePool {
-    /// How many owners each page has.
+    /// The reference count of each page.
     owners: Vec<u32>,
-    /// The pages without an owner; the next one to hand out is the last.
+    /// The pages without an owner. The last one is handed out next.
     free: Vec<PageId>,
 }
 
 impl PagePool {
     // ANCHOR: new
-    /// A pool of pages `0..n_pages`, all free. They are handed out in this order.
+    /// Creates a pool of pages `0..n_pages`. All are free, and are handed out in this order.
     ///
     /// # Errors
     /// [`CacheError::NoPages`] if `n_pages` is 0.
@@ -37,7 +37,7 @@ impl PagePool {
     /// If `n_pages` does not fit into a `u32`.
     pub fn new(n_pages: usize) -> Result<Self, CacheError> {
         let end = u32::try_from(n_pages).expect("a page's number is a u32");
-        // ch04 task 1: all pages free, page 0 handed out first
+        // ch04 task 1: all pages are free, and page 0 is handed out first
         if n_pages == 0 {
             return Err(CacheError::NoPages);
         }
@@ -46,23 +46,23 @@ impl PagePool {
     }
     // ANCHOR_END: new
 
-    /// Pages in all.
+    /// Number of pages in the pool, free or not.
     pub fn n_pages(&self) -> usize {
         self.owners.len()
     }
 
-    /// Pages without an owner.
+    /// Number of pages without an owner.
     pub fn n_free(&self) -> usize {
         self.free.len()
     }
 
     // ANCHOR: alloc
-    /// Takes the next free page; it then has one owner. What came back last goes out first.
+    /// Takes the next free page and gives it one owner. The page freed last is handed out first.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if there is none.
+    /// [`CacheError::OutOfPages`] if no page is free.
     pub fn alloc(&mut self) -> Result<PageId, CacheError> {
-        // ch04 task 1: take the next free page, with one owner
+        // ch04 task 1: take the next free page and give it one owner
         let page = self.free.pop().ok_or(CacheError::OutOfPages { needed: 1, free: 0 })?;
         self.owners[page.index()] = 1;
         Ok(page)
@@ -70,13 +70,12 @@ impl PagePool {
     // ANCHOR_END: alloc
 
     // ANCHOR: alloc_n
-    /// Takes `n` pages, or none, in the order in which [`alloc`](Self::alloc) would hand them
-    /// out.
+    /// Takes `n` pages in the order in which [`alloc`](Self::alloc) hands them out, or none.
     ///
-    /// 0 pages can always be had, even if none is free.
+    /// `alloc_n(0)` always succeeds, even if no page is free.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if fewer than `n` are free; the pool is then as it was.
+    /// [`CacheError::OutOfPages`] if fewer than `n` pages are free. The pool is then unchanged.
     pub fn alloc_n(&mut self, n: usize) -> Result<Vec<PageId>, CacheError> {
         // ch04 task 2: take n pages, or refuse and change nothing
         if n > self.free.len() {
@@ -87,26 +86,26 @@ impl PagePool {
     // ANCHOR_END: alloc_n
 
     // ANCHOR: owners
-    /// How many owners a page has; 0 if it is free.
+    /// Returns a page's reference count, which is 0 if the page is free.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] if the pool has no page of this number. A page of another
-    /// pool whose number this pool has too cannot be distinguished from its own.
+    /// [`CacheError::ForeignPage`] if the pool has no page with this number. If it has one, it
+    /// cannot distinguish a page of a different pool from its own, because it sees only the number.
     pub fn owners(&self, page: PageId) -> Result<u32, CacheError> {
-        // ch04 task 3: how many owners has this page, if the pool has it at all?
+        // ch04 task 3: how many owners does this page have, if the pool has it at all?
         let owners = self.owners.get(page.index()).copied();
         owners.ok_or(CacheError::ForeignPage { page, n_pages: self.n_pages() })
     }
     // ANCHOR_END: owners
 
     // ANCHOR: share
-    /// Adds an owner to a page that has one already.
+    /// Adds an owner to a page that already has one.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`]; [`CacheError::FreePage`] if the page has no owner who
-    /// could share it.
+    /// [`CacheError::ForeignPage`] if the pool has no such page, or [`CacheError::FreePage`] if
+    /// the page has no owner that could share it.
     pub fn share(&mut self, page: PageId) -> Result<(), CacheError> {
-        // ch04 task 3: one more owner, for a page that has one
+        // ch04 task 3: add an owner to a page that already has one
         if self.owners(page)? == 0 {
             return Err(CacheError::FreePage(page));
         }
@@ -116,13 +115,14 @@ impl PagePool {
     // ANCHOR_END: share
 
     // ANCHOR: free
-    /// Lets one owner go. The page returns to the free list when the last one goes; it is
-    /// then the next to be handed out.
+    /// Removes one owner of a page. If that was the last, the page returns to the free list and
+    /// is the next to be handed out.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`]; [`CacheError::DoubleFree`] if the page has no owner.
+    /// [`CacheError::ForeignPage`] if the pool has no such page, or [`CacheError::DoubleFree`] if
+    /// the page has no owner.
     pub fn free(&mut self, page: PageId) -> Result<(), CacheError> {
-        // ch04 task 3: one owner less; the last one brings the page back
+        // ch04 task 3: remove one owner; the last one brings the page back
         if self.owners(page)? == 0 {
             return Err(CacheError::DoubleFree(page));
         }

@@ -1,7 +1,7 @@
-//! Chapter 7: rewind. The newest tokens are forgotten, in all three caches.
+//! Chapter 7: rewind, which makes any of the three caches forget its newest tokens.
 //!
-//! What was guessed may be wrong: a cache must be able to go back. Nothing is erased. The
-//! length shrinks, pages without a token go back to the pool, and the rows that stay
+//! A token in the cache might turn out to be wrong, so a cache must be able to go back. Nothing is
+//! erased. The length shrinks, pages without a token return to the pool, and the rows that stay
 //! in the slots are *stale*: they are never read, and the next tokens are written over them.
 //!
 //! ```text
@@ -20,22 +20,22 @@ use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::PagedCache;
 
 // ANCHOR: tokens_left
-/// How many of `len` tokens are left when the newest `n` are forgotten.
+/// Returns how many of `len` tokens are left when the newest `n` are forgotten.
 ///
 /// `tokens_left(9, 3)` → `6`
 ///
 /// # Errors
-/// [`CacheError::PastTheStart`] if `n` is more than `len`; both may be any number.
+/// [`CacheError::PastTheStart`] if `n` is more than `len`. Both can be any number.
 fn tokens_left(len: usize, n: usize) -> Result<usize, CacheError> {
-    // ch07 task 1: how many are left, if at least n are held?
+    // ch07 task 1: how many tokens are left, if at least n are held?
     len.checked_sub(n).ok_or(CacheError::PastTheStart { n, len })
 }
 // ANCHOR_END: tokens_left
 
 impl Rewind for FlatCache {
     // ANCHOR: flat
-    /// Cuts both tensors of every layer to the rows that stay. Nothing is copied: the tensors
-    /// stay where they are.
+    /// Cuts both tensors of every layer to the rows that are left. Nothing is copied, and the
+    /// tensors stay where they are in memory.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         // ch07 task 1: forget the newest rows of every tensor
         let left = tokens_left(self.len, n)?;
@@ -52,7 +52,7 @@ impl Rewind for FlatCache {
 
 impl Rewind for ContiguousCache {
     // ANCHOR: contiguous
-    /// Moves the end of the sequence back; the slots after it are free again. No row is touched.
+    /// Moves the end of the sequence back, so the slots after it are free. No row is touched.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         // ch07 task 2: forget the newest tokens of the reservation
         self.len = tokens_left(self.len, n)?;
@@ -63,20 +63,20 @@ impl Rewind for ContiguousCache {
 
 impl PageTable {
     // ANCHOR: table
-    /// Forgets the newest `n` tokens and lets go of the pages that hold no token any more,
-    /// the newest page first.
+    /// Forgets the newest `n` tokens and frees the pages that no longer hold a token, the newest
+    /// page first.
     ///
-    /// Nine tokens in pages of 4, pages 12, 5 and 3: `rewind(3)` leaves six tokens in pages
-    /// 12 and 5. The cost goes with the pages that are let go, not with the length of the
+    /// With nine tokens in pages 12, 5 and 3 of 4 slots each, `rewind(3)` leaves six tokens in
+    /// pages 12 and 5. The cost grows with the number of pages freed, not with the length of the
     /// sequence.
     ///
     /// # Errors
     /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held.
-    /// [`CacheError::ForeignPage`] or [`CacheError::DoubleFree`] if a page to let go is not
-    /// the table's to free, as in [`release`](PageTable::release). Table and pool are then as
-    /// they were.
+    /// [`CacheError::ForeignPage`] or [`CacheError::DoubleFree`] if the pool cannot free one of
+    /// the emptied pages, as in [`release`](PageTable::release). Table and pool are unchanged
+    /// after any of these.
     pub fn rewind(&mut self, n: usize, pool: &mut PagePool) -> Result<(), CacheError> {
-        // ch07 task 3: forget the newest tokens, let go of the pages without any
+        // ch07 task 3: forget the newest tokens and free the pages left without any
         let left = tokens_left(self.len, n)?;
         let pages_kept = left.div_ceil(self.page_size());
         all_owned(&self.pages[pages_kept..], pool)?;
@@ -91,11 +91,10 @@ impl PageTable {
 
 impl Rewind for PagedCache {
     // ANCHOR: paged
-    /// Rewinds the table; the pages that this empties go back to the slab's pool. No row is
-    /// touched.
+    /// Rewinds the table, which returns the emptied pages to the slab's pool. No row is touched.
     ///
     /// # Panics
-    /// If the slab is borrowed at the moment.
+    /// If the slab is already borrowed.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         // ch07 task 4: rewind the table over the slab
         self.table.rewind(n, &mut self.slab.borrow_mut().pool)

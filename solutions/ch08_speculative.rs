@@ -1,30 +1,31 @@
-//! Chapter 8: speculative decoding. A small model drafts tokens, and the large one checks them all in one pass.
+//! Chapter 8: speculative decoding. A large model checks what a small one drafts, in one pass.
 //!
-//! A pass of a large model costs nearly the same for one token as for a few: it reads all weights once. So a small
-//! *draft* model proposes `k` tokens, one by one, and the *target* computes them all at once. It keeps those that it
-//! would have chosen itself, adds a token of its own, and both models rewind the rest.
+//! A pass of a large model costs nearly the same for a few tokens as for one, because it reads all
+//! weights once. So a small *draft model* proposes `k` tokens, one by one, and the *target*
+//! computes them all at once. It keeps those that it would have chosen itself and adds a token of
+//! its own. Afterwards, both caches end with the last accepted token.
 //!
 //! ```text
-//!   tokens    The king had a
-//!   draft                     golden   bird   in          3 tokens, 3 passes of the small model
-//!   verify                 a →golden  →bird  →and  →the   1 pass of the target: what follows each of 4 tokens
-//!   accept                    golden   bird   and         2 are kept; the third token is the target's own
-//!   rewind                                    ×in         both models forget it
+//!   tokens   The king had a
+//!   draft                   golden   bird   in          3 tokens, 3 passes of the small model
+//!   verify               a →golden  →bird  →and  →the   1 pass of the target for 4 tokens
+//!   accept                  golden   bird   and         2 are kept, the third is the target's
+//!   rewind                                  ×in         the target forgets it
 //! ```
 //!
-//! Three new tokens for one pass of the target, and they are the tokens that it would have generated alone.
+//! One pass of the target yields three new tokens, the same that it would have generated alone.
 
 use crate::chapters::ch01_recompute::argmax;
 use crate::decode::{Accept, Draft, Drafter, Limits, RewindableModel};
 use crate::model::StepError;
 
-/// A small model that drafts its likeliest token each time.
+/// A small model that always drafts its likeliest token.
 pub struct DraftModel<'a> {
     model: &'a mut dyn RewindableModel,
 }
 
 impl<'a> DraftModel<'a> {
-    /// Drafts with `model`. Its vocabulary must be the target's.
+    /// Drafts with `model`, which must have the target's vocabulary.
     pub fn new(model: &'a mut dyn RewindableModel) -> Self {
         DraftModel { model }
     }
@@ -33,15 +34,15 @@ impl<'a> DraftModel<'a> {
 impl Drafter for DraftModel<'_> {
     // ANCHOR: draft
     /// Drafts `k` tokens, one after the other. Each is the likeliest ([`argmax`]) after the given
-    /// tokens and the draft tokens before it, and [`Draft::push_certain`] adds it to the draft,
-    /// because nothing was drawn.
+    /// tokens and the draft tokens before it. [`Draft::push_certain`] adds it to the draft,
+    /// because it was not drawn at random.
     ///
     /// With `k` 3 the model is called three times: with the given tokens, with these and one
-    /// draft token, and with these and two. It then remembers the tokens and the first two draft
-    /// tokens; it was never called with the third.
+    /// draft token, and with these and two. Its cache then holds the given tokens and the first
+    /// two draft tokens, because it was never called with the third.
     ///
     /// # Errors
-    /// [`StepError`] of the model, even after some tokens: there is no half draft.
+    /// The model's [`StepError`], even after some tokens, because half a draft is never returned.
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError> {
         // ch08 task 1: draft k tokens, one after the other
         let mut sequence = tokens.to_vec();
@@ -62,11 +63,11 @@ impl Drafter for DraftModel<'_> {
 }
 
 // ANCHOR: verify
-/// What follows `tokens`, and what follows each of the `k` drafted tokens, by one pass of the
-/// target: `k + 1` rows of logits, `[vocab_size]` each.
+/// Returns the logits after `tokens` and after each of the `k` drafted tokens, from one pass of
+/// the target: `k + 1` rows, `[vocab_size]` each.
 ///
 /// # Errors
-/// [`StepError`] of the target, which then remembers what it did before.
+/// The target's [`StepError`]. Except after [`StepError::NotFinite`], its cache is unchanged.
 pub fn verify(target: &mut dyn RewindableModel, tokens: &[u32], drafted: &[u32]) -> Result<Vec<Vec<f32>>, StepError> {
     // ch08 task 1: one pass of the target over the tokens and the draft
     let sequence = [tokens, drafted].concat();
@@ -75,17 +76,16 @@ pub fn verify(target: &mut dyn RewindableModel, tokens: &[u32], drafted: &[u32])
 // ANCHOR_END: verify
 
 // ANCHOR: accept_matching
-/// The new tokens: what `pick` chooses from each row, for as long as it is the draft token.
-/// The first choice that differs, or the one after a draft that was right to its end, is the
-/// last.
+/// Returns the new tokens, which are what `pick` chooses from the rows, one after the other. The
+/// last is the first choice that differs from the draft, or the one that follows a draft that was
+/// right to its end.
 ///
-/// `rows`: one more than `drafted`, from [`verify`]. `pick` is asked once for each token that
-/// is returned, in the order of the sequence: with it, the target would have generated the
-/// same tokens alone.
+/// `rows`: the logits from [`verify`], one row more than `drafted`. `pick` is called once for each
+/// returned token, in order, so the target alone would have generated the same tokens with it.
 ///
-/// Drafted `[5, 9, 2]`; `pick` would choose 5, 9, 4, 7 from the rows → `[5, 9, 4]`
+/// With `[5, 9, 2]` drafted, and 5, 9, 4, 7 to be picked from the rows → `[5, 9, 4]`
 pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(&[f32]) -> u32) -> Vec<u32> {
-    // ch08 task 2: the choices of the target, as far as they are the draft's, and one more
+    // ch08 task 2: the target's choices, as far as they agree with the draft, and one more
     let mut new_tokens = Vec::new();
     for (index, row) in rows.iter().enumerate() {
         let token = pick(row);
@@ -99,16 +99,16 @@ pub fn accept_matching(drafted: &[u32], rows: &[Vec<f32>], pick: &mut dyn FnMut(
 // ANCHOR_END: accept_matching
 
 // ANCHOR: remember
-/// Makes a model remember exactly `tokens`: rewinds what goes beyond them, all at once, or reads
-/// what is missing, in one pass that answers nothing. A model that remembers just these
-/// tokens is asked nothing.
+/// Makes a model's cache hold exactly `tokens`. It forgets all tokens beyond these in one rewind,
+/// or computes the missing ones in one pass that returns no logits. If the cache already holds
+/// just these tokens, the model has nothing to do.
 ///
-/// What the model remembers agrees with `tokens` as far as both go.
+/// The caller makes sure that the cache and `tokens` agree as far as both go.
 ///
 /// # Errors
-/// [`StepError`] of the model, which then remembers what it did before.
+/// The model's [`StepError`]. Except after [`StepError::NotFinite`], its cache is unchanged.
 pub fn remember(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), StepError> {
-    // ch08 task 3: rewind what is too much, or read what is missing
+    // ch08 task 3: rewind the surplus, or compute what is missing
     let remembered = model.remembered();
     if remembered > tokens.len() {
         model.rewind(remembered - tokens.len())?;
@@ -120,27 +120,27 @@ pub fn remember(model: &mut dyn RewindableModel, tokens: &[u32]) -> Result<(), S
 }
 // ANCHOR_END: remember
 
-/// A target, a drafter for it, and a rule that judges the drafts.
+/// A target, a drafter for it, and the rule that accepts or rejects draft tokens.
 pub struct Speculation<'a> {
     /// The model whose output is wanted.
     pub target: &'a mut dyn RewindableModel,
-    /// Where the drafts come from.
+    /// Proposes the draft tokens.
     pub drafter: &'a mut dyn Drafter,
-    /// Turns a draft and the target's rows (one more than drafted tokens) into the new
-    /// tokens: the accepted ones, then one of the target's own. Here with
-    /// [`accept_matching`]; chapter 9 has another rule.
+    /// Turns a draft and the target's rows, one more than draft tokens, into the new tokens: the
+    /// accepted ones, then one of the target's own. This chapter's rule is [`accept_matching`],
+    /// and chapter 9 has a different one.
     pub accept: &'a mut Accept<'a>,
 }
 
 impl Speculation<'_> {
-    /// Continues `prompt`, which has at least one token; drafts at most `k` tokens at a time.
-    /// Returns the new tokens.
+    /// Continues `prompt`, which has at least one token, and returns the new tokens. Each step
+    /// drafts at most `k` tokens.
     ///
     /// Stops after `limits.max_new_tokens` new tokens, or before the first of
     /// `limits.end_of_text`.
     ///
     /// # Errors
-    /// The first error of a model. What was reported until then stays reported.
+    /// The first error of a model. Tokens that were reported before it stay reported.
     pub fn generate(
         &mut self,
         prompt: &[u32],
@@ -151,7 +151,7 @@ impl Speculation<'_> {
         let mut tokens = prompt.to_vec();
         let full = prompt.len() + limits.max_new_tokens;
         while tokens.len() < full {
-            // A step adds one token more than it drafts.
+            // A step can add one token more than it drafts.
             let k = k.min(full - tokens.len() - 1);
             let new_tokens = self.step(&tokens, k, limits.end_of_text)?;
             assert!(
@@ -170,15 +170,15 @@ impl Speculation<'_> {
         Ok(tokens.split_off(prompt.len()))
     }
 
-    /// One step: drafts at most `k` tokens, verifies them, returns the new tokens, at least
-    /// one. After the first that is in `end_of_text` there are none.
+    /// Takes one step: drafts at most `k` tokens, verifies them, and returns the new tokens. There
+    /// is at least one, and none follows the first that is in `end_of_text`.
     ///
-    /// When it returns, target and drafter remember the same: `tokens` and all new ones but
+    /// Afterwards, the caches of target and drafter both hold `tokens` and all new tokens except
     /// the newest.
     ///
     /// # Errors
-    /// [`StepError`] of a model. Target and drafter then remember no draft token, and the same step
-    /// may be tried again.
+    /// A model's [`StepError`]. Neither cache then holds a draft token, and the same step can be
+    /// tried again.
     pub fn step(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
         let new_tokens = self.advance(tokens, k, end_of_text);
         if new_tokens.is_err() {
@@ -188,11 +188,11 @@ impl Speculation<'_> {
     }
 
     // ANCHOR: advance
-    /// The step itself: asks the drafter, then the target, then `accept`; cuts the new tokens
-    /// after the first that ends the sequence; settles what both remember. Each is asked once,
-    /// also where `k` is 0, and what one of them refuses the step refuses.
+    /// Does the work of a step. It calls the drafter, then the target, then `accept`, each once,
+    /// even if `k` is 0. It cuts the new tokens after the first that ends the sequence, and settles
+    /// both caches. If one of these calls fails, the step returns its error.
     fn advance(&mut self, tokens: &[u32], k: usize, end_of_text: &[u32]) -> Result<Vec<u32>, StepError> {
-        // ch08 task 4: a draft, the target's rows, the new tokens, and what both remember
+        // ch08 task 4: draft, verify and accept, then settle what both caches hold
         let draft = self.drafter.draft(tokens, k)?;
         let rows = verify(self.target, tokens, &draft.tokens)?;
         let mut new_tokens = (self.accept)(&draft, &rows);
@@ -204,7 +204,7 @@ impl Speculation<'_> {
     }
     // ANCHOR_END: advance
 
-    /// Makes target and drafter, in this order, remember exactly `tokens`.
+    /// Makes the caches of target and drafter, in this order, hold exactly `tokens`.
     fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError> {
         remember(self.target, tokens)?;
         self.drafter.settle(tokens)

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A step of the model makes room once with [`KvCache::extend`], then, layer by layer, writes the new rows and gathers
-//! all of them. Only making room can fail, so a step that does not fit is refused before anything was computed or changed.
+//! all of them. Only making room can fail, so a step that does not fit fails before it computes or changes anything.
 //!
 //! A cache belongs to one sequence. The chapters implement the caches.
 
@@ -27,9 +27,9 @@ use std::borrow::Cow;
 /// The shape of what one token leaves in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// Layers of the model; each has keys and values of its own.
+    /// Layers of the model, each with its own keys and values.
     pub n_layers: usize,
-    /// Key/value heads in a layer (several query heads may share one).
+    /// Key/value heads in a layer. Several query heads can share one.
     pub n_kv_heads: usize,
     /// Numbers in one head.
     pub head_dim: usize,
@@ -41,15 +41,15 @@ impl KvLayout {
         self.n_kv_heads * self.head_dim
     }
 
-    /// Numbers that the keys of `slots` tokens take in all layers; their values take as many again.
+    /// Numbers that the keys of `slots` tokens take in all layers. Their values take the same number again.
     ///
-    /// With 2 layers and rows of 8 numbers: 3 slots → 48 numbers.
+    /// With 2 layers and rows of 8 numbers, 3 slots → 48 numbers.
     ///
     /// # Errors
-    /// [`CacheError::TooManySlots`] if no memory can hold them.
+    /// [`CacheError::TooManySlots`] if no memory can hold that many numbers.
     pub fn numbers(&self, slots: usize) -> Result<usize, CacheError> {
         let numbers = slots.checked_mul(self.n_layers).and_then(|rows| rows.checked_mul(self.kv_width()));
-        // No allocation has more bytes than an `isize` counts.
+        // No allocation can have more bytes than `isize::MAX`.
         numbers.filter(|numbers| *numbers <= isize::MAX as usize / size_of::<f32>()).ok_or(CacheError::TooManySlots {
             slots,
             n_layers: self.n_layers,
@@ -57,7 +57,7 @@ impl KvLayout {
         })
     }
 
-    /// How many rows `k` and `v` hold, each `[rows, kv_width]`.
+    /// Returns how many rows `k` and `v` hold, each `[rows, kv_width]`.
     ///
     /// # Panics
     /// If they do not hold the same whole number of rows.
@@ -71,21 +71,21 @@ impl KvLayout {
 
 /// What a cache holds and what that costs.
 ///
-/// Counters count tokens: a token that is copied counts as one row copied, although its rows move in every layer.
+/// All counters count tokens. A copied token counts as one row, although its rows are copied in every layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens held.
     pub tokens: usize,
-    /// Tokens that the memory taken so far has room for; what is beyond `tokens` is wasted.
+    /// Tokens that the memory taken so far has room for. Slots beyond `tokens` are wasted.
     pub slots: usize,
     /// Bytes taken for keys and values, over all layers.
     pub bytes: usize,
-    /// Rows moved from one place in memory to another since the cache was made. What `gather` copies out is not counted.
+    /// Rows copied from one place in memory to another since the cache was created, except by `gather`.
     pub rows_copied: u64,
 }
 
 impl Usage {
-    /// Slots taken but not used.
+    /// Slots that were taken but hold no token.
     pub fn wasted(&self) -> usize {
         self.slots - self.tokens
     }
@@ -99,7 +99,7 @@ pub trait KvCache {
     /// Tokens held.
     fn len(&self) -> usize;
 
-    /// True before the first token.
+    /// True if no tokens are held.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -107,21 +107,22 @@ pub trait KvCache {
     /// Makes room for `n` more tokens in every layer; [`len`](Self::len) grows by `n`.
     ///
     /// # Errors
-    /// [`CacheError`] when there is no room. The cache is then as it was.
+    /// [`CacheError`] if there is not enough room. The cache is then unchanged.
     fn extend(&mut self, n: usize) -> Result<(), CacheError>;
 
     /// Stores the rows of the newest `n` tokens in one layer, where `n` is `k.len() / kv_width`.
     ///
-    /// `k` and `v`: `[n, kv_width]`, row-major, oldest token first. [`extend`](Self::extend) has made the room.
+    /// `k` and `v`: `[n, kv_width]`, row-major, oldest token first. [`extend`](Self::extend) has already made room for
+    /// them. `layer` is less than the layout's `n_layers`.
     ///
     /// # Panics
-    /// If `k` and `v` are not the same whole number of rows, at most `len`. `layer` is one of the layout's.
+    /// If `k` and `v` do not hold the same whole number of rows, or if that number is more than `len`.
     fn write(&mut self, layer: usize, k: &[f32], v: &[f32]);
 
     /// All keys and all values of a layer, each `[len, kv_width]`, row-major, oldest token first.
     ///
-    /// Borrowed where the rows lie side by side already, which is free; owned where they had to be copied together.
-    /// `layer` is one of the layout's.
+    /// They are borrowed if the rows already lie side by side, which costs nothing, and owned if they had to be copied
+    /// together. `layer` is less than the layout's `n_layers`.
     fn gather(&self, layer: usize) -> (Cow<'_, [f32]>, Cow<'_, [f32]>);
 
     /// What the cache holds and what that costs.
@@ -132,19 +133,19 @@ pub trait KvCache {
 pub trait Rewind: KvCache {
     /// Forgets the newest `n` tokens in every layer; [`len`](KvCache::len) shrinks by `n`.
     ///
-    /// The rows of the tokens that stay keep their bits. Pages that hold no token any more go back to their pool.
+    /// The rows of the remaining tokens keep their bits. Pages that no longer hold a token return to their pool.
     ///
     /// # Errors
-    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held. The cache is then as it was.
+    /// [`CacheError::PastTheStart`] if fewer than `n` tokens are held. The cache is then unchanged.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
 }
 
-/// Names a page of a pool.
+/// The number of a page in its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageId(pub u32);
 
 impl PageId {
-    /// The page's place among all pages of its pool, from 0.
+    /// The page's index among all pages of its pool, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -156,7 +157,7 @@ impl std::fmt::Display for PageId {
     }
 }
 
-/// Why a cache, a page table or a page pool refused. Whatever the reason, nothing has changed.
+/// Why a cache, a page table or a page pool refused a call. A refused call changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
     /// A fixed reservation has too few empty slots left.
@@ -165,9 +166,9 @@ pub enum CacheError {
          reserve more, or ask for fewer tokens"
     )]
     OutOfSlots {
-        /// Slots asked for.
+        /// Slots requested.
         needed: usize,
-        /// Slots still empty.
+        /// Slots that are still empty.
         free: usize,
         /// Slots reserved.
         capacity: usize,
@@ -175,7 +176,7 @@ pub enum CacheError {
     /// The pool has too few free pages.
     #[error("pages needed: {needed}, free: {free}; let other sequences finish, or give the pool more pages")]
     OutOfPages {
-        /// Pages asked for.
+        /// Pages requested.
         needed: usize,
         /// Pages without an owner.
         free: usize,
@@ -183,10 +184,10 @@ pub enum CacheError {
     /// A page that has no owner was freed.
     #[error("page {0} is free already: it was freed twice, or never allocated")]
     DoubleFree(PageId),
-    /// A page that has no owner was to be shared.
+    /// A page that has no owner cannot be shared.
     #[error("page {0} is free: only a page that has an owner can be shared")]
     FreePage(PageId),
-    /// A page that the pool does not have.
+    /// The pool does not have this page.
     #[error("page {page} is not of this pool: its pages go from 0 to {}", n_pages - 1)]
     ForeignPage {
         /// The page.
@@ -194,25 +195,25 @@ pub enum CacheError {
         /// Pages of the pool.
         n_pages: usize,
     },
-    /// A pool without pages.
+    /// A pool must have pages.
     #[error("a pool needs at least one page")]
     NoPages,
-    /// Pages without slots.
+    /// Pages must have slots.
     #[error("a page needs at least one slot: the page size is 0")]
     NoSlots,
-    /// More slots than any memory has.
+    /// No memory can hold this many slots.
     #[error(
         "no memory holds {slots} slots with a row of {kv_width} numbers in each of {n_layers} layers; ask for fewer slots"
     )]
     TooManySlots {
-        /// Slots asked for.
+        /// Slots requested.
         slots: usize,
         /// Layers, each with a row for every slot.
         n_layers: usize,
         /// Numbers in a row.
         kv_width: usize,
     },
-    /// A position at which no token is held.
+    /// No token is held at this position.
     #[error("there is no token at position {position}: {len} tokens are held")]
     PastTheEnd {
         /// The position.
@@ -220,7 +221,7 @@ pub enum CacheError {
         /// Tokens held.
         len: usize,
     },
-    /// More tokens were to be forgotten than are held.
+    /// A rewind cannot forget more tokens than are held.
     #[error("cannot rewind {n} tokens: only {len} are held; rewind {len} to forget them all")]
     PastTheStart {
         /// Tokens to forget.

@@ -1,4 +1,4 @@
-//! Generating one sequence: what the loop of chapter 1 asks of a model, and a model with a cache that answers.
+//! Generating one sequence: what the loop of chapter 1 needs from a model, and [`Cached`], a model with a cache.
 
 pub mod beams;
 pub mod drafting;
@@ -12,22 +12,22 @@ use crate::cache::{CacheError, Rewind};
 use crate::chapters::ch01_recompute::Recompute;
 use crate::model::{LogitRows, Model, StepError};
 
-/// Predicts the next token: all that the loop of chapter 1 asks of a model.
+/// Predicts the next token, which is all that the loop of chapter 1 needs from a model.
 pub trait LanguageModel {
-    /// The logits of the token that follows `tokens`, the whole sequence so far: `[vocab_size]`.
+    /// The logits after `tokens`, which is the whole sequence so far: `[vocab_size]`.
     ///
     /// # Errors
-    /// [`StepError`] if the sequence cannot be computed. Nothing has changed then, except after [`StepError::NotFinite`]: the
-    /// tokens are in the cache.
+    /// [`StepError`] if the sequence cannot be computed. Nothing has changed then, except after
+    /// [`StepError::NotFinite`], when the tokens are in the cache.
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError>;
 }
 
-/// When to stop.
+/// When to stop generating.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
     /// The most tokens to generate.
     pub max_new_tokens: usize,
-    /// Tokens that end the sequence. They are not part of it.
+    /// Tokens that end the sequence. They are not part of the output.
     pub end_of_text: &'a [u32],
 }
 
@@ -38,7 +38,7 @@ pub struct Cached<'a> {
     rows_projected: u64,
 }
 
-/// The cache of one sequence, and how it is read.
+/// The cache of one sequence, and how attention reads it.
 enum CacheAccess<'a> {
     Gather(&'a mut dyn Rewind),
     InPlace(&'a mut dyn InPlace),
@@ -68,17 +68,17 @@ impl CacheAccess<'_> {
 }
 
 impl<'a> Cached<'a> {
-    /// A model with a sequence's cache, whose rows are gathered to be read.
+    /// A model with a sequence's cache. Its rows are gathered before attention reads them.
     pub fn new(model: &'a Model, cache: &'a mut dyn Rewind) -> Self {
         Cached { model, cache: CacheAccess::Gather(cache), rows_projected: 0 }
     }
 
-    /// A model with a sequence's cache, which is read as the model's [attention](Model::set_attention) says.
+    /// A model with a sequence's cache. The model's [attention setting](Model::set_attention) decides how it is read.
     pub fn in_place(model: &'a Model, cache: &'a mut dyn InPlace) -> Self {
         Cached { model, cache: CacheAccess::InPlace(cache), rows_projected: 0 }
     }
 
-    /// Tokens that went through the model since this was made.
+    /// Tokens that have gone through the model since this was created.
     pub fn rows_projected(&self) -> u64 {
         self.rows_projected
     }
@@ -96,24 +96,24 @@ impl LanguageModel for Cached<'_> {
 }
 // ANCHOR_END: cached
 
-/// A language model that predicts after several tokens at once and can forget tokens: what speculative decoding asks of it.
+/// A language model that can predict after several tokens at once and forget tokens, as speculative decoding needs.
 pub trait RewindableModel: LanguageModel {
-    /// How many of the sequence's first tokens its cache holds.
+    /// How many tokens its cache holds, counted from the start of the sequence.
     fn remembered(&self) -> usize;
 
-    /// Computes the tokens that its cache does not hold, in one pass; returns the logits after each of the last `n` of them,
-    /// oldest first: `n` rows of `[vocab_size]`. `tokens` is the whole sequence so far.
+    /// Computes, in one pass, the tokens that its cache does not hold. Returns the logits after each of the last `n` of
+    /// them, oldest first: `n` rows of `[vocab_size]`. `tokens` is the whole sequence so far.
     ///
     /// # Errors
-    /// [`StepError::NoTokens`] if all tokens are held already, also with `n` 0; any other [`StepError`] if the sequence cannot
-    /// be computed, or fewer than `n` tokens are new. Nothing has changed then, except after [`StepError::NotFinite`]: the tokens
-    /// are in the cache.
+    /// [`StepError::NoTokens`] if the cache already holds all tokens, even if `n` is 0. Any other [`StepError`] if the
+    /// sequence cannot be computed, or if fewer than `n` tokens are new. Nothing has changed then, except after
+    /// [`StepError::NotFinite`], when the tokens are in the cache.
     fn last_logits(&mut self, tokens: &[u32], n: usize) -> Result<Vec<Vec<f32>>, StepError>;
 
     /// Forgets the newest `n` tokens that its cache holds.
     ///
     /// # Errors
-    /// [`CacheError::PastTheStart`] if it holds fewer; nothing has changed.
+    /// [`CacheError::PastTheStart`] if it holds fewer. Nothing has changed then.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError>;
 }
 
@@ -135,7 +135,7 @@ impl RewindableModel for Cached<'_> {
     }
 }
 
-/// A model without a cache holds no tokens: it computes the whole sequence for every call.
+/// A model without a cache holds no tokens, so it computes the whole sequence in every call.
 impl RewindableModel for Recompute<'_> {
     fn remembered(&self) -> usize {
         0
@@ -165,18 +165,18 @@ fn rows(logits: &[f32], model: &Model) -> Vec<Vec<f32>> {
 pub struct Draft {
     /// The tokens, in the order of the sequence.
     pub tokens: Vec<u32>,
-    /// The distribution that each token was drawn from: a row of `[vocab_size]` for each, every row 1 in sum.
+    /// The distribution that each token was drawn from: one row of `[vocab_size]` per token, which adds up to 1.
     pub probabilities: Vec<Vec<f32>>,
 }
 
 impl Draft {
-    /// Adds a token and the distribution that it was drawn from: `[vocab_size]`, 1 in sum.
+    /// Adds a token and the distribution that it was drawn from, `[vocab_size]`, which adds up to 1.
     pub fn push(&mut self, token: u32, probabilities: Vec<f32>) {
         self.tokens.push(token);
         self.probabilities.push(probabilities);
     }
 
-    /// Adds a token that was not drawn, out of `vocab_size` tokens: its probability is 1.
+    /// Adds a token that was not drawn at random, out of `vocab_size` tokens. Its probability is 1.
     pub fn push_certain(&mut self, token: u32, vocab_size: usize) {
         let mut probabilities = vec![0.0; vocab_size];
         probabilities[token as usize] = 1.0;
@@ -184,17 +184,17 @@ impl Draft {
     }
 }
 
-/// Accepts or rejects draft tokens by the target's logits, one row of `[vocab_size]` more than draft tokens: returns the new
-/// tokens, at least one.
+/// Accepts or rejects draft tokens by the target's logits, one row of `[vocab_size]` more than draft tokens. Returns
+/// the new tokens, at least one.
 pub type Accept<'a> = dyn FnMut(&Draft, &[Vec<f32>]) -> Vec<u32> + 'a;
 
 /// Proposes draft tokens. Its calls return [`StepError`] if the sequence cannot be computed.
 pub trait Drafter {
-    /// At most `k` tokens that may follow `tokens`, the whole sequence so far.
+    /// At most `k` tokens that might follow `tokens`, the whole sequence so far.
     fn draft(&mut self, tokens: &[u32], k: usize) -> Result<Draft, StepError>;
 
-    /// Called when draft tokens were accepted or rejected: `tokens` is what the drafter's cache should hold now, no more and
-    /// no less.
+    /// Called after draft tokens were accepted or rejected. From then on, the drafter's cache should hold exactly
+    /// `tokens`, no more and no less.
     fn settle(&mut self, tokens: &[u32]) -> Result<(), StepError>;
 }
 
