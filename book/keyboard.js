@@ -1,18 +1,32 @@
-// Opens to the keyboard what mdBook leaves to the pointer: the button of the sidebar, and code and tables that are wider
-// than the page. These also show at their edge that there is more (`.pbp-more`).
+// Opens to the keyboard what mdBook leaves to the pointer: the button of the sidebar, its folds, and code and tables that are
+// wider than the page. These also show at their edge that there is more (`.pbp-more`).
 (() => {
     "use strict";
 
-    const toggle = document.getElementById("mdbook-sidebar-toggle");
-    if (toggle) {
-        toggle.setAttribute("role", "button");
-        toggle.tabIndex = 0;
-        toggle.addEventListener("keydown", (event) => {
+    function button(element) {
+        element.setAttribute("role", "button");
+        element.addEventListener("keydown", (event) => {
             if (event.key === "Enter" || event.key === " ") {
                 event.preventDefault();
-                toggle.click();
+                element.click();
             }
         });
+    }
+
+    const toggle = document.getElementById("mdbook-sidebar-toggle");
+    if (toggle) {
+        button(toggle);
+        toggle.tabIndex = 0;
+    }
+    for (const fold of document.querySelectorAll("#mdbook-sidebar .chapter-fold-toggle")) {
+        const item = fold.closest("li");
+        const tell = () => fold.setAttribute("aria-expanded", item.classList.contains("expanded"));
+        button(fold);
+        // As the links beside it, which cannot be reached while the sidebar is closed.
+        fold.tabIndex = fold.previousElementSibling?.tabIndex ?? 0;
+        fold.setAttribute("aria-label", `Pages below: ${fold.previousElementSibling?.firstChild.textContent ?? ""}`);
+        fold.addEventListener("click", tell);
+        tell();
     }
 
     const fade = (box) => box.classList.toggle("pbp-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);

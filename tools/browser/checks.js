@@ -23,7 +23,7 @@ export function checks({ browser, address, pages, figures }) {
         const prepare = () => localStorage.setItem("page-by-page.read", JSON.stringify(["setup.html"]));
         await open({ width, faults, prepare }, async (tab) => {
           await tab.goto(address + page);
-          faults.push(...(await tooWide(tab)));
+          faults.push(...(await tooWide(tab)), ...(await edges(tab)));
           await tab.addScriptTag({ path: AXE });
           faults.push(...(await inaccessible(tab)));
           for (const theme of themes) {
@@ -47,6 +47,9 @@ export function checks({ browser, address, pages, figures }) {
     );
   }
   check("words and cells light each other", () => open({}, (tab) => lights(tab, address, withFigures)));
+  check("bar, sidebar and foot say where the reader is", () => open({}, (tab) => around(tab, address, pages)));
+  check("a command is copied without its prompt", () => open({}, (tab) => commands(tab, address, pages)));
+  check("one of two pictures is shown", () => pictures(browser, address, pages[0]));
   check("search", () => open({}, (tab) => search(tab, address)));
   check("pages read are remembered", () => open({}, (tab) => progress(tab, address, pages)));
   check("a browser that keeps nothing", () => forgetful(browser, address, withFigures[0]));
@@ -63,6 +66,20 @@ export async function tooWide(tab) {
     const boxes = [...document.querySelectorAll("html, body, #mdbook-content, main")];
     const wide = boxes.filter((box) => box.scrollWidth > box.clientWidth);
     return wide.map((box) => `<${box.nodeName.toLowerCase()}> scrolls sideways: ${box.scrollWidth} in ${box.clientWidth}`);
+  });
+}
+
+/** What does not begin and end where the text of the page does. */
+async function edges(tab) {
+  return tab.evaluate(() => {
+    const main = document.querySelector("main").getBoundingClientRect();
+    const boxes = [...document.querySelectorAll("main > :is(h1, h2, h3, p, ul, ol, pre, blockquote, details, figure, .table-wrapper)")];
+    const out = boxes.filter((box) => {
+      const { left, right } = box.getBoundingClientRect();
+      return Math.abs(left - main.left) > 1 || Math.abs(right - main.right) > 1;
+    });
+    const faults = out.map((box) => `<${box.nodeName.toLowerCase()}> is not as wide as the page: ${box.textContent.trim().slice(0, 40)}`);
+    return main.width > 720 ? [...faults, `lines are ${main.width} wide`] : faults;
   });
 }
 
@@ -240,6 +257,84 @@ async function keyboard(tab, address, page) {
   }
 }
 
+async function around(tab, address, pages) {
+  const entry = (page) => tab.locator(`#mdbook-sidebar .chapter-link-wrapper > a[href$="${page}"]`);
+  const bar = tab.locator(".menu-title");
+  const at = pages.findIndex((page) => page.startsWith("ch"));
+  await tab.goto(address + pages[at]);
+  assert.equal(await bar.textContent(), await tab.locator("main h1").textContent());
+  assert.match(await entry(pages[at]).getAttribute("class"), /active/);
+  for (const [way, page] of [["Previous", pages[at - 1]], ["Next", pages[at + 1]]]) {
+    await tab.goto(address + pages[at]);
+    const title = await entry(page).evaluate((link) => link.firstChild.textContent);
+    await tab.getByRole("link", { name: `${way} ${title}`, exact: true }).click();
+    await tab.waitForURL(address + page);
+    assert.equal(await bar.textContent(), await tab.locator("main h1").textContent());
+  }
+  // What lies below another page is folded, until one of them is read.
+  const below = tab.locator("#mdbook-sidebar .section a");
+  assert.equal(await below.filter({ visible: true }).count(), 0, "the sidebar is unfolded");
+  const fold = tab.getByRole("button", { name: "Pages below" }).first();
+  for (const [key, expanded] of [["Enter", "true"], [" ", "false"], ["Enter", "true"]]) {
+    await fold.press(key);
+    assert.equal(await fold.getAttribute("aria-expanded"), expanded);
+    assert.equal(await below.first().isVisible(), expanded === "true");
+  }
+  const page = await below.first().evaluate((link) => link.href);
+  await tab.goto(page);
+  assert.ok(await below.first().isVisible(), "the page that is read is folded away");
+  await tab.setViewportSize({ width: NARROW, height: 740 });
+  await tab.goto(address + pages[at]);
+  assert.ok(await tab.getByRole("link", { name: "Next " }).isVisible());
+}
+
+async function commands(tab, address, pages) {
+  const page = pages.find((name) => name.startsWith("ch"));
+  await tab.goto(address + page);
+  const { plain, seen } = await tab.locator("main pre > code.language-console").first().evaluate((code) => {
+    getSelection().selectAllChildren(code);
+    return { plain: code.querySelector("[class^=hljs]") === null, seen: getComputedStyle(code.querySelector(".pbp-prompt"), "::before").content };
+  });
+  assert.ok(plain, "a word of a command is coloured");
+  assert.match(seen, /\$/);
+  const copied = await tab.evaluate(() => String(getSelection()));
+  assert.match(copied, /^cargo /);
+}
+
+/** A picture in two versions, one for light themes and one for dark ones. */
+async function pictures(browser, address, page) {
+  const faults = [];
+  const add = () => {
+    const main = document.querySelector("main");
+    main.insertAdjacentHTML("beforeend", '<img class="pbp-light" alt=""><img class="pbp-dark" alt="">');
+    return main.lastElementChild;
+  };
+  const look = async (tab, expected, where) => {
+    const shown = await tab.locator("main img:is(.pbp-light, .pbp-dark):not([src])").evaluateAll((found) =>
+      found.filter((picture) => getComputedStyle(picture).display !== "none").map((picture) => picture.className),
+    );
+    if (shown.join() !== expected) faults.push(`${where}: ${shown.join(" and ") || "none"}`);
+  };
+  for (const theme of ["light", "rust", "coal", "navy", "ayu"]) {
+    await inWindow(browser, { theme }, async (tab) => {
+      await tab.goto(address + page);
+      await tab.evaluate(add);
+      await look(tab, ["light", "rust"].includes(theme) ? "pbp-light" : "pbp-dark", theme);
+      await tab.emulateMedia({ media: "print" });
+      await look(tab, "pbp-light", `${theme}, printed`);
+    });
+  }
+  for (const colorScheme of ["light", "dark"]) {
+    await inWindow(browser, { javaScriptEnabled: false, colorScheme }, async (tab) => {
+      await tab.goto(address + page);
+      // Evaluation still works where the page's own scripts do not run.
+      await tab.evaluate(add);
+      await look(tab, `pbp-${colorScheme}`, `${colorScheme}, without script`);
+    });
+  }
+  return faults;
+}
+
 async function search(tab, address) {
   await tab.goto(`${address}glossary.html`);
   const terms = await tab.locator("main dt").allTextContents();
@@ -329,7 +424,8 @@ async function print(tab, address, pages, figures) {
     return {
       controls: all(".pbp-stepper, .pbp-band").filter((element) => !hidden(element)).length,
       groups: all("svg g[data-step]").filter((element) => getComputedStyle(element).opacity !== "1").length,
-      items: all("li[data-step]").filter(hidden).length,
+      // The points of a chart are not listed.
+      items: all("li[data-step]").filter((item) => hidden(item) !== Boolean(item.closest(".pbp-chart"))).length,
     };
   });
   assert.deepEqual(seen, { controls: 0, groups: 0, items: 0 });

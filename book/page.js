@@ -1,0 +1,36 @@
+// Names the page in the bar above it, and the pages before and after it at its foot; takes the prompt out of commands, so
+// that only the command is marked and copied. Without this script the bar has the book's title, and the foot two arrows.
+(() => {
+    "use strict";
+
+    const title = document.querySelector("main h1");
+    const bar = document.querySelector(".menu-title");
+    if (title && bar) {
+        bar.textContent = title.textContent;
+    }
+
+    const entries = [...document.querySelectorAll("#mdbook-sidebar .chapter-link-wrapper > a[href]")];
+    for (const link of document.querySelectorAll(".mobile-nav-chapters")) {
+        const entry = entries.find((other) => other.href === link.href);
+        if (entry) {
+            const way = document.createElement("small");
+            way.textContent = link.classList.contains("next") ? "Next" : "Previous";
+            link.replaceChildren(way, " ", entry.firstChild.textContent);
+            link.removeAttribute("aria-label");
+            link.removeAttribute("title");
+        }
+    }
+
+    // What highlight.js takes for words of a shell is left plain.
+    for (const code of document.querySelectorAll("code.language-console")) {
+        const lines = code.textContent.replace(/\n$/, "").split("\n");
+        code.replaceChildren(
+            ...lines.flatMap((line, at) => {
+                const command = line.replace(/^\$ /, "");
+                const prompt = document.createElement("span");
+                prompt.className = "pbp-prompt";
+                return [at > 0 ? "\n" : "", command === line ? "" : prompt, command];
+            }),
+        );
+    }
+})();
