@@ -1,4 +1,4 @@
-// The picture that link previews show: the book's title beside the recorded figure of its first page.
+// The picture that link previews show: the book's title beside the figure of its first page, or its picture.
 //
 //   node tools/publish/preview.mjs --book FOLDER --to FILE.png
 
@@ -23,6 +23,7 @@ const STYLE = `
   .card p { margin: 28px 0 0; font-size: 36px; line-height: 1.35; max-width: 12em; text-wrap: balance; }
   .card .figure { align-self: stretch; overflow: hidden; padding: 11px 40px 0; background: #fff; }
   .card svg { display: block; width: 100%; height: auto; max-width: none !important; color: #1c1d20; }
+  .card img { display: block; width: auto; height: 100%; }
   .card svg text { font-family: "Open Sans", sans-serif; }
   svg .pbp-band { display: none; }
 `;
@@ -40,7 +41,7 @@ try {
     await tab.goto(pathToFileURL(join(folder, "index.html")).href);
     await tab.evaluate(async ({ style, subtitle }) => {
       const title = document.querySelector("main h1").textContent.trim();
-      const figure = document.querySelector("main figure[data-figure] svg");
+      const figure = document.querySelector("main figure[data-figure] svg") ?? document.querySelector("main img.pbp-light");
       figure.removeAttribute("style");
       document.documentElement.className = "light";
       document.body.innerHTML = `<style>${style}</style><div class="card"><div><b>${title}</b><p>${subtitle}</p></div>
