@@ -47,6 +47,7 @@ try {
       document.body.innerHTML = `<style>${style}</style><div class="card"><div><b>${title}</b><p>${subtitle}</p></div>
         <div class="figure">${figure.outerHTML}</div></div>`;
       await document.fonts.ready;
+      await document.querySelector(".figure img")?.decode();
     }, { style: STYLE, subtitle });
     await tab.screenshot({ path: options.to, animations: "disabled" });
   });
