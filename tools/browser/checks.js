@@ -264,7 +264,7 @@ async function keyboard(tab, address, pages) {
 }
 
 async function around(tab, address, pages) {
-  const entry = (page) => tab.locator(`#mdbook-sidebar .chapter-link-wrapper > a[href$="${page}"]`);
+  const entry = (page) => tab.locator(`#mdbook-sidebar .chapter-link-wrapper > a[href="${page}"]`);
   const bar = tab.locator(".menu-title");
   const at = pages.findIndex((page) => page.startsWith("ch"));
   await tab.goto(address + pages[at]);
