@@ -46,7 +46,6 @@ export function checks({ browser, address, pages, figures }) {
       open({ javaScriptEnabled: false }, (tab) => withoutScript(tab, address + page, figures[page])),
     );
   }
-  check("words and cells light each other", () => open({}, (tab) => lights(tab, address, withFigures)));
   check("bar, sidebar and foot say where the reader is", () => open({}, (tab) => around(tab, address, pages)));
   check("a command is copied without its prompt", () => open({}, (tab) => commands(tab, address, pages)));
   check("one of two pictures is shown", () => pictures(browser, address, pages[0]));
@@ -96,58 +95,58 @@ export async function inaccessible(tab, rules) {
   }, rules);
 }
 
+/** The figures of a page that have steps. */
+const STEPPED = "figure[data-figure].pbp-stepped";
+
 /** What a figure shows now. */
 async function shown(figure) {
   return figure.evaluate((element) => {
-    const visible = (part) => Number(getComputedStyle(part).opacity) === 1;
-    const parts = (kind) => [...element.querySelectorAll(`svg g[data-step]${kind}`)];
+    const frames = [...element.querySelectorAll(".pbp-frame")];
+    const isSeen = (part) => part.checkVisibility({ visibilityProperty: true });
+    const seen = (selector) => frames.flatMap((frame, at) => [...frame.querySelectorAll(selector)].filter(isSeen).map(() => at));
     return {
-      drawn: parts("").filter(visible).map((part) => Number(part.dataset.step)),
-      now: [...new Set(parts(".now").map((part) => Number(part.dataset.step)))],
-      says: element.querySelector("[aria-live]").textContent.replace(/\s+/g, " ").trim(),
+      pictures: seen("svg"),
+      sentences: seen("p"),
+      aloud: element.querySelector("[aria-live]").textContent,
       value: element.querySelector("input").getAttribute("aria-valuetext"),
     };
   });
 }
 
-async function parts(tab, figure) {
-  const items = await figure.locator("li[data-step]").evaluateAll((found) =>
-    found.map((item) => item.textContent.replace(/\s+/g, " ").trim()),
-  );
+async function parts(figure) {
+  const sentences = await figure.locator(".pbp-frame > p").allTextContents();
+  const last = sentences.length - 1;
   return {
-    items,
-    last: items.length - 1,
+    last,
     range: figure.locator("input[type=range]"),
     previous: figure.getByRole("button", { name: "Previous step" }),
     next: figure.getByRole("button", { name: "Next step" }),
-    at: async (step) => {
-      const state = await shown(figure);
-      const place = `${step + 1} of ${items.length}`;
-      assert.deepEqual(state.now, [step]);
-      assert.deepEqual(state.drawn, Array.from({ length: step + 1 }, (_, at) => at));
-      assert.equal(state.says, `${place} ${items[step]}`);
-      assert.equal(state.value, place);
+    at: async (step, isFirst = false) => {
+      const place = `${step + 1} of ${last + 1}`;
+      assert.ok(sentences[step].startsWith(`${place} `), sentences[step]);
+      const aloud = isFirst ? "" : sentences[step];
+      assert.deepEqual(await shown(figure), { pictures: [step], sentences: [step], aloud, value: place });
     },
   };
 }
 
 export async function steps(tab, address, page) {
   await tab.goto(address + page);
-  const figures = await tab.locator("figure[data-figure]").all();
-  assert.ok(figures.length > 0);
-  for (const figure of figures) {
-    const { last, range, previous, next, at } = await parts(tab, figure);
-    await at(last);
+  for (const figure of await tab.locator(STEPPED).all()) {
+    const { last, range, previous, next, at } = await parts(figure);
+    await at(0, true);
 
-    await previous.click();
-    await at(last - 1);
     await next.click();
-    await at(last);
-    await next.click({ force: true });
-    await at(last);
-    const box = await range.boundingBox();
-    await tab.mouse.click(box.x + 3, box.y + box.height / 2);
+    await at(1);
+    await previous.click();
     await at(0);
+    await previous.click({ force: true });
+    await at(0);
+    const box = await range.boundingBox();
+    await tab.mouse.click(box.x + box.width - 3, box.y + box.height / 2);
+    await at(last);
+    const picture = await figure.locator(".pbp-frame.now > svg:visible").boundingBox();
+    assert.ok(picture.y > box.y + box.height, "the controls are below the picture");
 
     for (const control of [range, next, previous]) {
       await control.focus();
@@ -163,80 +162,63 @@ export async function steps(tab, address, page) {
     await at(0);
     assert.equal(tab.url(), address + page, "arrow keys in a stepper turn the page");
   }
+  await sizes(tab, 540);
+}
+
+/** Pictures are as large as they are drawn, or smaller where there is no room; words are as large as in the book's small print. */
+async function sizes(tab, highest) {
+  for (const picture of await tab.locator("figure[data-figure] .pbp-frame > svg:visible").all()) {
+    const { width, height } = await picture.boundingBox();
+    const drawn = Number(await picture.getAttribute("width"));
+    assert.ok(width <= drawn + 1, `a picture is ${width} wide, drawn for ${drawn}`);
+    assert.ok(height <= highest + 2, `a picture is ${height} high`);
+    const words = await picture.locator("text").first().evaluate((text) => text.getBoundingClientRect().height);
+    assert.ok(words >= 13, `the words of a figure are ${words} high`);
+  }
 }
 
 async function fingers(tab, address, page) {
   await tab.goto(address + page);
-  for (const figure of await tab.locator("figure[data-figure]").all()) {
-    const { last, range, previous, next, at } = await parts(tab, figure);
+  for (const figure of await tab.locator(STEPPED).all()) {
+    const { last, range, previous, next, at } = await parts(figure);
     for (const control of [range, previous, next]) {
       const { x, width, height } = await control.boundingBox();
       assert.ok(width >= 44 && height >= 44, `a control is ${width} by ${height}`);
       assert.ok(x >= 0 && x + width <= NARROW, "a control is outside the window");
     }
     const before = (await figure.boundingBox()).height;
-    for (let step = last - 1; step >= 0; step -= 1) {
-      await previous.tap();
+    for (let step = 1; step <= last; step += 1) {
+      await next.tap();
       await at(step);
+      const jump = Math.abs((await figure.boundingBox()).height - before);
+      assert.ok(jump <= 1, `the figure changes its height by ${jump}`);
     }
-    const jump = Math.abs((await figure.boundingBox()).height - before);
-    assert.ok(jump <= 1, `the figure changes its height by ${jump}`);
-    const motion = await figure.locator("svg g[data-step]").first().evaluate((group) => getComputedStyle(group).transitionDuration);
-    assert.equal(motion, "0s", "the figure moves although the reader asked for no motion");
-    const words = await figure.locator("svg text").first().evaluate((text) => text.getBoundingClientRect().height);
-    assert.ok(words >= 13, `the words of the figure are ${words} high`);
   }
+  await sizes(tab, 900);
 }
 
+/** Two or three frames below each other, each with its sentence; of a figure without steps the picture. */
 async function withoutScript(tab, url, count) {
   await tab.goto(url);
   const found = await tab.locator("figure[data-figure]").all();
   assert.equal(found.length, count);
   for (const figure of found) {
-    assert.ok((await figure.locator("svg").first().boundingBox()).height > 100);
-    const drawn = await figure.locator("svg g[data-step]").all();
-    const items = figure.locator("ol.pbp-steps > li[data-step]");
-    assert.equal(await items.count(), drawn.length);
-    for (const group of drawn) {
-      assert.ok(await group.boundingBox(), "a step is not drawn");
-    }
-    await figure.locator("summary").click();
-    for (const item of await items.all()) {
-      assert.ok(await item.isVisible(), "a step is not told");
-    }
+    await kept(figure);
     assert.equal(await figure.locator("button, input").count(), 0);
   }
 }
 
-async function lights(tab, address, pages) {
-  let words = 0;
-  for (const page of pages) {
-    await tab.goto(address + page);
-    const cells = tab.locator("figure svg rect[data-key]");
-    if ((await cells.count()) > 0) {
-      const cell = cells.first();
-      const key = await cell.getAttribute("data-key");
-      const same = tab.locator(`main [data-key="${key}"]`);
-      const isLit = () => same.evaluateAll((found) => found.every((part) => part.classList.contains("lit")));
-      assert.ok(!(await isLit()));
-      // The pointer goes to its place: a cell of a later step, of the same name, may lie over it.
-      await cell.scrollIntoViewIfNeeded();
-      const { x, y, width, height } = await cell.boundingBox();
-      await tab.mouse.move(x + width / 2, y + height / 2);
-      assert.ok(await isLit(), `${page}: ${key} is not lit everywhere`);
-      await tab.locator("h1").first().hover();
-      assert.ok(!(await isLit()), `${page}: ${key} stays lit`);
-    }
-    const word = tab.locator("main [data-key]:not(svg *):visible").first();
-    if ((await word.count()) > 0) {
-      const key = await word.getAttribute("data-key");
-      await word.hover();
-      const lit = await tab.locator(`figure svg [data-key="${key}"].lit`).count();
-      assert.ok(lit > 0, `${page}: the word ${key} lights no cell`);
-      words += 1;
-    }
+async function kept(figure) {
+  const frames = await figure.locator(".pbp-frame").count();
+  const pictures = await figure.locator(".pbp-frame > svg:visible").all();
+  assert.equal(pictures.length, Math.min(frames, 3));
+  assert.equal(await figure.locator(".pbp-frame > p:visible").count(), frames > 1 ? pictures.length : 0);
+  let end = 0;
+  for (const picture of pictures) {
+    const { y, height } = await picture.boundingBox();
+    assert.ok(height > 60 && y >= end, `a picture is ${height} high, at ${y}`);
+    end = y + height;
   }
-  assert.ok(words > 0, "no word of any page names a cell");
 }
 
 async function keyboard(tab, address, pages) {
@@ -421,19 +403,12 @@ async function print(tab, address, pages, figures) {
   });
   faults.push(...repeated.map((id) => `two elements with the id ${id}`));
 
-  // Stepped back on the screen, whole on paper.
-  await tab.getByRole("button", { name: "Previous step" }).evaluateAll((buttons) => buttons.forEach((button) => button.click()));
+  // Stepped on the screen, the kept frames on paper.
+  await tab.getByRole("button", { name: "Next step" }).evaluateAll((buttons) => buttons.forEach((button) => button.click()));
   await tab.emulateMedia({ media: "print" });
-  const seen = await tab.evaluate(() => {
-    const hidden = (element) => !element.checkVisibility();
-    const all = (selector) => [...document.querySelectorAll(`main figure[data-figure] ${selector}`)];
-    return {
-      controls: all(".pbp-stepper, .pbp-band").filter((element) => !hidden(element)).length,
-      groups: all("svg g[data-step]").filter((element) => getComputedStyle(element).opacity !== "1").length,
-      // The points of a chart are not listed.
-      items: all("li[data-step]").filter((item) => hidden(item) !== Boolean(item.closest(".pbp-chart"))).length,
-    };
-  });
-  assert.deepEqual(seen, { controls: 0, groups: 0, items: 0 });
+  assert.equal(await tab.locator("main .pbp-stepper:visible").count(), 0);
+  for (const figure of await tab.locator("main figure[data-figure]").all()) {
+    await kept(figure);
+  }
   return faults;
 }

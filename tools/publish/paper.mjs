@@ -100,7 +100,6 @@ function rearrange({ site, style }) {
       leaf.append(make("h2", { text: hints > 0 ? "Hints and answers" : "Answers" }), ...end);
     }
   }
-  // The steps of the figures have nothing to hide.
   for (const fold of main.querySelectorAll("details")) fold.open = true;
 
   for (const code of main.querySelectorAll("pre > code")) {

@@ -1,4 +1,4 @@
-// The picture that link previews show: the book's title beside the figure of its first page, or its picture.
+// The picture that link previews show: the book's title beside the server's live page.
 //
 //   node tools/publish/preview.mjs --book FOLDER --to FILE.png
 
@@ -21,11 +21,8 @@ const STYLE = `
   .card > div { padding-inline-start: 72px; }
   .card b { display: block; font-size: 96px; line-height: 1.05; letter-spacing: -0.02em; }
   .card p { margin: 28px 0 0; font-size: 36px; line-height: 1.35; max-width: 12em; text-wrap: balance; }
-  .card .figure { align-self: stretch; overflow: hidden; padding: 11px 40px 0; background: #fff; }
-  .card svg { display: block; width: 100%; height: auto; max-width: none !important; color: #1c1d20; }
-  .card img { display: block; width: auto; height: 100%; }
-  .card svg text { font-family: "Open Sans", sans-serif; }
-  svg .pbp-band { display: none; }
+  .card .figure { align-self: stretch; overflow: hidden; background: #fff; }
+  .card img { display: block; height: 100%; width: 100%; object-fit: cover; object-position: left; }
 `;
 
 const { values: options } = parseArgs({ options: { book: { type: "string" }, to: { type: "string" } } });
@@ -41,13 +38,11 @@ try {
     await tab.goto(pathToFileURL(join(folder, "index.html")).href);
     await tab.evaluate(async ({ style, subtitle }) => {
       const title = document.querySelector("main h1").textContent.trim();
-      const figure = document.querySelector("main figure[data-figure] svg") ?? document.querySelector("main img.pbp-light");
-      figure.removeAttribute("style");
       document.documentElement.className = "light";
       document.body.innerHTML = `<style>${style}</style><div class="card"><div><b>${title}</b><p>${subtitle}</p></div>
-        <div class="figure">${figure.outerHTML}</div></div>`;
+        <div class="figure"><img src="figures/live-light.png" alt=""></div></div>`;
       await document.fonts.ready;
-      await document.querySelector(".figure img")?.decode();
+      await document.querySelector("img").decode();
     }, { style: STYLE, subtitle });
     await tab.screenshot({ path: options.to, animations: "disabled" });
   });

@@ -42,22 +42,30 @@ pub fn plain(text: &str, link: impl Fn(&str) -> Option<String>) -> String {
     plain + &text[done..]
 }
 
-/// What the figures of a piece of HTML show: the words for the picture, those under it, and the steps as a list.
+/// What the figures of a piece of HTML show: the words for the picture, what is said of each step, and the caption.
 fn figures(html: &str) -> String {
     let mut lines = Vec::new();
     let mut words = String::new();
     let mut in_svg = false;
     let mut in_script = false;
-    let mut step = 0;
+    let mut is_sentence = false;
+    let mut begin = 0;
     for (_, piece) in html::pieces(html) {
         match piece {
             Piece::Open(element) => match element.name.as_str() {
                 "svg" => {
                     in_svg = true;
-                    lines.extend(element.says("aria-label").map(|shows| format!("Figure: {shows}")));
+                    // All pictures of a figure have the same.
+                    let shows = element.says("aria-label").map(|shows| format!("Figure: {shows}"));
+                    lines.splice(begin..begin, shows.filter(|shows| lines.get(begin) != Some(shows)));
                 }
                 "script" => in_script = true,
-                "figcaption" | "li" | "summary" => words.clear(),
+                "figure" => begin = lines.len(),
+                "figcaption" => words.clear(),
+                "p" => {
+                    is_sentence = element.attribute("class") == Some("pbp-says");
+                    words.clear();
+                }
                 "code" => words.push('`'),
                 "em" => words.push('*'),
                 _ => {}
@@ -70,11 +78,7 @@ fn figures(html: &str) -> String {
                 "code" => words.push('`'),
                 "em" => words.push('*'),
                 "figcaption" => lines.push(one_line(&words)),
-                "li" => {
-                    step += 1;
-                    lines.push(format!("{step}. {}", one_line(&words)));
-                }
-                "ol" => step = 0,
+                "p" if is_sentence => lines.push(one_line(&words)),
                 _ => {}
             },
         }
@@ -97,10 +101,12 @@ mod tests {
 
     #[test]
     fn a_figure_is_told_in_words() {
-        let page = "# T\n\n<figure>\n<svg role=\"img\" aria-label=\"Four pages.\">\n<text>x</text>\n</svg>\n\
-                    <figcaption>One is <code>free</code>.</figcaption>\n<details>\n<summary>Step by step</summary>\n<ol>\n\
-                    <li>first</li>\n<li>second</li>\n</ol>\n</details>\n<script>{}</script>\n</figure>\n\nMore.\n";
-        let told = "# T\n\n> Figure: Four pages.\n>\n> One is `free`.\n>\n> 1. first\n>\n> 2. second\n\nMore.\n";
+        let page = "# T\n\n<figure>\n<div>\n<p class=\"pbp-says\"><b>1 of 2</b> first</p>\n<svg role=\"img\" \
+                    aria-label=\"Four pages.\">\n<text>x</text>\n</svg>\n<svg role=\"img\" aria-label=\"Four pages.\">\n</svg>\n\
+                    <p class=\"pbp-says\"><b>2 of 2</b> second</p>\n</div>\n<p class=\"pbp-legend\">free</p>\n<figcaption>One is \
+                    <code>free</code>.</figcaption>\n<script>{}</script>\n</figure>\n\nMore.\n";
+        let told =
+            "# T\n\n> Figure: Four pages.\n>\n> 1 of 2 first\n>\n> 2 of 2 second\n>\n> One is `free`.\n\nMore.\n";
         assert_eq!(plain(page, md), told);
     }
 

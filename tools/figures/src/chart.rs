@@ -1,146 +1,135 @@
-//! Line charts: axes, lines that carry their names, and what is said of each point.
+//! Line charts: axes from 0, lines with a name each, and a point for each value.
 
 use crate::figures::Figure;
-use crate::svg::{Anchor, Kind, Svg, WIDTH};
-use crate::words::{count, grouped, listed};
+use crate::picture::{Anchor, Mark, Picture};
+use crate::words::{grouped, text_width};
 
-pub struct Line {
-    says: &'static str,
-    kind: Kind,
-    name: &'static [&'static str],
-    name_at: (f64, f64, f64),
+/// The first line is drawn through, the others in dashes of their own.
+const LOOKS: [&str; 3] = ["plot", "plot dash", "plot dot"];
+const HEIGHT: f64 = 220.0;
+const LINE: f64 = 18.0;
+
+/// A chart from 0 to the last ticks, or a little beyond.
+pub struct Chart<'a> {
+    /// Over the upward axis and under the other one.
+    pub title: &'a str,
+    pub across: &'a str,
+    pub ticks_across: &'a [u64],
+    pub ticks_up: &'a [u64],
+    /// For the ticks of the upward axis: `%`.
+    pub unit: &'a str,
+    pub lines: Vec<(&'a str, Vec<(f64, f64)>)>,
 }
 
-/// A line. `says`: what a value is, after the number: `rows with a cache`. `name`: in the picture, one or two lines that end at
-/// `name_at`, across and up in the chart's own units, then down in the picture's.
-pub fn line(says: &'static str, kind: Kind, name: &'static [&'static str], name_at: (f64, f64, f64)) -> Line {
-    Line { says, kind, name, name_at }
+/// Where the axes of a chart lie in a picture.
+struct Axes {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    most: (f64, f64),
 }
 
-/// The first line is drawn through, the second in long dashes, the third in short ones.
-const DASHES: [&str; 3] = ["none", "10 5", "2 4"];
-
-/// A chart from 0 to the last tick, or a little beyond.
-pub struct Chart {
-    /// A value across, and the value of each line there; the last lines may lack one.
-    pub points: Vec<Vec<f64>>,
-    pub title: &'static str,
-    pub across: &'static str,
-    /// A value across in the list of steps (HTML): `pages`, or a symbol.
-    pub x: &'static str,
-    pub ticks_across: &'static [u64],
-    pub ticks_up: &'static [u64],
-    /// Room below 0 for the name of a line that stays there.
-    pub below: f64,
-    pub lines: Vec<Line>,
+impl Axes {
+    fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        let across = self.left + x / self.most.0 * (self.right - self.left);
+        (across, self.bottom - y / self.most.1 * (self.bottom - self.top))
+    }
 }
 
-const TOP: f64 = 34.0;
-const BOTTOM: f64 = 264.0;
-const RIGHT: f64 = WIDTH - 12.0;
+impl Chart<'_> {
+    /// A figure of this chart alone.
+    pub fn figure(&self, message: &str, setup: String) -> Figure {
+        let figure = Figure { label: self.label(), message: message.into(), setup, ..Figure::default() };
+        figure.still(|picture| self.draw(picture))
+    }
 
-impl Chart {
-    /// The figure, with what is said below it (HTML).
-    pub fn figure(self, caption: String) -> Figure {
-        let ends: Vec<String> = (0..self.lines.len()).map(|line| self.ends(line)).collect();
-        Figure {
-            svg: self.svg(),
-            label: format!("Chart of {} against {}. {}.", self.title, self.across, ends.join("; ")),
-            caption,
-            steps: self.points.iter().map(|point| self.step(point)).collect(),
-            ..Figure::default()
+    /// What is seen, in words.
+    pub fn label(&self) -> String {
+        let ends = self.lines.iter().map(|(name, points)| {
+            let [(first, low), (last, high)] =
+                [points[0], points[points.len() - 1]].map(|(x, y)| (number(x), number(y)));
+            let unit = self.unit;
+            format!(" {name}, from {first} to {last}: {low}{unit} to {high}{unit}.")
+        });
+        format!("Chart of {} against {}.{}", self.title, self.across, ends.collect::<String>())
+    }
+
+    /// Lines have their names at their right end, or above the chart where that is narrow.
+    pub fn draw(&self, picture: &mut Picture) {
+        picture.words((picture.left, picture.y + 13.0), Anchor::Start, "b", self.title);
+        picture.space(LINE + 4.0);
+        let is_wide = picture.width > 500.0;
+        let names = self.lines.iter().map(|(name, _)| text_width(name)).fold(0.0, f64::max);
+        let is_named = self.lines.len() > 1;
+        if is_named && !is_wide {
+            self.key(picture);
         }
-    }
-
-    /// `without a cache, from 1 to 256: 1 to 32,896`
-    fn ends(&self, line: usize) -> String {
-        let points = self.points_of(line);
-        let [(first, low), (last, high)] =
-            [points[0], points[points.len() - 1]].map(|(x, value)| (number(x), number(value)));
-        format!("{}, from {first} to {last}: {low} to {high}", self.lines[line].says)
-    }
-
-    fn step(&self, point: &[f64]) -> String {
-        let values = self.lines.iter().zip(&point[1..]);
-        let values: Vec<String> = values.map(|(line, value)| format!("{} {}", number(*value), line.says)).collect();
-        let x = match self.x.strip_suffix('s') {
-            Some(noun) => count(point[0] as usize, noun),
-            None => format!("{} = {}", self.x, number(point[0])),
+        let tick = |tick: &u64| format!("{}{}", grouped(*tick), self.unit);
+        let widest = self.ticks_up.iter().map(|up| text_width(&tick(up))).fold(0.0, f64::max);
+        let values = self.lines.iter().flat_map(|(_, points)| points);
+        let last = |ticks: &[u64]| ticks.last().map_or(1.0, |tick| *tick as f64);
+        let most = values
+            .fold((last(self.ticks_across), last(self.ticks_up)), |most, at| (most.0.max(at.0), most.1.max(at.1)));
+        let axes = Axes {
+            left: picture.left + widest + 10.0,
+            right: picture.right() - if is_named && is_wide { names + 14.0 } else { 12.0 },
+            top: picture.y + 8.0,
+            bottom: picture.y + 8.0 + HEIGHT,
+            most,
         };
-        format!("{x}: {}.", listed(&values))
-    }
-
-    fn points_of(&self, line: usize) -> Vec<(f64, f64)> {
-        self.points.iter().filter_map(|point| Some((point[0], *point.get(line + 1)?))).collect()
-    }
-
-    fn svg(&self) -> Svg {
-        let mut svg = Svg::default();
-        svg.y = BOTTOM + 44.0;
-        svg.text(0.0, 14.0, Anchor::Start, self.title);
-        self.draw_axes(&mut svg);
-        for (index, (line, dashes)) in self.lines.iter().zip(DASHES).enumerate() {
-            let points = self.points_of(index).into_iter().map(|(x, y)| format!("{},{}", self.x(x), self.y(y)));
-            svg.raw(&format!(
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2.5\" stroke-dasharray=\"{dashes}\"/>",
-                points.collect::<Vec<_>>().join(" "),
-                line.kind.ink(),
-            ));
+        picture.line(format!("M{:.1} {:.1}V{:.1}H{:.1}", axes.left, axes.top, axes.bottom, axes.right));
+        for up in self.ticks_up {
+            let (_, y) = axes.at((0.0, *up as f64));
+            picture.marks.push(Mark::Line(format!("M{:.1} {y:.1}H{:.1}", axes.left - 4.0, axes.right), None, "tick"));
+            picture.text(axes.left - 8.0, y + 4.5, Anchor::End, tick(up));
         }
-        for point in &self.points {
-            svg.step(|svg| {
-                for (line, value) in self.lines.iter().zip(&point[1..]) {
-                    let (x, y, ink) = (self.x(point[0]), self.y(*value), line.kind.ink());
-                    svg.raw(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"3\" fill=\"{ink}\"/>"));
-                }
-            });
+        for across in self.ticks_across {
+            let (x, y) = axes.at((*across as f64, 0.0));
+            picture.line(format!("M{x:.1} {y:.1}v4"));
+            picture.text(x, y + 18.0, Anchor::Middle, grouped(*across));
         }
-        for Line { name, name_at: (across, up, down), kind, .. } in &self.lines {
-            for (above, name) in name.iter().rev().enumerate() {
-                svg.name(self.x(*across), self.y(*up) + down - above as f64 * 18.0, *kind, name);
-            }
+        picture.text((axes.left + axes.right) / 2.0, axes.bottom + 37.0, Anchor::Middle, self.across);
+        for (index, (_, points)) in self.lines.iter().enumerate() {
+            let places: Vec<(f64, f64)> = points.iter().map(|point| axes.at(*point)).collect();
+            let line: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+            picture.marks.push(Mark::Line(format!("M{}", line.join("L")), Some(index), LOOKS[index]));
+            let dots = places.iter().map(|(x, y)| format!("M{:.1} {y:.1}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", x - 3.0));
+            picture.marks.push(Mark::Line(dots.collect(), Some(index), "dots"));
         }
-        svg
+        if is_named && is_wide {
+            self.name_ends(picture, &axes);
+        }
+        picture.y = axes.bottom + 42.0;
     }
 
-    fn left(&self) -> f64 {
-        let digits = self.ticks_up.iter().map(|tick| grouped(*tick).len()).max().unwrap_or(0);
-        8.0 * digits as f64 + 6.0
-    }
-
-    fn x(&self, value: f64) -> f64 {
-        let last = self.ticks_across[self.ticks_across.len() - 1];
-        tenths(self.left() + value / last as f64 * (RIGHT - self.left()))
-    }
-
-    fn y(&self, value: f64) -> f64 {
-        let values = self.points.iter().flat_map(|point| &point[1..]).copied();
-        let highest = values.chain(self.ticks_up.iter().map(|tick| *tick as f64)).fold(1.0, f64::max);
-        tenths(BOTTOM - self.below - value / highest * (BOTTOM - self.below - TOP))
-    }
-
-    fn draw_axes(&self, svg: &mut Svg) {
-        let left = self.left();
-        svg.line(&format!("M{left} {TOP}V{BOTTOM}H{RIGHT}"));
-        for tick in self.ticks_up {
-            let y = self.y(*tick as f64);
-            svg.line(&format!("M{left} {y}h-4"));
-            svg.text(left - 7.0, y + 5.0, Anchor::End, &grouped(*tick));
+    fn key(&self, picture: &mut Picture) {
+        for (index, (name, _)) in self.lines.iter().enumerate() {
+            let (x, y) = (picture.left, picture.y + 13.0);
+            picture.marks.push(Mark::Line(format!("M{x:.1} {:.1}h30", y - 4.5), Some(index), LOOKS[index]));
+            picture.text(x + 38.0, y, Anchor::Start, name);
+            picture.space(LINE);
         }
-        for tick in self.ticks_across {
-            let x = self.x(*tick as f64);
-            svg.line(&format!("M{x} {BOTTOM}v4"));
-            svg.text(x, BOTTOM + 19.0, Anchor::Middle, &grouped(*tick));
+    }
+
+    /// From the highest to the lowest, no nearer to each other than lines of text are.
+    fn name_ends(&self, picture: &mut Picture, axes: &Axes) {
+        let mut ends: Vec<(f64, f64, &str)> = Vec::new();
+        for (name, points) in &self.lines {
+            let (x, y) = axes.at(points[points.len() - 1]);
+            ends.push((y + 4.5, x, name));
         }
-        svg.text(RIGHT + 12.0, BOTTOM + 39.0, Anchor::End, self.across);
+        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for n in (0..ends.len().saturating_sub(1)).rev() {
+            ends[n].0 = ends[n].0.min(ends[n + 1].0 - 17.0);
+        }
+        for (y, x, name) in ends {
+            picture.text(x + 10.0, y, Anchor::Start, name);
+        }
     }
 }
 
 /// A whole number with its thousands apart, any other with one decimal.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     if value.fract() == 0.0 { grouped(value as u64) } else { format!("{value:.1}") }
-}
-
-fn tenths(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
 }

@@ -11,14 +11,15 @@ pub struct Departure {
     pub steps: Vec<usize>,
 }
 
-/// What is said of each step of a fragment, and how it is drawn.
+/// What is said of each frame of a fragment, and how it is drawn.
 pub fn steps(fragment: &str) -> Vec<(&str, &str)> {
-    let between = |start: String, end: &str| fragment.split_once(&start)?.1.split_once(end).map(|(inner, _)| inner);
-    let step = |step| {
-        let says = between(format!("<li data-step=\"{step}\">"), "</li>\n")?;
-        Some((says, between(format!("<g data-step=\"{step}\">"), "\n</g>\n")?))
-    };
-    (0..).map_while(step).collect()
+    let frames = fragment.split("<div class=\"pbp-frame").filter(|frame| frame.contains(" data-step="));
+    frames.filter_map(step).collect()
+}
+
+fn step(frame: &str) -> Option<(&str, &str)> {
+    let frame = frame.split_once('\n')?.1.split_once("</div>")?.0;
+    Some(frame.split_once("</b> ").and_then(|(_, rest)| rest.split_once("</p>\n")).unwrap_or(("", frame)))
 }
 
 /// What the reader's figure has that the reference's has not; `None` if they are the same.
@@ -78,14 +79,14 @@ mod tests {
     fn a_planted_difference_is_found_and_worded() {
         let reference = one("ch05_table").unwrap().html();
         assert_eq!(departure(&reference, &reference), None);
-        let last = (reference.find("<li data-step=\"2\"").unwrap(), reference.find("</ol>").unwrap());
-        let last = &reference[last.0..last.1];
+        let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"2\"").unwrap();
+        let last = &reference[last..reference.find("</div>\n</div>").unwrap() + "</div>\n".len()];
         for (theirs, yours, says, steps) in [
             ("takes page 5:", "takes page 7:", "Step 2 of 3: yours has page 7, the reference page 5", vec![1]),
             (
-                "<g data-step=\"2\">",
-                "<g data-step=\"2\">surprise ",
-                "Step 3 of 3: yours has surprise 3 8 0, the reference 3 8 0 9",
+                "class=\"m b\">page 3<",
+                "class=\"m b\">page 7<",
+                "Step 3 of 3: yours has page 7, the reference page 3",
                 vec![2],
             ),
             (

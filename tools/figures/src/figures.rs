@@ -1,4 +1,7 @@
 //! The book's figures, one file each: what to run, and how to draw what was seen.
+//!
+//! A figure is a list of frames, and each frame is the whole picture of one state, drawn once for each width. What differs from
+//! the frame before is found here, by place: a changed cell is outlined, and what it was is still to be seen, struck through.
 
 mod ch01_rows_chart;
 mod ch01_triangle;
@@ -29,75 +32,196 @@ mod ch13_runs;
 mod ch14_head;
 mod ch15_shrink;
 mod ch16_file;
-mod home_paged;
+mod engine_map;
 mod server_pages;
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::{self, Source};
 
-use crate::layout::Grid;
-use crate::svg::{Cell, Svg};
+use crate::picture::{Area, Cell, Fate, Mark, NARROW, Picture, WIDE, blank, free};
 use crate::words::{escaped, listed};
 
-/// What was seen of the code, drawn and in words. In the picture, a `<g data-step="0">` belongs to the first step, as does the
-/// `<li>` of this number in the list. `book/stepper.js` builds its controls from them; without it the figure is whole: all
-/// steps drawn, and the list.
+/// What was seen of the code, drawn and in words. `book/stepper.js` lays the frames on top of each other; without it the kept
+/// ones stand below each other.
 #[derive(Default)]
 pub struct Figure {
     /// As in [`FIGURES`], which gives it.
     pub name: &'static str,
-    pub svg: Svg,
+    pub number: Option<String>,
+    /// What is seen, for those who do not see it.
     pub label: String,
-    /// Under the picture; HTML.
-    pub caption: String,
-    /// What is said of each step; HTML.
-    pub steps: Vec<String>,
-    /// The picture as a file of its own, for where HTML cannot be shown.
-    pub alone: Option<Svg>,
+    /// Under the picture: what it shows, in bold, and the set-up in a line; HTML.
+    pub message: String,
+    pub setup: String,
+    /// Words in the legend that are not the usual ones.
+    pub legend: Vec<(Fate, &'static str)>,
+    /// What each owner's colour stands for, where no word says so.
+    pub owners: Vec<(Cell, &'static str)>,
+    /// What the outline means; it is a change from the frame before unless something else is said.
+    pub outline: &'static str,
+    /// Nothing stays from a frame to the next, so changes are not marked.
+    pub is_anew: bool,
+    pub frames: Vec<Frame>,
+}
+
+/// The whole picture of one state, narrow and wide.
+pub struct Frame {
+    /// HTML; empty in a figure of one frame.
+    pub says: String,
+    pub pictures: [Picture; 2],
 }
 
 impl Figure {
-    /// Draws the next step, with what is said of it; HTML.
-    pub fn step(&mut self, says: String, draw: impl FnOnce(&mut Svg)) {
-        self.svg.step(draw);
-        self.steps.push(says);
-    }
-
-    /// A step with a title, a note and a row of cells.
-    pub fn line(&mut self, says: String, [title, note]: [&str; 2], grid: Grid, cells: impl IntoIterator<Item = Cell>) {
-        self.step(says, |svg| {
-            svg.heading(title, note);
-            svg.row(grid, cells);
+    pub fn frame(&mut self, says: impl Into<String>, draw: impl Fn(&mut Picture)) {
+        let pictures = [NARROW, WIDE].map(|width| {
+            let mut picture = Picture::new(width);
+            draw(&mut picture);
+            picture
         });
-        self.svg.y += 4.0;
+        self.frames.push(Frame { says: says.into(), pictures });
     }
 
-    /// The picture as a file of its own, if there is one.
-    pub fn file(&self) -> Option<String> {
-        self.alone.as_ref().map(|svg| svg.file(&escaped(&self.label)))
+    /// A figure of one frame.
+    pub fn still(mut self, draw: impl Fn(&mut Picture)) -> Self {
+        self.frame("", draw);
+        self
     }
 
     /// The fragment that a page includes. No line is blank, because that would end the HTML in Markdown; no element has an
     /// id, because the print page renames those.
     pub fn html(&self) -> String {
-        let Figure { name, svg, label, caption, steps, .. } = self;
-        let items: Vec<String> =
-            steps.iter().enumerate().map(|(step, text)| format!("<li data-step=\"{step}\">{text}</li>")).collect();
+        let Figure { name, number, message, setup, frames, .. } = self;
+        let kept = self.kept();
+        let frames: String = (0..frames.len()).map(|step| self.frame_html(step, kept.contains(&step))).collect();
+        let number = number.as_ref().map_or(String::new(), |number| format!("<span>Figure {number}.</span> "));
+        let legend = self.legend_html();
         format!(
-            "<figure class=\"pbp-figure\" data-figure=\"{name}\">\n{}\n<figcaption>{caption}</figcaption>\n<details>\n\
-             <summary>Step by step</summary>\n<ol class=\"pbp-steps\">\n{}\n</ol>\n</details>\n</figure>\n",
-            svg.html(&escaped(label)),
-            items.join("\n"),
+            "<figure class=\"pbp-figure\" data-figure=\"{name}\">\n<div class=\"pbp-frames\">\n{frames}</div>\n{legend}\
+             <figcaption>{number}<strong>{message}</strong> {setup}</figcaption>\n</figure>\n"
         )
+    }
+
+    fn frame_html(&self, step: usize, is_kept: bool) -> String {
+        let Frame { says, pictures } = &self.frames[step];
+        let n = self.frames.len();
+        let says = match n {
+            1 => String::new(),
+            _ => format!("<p class=\"pbp-says\"><b>{} of {n}</b> {says}</p>\n", step + 1),
+        };
+        let label = escaped(&self.label);
+        let svgs: String = ["narrow", "wide"].iter().zip(pictures).enumerate().map(|(size, (class, now))| {
+            let before = step.checked_sub(1).filter(|_| !self.is_anew).map(|before| &self.frames[before].pictures[size]);
+            let (width, height) = (now.full_width(), now.y.ceil() + 2.0);
+            format!(
+                "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\" \
+                 aria-label=\"{label}\">\n{}</svg>\n",
+                marked(now, before)
+            )
+        }).collect();
+        let kept = if is_kept { " kept" } else { "" };
+        format!("<div class=\"pbp-frame{kept}\" data-step=\"{step}\">\n{says}{svgs}</div>\n")
+    }
+
+    /// The frames that are shown where they cannot be stepped through: the first, the last, and of those between them the one
+    /// that changes most.
+    fn kept(&self) -> Vec<usize> {
+        let changes = |step: &usize| {
+            let [before, now] = [step - 1, *step].map(|step| &self.frames[step].pictures[0]);
+            now.marks.iter().filter(|mark| was(mark, before).is_some()).count()
+        };
+        let last = self.frames.len() - 1;
+        let telling = (1..last).rev().max_by_key(changes);
+        [Some(0), telling, Some(last)].into_iter().flatten().collect()
+    }
+
+    /// What the looks of the cells mean, for those that occur.
+    fn legend_html(&self) -> String {
+        let mut seen: BTreeMap<Fate, Cell> = BTreeMap::new();
+        let mut is_lit = self.frames.len() > 1 && !self.is_anew;
+        for mark in self.frames.iter().flat_map(|frame| &frame.pictures[0].marks) {
+            if let Mark::Cell(_, cell) = mark {
+                seen.entry(cell.fate).or_insert_with(|| cell.clone());
+                is_lit |= cell.is_lit;
+            }
+        }
+        let mut items: Vec<(Cell, &str)> = self.owners.clone();
+        for (fate, cell) in seen {
+            let own = self.legend.iter().find(|(own, _)| *own == fate).map(|(_, words)| *words);
+            let word = if fate == Fate::Stale && cell.word.len() < 3 { cell.word.clone() } else { String::new() };
+            items.extend(own.or(usual(fate)).map(|words| (cell.says(word).lit(false), words)));
+        }
+        if is_lit {
+            items.push((
+                free("").lit(true),
+                if self.outline.is_empty() { "changed in this step" } else { self.outline },
+            ));
+        }
+        let item = |(cell, words): &(Cell, &str)| {
+            let area = Area { x: 3.0, y: 3.0, width: 22.0, height: 16.0 };
+            let sample = Mark::Cell(area, cell.clone()).svg(None);
+            format!(
+                "<span><svg viewBox=\"0 0 28 22\" width=\"28\" height=\"22\" aria-hidden=\"true\">{}</svg>{words}</span>",
+                sample.trim()
+            )
+        };
+        let items: String = items.iter().filter(|(_, words)| !words.is_empty()).map(item).collect();
+        if items.is_empty() { items } else { format!("<p class=\"pbp-legend\">{items}</p>\n") }
+    }
+}
+
+fn usual(fate: Fate) -> Option<&'static str> {
+    match fate {
+        Fate::Held | Fate::Part | Fate::Blank => None,
+        Fate::Shared => Some("shared: several owners"),
+        Fate::Empty => Some("taken, empty"),
+        Fate::Again => Some("computed before"),
+        Fate::Stale => Some("stale"),
+        Fate::Cached => Some("only the prefix cache owns it"),
+        Fate::Free => Some("free"),
+    }
+}
+
+/// The marks of a picture, and what they show of the one before.
+fn marked(now: &Picture, before: Option<&Picture>) -> String {
+    let Some(before) = before else { return now.marks.iter().map(|mark| mark.svg(None)).collect() };
+    let gone = before.marks.iter().filter(|mark| !now.marks.iter().any(|other| is_same_place(mark, other)));
+    let gone = gone.map(Mark::ghost);
+    gone.chain(now.marks.iter().map(|mark| mark.svg(was(mark, before).as_ref()))).collect()
+}
+
+/// What was at the place of a mark, if it differs.
+fn was(mark: &Mark, before: &Picture) -> Option<Mark> {
+    match (before.marks.iter().find(|other| is_same_place(mark, other)), mark) {
+        (Some(was), _) => (!was.shows_the_same(mark)).then(|| was.clone()),
+        (None, Mark::Cell(area, cell)) if !matches!(cell.fate, Fate::Free | Fate::Blank) => {
+            Some(Mark::Cell(*area, blank()))
+        }
+        _ => None,
+    }
+}
+
+fn is_same_place(one: &Mark, other: &Mark) -> bool {
+    match (one, other) {
+        (Mark::Cell(one, _), Mark::Cell(other, _)) => {
+            let near = |a: f64, b: f64| (a - b).abs() < 0.05;
+            near(one.x, other.x)
+                && near(one.y, other.y)
+                && near(one.width, other.width)
+                && near(one.height, other.height)
+        }
+        (Mark::Text(one), Mark::Text(other)) => (one.x, one.y, one.anchor) == (other.x, other.y, other.anchor),
+        _ => one == other,
     }
 }
 
 /// Runs the code of a figure and draws what it saw.
 type Record = fn() -> Result<Figure>;
 
-/// The figures, in the order of the book.
+/// The figures, in the order of the pages.
 const FIGURES: [(&str, Record); 31] = [
-    ("home_paged", home_paged::figure),
+    ("engine_map", engine_map::figure),
     ("ch01_triangle", ch01_triangle::figure),
     ("ch01_rows_chart", ch01_rows_chart::figure),
     ("ch02_copy", ch02_copy::figure),
@@ -156,24 +280,130 @@ pub fn one(name: &str) -> Result<Figure> {
 }
 
 fn run((name, record): &(&'static str, Record)) -> Result<Figure> {
-    Ok(Figure { name, ..record()? })
+    Ok(Figure { name, number: number(name), ..record()? })
+}
+
+/// `6.1`: the chapter, and the place among its figures. Others than those of chapters have none.
+fn number(name: &str) -> Option<String> {
+    let of_chapter = |name: &str| name.strip_prefix("ch").and_then(|rest| rest.get(..2)?.parse::<usize>().ok());
+    let chapter = of_chapter(name)?;
+    let place =
+        FIGURES.iter().filter(|(name, _)| of_chapter(name) == Some(chapter)).position(|(other, _)| *other == name)?;
+    Some(format!("{chapter}.{}", place + 1))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use page_by_page_course::figures::STANDS_ON;
+
     use super::*;
+    use crate::picture::Anchor;
+    use crate::words::text_width;
+
+    static ALL: LazyLock<Vec<Figure>> = LazyLock::new(|| all().unwrap());
+
+    /// Of a window 900 units high, three fifths.
+    const HIGHEST: f64 = 540.0;
+
+    /// The words of a picture and what they take up, and the cells that the words stand on.
+    fn words(picture: &Picture) -> Vec<(String, Area)> {
+        let text = |mark: &Mark| {
+            let Mark::Text(text) = mark else { return None };
+            let width = text_width(&text.text);
+            let x = match text.anchor {
+                Anchor::Start => text.x,
+                Anchor::Middle => text.x - width / 2.0,
+                Anchor::End => text.x - width,
+            };
+            Some((text.text.clone(), Area { x, y: text.y - 10.0, width, height: 12.0 }))
+        };
+        picture.marks.iter().filter_map(text).collect()
+    }
+
+    fn overlap(a: &Area, b: &Area) -> bool {
+        a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.bottom() && b.y < a.bottom()
+    }
 
     #[test]
-    fn every_step_is_in_the_list_and_in_the_picture() {
-        for figure in all().unwrap() {
-            let (name, html, steps) = (figure.name, figure.html(), figure.steps.len());
-            assert!(steps > 1, "{name}");
-            for step in 0..=steps {
-                for element in ["li", "g"] {
-                    let open = format!("<{element} data-step=\"{step}\">");
-                    assert_eq!(html.matches(&open).count(), usize::from(step < steps), "{name}: {open}");
+    fn words_fit_and_lie_apart() {
+        for figure in &*ALL {
+            for (step, frame) in figure.frames.iter().enumerate() {
+                for picture in &frame.pictures {
+                    let place = format!("{}, step {}, {} wide", figure.name, step + 1, picture.full_width());
+                    let texts = words(picture);
+                    for (n, (text, area)) in texts.iter().enumerate() {
+                        assert!(
+                            area.x >= -0.5 && area.x + area.width <= picture.full_width() + 0.5,
+                            "{place}: {text} leaves the picture"
+                        );
+                        for (other, at) in &texts[..n] {
+                            assert!(!overlap(area, at), "{place}: {text} lies on {other}");
+                        }
+                        for mark in &picture.marks {
+                            if let Mark::Cell(at, cell) = mark {
+                                assert!(
+                                    cell.fate == Fate::Blank || !overlap(area, at),
+                                    "{place}: {text} lies on the cell {}",
+                                    cell.word
+                                );
+                            }
+                        }
+                    }
+                    for mark in &picture.marks {
+                        if let Mark::Cell(area, cell) = mark {
+                            for line in cell.word.lines() {
+                                assert!(text_width(line) <= area.width, "{place}: {line} is wider than its cell");
+                            }
+                            assert!(
+                                area.x >= -0.5 && area.x + area.width <= picture.full_width() + 0.5,
+                                "{place}: a cell leaves the picture"
+                            );
+                        }
+                    }
                 }
+                let height = frame.pictures[1].y;
+                assert!(height <= HIGHEST, "{}, step {}: {height} high", figure.name, step + 1);
             }
         }
+    }
+
+    #[test]
+    fn a_fragment_has_all_frames_in_both_widths_and_says_what_each_shows() {
+        for figure in &*ALL {
+            let (name, html, n) = (figure.name, figure.html(), figure.frames.len());
+            assert_eq!(html.matches("<svg class=\"narrow\"").count(), n, "{name}");
+            assert_eq!(html.matches("<svg class=\"wide\"").count(), n, "{name}");
+            assert!((1..=3).contains(&html.matches("pbp-frame kept").count()), "{name}");
+            assert!(!html.contains("\n\n") && !html.contains(" id="), "{name}");
+            for frame in &figure.frames {
+                assert_eq!(frame.says.is_empty(), n == 1, "{name}");
+            }
+            assert!(!figure.label.is_empty() && !figure.message.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn figures_are_numbered_in_the_order_of_the_list() {
+        assert!(FIGURES.iter().map(|(name, _)| name).eq(STANDS_ON.iter().map(|(name, _)| name)));
+        assert_eq!(number("ch05_locate").as_deref(), Some("5.2"));
+        assert_eq!(number("engine_map"), None);
+        assert!(ALL[1].html().contains("<figcaption><span>Figure 1.1.</span> <strong>"));
+    }
+
+    #[test]
+    fn a_change_is_outlined_and_what_was_there_is_seen() {
+        let mut figure = Figure { name: "x", label: "Two cells.".into(), ..Figure::default() };
+        for word in ["a0", "b1"] {
+            figure.frame(word, |picture| {
+                picture.row("", "", 2, [crate::picture::held('a', word), crate::picture::held('a', "same")]);
+            });
+        }
+        let html = figure.html();
+        let (first, second) = html.split_once("data-step=\"1\"").unwrap();
+        assert!(!first.contains("new"), "{first}");
+        assert_eq!(second.matches("c held o0 new").count(), 2, "once in each width: {second}");
+        assert_eq!(second.matches("class=\"was small m\">a0<").count(), 2, "{second}");
     }
 }

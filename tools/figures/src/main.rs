@@ -1,7 +1,7 @@
 //! The book's figures, recorded and not drawn.
 //!
 //! For each figure a short program runs the chapter's code, notes what the cache holds after every step, and draws that: a
-//! picture, and a list of its steps in words, in `book/src/figures/NAME.html`.
+//! picture of each state, in two widths, with what is said of it, in `book/src/figures/NAME.html`.
 //!
 //! `record` writes the files; `check` does the same work and compares. So a figure cannot disagree with the code.
 //!
@@ -11,14 +11,13 @@
 mod chart;
 mod departure;
 mod figures;
-mod layout;
 mod limits;
 mod mine;
 mod models;
+mod picture;
 mod rows;
 mod slab;
 mod speculation;
-mod svg;
 mod words;
 
 use std::fs;
@@ -92,15 +91,12 @@ fn run(command: &Command) -> Result<()> {
     Ok(())
 }
 
-/// The files of the book that differ from what the code does, or are missing, and what should be in them: the fragment of each
-/// figure, and its picture if it has one.
+/// The files of the book that differ from what the code does, or are missing, and what should be in them.
 fn stale(root: &Path, figures: &[Figure]) -> Vec<(String, String)> {
-    let file = |figure: &Figure, extension, text| (format!("book/src/figures/{}.{extension}", figure.name), text);
-    let fragments = figures.iter().map(|figure| file(figure, "html", figure.html()));
-    let pictures = figures.iter().filter_map(|figure| Some(file(figure, "svg", figure.file()?)));
+    let files = figures.iter().map(|figure| (format!("book/src/figures/{}.html", figure.name), figure.html()));
     // Git may have changed the ends of lines.
     let read = |path: &str| fs::read_to_string(root.join(path)).ok().map(|text| text.replace("\r\n", "\n"));
-    fragments.chain(pictures).filter(|(path, text)| read(path).as_ref() != Some(text)).collect()
+    files.filter(|(path, text)| read(path).as_ref() != Some(text)).collect()
 }
 
 #[cfg(test)]

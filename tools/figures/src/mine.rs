@@ -53,12 +53,15 @@ fn compared(mut figure: Figure, reference: &str, mine: &[usize], others: &[usize
     };
     let reference = steps(reference);
     for step in &departing {
-        let text = &mut figure.steps[*step];
+        let text = &mut figure.frames[*step].says;
         let theirs = match reference.get(*step) {
             None => "The reference has no such step.".into(),
             Some((theirs, _)) if theirs == text => String::new(),
             Some((theirs, _)) => format!("The reference: {theirs}"),
         };
+        if text.is_empty() {
+            continue;
+        }
         *text = format!("<b class=\"pbp-departs\">Departs.</b> {text} <span class=\"pbp-theirs\">{theirs}</span>");
     }
     let note = format!("{whose} <b>It departs from the reference. {}.</b>", escaped(&says));
@@ -100,7 +103,7 @@ mod tests {
         for part in [
             "<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n",
             "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 3: yours has page 5, ",
-            "<li data-step=\"1\"><b class=\"pbp-departs\">Departs.</b> <code>grow(4)</code> takes page 5",
+            "<b>2 of 3</b> <b class=\"pbp-departs\">Departs.</b> <code>grow(4)</code> takes page 5",
             "<span class=\"pbp-theirs\">The reference: <code>grow(4)</code> takes page 7:",
         ] {
             assert!(html.contains(part), "{part} in {html}");

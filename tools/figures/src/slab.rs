@@ -6,10 +6,9 @@ use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use crate::figures::Figure;
-use crate::layout::Grid;
+use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, shared, stale};
 use crate::rows::{LAYOUT, names};
-use crate::svg::{Cell, Kind, Svg, cell, named};
-use crate::words::{count, joined, listed, page_numbers, pages, with_before};
+use crate::words::{count, listed, page_numbers, pages};
 
 pub const PAGE_SIZE: usize = 4;
 
@@ -25,7 +24,7 @@ pub struct State {
 
 /// A page in one layer; the others look the same.
 pub struct Page {
-    owners: u32,
+    pub owners: Vec<char>,
     pub slots: Vec<Slot>,
 }
 
@@ -56,14 +55,17 @@ impl State {
             let layers = k.chunks(in_page / LAYOUT.n_layers).zip(v.chunks(in_page / LAYOUT.n_layers)).enumerate();
             let layers: Vec<_> = layers.map(|(layer, (k, v))| names(LAYOUT, layer, k, v)).collect::<Result<_>>()?;
             ensure!(layers.iter().all(|rows| *rows == layers[0]), "page {page:?} is not the same in all layers");
-            let filled: Vec<usize> = (tables.iter())
-                .filter_map(|(_, table)| {
-                    let place = table.pages().iter().position(|own| *own == page)?;
-                    Some((table.len() - place * PAGE_SIZE).min(PAGE_SIZE))
-                })
-                .collect();
-            let owners = slab.pool().owners(page)?;
-            ensure!(owners as usize == filled.len(), "{page:?} has {owners} owners and is in {} tables", filled.len());
+            let filled = (tables.iter()).filter_map(|(name, table)| {
+                let place = table.pages().iter().position(|own| *own == page)?;
+                Some((*name, (table.len() - place * PAGE_SIZE).min(PAGE_SIZE)))
+            });
+            let (owners, filled): (Vec<char>, Vec<usize>) = filled.unzip();
+            let counted = slab.pool().owners(page)?;
+            ensure!(
+                counted as usize == owners.len(),
+                "{page:?} has {counted} owners and is in {} tables",
+                owners.len()
+            );
             let held = filled.into_iter().max().unwrap_or(0);
             let slots = layers[0].iter().enumerate().map(|(slot, row)| Slot { row: row.clone(), held: slot < held });
             pages.push(Page { owners, slots: slots.collect() });
@@ -84,8 +86,8 @@ impl State {
         for (name, tokens, own) in self.sequences.iter().filter(|(_, tokens, _)| *tokens > 0) {
             parts.push(format!("{name} has {} in {}", count(*tokens, "token"), pages(own)));
         }
-        for (page, Page { owners, .. }) in self.slab.iter().enumerate().filter(|(_, page)| page.owners > 1) {
-            parts.push(format!("page {page} has {owners} owners"));
+        for (page, Page { owners, .. }) in self.slab.iter().enumerate().filter(|(_, page)| page.owners.len() > 1) {
+            parts.push(format!("page {page} has {} owners", owners.len()));
         }
         parts.push(format!("{} free", count(self.free, "page")));
         for (page, rows) in (0..).zip(&self.slab).map(|(number, page)| (number, page.stale())) {
@@ -106,37 +108,41 @@ impl State {
         format!("<code>{}</code>{happened}", self.operation)
     }
 
-    pub fn draw(&self, svg: &mut Svg, before: Option<&State>) {
-        let tables: Vec<String> = self.sequences.iter().map(|(name, _, pages)| format!("{name} {pages:?}")).collect();
-        let refused = if self.refused.is_some() { " refused" } else { "" };
-        svg.heading(&format!("{}{refused}", self.operation), &joined(&tables, ", "));
-        let cells = self.slab.iter().enumerate().flat_map(|(page, Page { owners, slots })| {
-            slots.iter().enumerate().map(move |(slot, content)| {
-                let is_new = before.is_none_or(|before| before.slab[page].slots[slot].row != content.row);
-                content.cell(*owners, is_new)
-            })
+    /// The pages with their slots, and the table of each sequence.
+    pub fn draw(&self, picture: &mut Picture) {
+        self.draw_pages(picture);
+        picture.space(8.0);
+        picture.labelled(&["table of a"]);
+        picture.beside(2, |picture, sequence| {
+            let name = ['a', 'b'][sequence];
+            let own = self.sequences.iter().find(|(other, ..)| *other == name).map_or(&[][..], |(_, _, pages)| pages);
+            let places = (0..self.slab.len()).map(|place| own.get(place).map_or(blank(), |page| held(name, page)));
+            picture.row(&format!("table of {name}"), "", 1, places);
         });
-        svg.row(grid(self.slab.len()), cells);
+        picture.labels = 0.0;
+    }
+
+    /// Returns where the slots are.
+    pub fn draw_pages(&self, picture: &mut Picture) -> Grid {
+        let names: Vec<String> = (0..self.slab.len()).map(|page| format!("page {page}")).collect();
+        picture.pages(&names, PAGE_SIZE, self.slab.iter().flat_map(Page::cells))
     }
 }
 
 impl Page {
+    pub fn cells(&self) -> impl Iterator<Item = Cell> {
+        self.slots.iter().map(|Slot { row, held: is_held }| match (row, &self.owners[..]) {
+            (Some(row), [owner]) if *is_held => held(*owner, row),
+            (Some(row), owners) if *is_held => shared(owners, row),
+            (Some(row), _) => stale(row),
+            (None, []) => free(""),
+            (None, [owner, ..]) => empty(*owner),
+        })
+    }
+
     /// The rows of tokens that no sequence holds.
     pub fn stale(&self) -> Vec<&String> {
         self.slots.iter().filter(|slot| !slot.held).filter_map(|slot| slot.row.as_ref()).collect()
-    }
-}
-
-impl Slot {
-    pub fn cell(&self, owners: u32, is_new: bool) -> Cell {
-        match (&self.row, self.held, owners) {
-            (Some(row), true, _) if is_new => named(Kind::New, row),
-            (Some(row), true, 1) => named(Kind::Reused, row),
-            (Some(row), true, _) => named(Kind::Shared, row),
-            (Some(row), false, _) => named(Kind::Stale, row),
-            (None, _, 0) => cell(Kind::Free, ""),
-            (None, ..) => cell(Kind::Wasted, ""),
-        }
     }
 }
 
@@ -157,27 +163,12 @@ pub fn of_two<O: Copy>(
     Ok(states)
 }
 
-pub fn grid(n_pages: usize) -> Grid {
-    Grid::across(0.0, n_pages * PAGE_SIZE, PAGE_SIZE)
-}
-
-pub fn name_pages(svg: &mut Svg, n_pages: usize) {
-    svg.group_names(grid(n_pages), (0..n_pages).map(|page| format!("page {page}")));
-}
-
-pub fn figure(states: &[State], legend: &[(Kind, &str)], caption: String) -> Figure {
-    let mut figure = Figure { caption, ..Figure::default() };
-    let n_pages = states[0].slab.len();
-    name_pages(&mut figure.svg, n_pages);
-    for (before, state) in with_before(states) {
-        figure.step(state.step(), |svg| state.draw(svg, before));
-        figure.svg.y += 4.0;
+pub fn figure(states: &[State], message: String, setup: String) -> Figure {
+    let last = &states[states.len() - 1];
+    let label = format!("A pool of {} pages of {PAGE_SIZE} slots. In the end {}.", last.slab.len(), last.says());
+    let mut figure = Figure { label, message, setup, ..Figure::default() };
+    for state in states {
+        figure.frame(state.step(), |picture| state.draw(picture));
     }
-    figure.svg.legend(legend);
-    figure.label = format!(
-        "A slab of {n_pages} pages of {PAGE_SIZE} slots, one line after each of {} operations. In the last line {}.",
-        states.len(),
-        states[states.len() - 1].says()
-    );
     figure
 }

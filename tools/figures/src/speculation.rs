@@ -52,14 +52,6 @@ impl Step {
     }
 }
 
-/// What every caption says at its end.
-pub fn recorded() -> String {
-    format!(
-        "Recorded from <code>Speculation::step</code> with <code>{STORYTELLER}</code> as target and <code>{DRAFT}</code> as draft \
-         model, greedy, <em>k</em> = {K}."
-    )
-}
-
 pub fn italic(words: &[String]) -> String {
     format!("<em>{}</em>", joined(words, " "))
 }

@@ -1,4 +1,5 @@
-//! The list of the chapters that a figure stands on has all that its file names, and all that these stand on in turn.
+//! The list of the chapters that a figure stands on has all that its file names, and all that these stand on in turn. It is in
+//! the order of the book's pages, by which figures are numbered.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,4 +30,22 @@ fn each_figure_stands_on_what_its_code_names() {
     }
     let listed: BTreeSet<String> = STANDS_ON.iter().map(|(name, _)| name.to_string()).collect();
     assert_eq!(figures.into_iter().map(|(name, _)| name).collect::<BTreeSet<_>>(), listed);
+}
+
+#[test]
+fn the_list_is_in_the_order_of_the_pages() {
+    let read = |path: &str| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../book/src").join(path);
+        fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+    };
+    let summary = read("SUMMARY.md");
+    let pages = summary.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(page, _)| page);
+    let on_pages: Vec<String> = pages
+        .flat_map(|page| {
+            let text = read(page);
+            let includes = text.split("{{#include figures/").skip(1).filter_map(|rest| rest.split_once(".html}}"));
+            includes.map(|(name, _)| name.to_string()).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(on_pages, STANDS_ON.map(|(name, _)| name));
 }

@@ -13,7 +13,9 @@ const THEMES: [(&str, &str, [u8; 3]); 5] = [
     ("coal", "\n.ayu,", [0x13, 0x15, 0x16]),
     ("navy", "\n.ayu,", [0x16, 0x19, 0x23]),
 ];
+/// Of notes and folds.
 const KINDS: [&str; 5] = ["new", "reused", "shared", "wasted", "stale"];
+const OWNERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 
 const TEXT: f64 = 4.5;
 const SHAPE: f64 = 3.0;
@@ -56,28 +58,45 @@ fn figures_can_be_read_in_every_theme() {
             let found = contrast(a, b);
             assert!(found >= least, "{theme}: {what} has {found:.2}, needs {least}");
         };
-        for kind in KINDS {
-            let fill = colours[&format!("--pbp-{kind}")];
-            let ink = colours[&format!("--pbp-{kind}-ink")];
-            at_least(TEXT, &format!("text on {kind}"), ink, fill);
-            at_least(SHAPE, &format!("the border of {kind}"), ink, page);
+        let ink = |name: &str| colours[&format!("--pbp-{name}-ink")];
+        for name in OWNERS.into_iter().chain(KINDS) {
+            let fill = colours[&format!("--pbp-{name}")];
+            at_least(TEXT, &format!("text on {name}"), ink(name), fill);
+            at_least(SHAPE, &format!("the border of {name}"), ink(name), page);
         }
+        for owner in OWNERS {
+            at_least(
+                TEXT,
+                &format!("text on a shared cell of {owner}"),
+                colours["--pbp-ink"],
+                colours[&format!("--pbp-{owner}")],
+            );
+            at_least(TEXT, &format!("text on an empty cell of {owner}"), ink(owner), page);
+        }
+        at_least(TEXT, "--pbp-faint", colours["--pbp-faint"], page);
         at_least(TEXT, "--pbp-ink", colours["--pbp-ink"], page);
         at_least(SHAPE, "--pbp-line", colours["--pbp-line"], page);
     }
 }
 
+/// What became of a cell can be seen without its colour: by its border, a hatching or a line through its word.
 #[test]
 fn cells_differ_by_more_than_colour() {
     let css = css();
-    let borders = KINDS.map(|kind| {
-        let block = css.split_once(&format!("svg .cell-{kind} {{")).unwrap().1;
-        let block = block.split('}').next().unwrap();
-        let lines = block.lines().map(str::trim);
-        let shape = lines.filter(|line| !line.contains("--pbp") && !line.is_empty());
-        shape.collect::<Vec<_>>().join(" ")
+    let block = |selector: &str| css.split_once(&format!("{selector} {{")).unwrap().1.split('}').next().unwrap();
+    let borders = [
+        "svg .c > rect",
+        "svg .c.empty > rect",
+        "svg .c.stale > rect",
+        "svg .c.shared > rect:not(.band)",
+        "svg .free > rect",
+    ]
+    .map(|selector| {
+        block(selector).lines().map(str::trim).filter(|line| line.starts_with("stroke-")).collect::<Vec<_>>()
     });
     for (at, border) in borders.iter().enumerate() {
-        assert!(!borders[..at].contains(border), "{} is drawn like another", KINDS[at]);
+        assert!(!borders[..at].contains(border), "{border:?} is drawn twice");
     }
+    assert!(block("svg .c.new > rect:not(.band)").contains("stroke-width: 3px"));
+    assert!(block(".content svg .stale .w").contains("line-through"));
 }

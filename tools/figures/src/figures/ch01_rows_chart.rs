@@ -6,9 +6,8 @@ use page_by_page::chapters::ch02_flat::FlatCache;
 use page_by_page::decode::{Cached, LanguageModel, Limits};
 
 use super::Figure;
-use crate::chart::{Chart, line};
+use crate::chart::Chart;
 use crate::models::{DRAFT, model};
-use crate::svg::Kind;
 use crate::words::grouped;
 
 const LENGTHS: [usize; 9] = [1, 32, 64, 96, 128, 160, 192, 224, 256];
@@ -36,23 +35,18 @@ fn record() -> Result<Vec<[u64; 3]>> {
 pub fn figure() -> Result<Figure> {
     let points = record()?;
     let [n, recompute, cached] = points[points.len() - 1].map(grouped);
-    let caption = format!(
-        "<strong>Without a cache, the work grows with the square of the length.</strong> For {n} new tokens after a prompt of \
-         one, {recompute} rows are projected without a cache and {cached} with one. Counted by <code>Recompute</code> and \
-         <code>Cached</code> with the bundled draft model."
-    );
-    Ok(Chart {
-        points: points.iter().map(|point| point.map(|n| n as f64).to_vec()).collect(),
+    let line = |column: usize| points.iter().map(|point| (point[0] as f64, point[column] as f64)).collect();
+    let chart = Chart {
         title: "rows projected",
         across: "new tokens, n",
-        x: "<em>n</em>",
         ticks_across: &[0, 64, 128, 192, 256],
         ticks_up: &[0, 10_000, 20_000, 30_000],
-        below: 0.0,
-        lines: vec![
-            line("rows without a cache", Kind::Wasted, &["recompute:", "n(n+1)/2"], (188.0, 20_500.0, 0.0)),
-            line("with one", Kind::New, &["with a cache: n"], (256.0, 256.0, -8.0)),
-        ],
-    }
-    .figure(caption))
+        unit: "",
+        lines: vec![("without a cache: n(n+1)/2", line(1)), ("with a cache: n", line(2))],
+    };
+    let message = "Without a cache, the work grows with the square of the length.";
+    let setup = format!(
+        "For {n} new tokens after a prompt of one, the model projects {recompute} rows without a cache and {cached} with one."
+    );
+    Ok(chart.figure(message, setup))
 }

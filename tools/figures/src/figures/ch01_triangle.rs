@@ -6,10 +6,8 @@ use page_by_page::decode::{LanguageModel, Limits};
 use page_by_page::model::StepError;
 
 use super::Figure;
-use crate::layout::{CELL, Grid};
 use crate::models::{STORYTELLER, model, sampler, tokenizer};
-use crate::svg::{Anchor, Kind, WIDTH, cell};
-use crate::words::escaped;
+use crate::picture::{Anchor, CELL, Fate, again, blank, held};
 
 const NEW_TOKENS: usize = 6;
 
@@ -36,46 +34,44 @@ pub fn figure() -> Result<Figure> {
     let limits = Limits { max_new_tokens: NEW_TOKENS, end_of_text: &prompt };
     let new_tokens = generate(&mut watched, &prompt, limits, &mut |logits| sampler.pick(logits), &mut |_| {})?;
 
-    let grid = Grid::between(0.0, 280.0, NEW_TOKENS, NEW_TOKENS);
-    let mut figure = Figure::default();
-    figure.svg.text(0.0, 15.0, Anchor::Start, "rows projected");
-    figure.svg.text(WIDTH, 15.0, Anchor::End, "in all");
-    figure.svg.y = 28.0;
+    let mut lines: Vec<(Vec<String>, String, u64)> = Vec::new();
     for ((input, in_all), new_token) in watched.inputs.iter().zip(&new_tokens) {
-        let new_token = tokenizer.decode(&[*new_token])?.trim().to_string();
         let texts = input.iter().map(|token| match prompt.contains(token) {
             true => Ok("start".into()),
-            false => tokenizer.decode(&[*token]),
+            false => Ok(tokenizer.decode(&[*token])?.trim().to_string()),
         });
-        let texts: Vec<String> = texts.collect::<Result<_, _>>()?;
-        let rows = match input.len() {
-            1 => "1 row, not projected before".to_string(),
-            rows => format!("{rows} rows, {} of them projected before", rows - 1),
-        };
-        figure.step(format!("<em>{}</em> takes {rows}: {in_all} in all.", escaped(&new_token)), |svg| {
-            let (end, middle) = (grid.cell(input.len(), 0.0).x, svg.y + CELL / 2.0);
-            svg.arrow((end, middle), (end + 11.0, middle));
-            svg.text(end + 15.0, middle + 5.0, Anchor::Start, &new_token);
-            svg.bold(WIDTH, middle + 5.0, Anchor::End, &in_all.to_string());
-            let kind = |column| if column + 1 == input.len() { Kind::New } else { Kind::Wasted };
-            let cells = texts.iter().enumerate();
-            svg.row(grid, cells.map(|(column, text)| cell(kind(column), text.trim()).key(format!("t{column}"))));
-        });
-        figure.svg.y += 4.0;
+        lines.push((texts.collect::<Result<_>>()?, tokenizer.decode(&[*new_token])?.trim().to_string(), *in_all));
     }
-    figure.svg.legend(&[
-        (Kind::New, "needed: the newest token’s row"),
-        (Kind::Wasted, "projected before: the same work again"),
-    ]);
     let (n, total) = (new_tokens.len(), watched.model.rows_projected());
-    figure.label = format!(
-        "A triangle of cells. Line 1 has one cell, line {n} has {n}: the rows that are projected to choose each new token. In each \
-         line only the last cell is new."
-    );
-    figure.caption = format!(
-        "<strong>Each new token projects a row for every token before it.</strong> {n} new tokens after a prompt of one cost \
-         {total} rows; {n} of them were needed. <em>start</em> is the mark that begins every sequence. Recorded from \
-         <code>generate</code> with <code>Recompute</code> and the bundled storyteller."
-    );
-    Ok(figure)
+    let figure = Figure {
+        label: format!(
+            "A triangle of cells. Line 1 has one cell, line {n} has {n}: the rows that are projected to choose each new token. In \
+             each line only the last cell is new. {total} rows in all."
+        ),
+        message: "Without a cache, each new token projects a row for every token before it.".into(),
+        setup: format!(
+            "{n} new tokens cost {total} rows, of which {n} were needed; <em>start</em> is the mark that begins every sequence."
+        ),
+        legend: vec![
+            (Fate::Held, "needed: the newest token’s row"),
+            (Fate::Again, "projected before: the same work again"),
+        ],
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.heading("rows projected", "so far");
+        picture.noted(&["so far"]);
+        for (texts, new_token, in_all) in &lines {
+            let last = texts.len() - 1;
+            let cell = |column| match texts.get(column) {
+                Some(text) if column == last => held('a', text),
+                Some(text) => again('a', text),
+                None => blank(),
+            };
+            let grid = picture.row("", &in_all.to_string(), n + 1, (0..=n).map(cell));
+            let (end, middle) = (grid.cell(last).x + grid.cell(last).width, grid.y + CELL / 2.0);
+            picture.arrow((end + 3.0, middle), (end + 15.0, middle));
+            picture.text(end + 19.0, middle + 4.5, Anchor::Start, new_token);
+        }
+    }))
 }

@@ -8,9 +8,8 @@ use page_by_page::decode::Cached;
 
 use super::Figure;
 use super::ch01_rows_chart::generate_any;
-use crate::chart::{Chart, line};
+use crate::chart::Chart;
 use crate::models::{DRAFT, model};
-use crate::svg::Kind;
 
 const LENGTHS: [usize; 9] = [1, 4, 8, 12, 16, 20, 24, 28, 32];
 
@@ -35,24 +34,23 @@ fn record() -> Result<Vec<[u64; 4]>> {
 pub fn figure() -> Result<Figure> {
     let points = record()?;
     let [n, flat, projected, contiguous] = points[points.len() - 1];
-    let caption = format!(
-        "<strong>A cache that grows by copying only moves the square elsewhere.</strong> For {n} new tokens after a prompt of \
-         one, both caches project {projected} rows; the flat one copies {flat}, the contiguous one of chapter 3 copies {contiguous}. Counted by \
-         <code>Cached</code> and <code>usage</code> with the bundled draft model."
-    );
-    Ok(Chart {
-        points: points.iter().map(|point| point.map(|n| n as f64).to_vec()).collect(),
+    let line = |column: usize| points.iter().map(|point| (point[0] as f64, point[column] as f64)).collect();
+    let chart = Chart {
         title: "rows",
         across: "new tokens, n",
-        x: "<em>n</em>",
         ticks_across: &[0, 8, 16, 24, 32],
         ticks_up: &[0, 100, 200, 300, 400, 500],
-        below: 28.0,
+        unit: "",
         lines: vec![
-            line("rows copied by the flat cache", Kind::Wasted, &["copied, flat:", "n(n−1)/2"], (23.0, 290.0, 0.0)),
-            line("projected with either cache", Kind::New, &["projected, both: n"], (32.0, 32.0, -8.0)),
-            line("copied by the contiguous cache", Kind::Reused, &["copied, contiguous: 0"], (32.0, 0.0, 19.0)),
+            ("copied, flat: n(n−1)/2", line(1)),
+            ("projected, both: n", line(2)),
+            ("copied, contiguous: 0", line(3)),
         ],
-    }
-    .figure(caption))
+    };
+    let message = "A cache that grows by copying only moves the square elsewhere.";
+    let setup = format!(
+        "For {n} new tokens after a prompt of one, both caches project {projected} rows; the flat cache copies {flat}, and the \
+             contiguous cache of chapter 3 copies {contiguous}."
+    );
+    Ok(chart.figure(message, setup))
 }

@@ -5,10 +5,8 @@ use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
 
 use super::Figure;
-use crate::layout::{CELL, Grid};
+use crate::picture::{blank, held};
 use crate::rows::{LAYOUT, address, of_layer, write};
-use crate::svg::{Anchor, Kind, WIDTH, named};
-use crate::words::{count, joined};
 
 const TOKENS: usize = 5;
 
@@ -18,51 +16,53 @@ fn rows(cache: &FlatCache) -> Result<Vec<String>> {
 }
 
 pub fn figure() -> Result<Figure> {
-    let grid = Grid::between(20.0, 280.0, TOKENS, TOKENS);
-    let mut figure = Figure::default();
-    figure.svg.text(0.0, 15.0, Anchor::Start, "the tensor after each extend(1) and write");
-    figure.svg.text(WIDTH, 15.0, Anchor::End, "copied");
-    figure.svg.y = 28.0;
     let mut cache = FlatCache::new(LAYOUT);
-    for step in 1..=TOKENS {
-        let (before, copied) = (address(&cache, 0), cache.usage().rows_copied);
+    /// A tensor: its rows, how many of them were copied into it, and how many were copied so far.
+    struct Tensor {
+        rows: Vec<String>,
+        copied: usize,
+        in_all: u64,
+    }
+    let mut tensors = Vec::new();
+    for _ in 0..TOKENS {
+        let before = address(&cache, 0);
         cache.extend(1)?;
         let after_extend = rows(&cache)?;
         write(&mut cache, 't', 1);
-        let (after_write, in_all) = (rows(&cache)?, cache.usage().rows_copied);
-        let (moved, copied) = (address(&cache, 0) != before, in_all - copied);
-        let says = format!(
-            "<code>extend(1)</code> takes a new tensor and copies {}: <code>{}</code>. After <code>write</code>: \
-             <code>{}</code>. {} copied in all.",
-            count(copied as usize, "row"),
-            joined(&after_extend, " "),
-            joined(&after_write, " "),
-            count(in_all as usize, "row"),
-        );
-        figure.step(says, |svg| {
-            // A row that has its content before the write came with the copy.
-            let came_with_copy = |row: usize| after_extend[row] == after_write[row];
-            svg.label(&step.to_string());
-            for row in (0..step).filter(|row| came_with_copy(*row) && moved) {
-                svg.arrow((grid.middle(row), svg.y - 25.0), (grid.middle(row), svg.y - 3.0));
-            }
-            svg.text(312.0, svg.y + CELL / 2.0 + 5.0, Anchor::End, &format!("+{copied}"));
-            svg.bold(WIDTH, svg.y + CELL / 2.0 + 5.0, Anchor::End, &in_all.to_string());
-            let kind = |row| if came_with_copy(row) { Kind::Reused } else { Kind::New };
-            svg.row(grid, after_write.iter().enumerate().map(|(row, name)| named(kind(row), name)));
-        });
-        figure.svg.y += 22.0;
+        let rows = rows(&cache)?;
+        // A row that has its content before the write came with the copy.
+        let copied = after_extend.iter().zip(&rows).filter(|(before, after)| before == after).count();
+        let copied = if address(&cache, 0) == before { 0 } else { copied };
+        tensors.push(Tensor { rows, copied, in_all: cache.usage().rows_copied });
     }
-    figure.svg.y -= 16.0;
-    figure.svg.legend(&[(Kind::New, "new row"), (Kind::Reused, "row copied from the old tensor")]);
-    figure.label = format!(
-        "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the same row of the \
-         next, which has one new row at its end."
-    );
-    figure.caption = format!(
-        "<strong>A tensor cannot grow where it is.</strong> Each new token takes a new tensor and copies every row there is: \
-         {TOKENS} tokens, one by one, copy {} rows. Recorded from <code>FlatCache</code>.",
-        cache.usage().rows_copied
-    );
-    Ok(figure)
+    let in_all = cache.usage().rows_copied;
+    let figure = Figure {
+        label: format!(
+            "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the same row of the \
+             next, which has one new row at its end. {in_all} rows are copied in all."
+        ),
+        message: "A tensor cannot grow where it is, so each new token copies every row.".into(),
+        setup: format!(
+            "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens copy {in_all} rows."
+        ),
+        legend: vec![(crate::picture::Fate::Held, "copied from the tensor above")],
+        outline: "new row",
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.labelled(&["5 tokens"]);
+        picture.heading("the tensor", "rows copied");
+        picture.notes = 86.0;
+        for (n, Tensor { rows, copied, in_all }) in tensors.iter().enumerate() {
+            let cell = |row| rows.get(row).map_or(blank(), |name| held('a', name).lit(row >= *copied));
+            let label = if n == 0 { "1 token".into() } else { format!("{} tokens", n + 1) };
+            let note = if n == 0 { "0".into() } else { format!("+{copied} = {in_all}") };
+            let grid = picture.row(&label, &note, TOKENS, (0..TOKENS).map(cell));
+            for row in 0..*copied {
+                picture.arrow((grid.middle(row), grid.y - 22.0), (grid.middle(row), grid.y - 3.0));
+            }
+            picture.space(18.0);
+        }
+        picture.space(-18.0);
+    }))
 }

@@ -5,9 +5,8 @@ use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 
 use super::Figure;
-use crate::layout::Grid;
+use crate::picture::{Anchor, Fate, Picture, empty, held};
 use crate::rows::{LAYOUT, address, append, of_layer};
-use crate::svg::{Anchor, Kind, cell, named};
 use crate::words::{count, joined, listed};
 
 const CAPACITY: usize = 8;
@@ -27,19 +26,15 @@ fn tensor(cache: &ContiguousCache) -> Result<Vec<Option<String>>> {
 }
 
 pub fn figure() -> Result<Figure> {
-    let grid = Grid::across(0.0, ROWS, CAPACITY);
-    let mut figure = Figure::default();
-    figure.svg.group_names(grid, (0..LAYOUT.n_layers).map(|layer| format!("rows of layer {layer}")));
-    for row in 0..ROWS {
-        figure.svg.text(grid.middle(row), figure.svg.y + 8.0, Anchor::Middle, &row.to_string());
-    }
-    figure.svg.y += 18.0;
-
     let mut cache = ContiguousCache::new(LAYOUT, CAPACITY);
+    let mut figure = Figure {
+        message: format!("One tensor of {ROWS} rows is made once, and no row ever moves."),
+        legend: vec![(Fate::Empty, "reserved, empty")],
+        ..Figure::default()
+    };
     let mut rows = tensor(&cache)?;
-    let empty = (0..ROWS).map(|_| cell(Kind::Wasted, ""));
-    let (title, note) = (format!("new, capacity {CAPACITY}"), format!("0 of {CAPACITY} slots filled"));
-    figure.line(format!("{title}: {}, all empty.", count(ROWS, "row")), [&title, &note], grid, empty);
+    let says = format!("<code>new</code> with a capacity of {CAPACITY}: {}, all empty.", count(ROWS, "row"));
+    figure.frame(says, |picture| draw(picture, &rows, 0));
     for n in EXTENDS {
         let (held, operation) = (cache.len(), format!("extend({n})"));
         let outcome = append(&mut cache, 't', n);
@@ -48,35 +43,42 @@ pub fn figure() -> Result<Figure> {
             let at: Vec<usize> = (position..ROWS).step_by(CAPACITY).collect();
             format!("{} in rows {}", rows[position].as_deref().unwrap_or("nothing"), listed(&at))
         };
-        let (note, says) = match outcome {
-            Err(error) => {
-                ("refused: nothing changes".into(), format!(" is refused, <code>{error:?}</code>: nothing changes."))
-            }
-            Ok(()) => {
-                let new: Vec<String> = (held..cache.len()).map(places).collect();
-                let note = format!("{} of {CAPACITY} slots filled", cache.len());
-                (note, format!(" and <code>write</code>: {}.", joined(&new, ", ")))
-            }
+        let says = match outcome {
+            Err(error) => format!(" is refused, <code>{error:?}</code>: nothing changes."),
+            Ok(()) => format!(
+                " and <code>write</code>: {}.",
+                joined(&(held..cache.len()).map(places).collect::<Vec<_>>(), ", ")
+            ),
         };
-        let says = format!("<code>{operation}</code>{says}");
-        let cells = rows.iter().enumerate().map(|(row, name)| match name {
-            Some(name) => named(if row % CAPACITY < held { Kind::Reused } else { Kind::New }, name),
-            None => cell(Kind::Wasted, ""),
-        });
-        figure.line(says, [&operation, &note], grid, cells);
+        figure.frame(format!("<code>{operation}</code>{says}"), |picture| draw(picture, &rows, cache.len()));
     }
-    figure.svg.legend(&[(Kind::New, "new"), (Kind::Reused, "where it was"), (Kind::Wasted, "reserved, empty")]);
     figure.label = format!(
-        "The same {ROWS} cells {} times, one line for each step: the rows of one tensor. Tokens fill the halves of both layers from \
-         the left, and no row ever moves.",
-        1 + EXTENDS.len(),
+        "The {ROWS} rows of one tensor, {CAPACITY} for each of {} layers. Tokens fill the rows of both layers from the left, and \
+         no row ever moves.",
+        LAYOUT.n_layers
     );
     let t3 = rows.iter().skip(CAPACITY).position(|row| row.as_deref() == Some("t3")).unwrap_or(0) + CAPACITY;
-    figure.caption = format!(
-        "<strong>One tensor of {ROWS} rows is made once, and no row ever moves.</strong> Layer 0 has the first {CAPACITY} rows, \
-         layer 1 the others: token 3 lies in row 3 and in row {CAPACITY} + 3 = {t3}. A refused <code>extend</code> changes \
-         nothing; rows copied: {}. Recorded from <code>ContiguousCache</code>; the tensor of the values looks the same.",
+    figure.setup = format!(
+        "The keys of two layers, for {CAPACITY} tokens each: token 3 lies in row 3 and in row {CAPACITY} + 3 = {t3}. Rows copied: {}.",
         cache.usage().rows_copied
     );
     Ok(figure)
+}
+
+fn draw(picture: &mut Picture, rows: &[Option<String>], tokens: usize) {
+    picture.heading("the tensor", &format!("{tokens} of {CAPACITY} slots filled"));
+    let cells = rows.iter().map(|name| name.as_ref().map_or(empty('a'), |name| held('a', name)));
+    for (layer, cells) in cells.collect::<Vec<_>>().chunks(CAPACITY).enumerate() {
+        let grid = picture.pages(&[format!("layer {layer}")], CAPACITY, cells.to_vec());
+        for row in 0..CAPACITY {
+            let number = layer * CAPACITY + row;
+            picture.text(
+                grid.middle(row),
+                grid.y + 46.0,
+                Anchor::Middle,
+                format!("row {number}").split_off(if picture.is_wide() { 0 } else { 4 }),
+            );
+        }
+        picture.space(24.0);
+    }
 }

@@ -5,9 +5,8 @@ use page_by_page::cache::{KvCache, Usage};
 use page_by_page::chapters::ch03_contiguous::{ContiguousCache, wasted_share};
 
 use super::Figure;
-use crate::layout::Grid;
+use crate::picture::{Anchor, Fate, empty, held};
 use crate::rows::{LAYOUT, append, of_layer};
-use crate::svg::{Anchor, Kind, WIDTH, cell};
 use crate::words::{grouped, listed};
 
 const CAPACITY: usize = 16;
@@ -16,7 +15,7 @@ const LARGE_CAPACITY: usize = 1024;
 const LARGE_LENGTHS: [usize; 4] = [1024, 700, 300, 224];
 
 /// `29 of 64 slots are empty, 45 %`
-fn empty(usages: &[Usage]) -> String {
+fn empty_slots(usages: &[Usage]) -> String {
     let slots: usize = usages.iter().map(|usage| usage.slots).sum();
     let wasted: usize = usages.iter().map(Usage::wasted).sum();
     let [wasted, slots] = [wasted, slots].map(|n| grouped(n as u64));
@@ -30,46 +29,38 @@ fn reserved(capacity: usize, tokens: usize) -> Result<ContiguousCache> {
 }
 
 pub fn figure() -> Result<Figure> {
-    let mut figure = Figure::default();
-    figure.svg.y = 4.0;
-    let mut usages = Vec::new();
-    for (name, length) in ('A'..).zip(LENGTHS) {
+    let mut filled = Vec::new();
+    for length in LENGTHS {
         let cache = reserved(CAPACITY, length)?;
-        let (filled, slots) = (of_layer(&cache, 0)?, cache.usage().slots);
-        usages.push(cache.usage());
-        let says = format!("{name} takes {slots} slots and fills {}. So far {}.", filled.len(), empty(&usages));
-        figure.step(says, |svg| {
-            svg.label(&name.to_string());
-            svg.note(&format!("{} empty", slots - filled.len()));
-            let cells = (0..slots).map(|slot| match filled.get(slot) {
-                Some(name) => cell(Kind::Reused, "").key(name.as_deref().unwrap_or_default()),
-                None => cell(Kind::Wasted, ""),
-            });
-            svg.row(Grid::between(18.0, 290.0, slots, slots), cells);
-            // True only when all of them are there.
-            if usages.len() == LENGTHS.len() {
-                svg.bold(WIDTH, svg.y + 15.0, Anchor::End, &empty(&usages));
-            }
-        });
-        figure.svg.y += 4.0;
+        filled.push((of_layer(&cache, 0)?.len(), cache.usage()));
     }
-    figure.svg.y += 20.0;
-    figure.svg.legend(&[(Kind::Reused, "holds a token"), (Kind::Wasted, "empty: wasted")]);
+    let usages: Vec<Usage> = filled.iter().map(|(_, usage)| *usage).collect();
     let large: Vec<Usage> =
         LARGE_LENGTHS.iter().map(|length| Ok(reserved(LARGE_CAPACITY, *length)?.usage())).collect::<Result<_>>()?;
-    figure.label = format!(
-        "Rows of {CAPACITY} cells, one for each of four sequences of {} tokens; the other cells are empty. {}.",
-        listed(&LENGTHS),
-        empty(&usages)
-    );
-    figure.caption = format!(
-        "<strong>An equal reservation for everyone is mostly empty.</strong> Four sequences of {} tokens have {CAPACITY} slots each: \
-         {}, and no other sequence can use them. With {LARGE_CAPACITY} slots each and {} tokens, {}. Recorded from \
-         <code>ContiguousCache</code> and <code>wasted_share</code>.",
-        listed(&LENGTHS),
-        empty(&usages),
-        listed(&LARGE_LENGTHS),
-        empty(&large)
-    );
-    Ok(figure)
+    let figure = Figure {
+        label: format!(
+            "Rows of {CAPACITY} cells, one for each of four sequences of {} tokens; the other cells are empty. {}.",
+            listed(&LENGTHS),
+            empty_slots(&usages)
+        ),
+        message: "When every sequence reserves the longest length, most of the memory can stay empty.".into(),
+        setup: format!(
+            "Four sequences of {} tokens reserve {CAPACITY} slots each. With {LARGE_CAPACITY} slots each and {} tokens, {}.",
+            listed(&LENGTHS),
+            listed(&LARGE_LENGTHS),
+            empty_slots(&large)
+        ),
+        legend: vec![(Fate::Held, "holds a token"), (Fate::Empty, "reserved, empty")],
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.labelled(&["d"]);
+        picture.noted(&["13 empty"]);
+        for (name, (filled, usage)) in ('a'..).zip(&filled) {
+            let cells = (0..usage.slots).map(|slot| if slot < *filled { held(name, "") } else { empty(name) });
+            picture.row(&name.to_string(), &format!("{} empty", usage.wasted()), 16, cells);
+        }
+        picture.words((picture.right(), picture.y + 15.0), Anchor::End, "b", empty_slots(&usages));
+        picture.space(22.0);
+    }))
 }

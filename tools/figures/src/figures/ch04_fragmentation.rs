@@ -8,96 +8,122 @@ use page_by_page::cache::first_fit::{NoGap, Regions};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 
 use super::Figure;
-use crate::layout::CELL;
-use crate::svg::{Anchor, Area, Kind, Svg, WIDTH, cell, rounded};
-use crate::words::{grouped, joined, listed};
+use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, free, held};
+use crate::words::{grouped, joined, listed, text_width};
 
 const SLOTS: usize = 2000;
 const PAGE_SIZE: usize = 16;
 const PAGES: usize = SLOTS / PAGE_SIZE;
 const SEQUENCES: [usize; 3] = [200, 1000, 150];
-/// Asked for when the first sequence has ended.
+/// Asked for by `d` when the first sequence has ended.
 const ASKED: usize = 800;
 
-/// From a step's memory to the next one's, and from the panel of regions to that of pages.
-const LINE: f64 = 56.0;
-const BELOW: f64 = 24.0 + 3.0 * LINE + 14.0;
-
-/// The same sequences in both memories, each named by its tokens.
+/// The same sequences in both memories.
 struct Memories {
     regions: Regions,
     pool: PagePool,
-    in_regions: Vec<(usize, Range<usize>)>,
-    in_pages: Vec<(usize, Vec<PageId>)>,
+    in_regions: Vec<(char, Range<usize>)>,
+    in_pages: Vec<(char, Vec<PageId>)>,
 }
+
+/// Slots or pages, and the sequence that has them.
+type Piece = (Option<char>, Range<usize>);
 
 impl Memories {
     /// Returns how many pages the sequence gets.
-    fn add(&mut self, tokens: usize) -> Result<usize> {
+    fn add(&mut self, name: char, tokens: usize) -> Result<usize> {
         let pages = self.pool.alloc_n(tokens.div_ceil(PAGE_SIZE))?;
         let n = pages.len();
-        self.in_pages.push((tokens, pages));
+        self.in_pages.push((name, pages));
         Ok(n)
     }
 
-    /// Draws both memories, regions above pages. `gaps`: what a gap between regions is.
-    fn draw(&self, figure: &mut Figure, says: String, titles: [String; 2], gaps: Kind) -> Result<()> {
-        let gaps = self.regions.gaps().into_iter().map(|gap| (gaps, String::new(), gap));
-        let regions = self.in_regions.iter().map(|(tokens, region)| taken(*tokens, region.clone()));
+    fn region_pieces(&self) -> Vec<Piece> {
+        let gaps = self.regions.gaps().into_iter().map(|gap| (None, gap));
+        gaps.chain(self.in_regions.iter().map(|(name, region)| (Some(*name), region.clone()))).collect()
+    }
+
+    /// Pages of one owner that lie together.
+    fn page_pieces(&self) -> Result<Vec<Piece>> {
         let mut owners = [None; PAGES];
-        for (tokens, pages) in &self.in_pages {
-            pages.iter().for_each(|page| owners[page.index()] = Some(*tokens));
+        for (name, pages) in &self.in_pages {
+            pages.iter().for_each(|page| owners[page.index()] = Some(*name));
         }
         let (without, free) = (owners.iter().filter(|owner| owner.is_none()).count(), self.pool.n_free());
         ensure!(without == free, "{without} pages have no owner, {free} are free");
         let mut first = 0;
-        let pages = owners.chunk_by(|a, b| a == b).map(|run| {
+        let pieces = owners.chunk_by(|a, b| a == b).map(|run| {
             let place = first..first + run.len();
             first = place.end;
-            run[0].map_or((Kind::Free, String::new(), place.clone()), |tokens| taken(tokens, place))
+            (run[0], place)
         });
-        let mut pages: Vec<Piece> = pages.collect();
-        pages.sort_by_key(|(kind, ..)| *kind != Kind::Free);
-        let y = 24.0 + figure.steps.len() as f64 * LINE;
-        figure.step(says, |svg| {
-            svg.text(0.0, y + 14.0, Anchor::Start, &titles[0]);
-            draw_memory(svg, y + 20.0, 1.0, gaps.chain(regions));
-            svg.text(0.0, BELOW + y + 14.0, Anchor::Start, &titles[1]);
-            draw_memory(svg, BELOW + y + 20.0, PAGE_SIZE as f64, pages);
+        Ok(pieces.collect())
+    }
+
+    /// `outcome`: what became of the request for more, in both memories.
+    fn frame(&self, figure: &mut Figure, says: String, outcome: Option<[&str; 2]>) -> Result<()> {
+        let (regions, pages) = (self.region_pieces(), self.page_pieces()?);
+        let free = [self.regions.free(), self.pool.n_free()];
+        figure.frame(says, |picture| {
+            let titles = [
+                format!("a region for each: {} slots", grouped(SLOTS as u64)),
+                format!("{PAGES} pages of {PAGE_SIZE} slots"),
+            ];
+            for (panel, (pieces, unit)) in [(&regions, 1), (&pages, PAGE_SIZE)].into_iter().enumerate() {
+                picture.heading(&titles[panel], &format!("{} free", free[panel]));
+                draw_memory(picture, unit, pieces);
+                if let Some(outcome) = outcome {
+                    picture.text(picture.left, picture.y + 10.0, Anchor::Start, outcome[panel]);
+                }
+                picture.space(26.0);
+            }
+            if outcome.is_some() {
+                let x = picture.left + 8.0 + ASKED as f64 * (picture.width - 2.0) / SLOTS as f64;
+                picture.text(x, picture.y + 19.5, Anchor::Start, "arrives in this step");
+                draw_memory(picture, 1, &[(Some('d'), 0..ASKED)]);
+            } else {
+                picture.space(CELL + 4.0);
+            }
         });
         Ok(())
     }
 }
 
-/// What lies in one place, what it is called, and its slots or pages.
-type Piece = (Kind, String, Range<usize>);
-
-fn taken(tokens: usize, place: Range<usize>) -> Piece {
-    (if tokens == ASKED { Kind::New } else { Kind::Reused }, format!("sequence-{tokens}"), place)
+/// Pieces, to scale. `unit`: slots in what is counted.
+fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
+    let scale = (picture.width - 2.0) / SLOTS as f64 * unit as f64;
+    for (owner, Range { start, end }) in pieces {
+        let (x, width) = (picture.left + 1.0 + *start as f64 * scale, (end - start) as f64 * scale - 2.0);
+        let n = grouped((end - start) as u64);
+        let words = owner.map_or([n.clone(), String::new()], |owner| [format!("{owner} {n}"), owner.to_string()]);
+        // No number fits into a narrow piece.
+        let word = words.into_iter().find(|word| text_width(word) < width - 2.0).unwrap_or_default();
+        let cell: Cell = owner.map_or_else(|| free(&word), |owner| held(owner, &word));
+        picture.cell(Area { x, y: picture.y, width, height: CELL }, cell);
+    }
+    picture.space(CELL + 4.0);
 }
 
-const LEGEND: [(Kind, &str); 4] =
-    [(Kind::New, "taken now"), (Kind::Reused, "taken"), (Kind::Free, "free"), (Kind::Wasted, "too short")];
-
 pub fn figure() -> Result<Figure> {
-    let mut figure = Figure::default();
-    figure.svg.heading(&format!("A region for each sequence: {} slots", grouped(SLOTS as u64)), "");
-    let same = format!("The same in {PAGES} pages of {PAGE_SIZE} slots");
-    figure.svg.bold(0.0, BELOW + 16.0, Anchor::Start, &same);
     let (regions, pool) = (Regions::new(SLOTS), PagePool::new(PAGES)?);
     let mut memories = Memories { regions, pool, in_regions: Vec::new(), in_pages: Vec::new() };
+    let mut figure = Figure {
+        message: "Memory can be free and of no use.".into(),
+        legend: vec![(Fate::Free, "free")],
+        ..Figure::default()
+    };
     let mut pages_of = Vec::new();
-    for tokens in SEQUENCES {
-        memories.in_regions.push((tokens, memories.regions.reserve(tokens)?));
-        pages_of.push(memories.add(tokens)?);
+    for (name, tokens) in ('a'..).zip(SEQUENCES) {
+        memories.in_regions.push((name, memories.regions.reserve(tokens)?));
+        pages_of.push(memories.add(name, tokens)?);
     }
-    let (all, pages_of) = (listed(&SEQUENCES), listed(&pages_of));
     let (slots, pages) = (memories.regions.free(), memories.pool.n_free());
     let says = format!(
-        "Sequences of {all} tokens take regions of that many slots, or {pages_of} pages. {slots} slots or {pages} pages are left."
+        "Sequences a, b and c of {} tokens take regions of that many slots, or {} pages. {slots} slots or {pages} pages are left.",
+        listed(&SEQUENCES),
+        listed(&pages_of)
     );
-    let titles = [format!("sequences of {all}: {slots} free"), format!("{pages_of} pages: {pages} free")];
-    memories.draw(&mut figure, says, titles, Kind::Free)?;
+    memories.frame(&mut figure, says, None)?;
 
     let (_, region) = memories.in_regions.remove(0);
     ensure!(memories.regions.release(&region), "the region was not taken");
@@ -105,55 +131,27 @@ pub fn figure() -> Result<Figure> {
     pages_back.into_iter().try_for_each(|page| memories.pool.free(page))?;
     let gaps = joined(&memories.regions.gaps().iter().map(Range::len).collect::<Vec<_>>(), " and ");
     let (slots, free) = (memories.regions.free(), memories.pool.n_free());
-    let ended = SEQUENCES[0];
-    let says = format!(
-        "The sequence of {ended} ends. The free slots are in gaps of {gaps}, {slots} in all. Free pages: {free}."
-    );
-    let back = format!("{} pages come back: {free} free", free - pages);
-    memories.draw(&mut figure, says, [format!("the sequence of {ended} ends: {slots} free"), back], Kind::Free)?;
+    let says = format!("Sequence a ends. The free slots are in gaps of {gaps}, {slots} in all. Free pages: {free}.");
+    memories.frame(&mut figure, says, None)?;
 
     let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
     let NoGap { free: slots, longest_gap: longest, .. } = refused;
-    let needed = memories.add(ASKED)?;
+    let needed = memories.add('d', ASKED)?;
     let left = memories.pool.n_free();
     let says = format!(
-        "A sequence of {ASKED} tokens comes. No region can be reserved for it: {slots} slots are free, but the longest gap has \
-         {longest}. <code>alloc_n({needed})</code> takes pages in two places; {left} are left."
+        "Sequence d of {ASKED} tokens arrives, below. No region can be reserved for it: {slots} slots are free, but the longest gap \
+         has {longest}. <code>alloc_n({needed})</code> takes pages in two places; {left} are left."
     );
-    let titles = [
-        format!("{ASKED} asked for, {slots} free: refused, longest gap {longest}"),
-        format!("{needed} pages asked for: taken, {left} free"),
-    ];
-    memories.draw(&mut figure, says, titles, Kind::Wasted)?;
-    figure.svg.y = 2.0 * BELOW;
-    figure.svg.legend(&LEGEND);
+    let outcome = format!("d does not fit: the longest gap has {longest}");
+    memories.frame(&mut figure, says, Some([&outcome, "d fits, in two places"]))?;
     figure.label = format!(
-        "Two panels of three bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are \
-         free. Below, the same memory as {PAGES} pages, and the pages of one sequence in two places.",
+        "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are free. Below, \
+         the same memory as {PAGES} pages, and the pages of one sequence in two places.",
         grouped(SLOTS as u64),
     );
-    figure.caption = format!(
-        "<strong>Memory can be free and of no use.</strong> {slots} slots are free, but no gap is longer than {longest}, so a \
-         sequence of {ASKED} tokens has no place. In pages of {PAGE_SIZE} it needs {needed}, wherever they lie: {free} are free. \
-         Recorded from <code>Regions</code> and <code>PagePool</code>."
+    figure.setup = format!(
+        "The same sequences in regions and in pages of {PAGE_SIZE} slots: {slots} slots are free, but {ASKED} tokens fit only if \
+         they can be cut into pages."
     );
     Ok(figure)
-}
-
-/// Pieces and gaps, to scale. `slots`: in one unit of the memory.
-fn draw_memory(svg: &mut Svg, y: f64, slots: f64, pieces: impl IntoIterator<Item = Piece>) {
-    let scale = (WIDTH - 4.0) / SLOTS as f64 * slots;
-    for (kind, key, Range { start, end }) in pieces {
-        let (x, width) = (2.0 + start as f64 * scale, (end - start) as f64 * scale - 2.0);
-        // No number fits into a narrow piece.
-        let word = if width < 14.0 { String::new() } else { grouped((end - start) as u64) };
-        svg.cell(Area { x, y, width, height: CELL - 2.0 }, &cell(kind, word).key(key));
-    }
-    if slots > 1.0 {
-        let ticks: String =
-            (0..=PAGES).map(|page| format!("M{} {}v4", rounded(1.0 + page as f64 * scale), y + CELL - 2.0)).collect();
-        svg.raw(&format!(
-            "<path d=\"{ticks}\" fill=\"none\" stroke=\"var(--pbp-line, #5f6672)\" stroke-width=\"0.7\"/>"
-        ));
-    }
 }

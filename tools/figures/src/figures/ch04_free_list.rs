@@ -5,8 +5,7 @@ use page_by_page::cache::{CacheError, PageId};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 
 use super::Figure;
-use crate::layout::Grid;
-use crate::svg::{Anchor, Kind, Svg, cell};
+use crate::picture::{Picture, blank, free, held, shared};
 use crate::words::{joined, listed, page_numbers};
 
 const PAGES: usize = 4;
@@ -26,84 +25,60 @@ type Operation = fn(&mut PagePool) -> Outcome;
 type Outcome = Result<Vec<PageId>, CacheError>;
 
 pub fn figure() -> Result<Figure> {
-    let mut figure = Figure::default();
-    figure.svg.text(138.0, 15.0, Anchor::Start, "owners of page");
-    figure.svg.text(256.0, 15.0, Anchor::Start, "free list,");
-    figure.svg.text(256.0, 36.0, Anchor::Start, "next one first");
-    for page in 0..PAGES {
-        figure.svg.bold(counts().middle(page), 36.0, Anchor::Middle, &page.to_string());
-    }
-    figure.svg.y = 46.0;
-    let mut before = vec![0; PAGES];
+    let mut figure = Figure {
+        label: format!(
+            "The reference counts of {PAGES} pages, and the free list, after each of {} operations.",
+            OPERATIONS.len()
+        ),
+        message: "A page that is freed goes on top of the free list, and is handed out first.".into(),
+        setup: "A page with two owners is freed only when both have let go. A refusal changes nothing.".into(),
+        owners: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],
+        legend: vec![(crate::picture::Fate::Shared, "")],
+        ..Figure::default()
+    };
     for done in 0..=OPERATIONS.len() {
-        // A pool for each line, from which every free page is taken at the end.
+        // A pool for each frame, from which every free page is taken at the end.
         let mut pool = PagePool::new(PAGES)?;
         let (mut operation, mut outcome) = (format!("new({PAGES})"), Ok(vec![]));
         for (name, run) in &OPERATIONS[..done] {
             (operation, outcome) = (name.to_string(), run(&mut pool));
         }
         let owners: Vec<u32> = (0..PAGES as u32).map(|page| pool.owners(PageId(page))).collect::<Result<_, _>>()?;
-        let mut free = Vec::new();
+        let mut list = Vec::new();
         while pool.n_free() > 0 {
-            free.push(pool.alloc()?.0);
+            list.push(pool.alloc()?.0);
         }
-        let state =
-            format!("Owners <code>{}</code>, free list <code>{}</code>", joined(&owners, " "), joined(&free, " "));
-        let (title, says) = outcome_text(&operation, outcome, &state);
-        figure.step(says, |svg| {
-            svg.bold(0.0, svg.y + 19.0, Anchor::Start, &title);
-            draw_pool(svg, &owners, &free, &before);
-        });
-        before = owners;
+        let outcome = match outcome.map(|pages| page_numbers(&pages)) {
+            Err(error) => format!("is refused, <code>{error:?}</code>: nothing changes."),
+            Ok(pages) if pages.is_empty() => "succeeds.".into(),
+            Ok(pages) => format!("returns {}.", listed(&pages)),
+        };
+        let says = format!(
+            "<code>{operation}</code> {outcome} Owners <code>{}</code>, free list <code>{}</code>.",
+            joined(&owners, " "),
+            joined(&list, " ")
+        );
+        figure.frame(says, |picture| draw(picture, &owners, &list));
     }
-    figure.svg.legend(&[
-        (Kind::New, "came here now"),
-        (Kind::Reused, "owned"),
-        (Kind::Shared, "shared"),
-        (Kind::Free, "free"),
-    ]);
-    figure.label = format!(
-        "{} lines, one for each operation on a pool of {PAGES} pages, with the reference count of every page and the free list after \
-         it.",
-        figure.steps.len()
-    );
-    figure.caption = format!(
-        "<strong>A page that is freed goes on top of the free list, and is handed out first.</strong> With two owners, it is freed \
-         only when both have let go. A refusal changes nothing. Recorded from <code>PagePool</code> with {PAGES} pages; the free \
-         list was read by taking every page of a pool that went the same way."
-    );
     Ok(figure)
 }
 
-fn counts() -> Grid {
-    Grid::between(138.0, 242.0, PAGES, PAGES)
-}
-
-/// Reference counts and the free list. `before`: the reference counts before the operation.
-fn draw_pool(svg: &mut Svg, owners: &[u32], free: &[u32], before: &[u32]) {
-    let y = svg.y;
-    let count = |(page, (now, before)): (usize, (&u32, &u32))| {
-        let kind = match (now, before) {
-            (0, _) => Kind::Free,
-            (1, 0) => Kind::New,
-            (1, _) => Kind::Reused,
-            _ => Kind::Shared,
-        };
-        cell(kind, now).key(format!("page-{page}"))
-    };
-    svg.row(counts(), owners.iter().zip(before).enumerate().map(count));
-    svg.y = y;
-    let kind = |page: u32| if before[page as usize] == 0 { Kind::Free } else { Kind::New };
-    let list = Grid::between(256.0, 360.0, PAGES, PAGES);
-    svg.row(list, free.iter().map(|page| cell(kind(*page), page).key(format!("page-{page}"))));
-}
-
-/// An operation in the picture, and in the list of steps. `state`: how the pool is then.
-fn outcome_text(operation: &str, outcome: Outcome, state: &str) -> (String, String) {
-    let (title, says) = match outcome.map(|pages| page_numbers(&pages)) {
-        Err(error) => (" refused".into(), format!(" is refused, <code>{error:?}</code>: nothing changes.")),
-        Ok(pages) if pages.is_empty() => (String::new(), format!(". {state}.")),
-        Ok(pages) => (format!(" → {}", joined(&pages, ", ")), format!(" gives {}. {state}.", listed(&pages))),
-    };
-    (format!("{operation}{title}"), format!("<code>{operation}</code>{says}"))
+fn draw(picture: &mut Picture, owners: &[u32], list: &[u32]) {
+    picture.beside(2, |picture, panel| match panel {
+        0 => {
+            picture.heading("owners of each page", "");
+            let names: Vec<String> = (0..PAGES).map(|page| format!("page {page}")).collect();
+            let count = |owners: &u32| match owners {
+                0 => free(0),
+                1 => held('a', 1),
+                n => shared(&['a', 'b'], n),
+            };
+            picture.pages(&names, 1, owners.iter().map(count));
+        }
+        _ => {
+            picture.heading("free list", "");
+            let names = ["next", "", "", ""].map(String::from);
+            picture.pages(&names, 1, (0..PAGES).map(|place| list.get(place).map_or(blank(), free)));
+        }
+    });
 }

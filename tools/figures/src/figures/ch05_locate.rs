@@ -4,9 +4,8 @@ use anyhow::Result;
 use page_by_page::chapters::ch05_page_table::{PageTable, Slot};
 
 use super::Figure;
-use super::ch05_table::{PAGE_SIZE, pool_that_gives};
-use crate::layout::Grid;
-use crate::svg::{Anchor, Cell, Kind, cell};
+use super::ch05_table::{PAGE_SIZE, pool_that_gives, slots};
+use crate::picture::{Anchor, Picture, blank, held};
 use crate::words::{count, page_numbers, pages};
 
 const PAGES: [u32; 4] = [12, 5, 3, 9];
@@ -14,19 +13,12 @@ const GROWS: [usize; 5] = [3, 1, 1, 5, 3];
 const POSITION: usize = 6;
 
 pub fn figure() -> Result<Figure> {
-    let n_slots = PAGES.len() * PAGE_SIZE;
-    let grid = Grid::across(0.0, n_slots, PAGE_SIZE);
-    let mut figure = Figure::default();
-    figure.svg.group_names(grid, PAGES.iter().map(|page| format!("page {page}")));
-    for i in 0..n_slots {
-        figure.svg.text(grid.middle(i), figure.svg.y + 9.0, Anchor::Middle, &(i % PAGE_SIZE).to_string());
-    }
-    figure.svg.y += 20.0;
-
     let mut pool = pool_that_gives(&PAGES)?;
     let mut table = PageTable::new(PAGE_SIZE)?;
+    let mut figure =
+        Figure { message: "A page is taken when a token has no slot, and not before.".into(), ..Figure::default() };
     for n in GROWS {
-        let (held, before, needed) = (table.len(), table.pages().len(), table.pages_needed(n));
+        let (before, needed) = (table.pages().len(), table.pages_needed(n));
         table.grow(n, &mut pool)?;
         let taken = match &table.pages()[before..] {
             [] => "takes no page".into(),
@@ -39,37 +31,46 @@ pub fn figure() -> Result<Figure> {
             pages(&page_numbers(table.pages())),
             count(pool.n_free(), "page")
         );
-        figure.line(says, [&format!("grow({n})"), &taken], grid, cells(&table, held));
+        figure.frame(says, |picture| draw(picture, &table, None));
     }
     let Slot { page, slot } = table.locate(POSITION)?;
-    let place = format!("page {}, slot {slot}", page.0);
-    let says = format!("<code>locate({POSITION})</code>: position {POSITION} is in {place}.");
-    let cells = cells(&table, table.len()).enumerate().map(|(position, cell)| cell.lit(position == POSITION));
-    figure.line(says, [&format!("locate({POSITION})"), &place], grid, cells);
-
-    figure.svg.legend(&[(Kind::New, "new token"), (Kind::Reused, "held before"), (Kind::Wasted, "empty slot")]);
+    let entry = table.pages().iter().take_while(|entry| **entry != page).count();
+    let says = format!(
+        "<code>locate({POSITION})</code>: entry {POSITION} / {PAGE_SIZE} = {entry} of the table is page {}, and slot {POSITION} mod \
+         {PAGE_SIZE} = {slot} is where position {POSITION} lies.",
+        page.0
+    );
+    figure.frame(says, |picture| draw(picture, &table, Some((entry, POSITION))));
     figure.label = format!(
-        "A page table growing, one line for each step, to {} tokens in {}. In the last line position {POSITION} is marked.",
+        "A page table that grows to {} tokens in {}, and the slots of its pages. In the end position {POSITION} is marked.",
         table.len(),
         count(table.pages().len(), "page"),
     );
-    figure.caption = format!(
-        "<strong>A page is taken when a token has no slot, and not before.</strong> Cells show positions, with the pages above and \
-         the slots 0 to {} below their names. Position {POSITION} is entry {POSITION} / {PAGE_SIZE} = {} of the table, page {}, \
-         and slot {POSITION} mod {PAGE_SIZE} = {slot}. Recorded from <code>PageTable</code>.",
-        PAGE_SIZE - 1,
-        table.pages().iter().take_while(|entry| **entry != page).count(),
-        page.0
-    );
+    figure.setup = format!("Cells show positions; below each are its slot, 0 to {}.", PAGE_SIZE - 1);
     Ok(figure)
 }
 
-/// The slots of a table whose first `held` tokens are not new.
-fn cells(table: &PageTable, held: usize) -> impl Iterator<Item = Cell> {
-    let tokens = table.len();
-    (0..table.slots()).map(move |position| match position {
-        _ if position < held => cell(Kind::Reused, position).key(format!("t{position}")),
-        _ if position < tokens => cell(Kind::New, position).key(format!("t{position}")),
-        _ => cell(Kind::Wasted, ""),
-    })
+/// `found`: an entry of the table and a position that the figure points at.
+fn draw(picture: &mut Picture, table: &PageTable, found: Option<(usize, usize)>) {
+    let pages = page_numbers(table.pages());
+    picture.heading("page table", "");
+    let lit = |place| found.is_some_and(|(entry, _)| entry == place);
+    let entry = |place| pages.get(place).map_or(blank(), |page| held('a', page).lit(lit(place)));
+    let names: Vec<String> = (0..PAGES.len()).map(|place| format!("entry {place}")).collect();
+    picture.pages(&names, 1, (0..PAGES.len()).map(entry));
+    picture.space(10.0);
+    picture.heading("slots", "");
+    let mut cells: Vec<_> = slots(table, PAGES.len()).collect();
+    if let Some((_, position)) = found {
+        cells[position].is_lit = true;
+    }
+    let per_line = if picture.is_wide() { PAGES.len() } else { 2 };
+    for (line, cells) in cells.chunks(per_line * PAGE_SIZE).enumerate() {
+        let place = |n| pages.get(line * per_line + n).map_or("not yet".to_string(), |page| format!("page {page}"));
+        let grid = picture.pages(&(0..per_line).map(place).collect::<Vec<_>>(), PAGE_SIZE, cells.to_vec());
+        for slot in 0..cells.len() {
+            picture.text(grid.middle(slot), grid.y + 45.0, Anchor::Middle, slot % PAGE_SIZE);
+        }
+        picture.space(22.0);
+    }
 }

@@ -6,8 +6,7 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 
 use super::Figure;
-use crate::layout::{CELL, Grid};
-use crate::svg::{Anchor, Kind, cell, named};
+use crate::picture::{Anchor, CELL, Cell, Fate, Picture, blank, empty, free, held};
 use crate::words::{listed, page_numbers};
 
 pub const PAGE_SIZE: usize = 4;
@@ -25,63 +24,71 @@ pub fn pool_that_gives(pages: &[u32]) -> Result<PagePool, CacheError> {
     Ok(pool)
 }
 
+/// The slots of `n` pages, those of a table first: positions, and slots that are taken and empty.
+pub fn slots(table: &PageTable, n: usize) -> impl Iterator<Item = Cell> {
+    let (tokens, taken) = (table.len(), table.slots());
+    (0..n * PAGE_SIZE).map(move |position| match position {
+        _ if position < tokens => held('a', position),
+        _ if position < taken => empty('a'),
+        _ => blank(),
+    })
+}
+
 pub fn figure() -> Result<Figure> {
-    const MEMORY: f64 = 134.0;
-    let (slots, memory) = (Grid::across(62.0, PAGES.len() * PAGE_SIZE, PAGE_SIZE), Grid::across(0.0, POOL, POOL));
-    let mut figure = Figure::default();
-    for (y, name) in [(15.0, "page"), (63.0, "position"), (90.0, "slot")] {
-        figure.svg.text(0.0, y, Anchor::Start, name);
-    }
-    let order = format!("the pool's {POOL} pages, in the order of their numbers");
-    figure.svg.text(0.0, MEMORY + 62.0, Anchor::Start, &order);
-    for page in (0..POOL).filter(|page| !PAGES.contains(&(*page as u32))) {
-        figure.svg.text(memory.middle(page), MEMORY + 37.0, Anchor::Middle, &page.to_string());
-    }
     let (mut pool, mut table) = (pool_that_gives(&PAGES)?, PageTable::new(PAGE_SIZE)?);
-    for (index, grown) in GROWS.into_iter().enumerate() {
+    let mut figure = Figure {
+        message: "A page table lists the pages in the order of the tokens, wherever they lie.".into(),
+        legend: vec![(Fate::Free, "free, or of other sequences")],
+        ..Figure::default()
+    };
+    for grown in GROWS {
         table.grow(grown, &mut pool)?;
-        let places = (0..table.len()).map(|position| table.locate(position)).collect::<Result<Vec<_>, _>>()?;
-        let page = *table.pages().last().unwrap_or(&PageId(0));
+        let last = table.locate(table.len() - 1)?;
         let says = format!(
             "<code>grow({grown})</code> takes page {}: positions {} to {} are its slots 0 to {}. {} of {} slots are empty.",
-            page.0,
+            last.page.0,
             table.len() - grown,
             table.len() - 1,
-            places[table.len() - 1].slot,
+            last.slot,
             table.slots() - table.len(),
             table.slots(),
         );
-        figure.step(says, |svg| {
-            let area = slots.group(index, 44.0);
-            svg.bold(area.middle(), 15.0, Anchor::Middle, &page.0.to_string());
-            svg.line(&format!("M{:.2} 32v-7H{:.2}v7", area.x, area.x + area.width));
-            for slot in 0..PAGE_SIZE {
-                let at = slots.cell(index * PAGE_SIZE + slot, 44.0);
-                let content = match places.iter().position(|place| (place.page, place.slot) == (page, slot)) {
-                    Some(position) => cell(Kind::Reused, position).key(format!("t{position}")),
-                    None => cell(Kind::Wasted, ""),
-                };
-                svg.cell(at, &content);
-                svg.text(at.middle(), 90.0, Anchor::Middle, &slot.to_string());
-            }
-            let to = memory.cell(page.index(), MEMORY + 18.0);
-            svg.cell(to, &named(Kind::Reused, page.0).key(format!("page-{}", page.0)));
-            svg.arrow((area.middle(), 100.0), (to.middle(), to.y - 3.0));
-        });
+        figure.frame(says, |picture| draw(picture, &table));
     }
-    figure.svg.y = MEMORY + CELL + 40.0;
-    figure.svg.legend(&[(Kind::Reused, "holds a token"), (Kind::Wasted, "empty")]);
     let (tokens, pages) = (table.len(), listed(&page_numbers(table.pages())));
     figure.label = format!(
-        "{tokens} tokens in pages {pages} of {PAGE_SIZE} slots each. Below, the pool's {POOL} pages in the order of their numbers: \
-         lines lead from the table's entries to pages {pages}, and cross.",
+        "{tokens} tokens in pages {pages} of {PAGE_SIZE} slots each. Below, the pool\u{2019}s {POOL} pages in the order of their \
+         numbers: lines lead from the table\u{2019}s entries to pages {pages}, and cross.",
     );
-    figure.caption = format!(
-        "<strong>A page table lists the pages in the order of the tokens, wherever they lie.</strong> This sequence has {tokens} \
-         tokens in pages {pages}. Each page but the last is full; {} of {} slots are empty. Recorded from <code>PageTable</code>, \
-         with a pool that had just these pages left.",
+    figure.setup = format!(
+        "A sequence of {tokens} tokens in a pool that had pages {pages} left. Each page but the last is full; {} of {} slots are \
+         empty.",
         table.slots() - tokens,
         table.slots()
     );
     Ok(figure)
+}
+
+fn draw(picture: &mut Picture, table: &PageTable) {
+    let pages = page_numbers(table.pages());
+    picture.heading("the sequence: position of each token", "");
+    let names = (0..PAGES.len()).map(|place| pages.get(place).map_or("not yet".into(), |page| format!("page {page}")));
+    let slots = picture.pages(&names.collect::<Vec<_>>(), PAGE_SIZE, slots(table, PAGES.len()));
+    picture.space(44.0);
+    // As wide as the picture, in one line.
+    let pitch = (picture.width - 2.0) / POOL as f64;
+    let (top, left) = (picture.y, picture.left);
+    for page in 0..POOL as u32 {
+        let area =
+            crate::picture::Area { x: left + 1.0 + f64::from(page) * pitch, y: top, width: pitch - 2.5, height: CELL };
+        let cell = if pages.contains(&page) { held('a', page) } else { free(page) };
+        picture.cell(area, cell);
+        if let Some(place) = pages.iter().position(|other| *other == page) {
+            let from = slots.group(place);
+            picture.arrow((from.middle(), from.bottom() + 4.0), (area.middle(), top - 4.0));
+        }
+    }
+    picture.space(CELL);
+    picture.text(left, picture.y + 17.0, Anchor::Start, format!("the pool\u{2019}s {POOL} pages, by number"));
+    picture.space(22.0);
 }

@@ -5,8 +5,7 @@ use page_by_page::cache::Usage;
 use page_by_page::experiments::memory::in_tables;
 
 use super::Figure;
-use crate::chart::{Chart, line};
-use crate::svg::Kind;
+use crate::chart::Chart;
 use crate::words::grouped;
 
 const PAGE_SIZES: [usize; 9] = [1, 8, 16, 32, 48, 64, 80, 96, 128];
@@ -20,23 +19,17 @@ fn point(page_size: usize) -> Result<Vec<f64>> {
 }
 
 pub fn figure() -> Result<Figure> {
-    let caption = format!(
-        "<strong>On average, half a page stays empty at the end of a sequence.</strong> Counted by <code>PageTable</code>, over \
-         one sequence of each length from 1 to {} tokens.",
-        grouped(LONGEST as u64)
-    );
-    Ok(Chart {
-        points: PAGE_SIZES.into_iter().map(point).collect::<Result<_, _>>()?,
+    let points: Vec<Vec<f64>> = PAGE_SIZES.into_iter().map(point).collect::<Result<_, _>>()?;
+    let line = |column: usize| points.iter().map(|point| (point[0], point[column])).collect();
+    let chart = Chart {
         title: "empty slots",
         across: "page size",
-        x: "Page size",
         ticks_across: &[0, 16, 32, 64, 96, 128],
         ticks_up: &[0, 32, 64, 96, 128],
-        below: 0.0,
-        lines: vec![
-            line("empty slots at most", Kind::Wasted, &["at most"], (96.0, 104.0, 0.0)),
-            line("empty slots on average", Kind::New, &["on average"], (128.0, 40.0, 0.0)),
-        ],
-    }
-    .figure(caption))
+        unit: "",
+        lines: vec![("at most", line(1)), ("on average", line(2))],
+    };
+    let message = "On average, half a page stays empty at the end of a sequence.";
+    let setup = format!("Over one sequence of each length from 1 to {} tokens.", grouped(LONGEST as u64));
+    Ok(chart.figure(message, setup))
 }

@@ -6,11 +6,10 @@ use anyhow::{Context, Result, ensure};
 use page_by_page::chapters::ch06_paged::{PagedCache, SharedSlab};
 
 use super::Figure;
-use crate::layout::CELL;
+use crate::picture::{CELL, Picture, free, held};
 use crate::rows;
-use crate::slab::{PAGE_SIZE, Page, State, grid, name_pages, new_slab};
-use crate::svg::{Anchor, Kind, named};
-use crate::words::{joined, listed, with_before};
+use crate::slab::{PAGE_SIZE, Page, State, new_slab};
+use crate::words::{joined, listed};
 
 /// Sequences `d` and `e` end, and `a` gets their pages: the page that was freed last first.
 pub const EARLIER: [(char, usize); 3] = [('d', 4), ('b', 3), ('e', 4)];
@@ -41,17 +40,19 @@ pub fn reused_pages() -> Result<(Vec<State>, SharedSlab, BTreeMap<char, PagedCac
 }
 
 pub fn figure() -> Result<Figure> {
-    let grid = grid(3);
-    let mut figure = Figure::default();
-    name_pages(&mut figure.svg, 3);
     let (states, _slab, caches) = reused_pages()?;
-    for (before, state) in with_before(&states) {
-        figure.step(state.step(), |svg| state.draw(svg, before));
-        figure.svg.y += 4.0;
+    let mut figure = Figure {
+        message: "A gather follows the table, not the memory, and takes only filled slots.".into(),
+        ..Figure::default()
+    };
+    let mut dense: Vec<(String, usize)> = Vec::new();
+    for state in &states {
+        figure.frame(state.step(), |picture| draw(picture, state, &dense, 0));
     }
-    let dense = figure.svg.y + 46.0;
+    let last = states.last().context("no state")?;
     let a = caches.get(&'a').context("nothing to gather")?;
     let names = rows::of_layer(a, 0)?;
+    ensure!(names.len() == TOKENS, "all tokens of a are gathered");
     let places = (0..names.len()).map(|row| a.table().locate(row)).collect::<Result<Vec<_>, _>>()?;
     for page in a.table().pages() {
         let gathered: Vec<usize> = (0..names.len()).filter(|row| places[*row].page == *page).collect();
@@ -67,33 +68,36 @@ pub fn figure() -> Result<Figure> {
             page.0,
             joined(&gathered, ", ")
         );
-        figure.step(says, |svg| {
-            for (row, name) in gathered.iter().zip(tokens) {
-                let from = (grid.middle(page.index() * PAGE_SIZE + places[*row].slot), dense - 52.0);
-                svg.arrow(from, (grid.middle(*row), dense - 4.0));
-                svg.cell(grid.cell(*row, dense), &named(Kind::New, name));
-            }
-        });
+        let arrows = dense.len();
+        dense.extend(
+            gathered
+                .iter()
+                .zip(tokens)
+                .map(|(row, token)| (token.clone(), places[*row].page.index() * PAGE_SIZE + places[*row].slot)),
+        );
+        figure.frame(says, |picture| draw(picture, last, &dense, arrows));
     }
-    figure.svg.bold(grid.cell(TOKENS, 0.0).x + 10.0, dense + 19.0, Anchor::Start, "gather of a");
-    figure.svg.y = dense + CELL + 6.0;
-    figure.svg.legend(&[
-        (Kind::New, "written or copied now"),
-        (Kind::Reused, "held before"),
-        (Kind::Stale, "stale: its sequence has ended"),
-        (Kind::Wasted, "taken, empty"),
-    ]);
-    let stale: Vec<&String> = states.last().iter().flat_map(|state| &state.slab).flat_map(Page::stale).collect();
+    let stale: Vec<&String> = last.slab.iter().flat_map(Page::stale).collect();
     figure.label = format!(
-        "A slab of pages while two sequences end and a gets their pages. Arrows lead from the slots of a into one dense tensor of \
+        "A pool of pages while two sequences end and a gets their pages. Arrows lead from the slots of a into one dense tensor of \
          {TOKENS} rows, and none from the stale rows {}.",
         listed(&stale)
     );
-    figure.caption = format!(
-        "<strong>A gather follows the table, not the memory, and takes only filled slots.</strong> Sequences d and e have ended, \
-         and a has got their pages. {} still lie in its last page, and nothing reads them. Recorded from <code>PagedCache</code>, \
-         one layer.",
+    figure.setup = format!(
+        "Sequences d and e have ended, and a has got their pages: {} still lie in its last page, and nothing reads them.",
         listed(&stale)
     );
     Ok(figure)
+}
+
+/// `dense`: the rows of the gathered tensor and the slots that they came from. Arrows lead to those after the first `old`.
+fn draw(picture: &mut Picture, state: &State, dense: &[(String, usize)], old: usize) {
+    let slab = state.draw_pages(picture);
+    picture.space(44.0);
+    picture.labelled(&["gather of a"]);
+    let cell = |row: usize| dense.get(row).map_or(free(""), |(name, _)| held('a', name));
+    let grid = picture.row("gather of a", "", TOKENS, (0..TOKENS).map(cell));
+    for (row, (_, slot)) in dense.iter().enumerate().skip(old) {
+        picture.arrow((slab.middle(*slot), slab.cell(*slot).y + CELL + 3.0), (grid.middle(row), grid.y - 4.0));
+    }
 }

@@ -5,8 +5,7 @@ use page_by_page::cache::{CacheError, Rewind};
 
 use super::Figure;
 use crate::rows;
-use crate::slab::{self, PAGE_SIZE};
-use crate::svg::Kind;
+use crate::slab;
 
 /// The letter of rows written after a rewind, so that they differ from those before.
 const AGAIN: char = 'n';
@@ -43,18 +42,10 @@ impl Operation {
 }
 
 pub fn figure() -> Result<Figure> {
-    let caption = format!(
-        "<strong>Sequence a goes back over a page boundary, and b, which was refused before, takes the page.</strong> What a writes \
-         after that is called {AGAIN}. A stale row stays in its slot until another is written over it. Recorded from \
-         <code>PagedCache</code>, page size {PAGE_SIZE}, one layer."
-    );
-    let legend = [
-        (Kind::New, "written now"),
-        (Kind::Reused, "held before"),
-        (Kind::Stale, "stale"),
-        (Kind::Wasted, "taken, empty"),
-        (Kind::Free, "free page"),
-    ];
     let states = slab::of_two(&OPERATIONS, |cache, _, operation| (operation.name(), operation.run(cache)))?;
-    Ok(slab::figure(&states, &legend, caption))
+    let message = "A page that a rewind empties goes back to the pool, and the other sequence takes it.".into();
+    let setup = format!(
+        "What a writes after its rewind is called {AGAIN}. A stale row stays in its slot until the next write there."
+    );
+    Ok(slab::figure(&states, message, setup))
 }

@@ -8,9 +8,8 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 
 use super::Figure;
 use super::ch07_rewind::Operation;
-use crate::layout::Grid;
+use crate::picture::{Picture, empty, free, held, stale};
 use crate::rows::{LAYOUT, of_layer};
-use crate::svg::{Anchor, Kind, cell, named, rounded};
 use crate::words::{count, listed, page_numbers, pages};
 
 const PAGE_SIZE: usize = 4;
@@ -85,57 +84,41 @@ fn content(mut cache: impl Rewind, shown: usize) -> Result<Content> {
 }
 
 pub fn figure() -> Result<Figure> {
-    let grid = Grid::across(80.0, SHOWN, PAGE_SIZE);
-    let mut figure = Figure::default();
-    let mut before: Option<State> = None;
+    let mut figure =
+        Figure { message: "A rewind costs nothing in any of the three caches.".into(), ..Figure::default() };
     let mut copied = String::new();
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1].name(), State::after(&OPERATIONS[..done])?);
         copied = count(state.caches[0].rows_copied, "row");
-        figure.step(format!("<code>{operation}</code>: {}", state.says()), |svg| {
-            svg.heading(&operation, &format!("flat: {copied} copied"));
-            for (index, (name, content)) in ["flat", "contiguous", "paged"].into_iter().zip(&state.caches).enumerate() {
-                let held = before.as_ref().map_or(&[][..], |before| &before.caches[index].rows);
-                let kind = |slot, row| match held.get(slot) {
-                    _ if slot >= state.tokens => Kind::Stale,
-                    Some(before) if before == row => Kind::Reused,
-                    _ => Kind::New,
-                };
-                let cells = content.rows.iter().enumerate().map(|(slot, row)| match row {
-                    Some(name) => named(kind(slot, row), name),
-                    None => cell(if slot < content.slots { Kind::Wasted } else { Kind::Free }, ""),
-                });
-                svg.label(name);
-                svg.row(grid, cells);
-            }
-            for (index, page) in PAGES.iter().enumerate() {
-                let (area, free) = (grid.group(index, svg.y), if state.pages.contains(page) { "" } else { ", free" });
-                let [left, right, y] = [area.x, area.x + area.width, svg.y - 2.0].map(rounded);
-                svg.line(&format!("M{left} {y}v6H{right}v-6"));
-                svg.text(area.middle(), svg.y + 18.0, Anchor::Middle, &format!("page {page}{free}"));
-            }
-            svg.y += 24.0;
-        });
-        figure.svg.y += 10.0;
-        before = Some(state);
+        figure.frame(format!("<code>{operation}</code>: {}", state.says()), |picture| draw(picture, &state));
     }
-    figure.svg.legend(&[
-        (Kind::New, "written now"),
-        (Kind::Reused, "held"),
-        (Kind::Stale, "stale"),
-        (Kind::Wasted, "taken, empty"),
-        (Kind::Free, "free page"),
-    ]);
-    figure.label = format!(
-        "The flat, the contiguous and the paged cache after each of {} operations. After the rewind, rows of forgotten tokens still \
-         lie in the slots that the next token takes.",
-        OPERATIONS.len()
-    );
-    figure.caption = format!(
-        "<strong>The same rewind costs nothing in any of the three caches.</strong> Only the flat cache copies, {copied}, and not to \
-         rewind but to grow again. Stale rows stay where they are until something is written over them. Recorded from the caches of \
-         chapters 2, 3 and 6, one layer, page size {PAGE_SIZE}; the slots after the last token were read by extending without a \
-         <code>write</code>.",
+    figure.label =
+        "The same tokens in the flat, the contiguous and the paged cache. After the rewind, rows of forgotten tokens \
+                    still lie in the slots that the next token takes."
+            .into();
+    figure.setup = format!(
+        "Only the flat cache copies, {copied} in all, and not to rewind but to grow again. Pages have {PAGE_SIZE} slots."
     );
     Ok(figure)
+}
+
+fn draw(picture: &mut Picture, state: &State) {
+    let names = PAGES.map(|page| format!("page {page}{}", if state.pages.contains(&page) { "" } else { ", free" }));
+    for (name, content) in ["flat", "contiguous", "paged"].into_iter().zip(&state.caches) {
+        let cell = |slot: usize| match content.rows.get(slot).and_then(Option::as_ref) {
+            Some(name) if slot < state.tokens => held('a', name),
+            Some(name) => stale(name),
+            None if slot < content.slots => empty('a'),
+            None => free(""),
+        };
+        let cells = (0..SHOWN).map(cell);
+        let copied = count(content.rows_copied, "row");
+        picture.heading(name, &if name == "flat" { format!("{copied} copied so far") } else { String::new() });
+        if name == "paged" {
+            picture.pages(&names, PAGE_SIZE, cells);
+        } else {
+            picture.row("", "", SHOWN, cells);
+            picture.space(4.0);
+        }
+    }
 }

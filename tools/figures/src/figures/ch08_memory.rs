@@ -3,74 +3,83 @@
 use anyhow::Result;
 
 use super::Figure;
-use crate::layout::Grid;
-use crate::speculation::{K, Memory, Step, italic, one_step, recorded};
-use crate::svg::{Kind, Svg, named};
-use crate::words::count;
+use crate::picture::{Cell, Fate, Picture, blank, free, held, stale};
+use crate::speculation::{K, Step, italic, one_step};
+
+/// The target, and the draft model: its name, its owner's letter, and how many draft tokens it computes. The draft model never
+/// computes its last one.
+const MODELS: [(&str, char, usize); 2] = [("target", 'a', K), ("draft", 'b', K - 1)];
 
 pub fn figure() -> Result<Figure> {
     let step = &one_step()?;
-    let Step { drafted, new_tokens, target, draft, .. } = step;
-    let (newest, after) = (step.newest(), &new_tokens[step.accepted()]);
-    let mut figure = Figure::default();
-    let says = [
-        format!(
-            "Before: the newest token is <em>{newest}</em>. Neither model has computed it; both hold all before it."
+    let Step { drafted, target, draft, .. } = step;
+    let figure = Figure {
+        label: format!(
+            "The tokens in the caches of target and draft model at three moments of one step. Before: all but the newest token. \
+             In between the target has computed {} more tokens and the draft model {}. After: {} and {} are forgotten, and both \
+             hold all but the newest token again.",
+            K + 1,
+            K,
+            target.forgotten.len(),
+            draft.forgotten.len()
         ),
-        format!(
-            "Draft and verify: the target has computed <em>{newest}</em> {0}. The draft model has computed <em>{newest}</em> {1} but \
-             not its last draft token, {2}, because nothing comes after that.",
-            italic(drafted),
-            italic(&drafted[..K - 1]),
+        message: "Before and after a step, both caches hold all but the newest token.".into(),
+        setup: format!(
+            "The step of the figure above. The draft model never computes its last draft token, {}, because nothing comes after it.",
             italic(&drafted[K - 1..])
         ),
-        format!(
-            "After: the target has forgotten {} and the draft model {}. Both hold the same again: all but the newest token, \
-             <em>{after}</em>.",
-            count(target.forgotten.len(), "token"),
-            count(draft.forgotten.len(), "token")
-        ),
-    ];
-    for (moment, says) in ["before", "computed", "after"].into_iter().zip(says) {
-        figure.step(says, |svg| draw_moment(svg, moment, step));
-        figure.svg.y += 8.0;
-    }
-    figure.svg.legend(&[(Kind::Reused, "in the cache"), (Kind::New, "just computed"), (Kind::Free, "not computed")]);
-    figure.label = "The tokens in the caches of target and draft model before a step, when draft and verification are computed, and \
-                    after the step."
-        .into();
-    figure.caption = format!(
-        "<strong>Before and after a step, both caches hold all but the newest token.</strong> The step of the first figure. {}",
-        recorded()
-    );
-    Ok(figure)
+        owners: vec![
+            (held('a', ""), "in the target\u{2019}s cache"),
+            (held('b', ""), "in the draft model\u{2019}s cache"),
+        ],
+        legend: vec![(Fate::Free, "not in the cache"), (Fate::Stale, "computed and forgotten")],
+        outline: "computed in this step",
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.labelled(&["target"]);
+        for moment in 0..3 {
+            draw_moment(picture, moment, step);
+            picture.space(8.0);
+        }
+    }))
 }
 
-fn draw_moment(svg: &mut Svg, moment: &str, step: &Step) {
-    let Step { tokens, drafted, new_tokens, target, draft, .. } = step;
-    let before = &tokens[tokens.len() - 2..tokens.len() - 1];
-    let newest = std::slice::from_ref(step.newest());
-    let (accepted, after) = new_tokens.split_at(step.accepted());
-    let (title, note) = match moment {
-        "before" => ("before the step", format!("newest token: {}", newest[0])),
-        "computed" => ("drafted and verified", String::new()),
-        _ => ("after the step", format!("newest token: {}", after[0])),
-    };
-    svg.heading(title, &note);
-    // The draft model never computes its last draft token.
-    let models: [(&str, &Memory, usize); 2] = [("target", target, K), ("draft", draft, K - 1)];
-    for (name, model, computed) in models {
-        let [held, new, missing] = match moment {
-            "before" => [before.to_vec(), vec![], newest.to_vec()],
-            "computed" => [before.to_vec(), [newest, &drafted[..computed]].concat(), drafted[computed..].to_vec()],
-            _ => [[before, newest, accepted].concat(), vec![], after.to_vec()],
+/// The newest tokens, a column each: the sequence's above, what each cache holds of them below.
+fn draw_moment(picture: &mut Picture, moment: usize, step: &Step) {
+    let Step { tokens, drafted, new_tokens, .. } = step;
+    let accepted = step.accepted();
+    // The two newest tokens before the step, and what comes after them.
+    let after = if moment == 2 { &new_tokens[accepted..=accepted] } else { &drafted[accepted..] };
+    let words = [&tokens[tokens.len() - 2..], &drafted[..accepted], after].concat();
+    let n_before = 2;
+    let title = ["before the step", "drafted and verified", "after the step"][moment];
+    let newest = [&words[1], &words[1], &new_tokens[accepted]][moment];
+    picture.heading(title, &format!("newest token: {newest}"));
+    for (name, owner, computed) in MODELS {
+        let cell = |place: usize, word: &String| -> Cell {
+            let drafted_place = place.checked_sub(n_before);
+            match moment {
+                0 if place + 1 < n_before => held(owner, word),
+                0 if place + 1 == n_before => free(word),
+                0 => blank(),
+                1 if place + 1 < n_before => held(owner, word),
+                1 if drafted_place.is_none_or(|place| place < computed) => held(owner, word).lit(true),
+                1 => free(word),
+                _ if place < n_before + accepted => held(owner, word),
+                _ if place == n_before + accepted => free(word),
+                _ => blank(),
+            }
         };
-        if moment == "after" {
-            svg.note(&format!("forgot {}", model.forgotten.len()));
+        let mut cells: Vec<Cell> = words.iter().enumerate().map(|(place, word)| cell(place, word)).collect();
+        cells.resize(n_before + K, blank());
+        // What was forgotten stood here.
+        if moment == 2 {
+            for (place, word) in drafted.iter().enumerate().take(computed).skip(accepted) {
+                let at = &mut cells[n_before + place];
+                *at = if place == accepted { at.clone().over(word) } else { stale(word) };
+            }
         }
-        svg.label(name);
-        let words = [(Kind::Reused, held), (Kind::New, new), (Kind::Free, missing)].into_iter();
-        let cells = words.flat_map(|(kind, words)| words.into_iter().map(move |word| named(kind, word)));
-        svg.row(Grid::across(52.0, K + 2, K + 2), cells);
+        picture.row(name, "", n_before + K, cells);
     }
 }

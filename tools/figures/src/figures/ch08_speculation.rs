@@ -3,9 +3,8 @@
 use anyhow::{Result, ensure};
 
 use super::Figure;
-use crate::layout::Grid;
-use crate::speculation::{K, Memory, PROMPT, Step, italic, passes, recorded, steps, text};
-use crate::svg::{Anchor, Kind, Svg, named};
+use crate::picture::{Anchor, Area, Fate, Picture, blank, held, stale};
+use crate::speculation::{K, Memory, PROMPT, Step, italic, passes, steps};
 use crate::words::count;
 
 pub fn figure() -> Result<Figure> {
@@ -13,32 +12,28 @@ pub fn figure() -> Result<Figure> {
     let mut accepted: Vec<usize> = frames.iter().map(Step::accepted).collect();
     accepted.sort_unstable();
     ensure!(accepted == [0, 1, 2, 3], "draft tokens accepted: {accepted:?}, expected every number once");
-    let mut figure = Figure::default();
+    let draft_passes: usize = frames.iter().map(|step| step.draft.passes.len()).sum();
+    let mut figure = Figure {
+        label: format!(
+            "{} steps of speculative decoding after \u{201c}{PROMPT}\u{201d}: {K} draft tokens over the target\u{2019}s choices, and the \
+             output so far.",
+            frames.len(),
+        ),
+        message: format!(
+            "{} new tokens take {} passes of the target and {draft_passes} of the draft model.",
+            generated(frames),
+            frames.len()
+        ),
+        setup: format!("The prompt is \u{201c}{PROMPT}\u{201d}, with <em>k</em> = {K}."),
+        owners: vec![(held('b', ""), "the draft model\u{2019}s"), (held('a', ""), "the target\u{2019}s")],
+        legend: vec![(Fate::Stale, "rejected, or computed and not used")],
+        is_anew: true,
+        ..Figure::default()
+    };
     for (index, step) in frames.iter().enumerate() {
         let (passes, tokens) = (passes(index + 1), generated(&frames[..=index]));
-        figure.step(step_text(step, &passes, tokens), |svg| draw_step(svg, &passes, tokens, step));
-        figure.svg.y += 10.0;
+        figure.frame(step_text(step, &passes, tokens), |picture| draw(picture, index + 1, tokens, step));
     }
-    figure.svg.legend(&[
-        (Kind::New, "new token"),
-        (Kind::Reused, "accepted"),
-        (Kind::Stale, "rejected"),
-        (Kind::Wasted, "computed, not used"),
-    ]);
-    let last = &frames[frames.len() - 1];
-    let draft_passes: usize = frames.iter().map(|step| step.draft.passes.len()).sum();
-    figure.label = format!(
-        "{} steps of speculative decoding after \u{201c}{PROMPT}\u{201d}, each with a row of {K} draft tokens over a row of the \
-         target\u{2019}s choices.",
-        frames.len(),
-    );
-    figure.caption = format!(
-        "<strong>{} new tokens take {} passes of the target and {draft_passes} of the draft model.</strong> \u{201c}{}\u{201d} {}",
-        generated(frames),
-        frames.len(),
-        text(&[&last.tokens[..], &last.new_tokens].concat()),
-        recorded()
-    );
     Ok(figure)
 }
 
@@ -47,24 +42,31 @@ fn generated(steps: &[Step]) -> usize {
 }
 
 /// `passes`, `tokens`: of the target so far.
-fn draw_step(svg: &mut Svg, passes: &str, tokens: usize, step: &Step) {
-    let grid = Grid::across(52.0, K + 1, K + 1);
-    let newest = text(&step.tokens[step.tokens.len() - 3..]);
-    svg.heading(&format!("… {newest}"), &format!("{passes}, {tokens} tokens"));
-    let kind = |i, held, kinds: [Kind; 2]| if i < held { kinds[0] } else { kinds[1] };
-    svg.label("draft");
-    let drafted = step.drafted.iter().enumerate();
-    svg.row(grid, drafted.map(|(i, word)| named(kind(i, step.accepted(), [Kind::Reused, Kind::Stale]), word)));
-    svg.label("target");
-    let choices = step.choices.iter().enumerate();
-    svg.row(grid, choices.map(|(i, word)| named(kind(i, step.new_tokens.len(), [Kind::New, Kind::Wasted]), word)));
-    let did = |memory: &Memory| match memory.forgotten.len() {
-        0 if is_behind(step, memory) => "computes 1".into(),
-        n => format!("forgets {n}"),
+fn draw(picture: &mut Picture, passes: usize, tokens: usize, step: &Step) {
+    picture.labelled(&["the target", "the draft"]);
+    let judged = |owner, words: &[String], kept: usize| -> Vec<_> {
+        words.iter().enumerate().map(|(i, word)| if i < kept { held(owner, word) } else { stale(word) }).collect()
     };
-    let did = format!("target {}, draft {}", did(&step.target), did(&step.draft));
-    svg.text(52.0, svg.y + 12.0, Anchor::Start, &did);
-    svg.y += 16.0;
+    let mut drafted = judged('b', &step.drafted, step.accepted());
+    drafted.push(blank());
+    picture.row("the draft\nproposes", "", K + 1, drafted);
+    picture.row("the target\nchooses", "", K + 1, judged('a', &step.choices, step.new_tokens.len()));
+    picture.space(8.0);
+    for (label, n) in [("passes of the target", passes), ("new tokens", tokens)] {
+        picture.text(picture.left, picture.y + 15.0, Anchor::Start, label);
+        picture.words((picture.left + 156.0, picture.y + 15.0), Anchor::End, "b", n);
+        for i in 0..n {
+            let area =
+                Area { x: picture.left + 166.0 + 16.0 * i as f64, y: picture.y + 3.0, width: 13.0, height: 14.0 };
+            picture.cell(area, held('a', ""));
+        }
+        picture.space(24.0);
+    }
+    picture.space(6.0);
+    let is_new = |i: usize| i >= step.tokens.len();
+    let words = step.tokens.iter().chain(&step.new_tokens).skip(1).enumerate();
+    let words: Vec<(String, bool)> = words.map(|(i, word)| (word.clone(), is_new(i + 1))).collect();
+    picture.paragraph(&words);
 }
 
 /// Whether a model had to compute one more token: the draft model has never computed its own last one.
@@ -81,8 +83,7 @@ fn step_text(step: &Step, passes: &str, tokens: usize) -> String {
         words => format!("the {name} forgets {}", italic(words)),
     };
     format!(
-        "Drafted: {}. Accepted: {} of {K}. New tokens: {}. Then {}, {}. So far {} for {passes} of the target.",
-        italic(&step.drafted),
+        "{} of {K} draft tokens accepted, new tokens {}. Then {}, and {}. So far {} for {passes} of the target.",
         step.accepted(),
         italic(&step.new_tokens),
         memory("target", &step.target),

@@ -3,20 +3,36 @@
 use anyhow::Result;
 
 use super::Figure;
-use crate::layout::{CELL, Grid};
-use crate::speculation::{K, Step, italic, one_step, passes, recorded, text};
-use crate::svg::{Kind, Svg, named};
+use crate::picture::{CELL, Cell, Fate, Picture, blank, free, held, stale};
+use crate::speculation::{K, Step, italic, one_step, passes, text};
 use crate::words::{count, joined, listed};
+
+const DRAFT: char = 'b';
+const TARGET: char = 'a';
 
 pub fn figure() -> Result<Figure> {
     let step = &one_step()?;
     let Step { tokens, drafted, choices, new_tokens, target, draft } = step;
     let (newest, accepted) = (step.newest(), step.accepted());
-    let mut figure = Figure::default();
+    let mut figure = Figure {
+        label: format!(
+            "One step in four acts: the draft model proposes {}, the target answers {}, and the new tokens are {}.",
+            listed(drafted),
+            listed(choices),
+            listed(new_tokens)
+        ),
+        message: format!(
+            "One pass of the target gives {} new tokens, the very ones that it would have generated alone.",
+            new_tokens.len()
+        ),
+        setup: format!("The prompt and output so far: \u{201c}{}\u{201d}, with <em>k</em> = {K}.", text(tokens)),
+        owners: vec![(held(DRAFT, ""), "the draft model\u{2019}s"), (held(TARGET, ""), "the target\u{2019}s")],
+        legend: vec![(Fate::Stale, "rejected, or forgotten"), (Fate::Free, "")],
+        ..Figure::default()
+    };
     let says = [
         format!(
-            "Draft: after \u{201c}{}\u{201d} the draft model proposes {}, in {}.",
-            text(tokens),
+            "Draft: after <em>{newest}</em>, the draft model proposes {}, in {}.",
             italic(drafted),
             passes(draft.passes.len())
         ),
@@ -27,87 +43,60 @@ pub fn figure() -> Result<Figure> {
         ),
         format!(
             "Accept: {} accepted. The first choice that differs, <em>{}</em>, is the target\u{2019}s own token and ends the \
-             step. The rows after it continue a sequence that does not exist.",
+             step. The choices after it continue a sequence that does not exist.",
             count(accepted, "draft token"),
             new_tokens[accepted]
         ),
         format!(
-            "Rewind: the target forgets {}, the draft model {}. Both hold the sequence up to <em>{}</em>: all but the newest \
-             token.",
+            "Rewind: the target forgets {}, the draft model {}. Both caches hold the sequence up to <em>{}</em>: all but the \
+             newest token.",
             italic(&target.forgotten),
             italic(&draft.forgotten),
             new_tokens[accepted - 1]
         ),
     ];
-    for (act, says) in ["draft", "verify", "accept", "rewind"].into_iter().zip(says) {
-        figure.step(says, |svg| draw_act(svg, act, step));
-        figure.svg.y += 8.0;
+    for (act, says) in says.into_iter().enumerate() {
+        figure.frame(says, |picture| draw(picture, act, step));
     }
-    figure.svg.legend(&[
-        (Kind::Reused, "kept"),
-        (Kind::New, "new"),
-        (Kind::Stale, "rejected"),
-        (Kind::Wasted, "computed, not used"),
-    ]);
-    figure.label = format!(
-        "One step in four acts: the draft model proposes {}, the target answers {}, and the new tokens are {}.",
-        listed(drafted),
-        listed(choices),
-        listed(new_tokens)
-    );
-    figure.caption = format!(
-        "<strong>One pass of the target gives {} new tokens, the very ones that it would have generated alone.</strong> The \
-         sequence was \u{201c}{}\u{201d}. {}",
-        new_tokens.len(),
-        text(tokens),
-        recorded()
-    );
     Ok(figure)
 }
 
-fn draw_act(svg: &mut Svg, act: &str, step: &Step) {
+/// The first acts, up to `act`.
+fn draw(picture: &mut Picture, act: usize, step: &Step) {
     let Step { drafted, choices, new_tokens, target, draft, .. } = step;
     let (newest, accepted) = (step.newest(), step.accepted());
-    let grid = Grid::across(58.0, K + 2, K + 2);
-    // Rows that begin under the first draft token.
-    let after = Grid::across(grid.cell(1, 0.0).x - 1.5, K + 1, K + 1);
-    let judged = |words: &[String], held: usize, kinds: [Kind; 2]| {
-        let kind = move |i| if i < held { kinds[0] } else { kinds[1] };
-        words.iter().enumerate().map(|(i, word)| named(kind(i), word)).collect::<Vec<_>>()
+    // A row of words from `first` on, or places for it if its act has not come.
+    let row = |picture: &mut Picture, label: &str, has_come: bool, first: usize, words: Vec<Cell>| {
+        let rest = K + 2 - first - words.len().min(K + 2 - first);
+        let words = words.into_iter().map(|cell| if has_come { cell } else { free("") });
+        let cells = (0..first).map(|_| blank()).chain(words).chain((0..rest).map(|_| blank()));
+        picture.row(label, "", K + 2, cells)
     };
-    let read =
-        |kind| [named(Kind::Reused, newest)].into_iter().chain(drafted.iter().map(move |word| named(kind, word)));
-    match act {
-        "draft" => {
-            svg.heading("1 draft", &format!("{} of the draft model", passes(draft.passes.len())));
-            svg.label("draft");
-            svg.row(grid, read(Kind::New));
+    let judged = |owner, words: &[String], kept: usize| -> Vec<Cell> {
+        let is_over = act >= 2;
+        words
+            .iter()
+            .enumerate()
+            .map(|(i, word)| if is_over && i >= kept { stale(word) } else { held(owner, word) })
+            .collect()
+    };
+    picture.labelled(&["the target", "the draft"]);
+    let input = [vec![held(TARGET, newest)], judged(DRAFT, drafted, accepted)].concat();
+    let grid = row(picture, "the draft\nproposes", true, 0, input);
+    if act >= 1 {
+        for i in 0..=K {
+            picture.arrow((grid.middle(i), grid.y + CELL + 3.0), (grid.middle(i + 1), grid.y + CELL + 21.0));
         }
-        "verify" => {
-            svg.heading("2 verify", &format!("1 pass of the target over {} tokens", target.passes[0]));
-            svg.label("input");
-            for i in 0..=K {
-                svg.arrow((grid.middle(i), svg.y + CELL + 2.0), (grid.middle(i + 1), svg.y + CELL + 18.0));
-            }
-            svg.row(grid, read(Kind::Reused));
-            svg.y += 14.0;
-            svg.label("choices");
-            svg.row(after, judged(choices, choices.len(), [Kind::New; 2]));
-        }
-        "accept" => {
-            svg.heading("3 accept", &format!("{accepted} accepted, {} new tokens", new_tokens.len()));
-            svg.label("draft");
-            svg.row(after, judged(drafted, accepted, [Kind::Reused, Kind::Stale]));
-            svg.label("target");
-            svg.row(after, judged(choices, new_tokens.len(), [Kind::New, Kind::Wasted]));
-        }
-        _ => {
-            svg.heading("4 rewind", &format!("both hold … {newest} {}", joined(&new_tokens[..accepted], " ")));
-            for (name, memory) in [("target", target), ("draft", draft)] {
-                svg.label(name);
-                let held = [newest].into_iter().chain(&new_tokens[..accepted]).map(|word| named(Kind::Reused, word));
-                svg.row(grid, held.chain(memory.forgotten.iter().map(|word| named(Kind::Stale, word))));
-            }
-        }
+    }
+    picture.space(18.0);
+    row(picture, "the target\nchooses", act >= 1, 1, judged(TARGET, choices, new_tokens.len()));
+    picture.space(6.0);
+    let new = |i: usize, word| held(if i < accepted { DRAFT } else { TARGET }, word);
+    row(picture, "new\ntokens", act >= 2, 1, new_tokens.iter().enumerate().map(|(i, word)| new(i, word)).collect());
+    picture.space(10.0);
+    picture.heading("in the caches after the step", "");
+    for (label, owner, memory) in [("target", TARGET, target), ("draft", DRAFT, draft)] {
+        let kept = [newest].into_iter().chain(&new_tokens[..accepted]).map(|word| held(owner, word));
+        row(picture, label, act >= 3, 0, kept.chain(memory.forgotten.iter().map(stale)).collect());
     }
 }

@@ -5,9 +5,8 @@ use page_by_page::chapters::ch09_chance::{accept_sampled, residual, share_to_exp
 use page_by_page::decode::Draft;
 
 use super::Figure;
-use crate::layout::CELL;
-use crate::svg::{Anchor, Area, Kind, Svg, cell};
-use crate::words::joined;
+use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, held, stale};
+use crate::words::{joined, text_width};
 
 const P: [f32; 3] = [0.5, 0.375, 0.125];
 const Q: [f32; 3] = [0.25, 0.25, 0.5];
@@ -37,68 +36,83 @@ fn counted() -> Result<[[f64; 3]; 2]> {
     Ok([accepted, replaced])
 }
 
-/// From a token's bars to the next token's.
-const TOKEN: f64 = 128.0;
-
 pub fn figure() -> Result<Figure> {
     let [accepted, replaced] = counted()?;
     let (left, expected) = (residual(&P, &Q), share_to_expect(&P, &Q));
     ensure!(accepted.iter().sum::<f64>() == expected, "the accepted share is the expected one");
-    let mut figure = Figure::default();
-    for token in 0..3 {
-        figure.svg.bold(0.0, token as f64 * TOKEN + 16.0, Anchor::Start, &format!("token {token}"));
-    }
     let rejected = 1.0 - expected;
     let [p, q, rest] = [&P[..], &Q, &left].map(|row| joined(row, ", "));
     let [kept, new] = [accepted, replaced].map(|row| joined(&row, ", "));
+    let mut figure = Figure {
+        label: format!(
+            "Bars for three tokens: their probabilities in the draft, {q}, and in the target, {p}, and the result, in which accepted \
+             and replaced tokens together have the target\u{2019}s probabilities."
+        ),
+        message: "Accepting and replacing together give each token the target\u{2019}s probability.".into(),
+        setup: format!(
+            "{expected} of the draft tokens are accepted; the rest, {rejected}, is sampled again from <code>residual</code>."
+        ),
+        owners: vec![
+            (held(DRAFTED, ""), "accepted: the smaller of both"),
+            (held(REPLACED, ""), "left: sampled in place of a rejected token"),
+        ],
+        legend: vec![(Fate::Stale, "drafted and rejected")],
+        ..Figure::default()
+    };
     let smaller = |token: usize| f64::from(P[token].min(Q[token]));
-    let drafted = |token| [(Kind::Reused, smaller(token)), (Kind::Stale, f64::from(Q[token]) - smaller(token))];
-    let says = format!(
-        "The draft model samples from <em>q</em>: {q}. Token 0 or 1 is always accepted. Token 2 has four times the probability that \
-         the target gives it, so it is accepted once in four times; {rejected} is rejected."
-    );
-    figure.step(says, |svg| draw_bars(svg, 0, "draft q", drafted));
-    let wanted = |token| [(Kind::Reused, smaller(token)), (Kind::New, f64::from(left[token]))];
-    let says = format!(
-        "The target needs <em>p</em>: {p}. The draft gives it {kept}. What is left is {rest}, in all {rejected}: just what was \
-         rejected."
-    );
-    figure.step(says, |svg| draw_bars(svg, 1, "target p", wanted));
-    let result = |token: usize| [(Kind::Reused, accepted[token]), (Kind::New, replaced[token])];
-    let says =
-        format!("Counted: accepted {kept}, sampled in place of a rejected token {new}. Together they are <em>p</em>.");
-    figure.step(says, |svg| draw_bars(svg, 2, "result", result));
-    figure.svg.y = 3.0 * TOKEN;
-    figure.svg.legend(&[
-        (Kind::Reused, "accepted: the smaller of both"),
-        (Kind::Stale, "drafted and rejected"),
-        (Kind::New, "left: sampled in its place"),
-    ]);
-    figure.label = format!(
-        "Bars for three tokens: their probabilities in the draft, {q}, and in the target, {p}, and the result, in which accepted and \
-         replaced tokens together have the target\u{2019}s probabilities."
-    );
-    figure.caption = format!(
-        "<strong>Accepting and replacing together give each token the target\u{2019}s probability.</strong> In all, {expected} of \
-         the draft tokens are accepted. The rest, {rejected}, is distributed again according to <code>residual</code>. Recorded \
-         from <code>accept_sampled</code>: every draft token, with {PARTS} times {PARTS} pairs of random numbers."
-    );
+    let share = |cell: fn(char, String) -> Cell, owner, share: f64| (cell(owner, String::new()), share);
+    let solid: fn(char, String) -> Cell = held;
+    let bars = |line: usize, token: usize| match line {
+        0 => [share(solid, DRAFTED, smaller(token)), (stale(""), f64::from(Q[token]) - smaller(token))],
+        1 => [share(solid, DRAFTED, smaller(token)), share(solid, REPLACED, f64::from(left[token]))],
+        _ => [share(solid, DRAFTED, accepted[token]), share(solid, REPLACED, replaced[token])],
+    };
+    let says = [
+        format!(
+            "The draft model samples from <em>q</em>: {q}. Token 0 or 1 is always accepted. Token 2 has four times the probability \
+             that the target gives it, so it is accepted once in four times; {rejected} is rejected."
+        ),
+        format!(
+            "The target needs <em>p</em>: {p}. The draft gives it {kept}. What is left is {rest}, in all {rejected}: just what was \
+             rejected."
+        ),
+        format!(
+            "Counted over every draft token and {PARTS} times {PARTS} pairs of random numbers: accepted {kept}, sampled in place of \
+             a rejected token {new}. Together they are <em>p</em>."
+        ),
+    ];
+    for (step, says) in says.into_iter().enumerate() {
+        figure.frame(says, |picture| draw(picture, step, bars));
+    }
     Ok(figure)
 }
 
-/// A bar for each token, in the same line of each. `shares`: what a token's bar consists of.
-fn draw_bars(svg: &mut Svg, line: usize, name: &str, shares: impl Fn(usize) -> [(Kind, f64); 2]) {
+const DRAFTED: char = 'b';
+const REPLACED: char = 'a';
+
+/// The bars of each token, up to line `last`. `bars`: what a bar consists of.
+fn draw(picture: &mut Picture, last: usize, bars: impl Fn(usize, usize) -> [(Cell, f64); 2]) {
+    const NAMES: [&str; 3] = ["draft q", "target p", "result"];
+    let labels = text_width(NAMES[1]) + 8.0;
+    let scale = (picture.width - labels - 48.0) / 0.5;
     for token in 0..3 {
-        svg.y = token as f64 * TOKEN + 24.0 + line as f64 * (CELL + 4.0);
-        svg.label(name);
-        let mut area = Area { x: 66.0, y: svg.y, width: 0.0, height: CELL };
-        for (kind, share) in shares(token).into_iter().filter(|(_, share)| *share > 0.0) {
-            area.width = share * 500.0;
-            let word = if area.width > 50.0 { share.to_string() } else { String::new() };
-            svg.cell(area, &cell(kind, word));
-            area.x += area.width;
+        picture.heading(&format!("token {token}"), "");
+        for (line, name) in NAMES.iter().enumerate() {
+            let mut area = Area { x: picture.left + labels, y: picture.y, width: 0.0, height: CELL - 4.0 };
+            picture.text(picture.left, area.baseline(), Anchor::Start, name);
+            picture.space(CELL - 2.0);
+            if line > last {
+                continue;
+            }
+            for (cell, share) in bars(line, token).into_iter().filter(|(_, share)| *share > 0.0) {
+                area.width = share * scale;
+                let word = if area.width > 50.0 { share.to_string() } else { String::new() };
+                picture.cell(area, cell.says(word));
+                area.x += area.width;
+            }
+            let all: f64 = bars(line, token).iter().map(|(_, share)| share).sum();
+            picture.text(area.x + 6.0, area.baseline(), Anchor::Start, all);
         }
-        let all: f64 = shares(token).iter().map(|(_, share)| share).sum();
-        svg.text(area.x + 6.0, area.baseline(), Anchor::Start, &all.to_string());
+        picture.space(8.0);
     }
 }

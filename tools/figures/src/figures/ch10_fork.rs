@@ -8,8 +8,7 @@ use page_by_page::chapters::ch10_fork::ForkCache;
 
 use super::Figure;
 use crate::rows;
-use crate::slab::{self, PAGE_SIZE, State, new_slab};
-use crate::svg::Kind;
+use crate::slab::{self, State, new_slab};
 
 const OPERATIONS: [(&str, Operation); 6] = [
     ("a.extend(6)", |sequences| extend(sequences, 'a', 6)),
@@ -50,18 +49,9 @@ fn record() -> Result<Vec<State>> {
 }
 
 pub fn figure() -> Result<Figure> {
-    let caption = format!(
-        "<strong>A fork shares its pages until it writes.</strong> Sequence b is forked from a, and copies the two rows of the \
-         shared tail before it grows; copies count as written. What b has written itself is called b. Recorded from \
-         <code>ForkCache</code> and its slab, page size {PAGE_SIZE}; keys, values and both layers look alike."
-    );
-    let legend = [
-        (Kind::New, "written now"),
-        (Kind::Shared, "shared"),
-        (Kind::Reused, "held by one"),
-        (Kind::Wasted, "taken, empty"),
-        (Kind::Stale, "stale"),
-        (Kind::Free, "free page"),
-    ];
-    Ok(slab::figure(&record()?, &legend, caption))
+    let message = "A fork shares its pages until it writes.".into();
+    let setup = "Sequence b is forked from a, and copies the two rows of the shared tail before it grows. What b has written itself \
+                 is called b."
+        .into();
+    Ok(slab::figure(&record()?, message, setup))
 }

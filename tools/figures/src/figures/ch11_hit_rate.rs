@@ -5,8 +5,7 @@ use page_by_page::experiments::prefixes::{Keep, Requests};
 use page_by_page::workload::Trace;
 
 use super::Figure;
-use crate::chart::{Chart, line};
-use crate::svg::Kind;
+use crate::chart::Chart;
 
 const POOLS: [usize; 13] = [50, 100, 110, 120, 130, 140, 160, 200, 250, 300, 350, 400, 500];
 const LINES: [(Trace, Keep); 3] =
@@ -22,23 +21,17 @@ fn point(pages: usize) -> Result<Vec<f64>> {
 }
 
 pub fn figure() -> Result<Figure> {
-    let caption =
-        "<strong>A cache that is only a little too small can be of no use at all.</strong> Page size 16; counted by the \
-         code of <code>workload chats</code> and <code>workload documents</code>, the last line with <code>--evict heads</code>."
-        .into();
-    Ok(Chart {
-        points: POOLS.into_iter().map(point).collect::<Result<_>>()?,
-        title: "cached tokens, of 100 in prompts",
+    let points: Vec<Vec<f64>> = POOLS.into_iter().map(point).collect::<Result<_>>()?;
+    let line = |column: usize| points.iter().map(|point| (point[0], point[column])).collect();
+    let chart = Chart {
+        title: "cached tokens of the prompts",
         across: "pages in the pool",
-        x: "pages",
         ticks_across: &[0, 100, 200, 300, 400, 500],
         ticks_up: &[0, 25, 50, 75, 100],
-        below: 6.0,
-        lines: vec![
-            line("% in chats", Kind::New, &["chats"], (375.0, 50.0, 0.0)),
-            line("% in documents", Kind::Reused, &["documents,", "tails first"], (278.0, 72.0, 0.0)),
-            line("% in documents with heads first", Kind::Wasted, &["documents,", "heads first"], (278.0, 8.0, 0.0)),
-        ],
-    }
-    .figure(caption))
+        unit: "%",
+        lines: vec![("chats", line(1)), ("documents", line(2)), ("documents, heads first", line(3))],
+    };
+    let message = "A cache that is only a little too small can be of no use at all.";
+    let setup = "Page size 16; the workloads <code>chats</code> and <code>documents</code>, the last line with <code>--evict heads</code>.".into();
+    Ok(chart.figure(message, setup))
 }

@@ -10,8 +10,8 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 
 use super::Figure;
-use crate::svg::{Area, Kind, Svg, cell};
-use crate::words::{count, joined, listed, page_numbers, pages, tokens};
+use crate::picture::{Area, Cell, Fate, Picture, cached, shared};
+use crate::words::{count, listed, page_numbers, pages, tokens};
 
 const PAGE_SIZE: usize = 2;
 const PAGES: usize = 6;
@@ -115,78 +115,72 @@ impl Run {
 }
 
 pub fn figure() -> Result<Figure> {
-    let mut figure = Figure::default();
-    figure.svg.y = 4.0;
+    let mut figure = Figure {
+        label: format!(
+            "The trie after each of {} operations: its pages with their words and reference counts, each page joined to the one \
+             before it.",
+            OPERATIONS.len(),
+        ),
+        message: "Sequences come and go, and the trie keeps what they have computed.".into(),
+        setup: format!(
+            "{PAGES} pages of {PAGE_SIZE} tokens; sequences {}.",
+            listed(&SEQUENCES.map(|(name, words)| format!("{name} \u{201c}{words}\u{201d}")))
+        ),
+        legend: vec![(Fate::Held, "a sequence also owns it"), (Fate::Shared, "several sequences also own it")],
+        ..Figure::default()
+    };
     let mut before: Vec<Node> = Vec::new();
     for done in 1..=OPERATIONS.len() {
-        // A pool and a trie for each line, because reading the trie changes it.
+        // A pool and a trie for each frame, because reading the trie changes it.
         let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
-        let (mut own, mut says) = (vec![], String::new());
+        let mut says = String::new();
         for (_, apply) in &OPERATIONS[..done] {
-            (own, says) = apply(&mut run)?;
+            (_, says) = apply(&mut run)?;
         }
-        let (operation, _) = OPERATIONS[done - 1];
+        let tables: Vec<(char, Vec<u32>)> =
+            run.tables.iter().map(|(name, table)| (*name, page_numbers(table.pages()))).collect();
         let (free, nodes) = (run.pool.n_free(), run.nodes()?);
-        if operation.starts_with("evict") {
+        if OPERATIONS[done - 1].0.starts_with("evict") {
             let stays = |node: &&Node| nodes.iter().any(|other| other.page == node.page);
             let gone = before.iter().filter(|node| !stays(node)).map(|node| node.page);
             says = format!("{says}: {} evicted", pages(&gone.collect::<Vec<_>>()));
         }
-        figure.step(format!("{says}. {} free.", count(free, "page")), |svg| {
-            let title = format!("{operation} {}", joined(&own, " "));
-            let note = match operation.split_once(": ") {
-                Some((name, _)) => name.chars().map(words).collect(),
-                None => format!("{free} of {PAGES} pages free"),
-            };
-            svg.heading(&title, &note);
-            draw_trie(svg, &nodes, &before);
+        figure.frame(format!("{says}. {} free.", count(free, "page")), |picture| {
+            picture.heading("the trie", &format!("{free} of {PAGES} pages free"));
+            draw(picture, &nodes, &tables);
         });
-        figure.svg.y += 6.0;
         before = nodes;
     }
-    figure.svg.legend(&[
-        (Kind::New, "added now"),
-        (Kind::Shared, "also held by a sequence"),
-        (Kind::Reused, "held by the trie alone"),
-    ]);
-    figure.label = format!(
-        "The trie after each of {} operations: its pages with their words and reference counts, each page joined to the one before \
-         it.",
-        OPERATIONS.len(),
-    );
-    figure.caption = format!(
-        "<strong>Sequences come and go, and the trie keeps what they have computed.</strong> Page size {PAGE_SIZE}, {PAGES} pages. \
-         Recorded from <code>PrefixCache</code>."
-    );
     Ok(figure)
 }
 
-fn draw_trie(svg: &mut Svg, nodes: &[Node], before: &[Node]) {
-    const WIDTH: f64 = 130.0;
-    const COLUMN: f64 = 166.0;
-    const ROW: f64 = 47.0;
-    let mut row = 0;
+/// `tables`: the pages of each sequence.
+fn draw(picture: &mut Picture, nodes: &[Node], tables: &[(char, Vec<u32>)]) {
+    const ROW: f64 = 50.0;
+    const BETWEEN: f64 = 36.0;
+    let width = (picture.width - BETWEEN - 2.0) / 2.0;
+    let (mut row, top) = (0, picture.y);
     let mut middles: BTreeMap<u32, f64> = BTreeMap::new();
     for node in nodes {
         // A node stands in the row of its parent, unless a sibling stands there already.
         let is_first = nodes.iter().find(|other| other.parent == node.parent) == Some(node);
         row += usize::from(!is_first);
-        let x = if node.parent.is_some() { 2.0 + COLUMN } else { 2.0 };
-        let area = Area { x, y: svg.y + row as f64 * ROW, width: WIDTH, height: 40.0 };
-        let is_new = before.iter().all(|other| other.page != node.page);
-        let kind = match node.owners {
-            _ if is_new => Kind::New,
-            1 => Kind::Reused,
-            _ => Kind::Shared,
-        };
+        let x = picture.left + 1.0 + if node.parent.is_some() { width + BETWEEN } else { 0.0 };
+        let area = Area { x, y: top + row as f64 * ROW, width, height: 42.0 };
         let Node { page, words, owners, .. } = node;
-        svg.cell(area, &cell(kind, format!("{words}\npage {page}, owners: {owners}")).key(format!("page-{page}")));
+        let of: Vec<char> = tables.iter().filter(|(_, pages)| pages.contains(page)).map(|(name, _)| *name).collect();
+        let look: Cell = match &of[..] {
+            [] => cached(""),
+            [one] => crate::picture::held(*one, ""),
+            several => shared(several, ""),
+        };
+        picture.cell(area, look.says(format!("{words}\npage {page}, owners: {owners}")));
         let middle = area.y + area.height / 2.0;
         if let Some(from) = node.parent.and_then(|parent| middles.get(&parent)) {
-            svg.line(&format!("M{} {from}H{}V{middle}H{x}", 2.0 + WIDTH, 2.0 + (WIDTH + COLUMN) / 2.0));
+            let (start, bend) = (x - BETWEEN, x - BETWEEN / 2.0);
+            picture.line(format!("M{start:.1} {from:.1}H{bend:.1}V{middle:.1}H{x:.1}"));
         }
         middles.insert(*page, middle);
     }
-    let rows = if nodes.is_empty() { 0 } else { row + 1 };
-    svg.y += rows as f64 * ROW;
+    picture.space((row + 1) as f64 * ROW);
 }

@@ -7,9 +7,8 @@ use page_by_page::chapters::ch14_half_the_bytes::{decode, encode, words};
 use page_by_page::kernels::RowFormat;
 
 use super::Figure;
-use crate::layout::Grid;
 use crate::models::{STORYTELLER, model, tokenizer};
-use crate::svg::{Area, Kind, Svg, WIDTH, cell, rounded};
+use crate::picture::{Area, Fate, Mark, Picture, held};
 
 const PROMPT: &str = "Once upon a time";
 
@@ -39,61 +38,72 @@ pub fn figure() -> Result<Figure> {
     let key = key()?;
     let formats = RowFormat::ALL.map(|format| (format, packed(format, &key)));
     ensure!(largest(&formats[0].1.1) == 0.0, "f32 reads the numbers that were written");
-    let most = formats.iter().map(|(_, (_, errors))| largest(errors)).fold(0.0, f32::max);
-    let all_words = formats[0].1.0.len();
-    let mut figure = Figure::default();
-    figure.svg.heading(&format!("a key: {} numbers, the largest {:.2}", key.len(), largest(&key)), "");
-    draw_bars(&mut figure.svg, 74.0, &key, largest(&key), Kind::Reused);
-    for (format, (words, errors)) in &formats {
-        let off_by = match largest(errors) {
-            0.0 => "exact".into(),
-            error => format!("off by {error:.5} at most"),
-        };
-        let (name, bytes) = (format.name(), words.len() * size_of::<f32>());
-        figure.svg.y += 12.0;
-        figure.step(format!("<strong>{name}</strong>: {bytes} bytes, {off_by}."), |svg| {
-            svg.heading(&format!("{name}: {bytes} bytes"), &off_by);
-            for word in 0..words.len() {
-                let is_scale = word == 0 && *format == RowFormat::Int8;
-                let kind = if is_scale { Kind::Shared } else { Kind::New };
-                let area = Grid::across(0.0, all_words, all_words).cell(word, svg.y);
-                svg.cell(Area { height: 20.0, ..area }, &cell(kind, ""));
-            }
-            svg.y += 26.0;
-            draw_bars(svg, 44.0, errors, most, Kind::Wasted);
-        });
-    }
-    figure.svg.legend(&[
-        (Kind::Reused, "a number"),
-        (Kind::New, "a word"),
-        (Kind::Shared, "scale"),
-        (Kind::Wasted, "its error"),
-    ]);
-    figure.label = format!(
-        "Bars for the {} numbers of a key. Below, a panel for each of {} formats, with the words of the key and a bar for the error \
-         of each number.",
-        key.len(),
-        formats.len()
-    );
     let scale = packed(RowFormat::Int8, &key).0[0];
-    figure.caption = format!(
-        "<strong>Half or a quarter of the bytes cost little accuracy.</strong> A key of the storyteller after \
-         \u{201c}{PROMPT}\u{201d}, in each format: its words of 4 bytes, and how far each of its numbers is off when it is read. \
-         All errors are drawn to the same scale. In int8 a byte counts {scale:.4}, so a number is off by at most {:.4}. Recorded \
-         from <code>encode</code> and <code>decode</code>.",
-        scale / 2.0
-    );
-    Ok(figure)
+    let told: Vec<String> = formats
+        .iter()
+        .map(|(format, (words, errors))| {
+            format!("{}: {} bytes, {}", format.name(), size_of_val(&words[..]), off_by(errors))
+        })
+        .collect();
+    let figure = Figure {
+        label: format!(
+            "Bars for the {} numbers of a key, and for the error of each number in four formats. {}.",
+            key.len(),
+            told.join("; ")
+        ),
+        message: "Half or a quarter of the bytes cost little accuracy.".into(),
+        setup: format!(
+            "A key after \u{201c}{PROMPT}\u{201d} in each format: its words of 4 bytes, and the error of each number when it is \
+             read, drawn larger. One step of int8 is {scale:.4}."
+        ),
+        owners: vec![
+            (held('b', ""), "a word of numbers"),
+            (held('d', ""), "the scale"),
+            (held('c', ""), "error of a number"),
+        ],
+        legend: vec![(Fate::Held, "")],
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.heading(&format!("a key: {} numbers, the largest {:.2}", key.len(), largest(&key)), "");
+        draw_bars(picture, 60.0, &key, 'b');
+        picture.space(12.0);
+        for pair in formats.chunks(2) {
+            picture.beside(pair.len(), |picture, n| draw_format(picture, &pair[n], key.len()));
+            picture.space(12.0);
+        }
+    }))
 }
 
-/// A bar for each number, up or down from the middle. `most`: the number whose bar takes all the height.
-fn draw_bars(svg: &mut Svg, height: f64, numbers: &[f32], most: f32, kind: Kind) {
-    let (middle, grid) = (svg.y + height / 2.0, Grid::across(0.0, numbers.len(), numbers.len()));
-    svg.line(&format!("M2 {}H{}", rounded(middle), WIDTH - 2.0));
-    for (i, number) in numbers.iter().enumerate().filter(|(_, number)| **number != 0.0) {
-        let length = f64::from(number.abs() / most) * height / 2.0;
-        let y = if *number > 0.0 { middle - length } else { middle };
-        svg.cell(Area { height: length.max(0.3), ..grid.cell(i, y) }, &cell(kind, ""));
+fn off_by(errors: &[f32]) -> String {
+    match largest(errors) {
+        0.0 => "exact".into(),
+        error => format!("off by {error:.5} at most"),
     }
-    svg.y += height;
+}
+
+fn draw_format(picture: &mut Picture, (format, (words, errors)): &(RowFormat, (Vec<f32>, Vec<f32>)), most: usize) {
+    let bytes = size_of_val(&words[..]);
+    picture.heading(&format!("{}: {bytes} bytes", format.name()), &off_by(errors));
+    let grid = picture.grid(most, most);
+    for word in 0..words.len() {
+        let is_scale = word == 0 && *format == RowFormat::Int8;
+        picture.cell(Area { height: 16.0, ..grid.cell(word) }, held(if is_scale { 'd' } else { 'b' }, ""));
+    }
+    picture.space(22.0);
+    draw_bars(picture, 40.0, errors, 'c');
+}
+
+/// A bar for each number, up or down from the middle. The largest takes all the height.
+fn draw_bars(picture: &mut Picture, height: f64, numbers: &[f32], owner: char) {
+    let (middle, grid, most) = (picture.y + height / 2.0, picture.grid(numbers.len(), numbers.len()), largest(numbers));
+    picture.line(format!("M{:.1} {middle:.1}H{:.1}", picture.left, picture.right()));
+    let bar = |(i, number): (usize, &f32)| {
+        let (area, length) = (grid.cell(i), f64::from(number / most) * height / 2.0);
+        format!("M{:.1} {middle:.1}h{:.1}v{:.1}h{:.1}z", area.x, area.width, -length, -area.width)
+    };
+    let bars: String = numbers.iter().enumerate().filter(|(_, number)| **number != 0.0).map(bar).collect();
+    let colour = owner as usize - 'a' as usize;
+    picture.marks.push(Mark::Line(bars, Some(colour), "fill"));
+    picture.space(height);
 }

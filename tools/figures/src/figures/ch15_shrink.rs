@@ -6,17 +6,24 @@ use page_by_page::simulation::planted::{Bug, Planted};
 use page_by_page::simulation::{Case, Event, Make, rule_broken, search, story};
 
 use super::Figure;
-use crate::svg::{Anchor, Area, Kind, WIDTH, cell};
-use crate::words::{count, escaped, joined, with_before};
+use crate::picture::{Anchor, Fate, Mark, held};
+use crate::words::{escaped, joined};
 
 const BUG: Bug = Bug::CancelLeaks;
 const STEPS: u64 = 100;
+/// What an event is, the letter of its colour, and how far below the others it begins.
+const KINDS: [(&str, char, f64); 4] = [
+    ("a request arrives", 'a', 0.0),
+    ("is cancelled", 'd', 0.0),
+    ("others take pages", 'c', 0.0),
+    ("a step", 'b', 6.0),
+];
 
 struct Shrunk {
     seed: u64,
     rule: String,
-    /// The events of the case: their kinds, and how far below the others they begin.
-    events: Vec<(Kind, f64)>,
+    /// The kinds of the case's events, as places in [`KINDS`].
+    events: Vec<usize>,
     story: String,
     lists: Vec<List>,
 }
@@ -57,10 +64,10 @@ fn record() -> Result<Shrunk> {
     }
     let failure = run(&make, &failed.case).err().context("what is left breaks no rule")?;
     let drawn = |event: &Event| match event {
-        Event::Arrive { .. } => (Kind::New, 0.0),
-        Event::Cancel { .. } => (Kind::Wasted, 0.0),
-        Event::Take { .. } | Event::GiveBack { .. } => (Kind::Shared, 0.0),
-        Event::Step => (Kind::Reused, 5.0),
+        Event::Arrive { .. } => 0,
+        Event::Cancel { .. } => 1,
+        Event::Take { .. } | Event::GiveBack { .. } => 2,
+        Event::Step => 3,
     };
     Ok(Shrunk {
         seed: failed.seed,
@@ -73,51 +80,41 @@ fn record() -> Result<Shrunk> {
 
 pub fn figure() -> Result<Figure> {
     let Shrunk { seed, rule, events, story, lists } = record()?;
-    let pitch = 296.0 / events.len() as f64;
-    let mut figure = Figure::default();
-    figure.svg.without_bands();
-    figure.svg.y = 8.0;
-    for (before, List { runs, kept }) in with_before(&lists) {
-        let (now, gone) = (kept.len(), before.map(|before| before.kept.len() - kept.len()));
-        let says = match gone {
-            None => format!("<strong>{now} events</strong>, after which the rule was broken."),
-            Some(0) => format!("{} with smaller numbers, after {runs} runs.", count(now, "event")),
-            Some(gone) => {
-                format!("{} left out: <strong>{now}</strong> remain, after {runs} runs.", count(gone, "event"))
-            }
-        };
-        figure.step(says, |svg| {
-            for place in kept {
-                let (kind, top) = events[*place];
-                let (x, width) = (2.0 + *place as f64 * pitch, (pitch - 0.8).max(1.2));
-                svg.cell(Area { x, y: svg.y + top, width, height: 14.0 - top }, &cell(kind, ""));
-            }
-            let smaller = if gone == Some(0) { "*" } else { "" };
-            svg.text(WIDTH - 2.0, svg.y + 13.0, Anchor::End, &format!("{now}{smaller}"));
-        });
-        figure.svg.y += 20.0;
-    }
-    figure.svg.text(WIDTH - 2.0, figure.svg.y + 14.0, Anchor::End, "* numbers made smaller");
-    figure.svg.y += 18.0;
-    figure.svg.legend(&[
-        (Kind::New, "a request comes"),
-        (Kind::Wasted, "is cancelled"),
-        (Kind::Shared, "strangers"),
-        (Kind::Reused, "step"),
-    ]);
     let (n, left) = (events.len(), lists[lists.len() - 1].kept.len());
     let story: Vec<String> = story.lines().map(|line| escaped(line.trim())).collect();
-    figure.label = format!(
-        "Lists of events, each shorter than the one above it, as strips of cells, from {n} events to {left}. In each of them the \
-         rule {rule} is still broken."
-    );
-    figure.caption = format!(
-        "<strong>A failing run of {n} events shrinks to {left}.</strong> In the case of seed {seed}, <code>{}</code> ({}) breaks the \
-         rule <em>{rule}</em>. A line is a list in which that rule was broken; the number is its length. Recorded from \
-         <code>shrink</code>. What is left: {}.",
-        BUG.name(),
-        BUG.reported(),
-        joined(&story, "; ")
-    );
-    Ok(figure)
+    let figure = Figure {
+        label: format!(
+            "Lists of events, each shorter than the one above it, as strips, from {n} events to {left}. In each of them the rule \
+             {rule} is still broken."
+        ),
+        message: format!("A failing run of {n} events shrinks to {left}."),
+        setup: format!(
+            "Seed {seed} with the planted mistake <code>{}</code> breaks the rule <em>{rule}</em>. What is left: {}.",
+            BUG.name(),
+            joined(&story, "; ")
+        ),
+        owners: KINDS.iter().map(|(says, letter, _)| (held(*letter, ""), *says)).collect(),
+        legend: vec![(Fate::Held, "")],
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.heading("lists in which the rule is broken", "events, runs so far");
+        let (strip, height) = (picture.width - 76.0, 16.0);
+        let pitch = strip / n as f64;
+        for List { runs, kept } in &lists {
+            for (kind, (_, letter, top)) in KINDS.iter().enumerate() {
+                let event = |place: &usize| {
+                    let (x, y, width) = (picture.left + *place as f64 * pitch, picture.y + top, (pitch - 0.8).max(1.6));
+                    format!("M{x:.1} {y:.1}h{width:.1}v{:.1}h-{width:.1}z", height - top)
+                };
+                let strip: String = kept.iter().filter(|place| events[**place] == kind).map(event).collect();
+                if !strip.is_empty() {
+                    picture.marks.push(Mark::Line(strip, Some(*letter as usize - 'a' as usize), "fill"));
+                }
+            }
+            picture.words((picture.right() - 42.0, picture.y + 13.0), Anchor::End, "b", kept.len());
+            picture.text(picture.right(), picture.y + 13.0, Anchor::End, runs);
+            picture.space(23.0);
+        }
+    }))
 }

@@ -12,8 +12,7 @@ use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::kernels::RowFormat;
 
 use super::Figure;
-use crate::layout::Grid;
-use crate::svg::{Area, Cell, Kind, cell};
+use crate::picture::{Area, Cell, Fate, Picture, again, free, held, stale};
 use crate::words::{count, tokens};
 
 const SHAPE: PageShape = PageShape {
@@ -124,59 +123,55 @@ impl Run {
 
 pub fn figure() -> Result<Figure> {
     let mut run = Run::open(MemoryDisk::default())?;
-    let mut figure = Figure::default();
-    figure.svg.y = 4.0;
+    let mut figure = Figure {
+        label: format!(
+            "A file with {PLACES} places after each of {} operations. A place holds a record: its words, its number and the record \
+             that it follows.",
+            OPERATIONS.len()
+        ),
+        message: "Pages outlive the process, and a damaged one is never used.".into(),
+        setup: format!("A file of {PLACES} places, {} tokens in a page; each record has a number.", SHAPE.page_size),
+        owners: vec![(held('a', ""), "can be found"), (held('b', ""), "read in this step")],
+        legend: vec![(Fate::Again, "damaged"), (Fate::Stale, "cannot be found")],
+        ..Figure::default()
+    };
     let mut before: Vec<Option<Record>> = vec![None; PLACES];
-    for (name, words, run_it) in OPERATIONS {
+    for (_, words, run_it) in OPERATIONS {
         let (mut says, read) = run_it(&mut run, words)?;
         let places = run.places(&read);
         let stays = |old: &&Record| places.iter().flatten().any(|record| record.number == old.number);
         for gone in before.iter().flatten().filter(|old| !stays(old)) {
             says += &format!(" Record {}, which was used longest ago, makes room.", gone.number);
         }
-        figure.step(says, |svg| {
-            svg.heading(name, words);
-            for (place, (record, before)) in places.iter().zip(&before).enumerate() {
-                let content = record.as_ref().map_or(cell(Kind::Free, ""), |record| record.cell(before.as_ref()));
-                svg.cell(Area { height: 42.0, ..Grid::across(0.0, PLACES, PLACES).cell(place, svg.y) }, &content);
-            }
-            svg.y += 42.0;
-        });
-        figure.svg.y += 12.0;
+        figure.frame(says, |picture| draw(picture, &places));
         before = places;
     }
-    figure.svg.legend(&[
-        (Kind::New, "written now"),
-        (Kind::Shared, "read now"),
-        (Kind::Reused, "can be found"),
-        (Kind::Wasted, "damaged"),
-        (Kind::Stale, "cannot be found"),
-    ]);
-    figure.label = format!(
-        "A file with {PLACES} places after each of {} operations. A place holds a record: its words, its number and the record that \
-         it follows.",
-        OPERATIONS.len()
-    );
-    figure.caption = format!(
-        "<strong>Pages outlive the process, and a damaged one is never used.</strong> A file of {PLACES} places, page size {}; \
-         2 ◂ 1: record 2 follows record 1. Recorded from <code>PageFile</code>.",
-        SHAPE.page_size
-    );
     Ok(figure)
 }
 
+fn draw(picture: &mut Picture, places: &[Option<Record>]) {
+    const HEIGHT: f64 = 58.0;
+    picture.heading("the file", "");
+    let grid = picture.grid(PLACES, PLACES);
+    for (place, record) in places.iter().enumerate() {
+        let area = grid.cell(place);
+        picture.text(area.middle(), area.y + 12.0, crate::picture::Anchor::Middle, format!("place {place}"));
+        let cell = record.as_ref().map_or(free(""), Record::cell);
+        picture.cell(Area { y: area.y + 20.0, height: HEIGHT, ..area }, cell);
+    }
+    picture.space(20.0 + HEIGHT);
+}
+
 impl Record {
-    /// `before`: the record that lay at its place before.
-    fn cell(&self, before: Option<&Record>) -> Cell {
-        let kind = match self {
-            _ if before.is_none_or(|before| before.number != self.number) => Kind::New,
-            Record { is_whole: false, .. } => Kind::Wasted,
-            Record { is_known: false, .. } => Kind::Stale,
-            Record { is_read: true, .. } => Kind::Shared,
-            _ => Kind::Reused,
+    fn cell(&self) -> Cell {
+        let look = match self {
+            Record { is_whole: false, .. } => again('a', ""),
+            Record { is_known: false, .. } => stale(""),
+            Record { is_read: true, .. } => held('b', ""),
+            _ => held('a', ""),
         };
         let Record { number, parent, words, .. } = self;
-        let parent = if *parent == 0 { String::new() } else { format!(" ◂ {parent}") };
-        cell(kind, format!("{words}\n{number}{parent}")).key(format!("record-{number}"))
+        let parent = if *parent == 0 { String::new() } else { format!("\nafter {parent}") };
+        look.says(format!("{words}\nrecord {number}{parent}"))
     }
 }

@@ -13,10 +13,9 @@ use page_by_page::serving::view::{self, SequenceView, State, View, Words};
 use page_by_page::serving::{Generated, Serving};
 
 use super::Figure;
-use crate::layout::Grid;
 use crate::models::{STORYTELLER, model, sampler, tokenizer};
-use crate::svg::{Cell, Kind, cell};
-use crate::words::{count, escaped, joined, listed, pages, with_before};
+use crate::picture::{Anchor, Area, Cell, Fate, Picture, cached, free, held, shared};
+use crate::words::{count, escaped, joined, listed, pages};
 
 const PAGE_SIZE: usize = 8;
 const PAGES: usize = 24;
@@ -70,12 +69,13 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
 }
 
 /// What a page's cell shows: free, cached by the prefix cache alone, the letter of its sequence, or how many share it.
-fn content(view: &View, page: usize) -> (Kind, String) {
-    match (&sequences_of(view, page)[..], view.owners[page]) {
-        ([], 0) => (Kind::Free, String::new()),
-        ([], _) => (Kind::Stale, String::new()),
-        ([id], _) => (Kind::Reused, letter(*id).to_string()),
-        (sequences, _) => (Kind::Shared, sequences.len().to_string()),
+fn content(view: &View, page: usize) -> Cell {
+    let letters: Vec<char> = sequences_of(view, page).into_iter().map(letter).collect();
+    match &letters[..] {
+        [] if view.owners[page] == 0 => free(""),
+        [] => cached(""),
+        [one] => held(*one, one),
+        several => shared(several, several.len()),
     }
 }
 
@@ -91,50 +91,51 @@ fn letter(id: u64) -> char {
 
 pub fn figure() -> Result<Figure> {
     let frames = &record()?;
-    let mut figure = Figure::default();
-    figure.svg.without_bands();
-    for (before, (view, ended)) in with_before(frames) {
-        let before = before.map(|(view, _)| view);
-        figure.step(step_text(view, ended), |svg| {
-            svg.heading(&format!("step {}", view.steps), &counted(view));
-            svg.row(Grid::across(0.0, PAGES, PAGES), (0..PAGES).map(|page| page_cell(view, before, page)));
-        });
-    }
-    figure.svg.legend(&[
-        (Kind::New, "came now"),
-        (Kind::Reused, "a sequence’s"),
-        (Kind::Shared, "of several sequences"),
-        (Kind::Stale, "only the prefix cache has it"),
-        (Kind::Free, "free"),
-    ]);
-    figure.label = format!(
-        "A pool of {PAGES} pages of {PAGE_SIZE} slots, one line for each of {} views. A cell is a page, with the letter of its \
-         sequence or the number of sequences that share it.",
-        frames.len()
-    );
     let counts = &frames[frames.len() - 1].0.counts;
-    figure.caption = format!(
-        "<strong>What <code>/pages</code> shows of {} sequences in one pool.</strong> {PAGES} pages of {PAGE_SIZE} slots, and the \
-         bundled model. After step {} B is cancelled and D comes. In the end {} of {} prompt tokens were cached. Recorded from the \
-         engine’s own pool, page tables and scheduler.",
-        REQUESTS.len(),
-        CANCELLED.0,
-        counts.cached_tokens,
-        counts.prompt_tokens
-    );
+    let mut figure = Figure {
+        label: format!(
+            "A pool of {PAGES} pages of {PAGE_SIZE} slots. A cell is a page, with the letter of its sequence or the number of \
+             sequences that share it."
+        ),
+        message: format!("What <code>/pages</code> shows of {} sequences in one pool.", REQUESTS.len()),
+        setup: format!(
+            "{PAGES} pages of {PAGE_SIZE} slots. After step {} B is cancelled and D arrives. In the end {} of {} prompt tokens were \
+             cached.",
+            CANCELLED.0, counts.cached_tokens, counts.prompt_tokens
+        ),
+        legend: vec![(Fate::Shared, "shared by several sequences")],
+        ..Figure::default()
+    };
+    for (view, ended) in frames {
+        figure.frame(step_text(view, ended), |picture| draw(picture, view));
+    }
     Ok(figure)
 }
 
-fn counted(view: &View) -> String {
-    let count = |wanted| (0..PAGES).filter(|page| content(view, *page).0 == wanted).count();
-    let (cached, free) = (count(Kind::Stale), count(Kind::Free));
-    format!("{} in use, {cached} cached, {free} free", PAGES - cached - free)
-}
-
-fn page_cell(view: &View, before: Option<&View>, page: usize) -> Cell {
-    let now = content(view, page);
-    let is_new = now.0 == Kind::Reused && before.is_some_and(|before| content(before, page) != now);
-    cell(if is_new { Kind::New } else { now.0 }, now.1).key(format!("page-{page}"))
+fn draw(picture: &mut Picture, view: &View) {
+    let cells: Vec<Cell> = (0..PAGES).map(|page| content(view, page)).collect();
+    let n = |fate| cells.iter().filter(|cell| cell.fate == fate).count();
+    let (cached, free) = (n(Fate::Cached), n(Fate::Free));
+    let note = format!("{} in use, {cached} cached, {free} free", PAGES - cached - free);
+    picture.heading(&format!("step {}", view.steps), &note);
+    picture.row("", "", 6, cells);
+    for id in 0..REQUESTS.len() as u64 {
+        let area = Area { x: picture.left + 1.0, y: picture.y + 2.0, width: 24.0, height: 22.0 };
+        let says = match view.sequences.iter().find(|sequence| sequence.id == id) {
+            None => "not in the engine".to_string(),
+            Some(SequenceView { state: State::Running, prompt_tokens, new_tokens, cached_tokens, rows, .. }) => {
+                format!(
+                    "{} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new",
+                    rows.min(prompt_tokens)
+                )
+            }
+            Some(SequenceView { state: State::Waiting, .. }) => "waits".to_string(),
+            Some(SequenceView { state: State::Preempted, .. }) => "was preempted and waits".to_string(),
+        };
+        picture.cell(area, held(letter(id), letter(id)));
+        picture.text(area.x + 34.0, area.baseline(), Anchor::Start, says);
+        picture.space(27.0);
+    }
 }
 
 fn step_text(view: &View, ended: &[String]) -> String {

@@ -1,0 +1,472 @@
+//! A picture of one state, laid out from top to bottom in the width that it has: 350 units for a phone, 640 for a desktop.
+//!
+//! ```text
+//!   label  [ ][ ][ ][ ]  [ ][ ][ ][ ]  note     row
+//!          page 12       page 5                 pages
+//!          [ ][ ][ ][ ]  [ ][ ][ ][ ]
+//!   left              right                     beside: one below the other on a phone
+//! ```
+//!
+//! Each of them is drawn at the height that [`Picture::y`] has reached, and moves it down. Colours are those of the book's
+//! stylesheet: a colour for each owner, and an outline or hatching for what became of a cell.
+
+use std::fmt::Display;
+
+use crate::words::{escaped, text_width};
+
+/// What a page leaves of a phone of 390 pixels.
+pub const NARROW: f64 = 350.0;
+pub const WIDE: f64 = 640.0;
+pub const CELL: f64 = 30.0;
+const BELOW: f64 = 6.0;
+/// Between the groups of a row, and between its cells.
+const GAP: f64 = 7.0;
+const APART: f64 = 2.5;
+/// Between two parts beside each other.
+const GUTTER: f64 = 28.0;
+/// Cells that would be narrower go on in the next line, if they stand in groups.
+const LEAST: f64 = 26.0;
+const COLOURS: usize = 8;
+
+/// What became of a cell, or of what it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// Owned, and in use.
+    Held,
+    Shared,
+    /// Owned, and nothing in it.
+    Empty,
+    /// Work that was done before.
+    Again,
+    /// Left over from an owner that has gone.
+    Stale,
+    /// Only the prefix cache owns it.
+    Cached,
+    Free,
+    /// A part with a name, which nobody owns.
+    Part,
+    /// Keeps a place free.
+    Blank,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    pub fate: Fate,
+    /// The numbers of its owners' colours.
+    pub owners: Vec<usize>,
+    /// One line, or several.
+    pub word: String,
+    /// Outlined, whatever it was before.
+    pub is_lit: bool,
+    /// A word that was here and is gone, where that is no earlier frame's.
+    pub over: String,
+}
+
+fn cell(fate: Fate, owners: &[char], word: impl Display) -> Cell {
+    let owners = owners.iter().map(|owner| (owner.to_ascii_lowercase() as usize - 'a' as usize) % COLOURS).collect();
+    Cell { fate, owners, word: word.to_string(), is_lit: false, over: String::new() }
+}
+
+pub fn held(owner: char, word: impl Display) -> Cell {
+    cell(Fate::Held, &[owner], word)
+}
+
+pub fn shared(owners: &[char], word: impl Display) -> Cell {
+    cell(Fate::Shared, owners, word)
+}
+
+pub fn empty(owner: char) -> Cell {
+    cell(Fate::Empty, &[owner], "")
+}
+
+pub fn again(owner: char, word: impl Display) -> Cell {
+    cell(Fate::Again, &[owner], word)
+}
+
+pub fn stale(word: impl Display) -> Cell {
+    cell(Fate::Stale, &[], word)
+}
+
+pub fn cached(word: impl Display) -> Cell {
+    cell(Fate::Cached, &[], word)
+}
+
+pub fn free(word: impl Display) -> Cell {
+    cell(Fate::Free, &[], word)
+}
+
+pub fn part(word: impl Display) -> Cell {
+    cell(Fate::Part, &[], word)
+}
+
+pub fn blank() -> Cell {
+    cell(Fate::Blank, &[], "")
+}
+
+impl Cell {
+    pub fn lit(self, is_lit: bool) -> Self {
+        Cell { is_lit, ..self }
+    }
+
+    pub fn over(self, word: impl Display) -> Self {
+        Cell { over: word.to_string(), ..self }
+    }
+
+    pub fn says(self, word: impl Display) -> Self {
+        Cell { word: word.to_string(), ..self }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Area {
+    pub x: f64,
+    pub y: f64,
+    pub width: f64,
+    pub height: f64,
+}
+
+impl Area {
+    pub fn middle(self) -> f64 {
+        self.x + self.width / 2.0
+    }
+
+    pub fn bottom(self) -> f64 {
+        self.y + self.height
+    }
+
+    /// The baseline of a line of text in its middle.
+    pub fn baseline(self) -> f64 {
+        self.y + self.height / 2.0 + 4.5
+    }
+}
+
+/// Which end of a text lies at its point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Text {
+    pub x: f64,
+    pub y: f64,
+    pub anchor: Anchor,
+    pub class: &'static str,
+    pub text: String,
+}
+
+/// Where the cells of a row are: in groups, and in several lines if one is too short.
+#[derive(Clone, Copy)]
+pub struct Grid {
+    x: f64,
+    pub y: f64,
+    pitch: f64,
+    per: usize,
+    groups_per_line: usize,
+    /// From a line to the next.
+    line: f64,
+    lines: usize,
+}
+
+impl Grid {
+    pub fn cell(&self, i: usize) -> Area {
+        let (line, group) = (i / self.per / self.groups_per_line, i / self.per % self.groups_per_line);
+        let column = group * self.per + i % self.per;
+        Area {
+            x: self.x + column as f64 * self.pitch + group as f64 * GAP,
+            y: self.y + line as f64 * self.line,
+            width: self.pitch - APART,
+            height: CELL,
+        }
+    }
+
+    pub fn middle(&self, i: usize) -> f64 {
+        self.cell(i).middle()
+    }
+
+    pub fn group(&self, group: usize) -> Area {
+        let [first, last] = [group * self.per, (group + 1) * self.per - 1].map(|i| self.cell(i));
+        Area { width: last.x + last.width - first.x, ..first }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mark {
+    Cell(Area, Cell),
+    Text(Text),
+    /// A path, which belongs to an owner or to none.
+    Line(String, Option<usize>, &'static str),
+}
+
+#[derive(Clone, Debug)]
+pub struct Picture {
+    full: f64,
+    pub left: f64,
+    pub width: f64,
+    /// How far down the picture is filled, and in the end its height.
+    pub y: f64,
+    /// Room for the labels of rows, and for the notes at their other end.
+    pub labels: f64,
+    pub notes: f64,
+    pub marks: Vec<Mark>,
+}
+
+impl Picture {
+    pub fn new(width: f64) -> Self {
+        Picture { full: width, left: 0.0, width, y: 0.0, labels: 0.0, notes: 0.0, marks: Vec::new() }
+    }
+
+    pub fn is_wide(&self) -> bool {
+        self.full > 500.0
+    }
+
+    pub fn full_width(&self) -> f64 {
+        self.full
+    }
+
+    pub fn right(&self) -> f64 {
+        self.left + self.width
+    }
+
+    pub fn cell(&mut self, area: Area, cell: Cell) {
+        self.marks.push(Mark::Cell(area, cell));
+    }
+
+    pub fn words(&mut self, (x, y): (f64, f64), anchor: Anchor, class: &'static str, text: impl Display) {
+        self.marks.push(Mark::Text(Text { x, y, anchor, class, text: text.to_string() }));
+    }
+
+    pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: impl Display) {
+        self.words((x, y), anchor, "", text);
+    }
+
+    pub fn line(&mut self, path: String) {
+        self.marks.push(Mark::Line(path, None, "line"));
+    }
+
+    pub fn arrow(&mut self, from: (f64, f64), to: (f64, f64)) {
+        let (dx, dy) = (to.0 - from.0, to.1 - from.1);
+        let length = dx.hypot(dy).max(0.1);
+        let (back, side) =
+            ((to.0 - dx / length * 6.0, to.1 - dy / length * 6.0), (-dy / length * 3.5, dx / length * 3.5));
+        let heads = [(back.0 + side.0, back.1 + side.1), to, (back.0 - side.0, back.1 - side.1)];
+        let [from, to, left, tip, right] =
+            [from, to, heads[0], heads[1], heads[2]].map(|(x, y)| format!("{x:.1} {y:.1}"));
+        self.line(format!("M{from}L{to}M{left}L{tip}L{right}"));
+    }
+
+    pub fn space(&mut self, height: f64) {
+        self.y += height;
+    }
+
+    /// A line of text: a title on the left, a note on the right.
+    pub fn heading(&mut self, title: &str, note: &str) {
+        self.words((self.left, self.y + 15.0), Anchor::Start, "b", title);
+        if !note.is_empty() {
+            self.text(self.right(), self.y + 15.0, Anchor::End, note);
+        }
+        self.y += 24.0;
+    }
+
+    /// Words that go on in the next line where one is full. Each says whether it is strong.
+    pub fn paragraph(&mut self, words: &[(String, bool)]) {
+        let mut x = self.left;
+        for (word, is_strong) in words {
+            // As wide as if it were strong, so that it stays where it is.
+            let width = text_width(word) * 1.06;
+            if x + width > self.right() {
+                (x, self.y) = (self.left, self.y + 19.0);
+            }
+            self.words((x, self.y + 15.0), Anchor::Start, if *is_strong { "b" } else { "" }, word);
+            x += width + 4.5;
+        }
+        self.y += 24.0;
+    }
+
+    /// Makes room for the labels of the rows that follow.
+    pub fn labelled(&mut self, labels: &[&str]) {
+        let lines = labels.iter().flat_map(|label| label.lines());
+        self.labels = lines.map(text_width).fold(0.0, f64::max) + 8.0;
+    }
+
+    /// Makes room for the notes at the right end of the rows that follow.
+    pub fn noted(&mut self, notes: &[&str]) {
+        self.notes = notes.iter().map(|note| text_width(note)).fold(0.0, f64::max) + 8.0;
+    }
+
+    /// Places for `n` cells in groups of `per`, from here on.
+    pub fn grid(&self, n: usize, per: usize) -> Grid {
+        let room = self.width - self.labels - self.notes - 2.0 + APART;
+        let groups = n.div_ceil(per).max(1);
+        let pitch = |per_line: usize| (room - (per_line - 1) as f64 * GAP) / (per_line * per).min(n.max(1)) as f64;
+        let lines = (1..=groups).find(|lines| pitch(groups.div_ceil(*lines)) >= LEAST && per > 1);
+        let per_line = groups.div_ceil(lines.unwrap_or(1));
+        Grid {
+            x: self.left + self.labels + 1.0,
+            y: self.y,
+            pitch: pitch(per_line),
+            per,
+            groups_per_line: per_line,
+            line: CELL + BELOW,
+            lines: groups.div_ceil(per_line),
+        }
+    }
+
+    /// Cells with a label in front of them and a note behind, both in one line or two.
+    pub fn row(&mut self, label: &str, note: &str, per: usize, cells: impl IntoIterator<Item = Cell>) -> Grid {
+        let cells: Vec<Cell> = cells.into_iter().collect();
+        let grid = self.grid(cells.len(), per);
+        let area = Area { x: self.left, y: self.y, width: self.labels, height: CELL };
+        for (x, anchor, text) in [(self.left, Anchor::Start, label), (self.right(), Anchor::End, note)] {
+            let up = 8.0 * (text.lines().count().max(1) - 1) as f64;
+            for (line, text) in text.lines().enumerate() {
+                self.text(x, area.baseline() - up + 16.0 * line as f64, anchor, text);
+            }
+        }
+        self.place(grid, cells);
+        grid
+    }
+
+    fn place(&mut self, grid: Grid, cells: Vec<Cell>) {
+        for (i, cell) in cells.into_iter().enumerate() {
+            self.cell(grid.cell(i), cell);
+        }
+        self.y = grid.y + grid.lines as f64 * grid.line;
+    }
+
+    /// Groups of cells, each under its name and a bracket.
+    pub fn pages(&mut self, names: &[String], per: usize, cells: impl IntoIterator<Item = Cell>) -> Grid {
+        const NAME: f64 = 24.0;
+        let grid = self.grid(names.len() * per, per);
+        let grid = Grid { y: grid.y + NAME, line: grid.line + NAME, ..grid };
+        for (group, name) in names.iter().enumerate() {
+            let Area { x, y, width, .. } = grid.group(group);
+            self.text(x + width / 2.0, y - 11.0, Anchor::Middle, name);
+            self.line(format!("M{x:.1} {:.1}v-4H{:.1}v4", y - 2.0, x + width));
+        }
+        self.place(grid, cells.into_iter().collect());
+        self.y -= NAME;
+        grid
+    }
+
+    /// Parts side by side where the picture is wide, one below the other where it is not.
+    pub fn beside(&mut self, n: usize, draw: impl Fn(&mut Picture, usize)) {
+        let (left, width, top) = (self.left, self.width, self.y);
+        let (labels, notes) = (self.labels, self.notes);
+        let mut bottom = top;
+        for i in 0..n {
+            if self.is_wide() {
+                self.width = (width - (n - 1) as f64 * GUTTER) / n as f64;
+                (self.left, self.y) = (left + i as f64 * (self.width + GUTTER), top);
+            } else if i > 0 {
+                self.y += 10.0;
+            }
+            (self.labels, self.notes) = (labels, notes);
+            draw(self, i);
+            bottom = bottom.max(self.y);
+        }
+        (self.left, self.width, self.y) = (left, width, bottom);
+    }
+}
+
+/// Lines across an area, from lower left to upper right.
+pub fn hatching(Area { x, y, width, height }: Area) -> String {
+    const STEP: f64 = 6.0;
+    let lines = ((width + height) / STEP) as usize;
+    let line = |n: usize| {
+        let at = n as f64 * STEP;
+        let (x1, y1) = (at.min(width), (at - width).max(0.0));
+        let (x2, y2) = ((at - height).max(0.0), at.min(height));
+        format!("M{:.1} {:.1}L{:.1} {:.1}", x + x1, y + y1, x + x2, y + y2)
+    };
+    (1..=lines).map(line).collect()
+}
+
+impl Mark {
+    pub fn shows_the_same(&self, other: &Mark) -> bool {
+        match (self, other) {
+            (Mark::Cell(_, one), Mark::Cell(_, other)) => {
+                (one.fate, &one.owners, &one.word) == (other.fate, &other.owners, &other.word)
+            }
+            (Mark::Text(one), Mark::Text(other)) => one.text == other.text,
+            _ => self == other,
+        }
+    }
+
+    /// The element. `was`: what was at its place in the frame before, if that differs.
+    pub fn svg(&self, was: Option<&Mark>) -> String {
+        match (self, was) {
+            (Mark::Cell(area, cell), was) => {
+                let was = was.and_then(|was| if let Mark::Cell(_, was) = was { Some(was) } else { None });
+                cell_svg(*area, cell, was)
+            }
+            (Mark::Text(Text { x, y, anchor, class, text }), was) => {
+                let anchor = ["", " m", " e"][*anchor as usize];
+                let class = format!("{class}{anchor}{}", if was.is_some() { " b" } else { "" });
+                format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{}\">{}</text>\n", class.trim(), escaped(text))
+            }
+            (Mark::Line(path, owner, class), _) => {
+                let owner = owner.map_or(String::new(), |owner| format!(" o{owner}"));
+                format!("<path class=\"{class}{owner}\" d=\"{path}\"/>\n")
+            }
+        }
+    }
+
+    /// What is left to see of a cell that is gone.
+    pub fn ghost(&self) -> String {
+        match self {
+            Mark::Cell(area, cell) if !matches!(cell.fate, Fate::Blank | Fate::Free) => {
+                let word = (!cell.word.contains('\n')).then(|| word_svg(*area, "w was", 0.0, &cell.word));
+                format!("<g class=\"c gone\">{}{}</g>\n", rect(*area, ""), word.unwrap_or_default())
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+fn rect(Area { x, y, width, height }: Area, more: &str) -> String {
+    format!("<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"{more}/>")
+}
+
+fn word_svg(area: Area, class: &str, down: f64, word: &str) -> String {
+    let lines: Vec<&str> = word.lines().filter(|line| !line.is_empty()).collect();
+    let first = area.baseline() + down - 8.0 * lines.len().saturating_sub(1) as f64;
+    let line = |(n, word): (usize, &&str)| {
+        let y = first + 16.0 * n as f64;
+        format!("<text x=\"{:.1}\" y=\"{y:.1}\" class=\"{class} m\">{}</text>", area.middle(), escaped(word))
+    };
+    lines.iter().enumerate().map(line).collect()
+}
+
+fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
+    let Cell { fate, owners, word, is_lit, over } = cell;
+    if *fate == Fate::Blank {
+        return String::new();
+    }
+    let owner = owners.first().map_or(String::new(), |owner| format!(" o{owner}"));
+    let lit = if *is_lit || was.is_some() { " new" } else { "" };
+    let name = format!("{fate:?}").to_lowercase();
+    let mut body = String::new();
+    if *fate == Fate::Shared {
+        let width = area.width / owners.len() as f64;
+        for (n, owner) in owners.iter().enumerate() {
+            let band = Area { x: area.x + n as f64 * width, width, ..area };
+            body += &rect(band, &format!(" class=\"band o{owner}\""));
+        }
+    }
+    body += &rect(area, if *fate == Fate::Shared { " rx=\"6\"" } else { "" });
+    if matches!(fate, Fate::Empty | Fate::Again | Fate::Cached) {
+        body += &format!("<path class=\"hatch\" d=\"{}\"/>", hatching(area));
+    }
+    // What was here before: above the word if both have room.
+    let gone = was.map_or(over.as_str(), |was| if was.word == *word { "" } else { was.word.as_str() });
+    let is_short = |text: &str| !text.contains('\n') && text_width(text) <= area.width + 4.0;
+    let gone = if word.is_empty() && !gone.contains('\n') || is_short(gone) && is_short(word) { gone } else { "" };
+    let has_both = !gone.is_empty() && !word.is_empty();
+    let (class, up, down) = if has_both { ("was small", -8.5, 5.5) } else { ("was", 0.0, 0.0) };
+    body += &word_svg(area, class, up, gone);
+    body += &word_svg(area, "w", down, word);
+    format!("<g class=\"c {name}{owner}{lit}\">{body}</g>\n")
+}
