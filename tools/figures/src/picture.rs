@@ -1,4 +1,4 @@
-//! A picture of one state, laid out from top to bottom in the width that it has: 350 units for a phone, 640 for a desktop.
+//! A picture of one state, laid out from top to bottom in the width that it has: 340 units for a phone, 640 for a desktop.
 //!
 //! ```text
 //!   label  [ ][ ][ ][ ]  [ ][ ][ ][ ]  note     row
@@ -15,7 +15,7 @@ use std::fmt::Display;
 use crate::words::{escaped, text_width};
 
 /// What a page leaves of a phone of 390 pixels.
-pub const NARROW: f64 = 350.0;
+pub const NARROW: f64 = 340.0;
 pub const WIDE: f64 = 640.0;
 pub const CELL: f64 = 30.0;
 const BELOW: f64 = 6.0;
@@ -418,8 +418,7 @@ impl Mark {
     pub fn ghost(&self) -> String {
         match self {
             Mark::Cell(area, cell) if !matches!(cell.fate, Fate::Blank | Fate::Free) => {
-                let word = (!cell.word.contains('\n')).then(|| word_svg(*area, "w was", 0.0, &cell.word));
-                format!("<g class=\"c gone\">{}{}</g>\n", rect(*area, ""), word.unwrap_or_default())
+                format!("<g class=\"c gone\">{}{}</g>\n", rect(*area, ""), word_svg(*area, "was", 0.0, &cell.word))
             }
             _ => String::new(),
         }

@@ -60,12 +60,11 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     let smaller = |token: usize| f64::from(P[token].min(Q[token]));
-    let share = |cell: fn(char, String) -> Cell, owner, share: f64| (cell(owner, String::new()), share);
-    let solid: fn(char, String) -> Cell = held;
+    let (kept_of, new_of) = (|share| (held(DRAFTED, ""), share), |share| (held(REPLACED, ""), share));
     let bars = |line: usize, token: usize| match line {
-        0 => [share(solid, DRAFTED, smaller(token)), (stale(""), f64::from(Q[token]) - smaller(token))],
-        1 => [share(solid, DRAFTED, smaller(token)), share(solid, REPLACED, f64::from(left[token]))],
-        _ => [share(solid, DRAFTED, accepted[token]), share(solid, REPLACED, replaced[token])],
+        0 => [kept_of(smaller(token)), (stale(""), f64::from(Q[token]) - smaller(token))],
+        1 => [kept_of(smaller(token)), new_of(f64::from(left[token]))],
+        _ => [kept_of(accepted[token]), new_of(replaced[token])],
     };
     let says = [
         format!(

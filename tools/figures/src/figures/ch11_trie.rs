@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use page_by_page::cache::PageId;
 use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
@@ -10,7 +10,7 @@ use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::prefixes::Prefixes;
 
 use super::Figure;
-use crate::picture::{Area, Cell, Fate, Picture, cached, shared};
+use crate::picture::{Area, Cell, Fate, Picture, blank, cached, held, shared};
 use crate::words::{count, listed, page_numbers, pages, tokens};
 
 const PAGE_SIZE: usize = 2;
@@ -19,19 +19,19 @@ const PAGES: usize = 6;
 const SEQUENCES: [(char, &str); 3] =
     [('a', "once upon a time there"), ('b', "once upon a king"), ('c', "once upon a time")];
 const WORDS: [&str; 6] = ["once", "upon", "a", "time", "there", "king"];
-/// The operations as they are written and as they run. They return the pages of the sequence, and what happened in words; HTML.
-const OPERATIONS: [(&str, Operation); 9] = [
-    ("a: insert", |run| run.insert('a')),
-    ("end of a", |run| run.end("a")),
-    ("b: lookup", |run| run.lookup('b')),
-    ("b: insert", |run| run.insert('b')),
-    ("c: lookup", |run| run.lookup('c')),
-    ("c: insert", |run| run.insert('c')),
-    ("end of b and c", |run| run.end("bc")),
-    ("evict(1)", |run| run.evict(1)),
-    ("evict(2)", |run| run.evict(2)),
+/// They return what happened in words; HTML.
+const OPERATIONS: [fn(&mut Run) -> Result<String>; 10] = [
+    |run| run.insert('a'),
+    |run| run.end("a"),
+    |run| run.lookup('b'),
+    |run| run.insert('b'),
+    |run| run.lookup('c'),
+    |run| run.compute('c'),
+    |run| run.insert('c'),
+    |run| run.end("bc"),
+    |run| run.evict(1),
+    |run| run.evict(2),
 ];
-type Operation = fn(&mut Run) -> Result<(Vec<u32>, String)>;
 
 fn words(name: char) -> &'static str {
     SEQUENCES.iter().find(|(other, _)| *other == name).map_or("", |(_, words)| words)
@@ -54,41 +54,60 @@ struct Run {
 
 impl Run {
     /// Begins a sequence with the cached pages.
-    fn lookup(&mut self, name: char) -> Result<(Vec<u32>, String)> {
+    fn lookup(&mut self, name: char) -> Result<String> {
         let words = words(name);
         let table = self.trie.lookup(&tokens(words, &WORDS), &mut self.pool)?;
-        let own = page_numbers(table.pages());
+        let found = pages(&page_numbers(table.pages()));
         self.tables.insert(name, table);
-        let found = pages(&own);
-        Ok((own, format!("{name} begins, “{words}”: <code>lookup</code> finds {found}, which gains an owner")))
+        Ok(format!("{name} begins, \u{201c}{words}\u{201d}: <code>lookup</code> returns {found}, which gains an owner"))
     }
 
-    /// Takes pages for the tokens that are missing, and inserts.
-    fn insert(&mut self, name: char) -> Result<(Vec<u32>, String)> {
-        let (words, tokens) = (words(name), tokens(words(name), &WORDS));
+    /// Takes pages for the tokens that are missing.
+    fn compute(&mut self, name: char) -> Result<String> {
         let mut table = self.tables.remove(&name).map_or_else(|| PageTable::new(PAGE_SIZE), Ok)?;
-        table.grow(tokens.len() - table.len(), &mut self.pool)?;
+        table.grow(tokens(words(name), &WORDS).len() - table.len(), &mut self.pool)?;
+        let own = pages(&page_numbers(table.pages()));
+        self.tables.insert(name, table);
+        Ok(format!("{name}, \u{201c}{}\u{201d}, is computed, in {own}", words(name)))
+    }
+
+    /// Computes what is missing, and inserts.
+    fn insert(&mut self, name: char) -> Result<String> {
+        let says = self.compute(name)?;
+        let mut table = self.tables.remove(&name).context("the sequence has begun")?;
         let before = page_numbers(table.pages());
-        self.trie.insert(&tokens, &mut table, &mut self.pool)?;
+        self.trie.insert(&tokens(words(name), &WORDS), &mut table, &mut self.pool)?;
         let own = page_numbers(table.pages());
         self.tables.insert(name, table);
-        let swaps = before.iter().zip(&own).filter(|(old, new)| old != new);
-        let swaps: String = swaps.map(|(old, new)| format!("; for its page {old} it gets page {new}")).collect();
-        Ok((own, format!("{name}, “{words}”, has {}: <code>insert</code>{swaps}", pages(&before))))
+        let swap = before.iter().zip(&own).find(|(old, new)| old != new);
+        Ok(swap.map_or(format!("{says}: <code>insert</code> adds its full pages"), |(old, new)| {
+            format!(
+                "<code>insert</code>: the trie has these tokens in page {new}, so {name} gets it for its own page {old}"
+            )
+        }))
     }
 
     /// Sequences let their pages go.
-    fn end(&mut self, names: &str) -> Result<(Vec<u32>, String)> {
+    fn end(&mut self, names: &str) -> Result<String> {
         for mut table in names.chars().filter_map(|name| self.tables.remove(&name)) {
             table.release(&mut self.pool)?;
         }
         let names: Vec<char> = names.chars().collect();
-        Ok((vec![], format!("end of {}: the pages lose an owner", listed(&names))))
+        Ok(format!("{} {}: the pages lose an owner", listed(&names), if names.len() > 1 { "end" } else { "ends" }))
     }
 
-    fn evict(&mut self, n: usize) -> Result<(Vec<u32>, String)> {
+    /// Says which pages are gone.
+    fn evict(&mut self, n: usize) -> Result<String> {
+        let is_free = |run: &Run, page| run.pool.owners(PageId(page)).map(|owners| owners == 0);
+        let before: Vec<bool> = (0..PAGES as u32).map(|page| is_free(self, page)).collect::<Result<_, _>>()?;
         ensure!(self.trie.evict(n, &mut self.pool)? == n, "{n} pages can be evicted");
-        Ok((vec![], format!("<code>evict({n})</code>")))
+        let mut gone = Vec::new();
+        for page in 0..PAGES as u32 {
+            if !before[page as usize] && is_free(self, page)? {
+                gone.push(page);
+            }
+        }
+        Ok(format!("<code>evict({n})</code>: {} evicted", pages(&gone)))
     }
 
     /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the run
@@ -129,33 +148,35 @@ pub fn figure() -> Result<Figure> {
         legend: vec![(Fate::Held, "a sequence also owns it"), (Fate::Shared, "several sequences also own it")],
         ..Figure::default()
     };
-    let mut before: Vec<Node> = Vec::new();
     for done in 1..=OPERATIONS.len() {
         // A pool and a trie for each frame, because reading the trie changes it.
         let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
         let mut says = String::new();
-        for (_, apply) in &OPERATIONS[..done] {
-            (_, says) = apply(&mut run)?;
+        for apply in &OPERATIONS[..done] {
+            says = apply(&mut run)?;
         }
-        let tables: Vec<(char, Vec<u32>)> =
+        let tables: BTreeMap<char, Vec<u32>> =
             run.tables.iter().map(|(name, table)| (*name, page_numbers(table.pages()))).collect();
         let (free, nodes) = (run.pool.n_free(), run.nodes()?);
-        if OPERATIONS[done - 1].0.starts_with("evict") {
-            let stays = |node: &&Node| nodes.iter().any(|other| other.page == node.page);
-            let gone = before.iter().filter(|node| !stays(node)).map(|node| node.page);
-            says = format!("{says}: {} evicted", pages(&gone.collect::<Vec<_>>()));
-        }
         figure.frame(format!("{says}. {} free.", count(free, "page")), |picture| {
+            picture.labelled(&["table of a"]);
+            picture.beside(SEQUENCES.len(), |picture, place| {
+                let (name, _) = SEQUENCES[place];
+                let own = tables.get(&name).map_or(&[][..], Vec::as_slice);
+                let cell = |place| own.get(place).map_or(blank(), |page| held(name, page));
+                picture.row(&format!("table of {name}"), "", 1, (0..3).map(cell));
+                picture.space(-6.0);
+            });
+            picture.space(12.0);
             picture.heading("the trie", &format!("{free} of {PAGES} pages free"));
             draw(picture, &nodes, &tables);
         });
-        before = nodes;
     }
     Ok(figure)
 }
 
 /// `tables`: the pages of each sequence.
-fn draw(picture: &mut Picture, nodes: &[Node], tables: &[(char, Vec<u32>)]) {
+fn draw(picture: &mut Picture, nodes: &[Node], tables: &BTreeMap<char, Vec<u32>>) {
     const ROW: f64 = 50.0;
     const BETWEEN: f64 = 36.0;
     let width = (picture.width - BETWEEN - 2.0) / 2.0;
@@ -171,7 +192,7 @@ fn draw(picture: &mut Picture, nodes: &[Node], tables: &[(char, Vec<u32>)]) {
         let of: Vec<char> = tables.iter().filter(|(_, pages)| pages.contains(page)).map(|(name, _)| *name).collect();
         let look: Cell = match &of[..] {
             [] => cached(""),
-            [one] => crate::picture::held(*one, ""),
+            [one] => held(*one, ""),
             several => shared(several, ""),
         };
         picture.cell(area, look.says(format!("{words}\npage {page}, owners: {owners}")));

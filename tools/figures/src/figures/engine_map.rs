@@ -10,7 +10,7 @@ use crate::words::listed;
 /// A part of the engine, and the chapters that build it; given if there are none.
 type Part = (&'static str, &'static [usize]);
 
-/// From the outside to the disk. The second band but one runs from left to right.
+/// From the outside to the disk. Band [`FLOW`] runs from left to right.
 const BANDS: [&[Part]; 6] = [
     &[("server", &[])],
     &[("one request: generation loop", &[1, 8]), ("many requests: scheduler", &[12, 15])],
@@ -49,7 +49,7 @@ pub fn figure() -> Result<Figure> {
             listed(&told)
         ),
         message: "The model is given; you build the memory in its middle and the loop around it.".into(),
-        setup: "Numbers are chapters.".into(),
+        setup: "The numbers are chapters.".into(),
         owners: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
         legend: vec![(Fate::Held, "")],
         ..Figure::default()

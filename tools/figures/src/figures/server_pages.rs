@@ -9,13 +9,13 @@ use anyhow::{Result, ensure};
 use page_by_page::chapters::ch06_paged::PageSlab;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::serving::schedule::{FinishReason, Sequence, SequenceId, StepLimits};
-use page_by_page::serving::view::{self, SequenceView, State, View, Words};
+use page_by_page::serving::view::{SequenceView, State, View, Words};
 use page_by_page::serving::{Generated, Serving};
 
 use super::Figure;
 use crate::models::{STORYTELLER, model, sampler, tokenizer};
 use crate::picture::{Anchor, Area, Cell, Fate, Picture, cached, free, held, shared};
-use crate::words::{count, escaped, joined, listed, pages};
+use crate::words::{joined, listed, pages};
 
 const PAGE_SIZE: usize = 8;
 const PAGES: usize = 24;
@@ -37,10 +37,7 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
     let limits = StepLimits { tokens: BUDGET, sequences: RUNNING };
     let prefixes = Box::new(PrefixCache::new(PAGE_SIZE)?);
     let mut serving = Serving::new(&model, &slab, prefixes, limits, &model.config().eos_token_ids)?;
-    let words = |sequence: &Sequence| {
-        let text = tokenizer.decode(sequence.new_tokens()).unwrap_or_default();
-        Words { prompt: String::new(), text: view::newest(&text) }
-    };
+    let words = |_: &Sequence| Words { prompt: String::new(), text: String::new() };
     let mut frames = Vec::new();
     let (mut ended, mut chunks) = (Vec::new(), Vec::new());
     for step in 0..=SHOWN[SHOWN.len() - 1] {
@@ -124,10 +121,8 @@ fn draw(picture: &mut Picture, view: &View) {
         let says = match view.sequences.iter().find(|sequence| sequence.id == id) {
             None => "not in the engine".to_string(),
             Some(SequenceView { state: State::Running, prompt_tokens, new_tokens, cached_tokens, rows, .. }) => {
-                format!(
-                    "{} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new",
-                    rows.min(prompt_tokens)
-                )
+                let rows = rows.min(prompt_tokens);
+                format!("{rows} of {prompt_tokens} prompt tokens ({cached_tokens} cached), {new_tokens} new")
             }
             Some(SequenceView { state: State::Waiting, .. }) => "waits".to_string(),
             Some(SequenceView { state: State::Preempted, .. }) => "was preempted and waits".to_string(),
@@ -148,9 +143,8 @@ fn step_text(view: &View, ended: &[String]) -> String {
         let names: Vec<char> = sequences.into_iter().map(letter).collect();
         parts.push(format!("{} share {}", listed(&names), pages(&shared)));
     }
-    parts.extend(view.sequences.iter().map(sequence_text));
     if parts.is_empty() {
-        parts.push("no request has come, and all pages are free".into());
+        parts.push(if view.steps == 0 { "no request has arrived" } else { "the sequences generate" }.into());
     }
     let computed = if view.scheduled_tokens > 0 {
         format!(", {} of {BUDGET} tokens computed", view.scheduled_tokens)
@@ -158,24 +152,4 @@ fn step_text(view: &View, ended: &[String]) -> String {
         String::new()
     };
     format!("Step {}{computed}: {}.", view.steps, joined(&parts, "; "))
-}
-
-fn sequence_text(sequence: &SequenceView) -> String {
-    let name = letter(sequence.id);
-    match sequence.state {
-        State::Running if sequence.rows < sequence.prompt_tokens => {
-            format!("{name} has computed {} of {} tokens of its prompt", sequence.rows, sequence.prompt_tokens)
-        }
-        State::Running => {
-            let words: Vec<&str> = sequence.text.split_whitespace().collect();
-            let tail = joined(&words[words.len().saturating_sub(3)..], " ");
-            let cached = match sequence.cached_tokens {
-                0 => String::new(),
-                n => format!(", {n} cached tokens of its prompt"),
-            };
-            format!("{name} has {}{cached}: “… {}”", count(sequence.new_tokens, "new token"), escaped(&tail))
-        }
-        State::Waiting => format!("{name} waits"),
-        State::Preempted => format!("{name} was preempted and waits"),
-    }
 }
