@@ -20,7 +20,6 @@ mod ch07_rewind;
 mod ch07_three;
 mod ch08_k_chart;
 mod ch08_memory;
-mod ch08_speculation;
 mod ch08_step;
 mod ch09_bars;
 mod ch09_share_chart;
@@ -220,10 +219,10 @@ fn is_same_place(one: &Mark, other: &Mark) -> bool {
 type Record = fn() -> Result<Figure>;
 
 /// The figures, in the order of the pages.
-const FIGURES: [(&str, Record); 31] = [
-    ("engine_map", engine_map::figure),
+const FIGURES: [(&str, Record); 30] = [
     ("ch01_triangle", ch01_triangle::figure),
     ("ch01_rows_chart", ch01_rows_chart::figure),
+    ("engine_map", engine_map::figure),
     ("ch02_copy", ch02_copy::figure),
     ("ch02_copies_chart", ch02_copies_chart::figure),
     ("ch03_reservation", ch03_reservation::figure),
@@ -239,7 +238,6 @@ const FIGURES: [(&str, Record); 31] = [
     ("ch07_rewind", ch07_rewind::figure),
     ("ch08_step", ch08_step::figure),
     ("ch08_memory", ch08_memory::figure),
-    ("ch08_speculation", ch08_speculation::figure),
     ("ch08_k_chart", ch08_k_chart::figure),
     ("ch09_bars", ch09_bars::figure),
     ("ch09_share_chart", ch09_share_chart::figure),
@@ -389,7 +387,7 @@ mod tests {
         assert!(FIGURES.iter().map(|(name, _)| name).eq(STANDS_ON.iter().map(|(name, _)| name)));
         assert_eq!(number("ch05_locate").as_deref(), Some("5.2"));
         assert_eq!(number("engine_map"), None);
-        assert!(ALL[1].html().contains("<figcaption><span>Figure 1.1.</span> <strong>"));
+        assert!(ALL[0].html().contains("<figcaption><span>Figure 1.1.</span> <strong>"));
     }
 
     #[test]

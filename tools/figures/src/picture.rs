@@ -270,21 +270,6 @@ impl Picture {
         self.y += 24.0;
     }
 
-    /// Words that go on in the next line where one is full. Each says whether it is strong.
-    pub fn paragraph(&mut self, words: &[(String, bool)]) {
-        let mut x = self.left;
-        for (word, is_strong) in words {
-            // As wide as if it were strong, so that it stays where it is.
-            let width = text_width(word) * 1.06;
-            if x + width > self.right() {
-                (x, self.y) = (self.left, self.y + 19.0);
-            }
-            self.words((x, self.y + 15.0), Anchor::Start, if *is_strong { "b" } else { "" }, word);
-            x += width + 4.5;
-        }
-        self.y += 24.0;
-    }
-
     /// Makes room for the labels of the rows that follow.
     pub fn labelled(&mut self, labels: &[&str]) {
         let lines = labels.iter().flat_map(|label| label.lines());
