@@ -30,11 +30,11 @@ pub const STANDS_ON: [(&str, &[usize]); 30] = [
     ("ch11_trie", &[4, 5, 6, 10, 11]),
     ("ch11_hit_rate", &[4, 5, 6, 10, 11]),
     ("ch12_timeline", &[4, 5, 6, 10, 11, 12]),
+    ("server_pages", &[1, 4, 5, 6, 10, 11, 12]),
     ("ch13_runs", &[4, 5, 6, 10, 13]),
     ("ch14_head", &[3, 14]),
     ("ch15_shrink", &[15]),
     ("ch16_file", &[4, 5, 6, 10, 11, 16]),
-    ("server_pages", &[1, 4, 5, 6, 10, 11, 12]),
 ];
 
 /// The numbers of the chapters that a figure stands on; None if there is no such figure.

@@ -422,7 +422,6 @@ impl Model {
         }
     }
 
-    // ANCHOR: attend_chunks
     /// Attention of one layer: the only place where rows meet, and the only one that knows caches. The new rows of all
     /// sequences are stored first; then all sequences are read, at once.
     fn attend_chunks(&self, layer: usize, batch: &mut [Chunk<'_>], q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
@@ -450,7 +449,6 @@ impl Model {
             batch.iter().zip(&rows).filter_map(|(chunk, rows)| Some(rows.as_ref()?.of_sequence(chunk.tokens.len())));
         self.attend(&sequences.collect::<Vec<_>>(), q, out);
     }
-    // ANCHOR_END: attend_chunks
 
     /// Rows as they are stored.
     fn stored<'a>(&self, rows: &'a [f32]) -> Cow<'a, [f32]> {

@@ -245,11 +245,11 @@ const FIGURES: [(&str, Record); 30] = [
     ("ch11_trie", ch11_trie::figure),
     ("ch11_hit_rate", ch11_hit_rate::figure),
     ("ch12_timeline", ch12_timeline::figure),
+    ("server_pages", server_pages::figure),
     ("ch13_runs", ch13_runs::figure),
     ("ch14_head", ch14_head::figure),
     ("ch15_shrink", ch15_shrink::figure),
     ("ch16_file", ch16_file::figure),
-    ("server_pages", server_pages::figure),
 ];
 
 /// Runs the code of every figure.
