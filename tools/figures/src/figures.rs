@@ -62,6 +62,8 @@ pub struct Figure {
     pub outline: &'static str,
     /// Nothing stays from a frame to the next, so changes are not marked.
     pub is_anew: bool,
+    /// The frame that tells most, counted from 0, if it is not the one that changes most.
+    pub telling: Option<usize>,
     pub frames: Vec<Frame>,
 }
 
@@ -123,15 +125,15 @@ impl Figure {
         format!("<div class=\"pbp-frame{kept}\" data-step=\"{step}\">\n{says}{svgs}</div>\n")
     }
 
-    /// The frames that are shown where they cannot be stepped through: the first, the last, and of those between them the one
-    /// that changes most.
+    /// The frames that are shown where they cannot be stepped through: the first, the last, and of those between them the
+    /// one that tells most.
     fn kept(&self) -> Vec<usize> {
         let changes = |step: &usize| {
             let [before, now] = [step - 1, *step].map(|step| &self.frames[step].pictures[0]);
             now.marks.iter().filter(|mark| was(mark, before).is_some()).count()
         };
         let last = self.frames.len() - 1;
-        let telling = (1..last).rev().max_by_key(changes);
+        let telling = self.telling.or_else(|| (1..last).rev().max_by_key(changes));
         [Some(0), telling, Some(last)].into_iter().flatten().collect()
     }
 

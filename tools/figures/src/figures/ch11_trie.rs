@@ -146,6 +146,8 @@ pub fn figure() -> Result<Figure> {
             listed(&SEQUENCES.map(|(name, words)| format!("{name} \u{201c}{words}\u{201d}")))
         ),
         legend: vec![(Fate::Held, "a sequence also owns it"), (Fate::Shared, "several sequences also own it")],
+        // The swap.
+        telling: Some(6),
         ..Figure::default()
     };
     for done in 1..=OPERATIONS.len() {
