@@ -21,7 +21,7 @@ const STYLE = `
   .card > div { padding-inline-start: 72px; }
   .card b { display: block; font-size: 96px; line-height: 1.05; letter-spacing: -0.02em; }
   .card p { margin: 28px 0 0; font-size: 36px; line-height: 1.35; max-width: 12em; text-wrap: balance; }
-  .card .figure { align-self: stretch; overflow: hidden; background: #fff; }
+  .card .figure { align-self: stretch; overflow: hidden; padding: 0; background: #fff; }
   .card img { display: block; height: 100%; width: 100%; object-fit: cover; object-position: left; }
 `;
 
