@@ -1,9 +1,10 @@
 //! What every draft model must do, whether it is greedy or samples: it drafts with a model that leaves it no choice.
 
-use page_by_page::decode::{Draft, Drafter, RewindableModel};
+use page_by_page::decode::{Draft, Drafter, LanguageModel, RewindableModel};
 use page_by_page::model::StepError;
 
 use super::asking::{ask, made};
+use super::limits::allocated;
 use super::script::{Log, Script, refusals_to_read};
 
 pub type Make = for<'m> fn(&'m mut dyn RewindableModel) -> Box<dyn Drafter + 'm>;
@@ -48,6 +49,28 @@ pub fn only_what_is_new_is_read(make: Make) {
     same!(draft.tokens, [6, 7], "2 tokens drafted by a model that counts, after 3, 4, 5");
     let passes = ["draft reads [5], answers after the last 1", "draft reads [6], answers after the last 1"];
     same!(*log.borrow(), passes, "passes of a draft model that remembers 3, 4, for 2 tokens after 3, 4, 5");
+}
+
+pub fn a_long_sequence_is_copied_once(make: Make) {
+    let (tokens, k) = (vec![1; 10_000], 8);
+    let after = |n: u32| [&tokens[..], &(2..2 + n).collect::<Vec<_>>()].concat();
+    let script = || {
+        let mut small = counting(&Log::default());
+        small.reads(&tokens[1..]);
+        small
+    };
+    let (mut alone, questions): (_, Vec<_>) = (script(), (0..k).map(after).collect());
+    let ((), by_model) = allocated(|| questions.iter().for_each(|tokens| drop(alone.next_logits(tokens))));
+    let mut small = script();
+    let (draft, asked) = allocated(|| drafted(&mut *make(&mut small), &tokens, k as usize));
+    same!(draft.tokens.len(), k as usize, "tokens drafted after {} by a model that counts", tokens.len());
+    let most = by_model + 4 * size_of_val(&tokens[..]);
+    assert!(
+        asked <= most,
+        "a draft of {k} tokens after {} asked for {asked} bytes of memory, and {most} are plenty: the sequence needs one copy, \
+         which grows with the draft",
+        tokens.len()
+    );
 }
 
 pub fn a_refusal_is_passed_on(make: Make) {

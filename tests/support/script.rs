@@ -113,7 +113,7 @@ impl RewindableModel for Script<'_> {
         let why = match same {
             0 => "a model is always given the whole sequence, what it remembers too",
             _ if same == tokens.len() => "it remembers more than this sequence, or was not given all of it",
-            _ => "it remembers tokens that were not accepted",
+            _ => "a rejected token was kept, or the tokens are out of order",
         };
         assert!(
             same == self.read.len(),

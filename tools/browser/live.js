@@ -102,7 +102,7 @@ const cancels = (tab) => tab.locator("#sequences button:visible");
 const says = (tab, what) => tab.locator("#says").filter({ hasText: what }).waitFor();
 const count = (tab, pattern) =>
   tab.locator("#pages-say").textContent().then((text) => Number(text.match(pattern)[1].replaceAll(",", "")));
-const used = (tab) => count(tab, /([\d,]+) with sequences/);
+const used = (tab) => count(tab, /([\d,]+) owned by sequences/);
 
 async function ask(tab, button, n, most = MOST) {
   await here(tab);
@@ -122,7 +122,7 @@ async function cancelAll(tab) {
     // It may have ended meanwhile.
     await cancels(tab).first().click({ timeout: 2_000 }).catch(() => {});
   }
-  await tab.locator("#pages-say").filter({ hasText: /^0 with sequences/ }).waitFor();
+  await tab.locator("#pages-say").filter({ hasText: /^0 owned by sequences/ }).waitFor();
 }
 
 async function theOutput(tab, { faults }) {
@@ -137,7 +137,7 @@ async function theOutput(tab, { faults }) {
   const { choices } = await answer.json();
   await tab.locator("#sequences .over").waitFor();
   assert.equal(await tab.locator(".story").textContent(), prompt + choices[0].text);
-  const cached = await count(tab, /, ([\d,]+) with the prefix cache/);
+  const cached = await count(tab, /, ([\d,]+) by the prefix cache/);
   assert.equal(cached + (await count(tab, /, ([\d,]+) free/)), 256);
   assert.equal(await tab.locator("#grid .cached").count(), cached);
   assert.deepEqual(faults, []);

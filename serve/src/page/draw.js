@@ -296,7 +296,7 @@ async function end(id) {
     return;
   }
   const left = `${pages.length - kept} free again, ${kept} kept by the prefix cache or other sequences`;
-  say(`${name} is cancelled. Its ${plural(pages.length, "page")}: ${left}.`);
+  say(`${name} is cancelled. ${pages.length > 0 ? `Its ${plural(pages.length, "page")}: ${left}` : "It had no pages"}.`);
 }
 
 let model = "";
@@ -314,10 +314,10 @@ function drawNumbers() {
   const running = view.sequences.filter(({ state }) => state === "running").length;
   const drawn = all > cells.length ? `, the first ${number(cells.length)} of them drawn` : "";
   const numbers = {
-    "pages-say": `${used} with sequences, ${cached} with the prefix cache alone, ${free} free`,
+    "pages-say": `${used} owned by sequences, ${cached} by the prefix cache alone, ${free} free`,
     "budget-says": `${scheduled} of ${plural(view.budget, "token")} scheduled`,
     "hits-say": `${number(cached_tokens)} of ${number(prompt_tokens)} prompt tokens cached`,
-    "queue-says": `${running} of ${view.most_running} run, ${view.sequences.length - running} wait`,
+    "queue-says": `${running} of at most ${view.most_running} running, ${view.sequences.length - running} waiting`,
     "steps-say": `${number(view.steps)}, for ${plural(new_tokens, "new token")}`,
     "lost-says": `${number(preemptions)}, ${plural(recomputed_tokens, "token")} recomputed`,
     about: `${model ? `${model}: ` : ""}${plural(all, "page")} of ${plural(view.page_size, "slot")}${drawn}`,

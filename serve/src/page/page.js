@@ -130,12 +130,12 @@ async function send(method, path, body) {
     await (answer.bodyUsed || answer.arrayBuffer());
     return { status: answer.status, refusal };
   } catch {
-    return { refusal: "The server did not answer to the end." };
+    return { refusal: "The answer broke off before its end." };
   }
 }
 
 async function ask(n) {
-  say(`Asked for ${plural(n, "sequence")}.`);
+  say(`Requested ${plural(n, "sequence")}.`);
   const { refusal } = await send("POST", "v1/completions", { prompt: $("prompt").value, max_tokens: Number($("most").value), n });
   if (refusal !== undefined) {
     say(refusal, true);
