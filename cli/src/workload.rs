@@ -131,7 +131,7 @@ impl Common {
         let progress = Progress::new("counting", (n_requests * pools.len()) as u64);
         let requests = prefixes::Requests { trace, requests: n_requests, running, page_size: self.page_size, keep };
         let heading =
-            ["pages", "allocated", "evicted", "found", "of", "hit rate", "utilisation", "fragmentation", "steps"];
+            ["pages", "allocated", "evicted", "cached", "of", "hit rate", "utilisation", "fragmentation", "steps"];
         let mut table = Table::new(0, &heading);
         for pages in pools {
             let counters = requests.run(pages, || progress.advance(1))?;

@@ -1,4 +1,4 @@
-//! `workload serving`: the scheduler under requests that come by chance, in time that is counted.
+//! `workload serving`: the scheduler under requests that arrive at random, on a clock that is counted.
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
@@ -15,14 +15,13 @@ use crate::require::{self, SCHEDULER};
 const MOST_REQUESTS: u64 = 100_000;
 const MS: f64 = 1e3;
 
-/// Requests that come by chance, served by the scheduler: who waits, and for how long
+/// Serve requests that arrive at random: how many are on time, and how long they wait
 ///
-/// Requests arrive at random, R a second on average. Half of them begin with one of 4 beginnings of 64 tokens; then come 16 to
-/// 256 tokens of their own, and 16 to 128 are written. All of that is drawn from the seed.
+/// Requests arrive at random, R a second on average. Half of them begin with one of 4 beginnings of 64 tokens, followed by 16 to
+/// 256 tokens of their own, and each asks for 16 to 128 new ones. All of that is drawn from the seed.
 ///
-/// There is no model and no clock. A step costs 10 ms, and 0.2 ms for each token that it reads: time is counted so, and the
-/// numbers are the same on every machine. A request is served in time if its first token comes within 1,000 ms and the others
-/// every 50 ms on average.
+/// There is no model and no clock. A step costs 10 ms, and 0.2 ms for each token that it computes, so the numbers are the same on
+/// every machine. A request is on time if its first token comes within 1,000 ms and the others every 50 ms on average.
 ///
 /// The trace b is the one with which the course tiny-llm tries its batches: 16 requests, all there at the start.
 #[derive(Args)]
@@ -63,7 +62,7 @@ pub struct Serving {
 
 /// Of a step, in microseconds.
 const COST: Cost = Cost { step: 10_000, token: 200 };
-/// A sequence is in time if its first token comes within a second and the others every 50 ms on average.
+/// A request is on time if its first token comes within a second and the others every 50 ms on average.
 const LIMITS: InTime = InTime { first_token: 1_000_000, per_token: 50_000 };
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -121,7 +120,7 @@ impl Serving {
             "--rate is {rate}; requests come from 0.001 to 1,000,000 times a second"
         );
         require::in_range(requests as u64, MOST_REQUESTS, "--requests", "a workload")?;
-        Ok((poisson(rate, seed, requests), format!("{rate} a second by chance (seed {seed})")))
+        Ok((poisson(rate, seed, requests), format!("{rate} a second at random (seed {seed})")))
     }
 }
 
@@ -133,21 +132,21 @@ fn lines(pages: usize, page_size: usize, served: &Served) -> Lines {
     let [first, others] = [LIMITS.first_token, LIMITS.per_token].map(|limit| thousands(limit / 1000));
     let [elapsed, busy] = [served.elapsed, served.busy].map(|time| time as f64 / 1e6);
     let speed = totals.new_tokens as f64 / elapsed.max(1e-6);
-    let (steps, most) = (thousands(totals.steps), count(totals.most_sequences, "text"));
+    let (steps, most) = (thousands(totals.steps), count(totals.most_sequences, "sequence"));
     let (tokens, again) = (thousands(totals.rows_projected), thousands(totals.recomputed));
     let [waste, on_average] = [served.waste, served.utilisation].map(percent);
     let (peak, pages, size) = (thousands(totals.peak_pages), thousands(pages), count(page_size, "slot"));
     vec![
         (
-            "in time",
-            format!("{in_time} of {requests}, {share}: first token within {first} ms, then one every {others} ms"),
+            "on time",
+            format!("{in_time} of {requests}, {share}; first token within {first} ms, then one every {others} ms"),
         ),
         ("time", format!("{elapsed:.1} s, {busy:.1} s of them busy; {speed:.1} tokens/s")),
         ("steps", format!("{steps}, at most {most} in one")),
-        ("prefixes", prefixes_found(totals, "found")),
-        ("computed", format!("{tokens} tokens, {again} of them again after a preemption: waste {waste}")),
+        ("prefixes", prefixes_found(totals, "cached")),
+        ("computed", format!("{tokens} tokens; {again} of them recomputed after a preemption, {waste}")),
         ("preempted", count(totals.preemptions, "time")),
-        ("pages", format!("{peak} of {pages} with texts at the peak, {on_average} on average; {size} each")),
+        ("pages", format!("{peak} of {pages} owned by sequences at the peak, {on_average} on average; {size} each")),
     ]
 }
 

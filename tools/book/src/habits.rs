@@ -9,10 +9,6 @@ use crate::contents::Contents;
 use crate::finding::Findings;
 use crate::page::Page;
 
-/// Pages that are still to be rewritten, by the beginning of their names.
-const LATER: [&str; 9] =
-    ["404", "as_of", "failure_model", "glossary", "real_qwen3", "solutions", "sources", "to_a_cluster", "way_to_vllm"];
-
 /// Phrases that only look like a slip.
 const FINE: [&str; 1] = ["texts in the training data"];
 
@@ -42,10 +38,6 @@ static COLON: LazyLock<Regex> = LazyLock::new(|| Regex::new(r":(?:\s|$)").expect
 static ASIDE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\([A-Z][^()]*[.!?]\)").expect("valid pattern"));
 
 pub fn check(page: &Page, contents: &Contents, findings: &mut Findings) {
-    let name = page.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    if LATER.iter().any(|later| name.starts_with(later)) {
-        return;
-    }
     for (line, paragraph) in &contents.paragraphs {
         let mut add = |problem: String, next_step: &str| findings.add(page.place_of_line(*line), problem, next_step);
         let paragraph = FINE.iter().fold(paragraph.clone(), |words, fine| words.replace(fine, ""));
