@@ -43,7 +43,7 @@ pub fn figure() -> Result<Figure> {
             listed(&LENGTHS),
             empty_slots(&usages)
         ),
-        message: "When every sequence reserves the longest length, nearly half of the memory stays empty.".into(),
+        message: "In this example, nearly half of what is reserved stays empty.".into(),
         setup: format!(
             "Four sequences of {} tokens reserve {CAPACITY} slots each. With {LARGE_CAPACITY} slots each and {} tokens, {}.",
             listed(&LENGTHS),

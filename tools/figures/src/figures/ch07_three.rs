@@ -85,7 +85,7 @@ fn content(mut cache: impl Rewind, shown: usize) -> Result<Content> {
 
 pub fn figure() -> Result<Figure> {
     let mut figure =
-        Figure { message: "A rewind costs nothing in any of the three caches.".into(), ..Figure::default() };
+        Figure { message: "A rewind copies no row in any of the three caches.".into(), ..Figure::default() };
     let mut copied = String::new();
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1].name(), State::after(&OPERATIONS[..done])?);
@@ -111,7 +111,8 @@ fn draw(picture: &mut Picture, state: &State) {
             None if slot < content.slots => empty('a'),
             None => free(""),
         };
-        let cells = (0..SHOWN).map(cell);
+        // The flat cache is exactly as long as its sequence.
+        let cells = (0..if name == "flat" { content.slots } else { SHOWN }).map(cell);
         let copied = count(content.rows_copied, "row");
         picture.heading(name, &if name == "flat" { format!("{copied} copied so far") } else { String::new() });
         if name == "paged" {
