@@ -93,7 +93,7 @@ mod checks {
     tests_on! {
         |small| Box::new(DraftModel::new(small));
         task_1_draft_makes_one_token_after_the_other = drafts::one_after_the_other,
-        task_1_draft_copies_a_long_sequence_once = drafts::a_long_sequence_is_copied_once,
+        task_1_very_long_sequence_is_copied_once = drafts::a_long_sequence_is_copied_once,
         task_1_draft_reads_only_what_is_new_to_the_draft_model = drafts::only_what_is_new_is_read,
         task_1_draft_passes_a_refusal_on = drafts::a_refusal_is_passed_on,
     }
