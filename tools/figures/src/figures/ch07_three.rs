@@ -8,7 +8,7 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 
 use super::Figure;
 use super::ch07_rewind::Operation;
-use crate::picture::{Picture, empty, free, held, stale};
+use crate::picture::{Picture, blank, empty, free, held, stale};
 use crate::rows::{LAYOUT, of_layer};
 use crate::words::{count, listed, page_numbers, pages};
 
@@ -109,10 +109,11 @@ fn draw(picture: &mut Picture, state: &State) {
             Some(name) if slot < state.tokens => held('a', name),
             Some(name) => stale(name),
             None if slot < content.slots => empty('a'),
+            // The flat cache is exactly as long as its sequence.
+            None if name == "flat" => blank(),
             None => free(""),
         };
-        // The flat cache is exactly as long as its sequence.
-        let cells = (0..if name == "flat" { content.slots } else { SHOWN }).map(cell);
+        let cells = (0..SHOWN).map(cell);
         let copied = count(content.rows_copied, "row");
         picture.heading(name, &if name == "flat" { format!("{copied} copied so far") } else { String::new() });
         if name == "paged" {
