@@ -23,7 +23,7 @@ use crate::input::{Line, Lines, Next};
 use crate::interrupt::Interrupt;
 use crate::options::{ModelOption, RowOptions, SEED, SchedulingOptions, sampling};
 use crate::output::{
-    self, Object, count, finish_reason, per_second, prefixes_found, rate, say, say_report, text_of, thousands, time,
+    self, Object, count, finish_reason, per_second, prompts_cached, rate, say, say_report, text_of, thousands, time,
 };
 use crate::page_file::{self, PageFileOptions};
 use crate::require::{self, SCHEDULER};
@@ -166,7 +166,7 @@ impl Batch {
         let (steps, generated) = (count(totals.steps, "step"), count(totals.new_tokens, "token"));
         let speed = rate(per_second(totals.new_tokens as usize, elapsed));
         let (rows, again) = (count(totals.rows_projected, "row"), thousands(totals.recomputed));
-        let prefixes = if pool.no_prefix_cache { "none kept".into() } else { prefixes_found(&totals, "cached") };
+        let prefixes = if pool.no_prefix_cache { "none kept".into() } else { prompts_cached(&totals) };
         let (peak, size) = (thousands(totals.peak_pages), count(pool.page_size, "slot"));
         let n_pages = thousands(pool.n_pages()?);
         let kept = thousands(run.serving.scheduler().prefixes().n_pages());

@@ -75,8 +75,8 @@ impl Serialize for Object {
 
 pub type Lines = Vec<(&'static str, String)>;
 
-/// The lines of a report as text: the name, and what it stands for in a column, each part that follows a semicolon on a line of
-/// its own, so that the numbers can be seen in a narrow window.
+/// The lines of a report as text: names, and values in a column beside them. What follows a semicolon goes on a line of its own,
+/// so that a narrow window shows every number.
 pub fn named_lines(lines: &Lines) -> String {
     let line = |(name, text): &(&str, String)| format!("{name:<9}  {}\n", text.replace("; ", "\n           "));
     lines.iter().map(line).collect()
@@ -227,11 +227,11 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// How much of the prompts came from the prefix cache. `how`: the word for it.
-pub fn prefixes_found(totals: &Totals, how: &str) -> String {
+/// How much of the prompts came from the prefix cache.
+pub fn prompts_cached(totals: &Totals) -> String {
     let (cached, prompts) = (thousands(totals.cached), count(totals.prompt_tokens, "prompt token"));
     let share = percent(totals.cached as f64 / totals.prompt_tokens.max(1) as f64);
-    format!("{cached} of {prompts} {how}, {share}; {} more after a preemption", thousands(totals.cached_again))
+    format!("{cached} of {prompts} cached, {share}; {} more after a preemption", thousands(totals.cached_again))
 }
 
 /// `1 token`, `2 tokens`

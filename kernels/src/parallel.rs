@@ -11,7 +11,8 @@ const SHARED_WORK: usize = 1 << 15;
 /// The same if it is not, and has to wait for them to wake up.
 const FOREIGN_WORK: usize = 1 << 20;
 
-/// Runs `task` for every element, on several threads if the work (in multiply-adds) is worth it.
+/// Runs `task` for every element, on several threads if the work (in multiply-adds) is worth it. A thread that is done takes over
+/// any element that another has not begun.
 pub(crate) fn for_each<T: Send>(items: impl Iterator<Item = T>, work: usize, task: impl Fn(T) + Sync + Send) {
     let worth = if rayon::current_thread_index().is_some() { SHARED_WORK } else { FOREIGN_WORK };
     if work < worth {

@@ -205,7 +205,6 @@ impl Index {
         self.places[place] = Some(Entry { head, last_used: self.clock });
     }
 
-    // ANCHOR: forget
     /// Forgets a record and all that follow it, which cannot be found without it. Their places are free.
     ///
     /// # Panics
@@ -228,7 +227,6 @@ impl Index {
             gone.extend(followers.values());
         }
     }
-    // ANCHOR_END: forget
 }
 
 /// Reads the header of a file, or gives it one; returns the bytes that the file then has.

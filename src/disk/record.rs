@@ -77,7 +77,6 @@ pub enum RecordError {
     },
 }
 
-// ANCHOR: lengths
 impl PageShape {
     /// Bytes of a record up to the end of its tokens.
     pub fn head_bytes(&self) -> usize {
@@ -96,7 +95,6 @@ impl PageShape {
         HEADER as u64 + place as u64 * self.record_bytes() as u64
     }
 }
-// ANCHOR_END: lengths
 
 // ANCHOR: encode
 /// A record in bytes. `tokens`: `[page_size]`; `k` and `v`: `[n_layers, page_size, kv_width]`. Every bit of the rows is kept,
@@ -125,7 +123,6 @@ fn head_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
 }
 // ANCHOR_END: encode
 
-// ANCHOR: decode_head
 /// Reads the head of a record. `bytes`: a record, or its first bytes.
 ///
 /// # Errors
@@ -148,4 +145,3 @@ pub fn decode_head(shape: &PageShape, bytes: &[u8]) -> Result<Head, RecordError>
     let tokens = (0..shape.page_size).map(|slot| u32_at(TOKENS + 4 * slot)).collect();
     Ok(Head { number, parent, tokens, rows_checksum: u32_at(4) })
 }
-// ANCHOR_END: decode_head

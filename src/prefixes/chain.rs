@@ -89,7 +89,6 @@ impl Chain {
         })
     }
 
-    // ANCHOR: hashes
     /// The hashes of a sequence's full pages, in order.
     fn hashes_of(&self, tokens: &[u32]) -> Vec<PrefixHash> {
         let mut before = None;
@@ -101,7 +100,6 @@ impl Chain {
         }
         hashes
     }
-    // ANCHOR_END: hashes
 
     /// Makes a page impossible to find.
     fn forget(&mut self, page: PageId) {

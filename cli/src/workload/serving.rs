@@ -1,4 +1,4 @@
-//! `workload serving`: the scheduler under requests that arrive at random, on a clock that is counted.
+//! `workload serving`: the scheduler under requests that arrive at random. Time is counted, not measured.
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
@@ -8,7 +8,7 @@ use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, Ti
 
 use super::{MOST_PAGES, MOST_SLOTS};
 use crate::options::prefixes;
-use crate::output::{Lines, Progress, Table, count, named_lines, percent, prefixes_found, print, thousands};
+use crate::output::{Lines, Progress, Table, count, named_lines, percent, prompts_cached, print, thousands};
 use crate::require::{self, SCHEDULER};
 
 /// More requests than this repeat what a hundred thousand show.
@@ -143,7 +143,7 @@ fn lines(pages: usize, page_size: usize, served: &Served) -> Lines {
         ),
         ("time", format!("{elapsed:.1} s, {busy:.1} s of them busy; {speed:.1} tokens/s")),
         ("steps", format!("{steps}, at most {most} in one")),
-        ("prefixes", prefixes_found(totals, "cached")),
+        ("prefixes", prompts_cached(totals)),
         ("computed", format!("{tokens} tokens; {again} of them recomputed after a preemption, {waste}")),
         ("preempted", count(totals.preemptions, "time")),
         ("pages", format!("{peak} of {pages} owned by sequences at the peak, {on_average} on average; {size} each")),

@@ -41,7 +41,7 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
     for (page, contents) in &pages {
         claims::check(root, page, contents, &names, &mut findings);
         markup::check(page, contents, &mut findings);
-        habits::check(page, contents, &mut findings);
+        habits::check(page, &mut findings);
     }
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.

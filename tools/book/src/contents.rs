@@ -17,8 +17,6 @@ pub struct Contents {
     /// Markdown images: line and alternative text.
     pub images: Vec<(usize, String)>,
     pub html: Vec<(usize, Piece)>,
-    /// Running text, outside of block quotes and tables. For inline code it has `code`.
-    pub paragraphs: Vec<(usize, String)>,
 }
 
 pub struct CodeBlock {
@@ -51,8 +49,6 @@ impl Contents {
         let mut in_foreign_link = false;
         let mut block: Option<CodeBlock> = None;
         let mut image: Option<(usize, String)> = None;
-        let mut in_quote = false;
-        let mut paragraph: Option<(usize, String)> = None;
 
         for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter() {
             let line = line_of(range.start);
@@ -70,21 +66,7 @@ impl Contents {
                 Event::End(TagEnd::Image) => contents.images.extend(image.take()),
                 Event::Start(Tag::CodeBlock(kind)) => block = Some(CodeBlock::begin(line, &kind)),
                 Event::End(TagEnd::CodeBlock) => contents.code_blocks.extend(block.take()),
-                Event::Start(Tag::BlockQuote(_)) => in_quote = true,
-                Event::End(TagEnd::BlockQuote(_)) => in_quote = false,
-                Event::Start(Tag::Paragraph | Tag::Item) if !in_quote => paragraph = Some((line, String::new())),
-                Event::End(TagEnd::Paragraph | TagEnd::Item) | Event::Start(Tag::List(_)) => {
-                    contents.paragraphs.extend(paragraph.take());
-                }
-                Event::SoftBreak | Event::HardBreak => {
-                    if let Some((_, words)) = &mut paragraph {
-                        words.push(' ');
-                    }
-                }
                 Event::Text(text) => {
-                    if let Some((_, words)) = paragraph.as_mut().filter(|_| block.is_none()) {
-                        words.push_str(&text);
-                    }
                     if let Some(block) = &mut block {
                         block.text.push_str(&text);
                     }
@@ -93,9 +75,6 @@ impl Contents {
                     }
                 }
                 Event::Code(code) => {
-                    if let Some((_, words)) = &mut paragraph {
-                        words.push_str("`code`");
-                    }
                     if let Some((_, alt)) = &mut image {
                         alt.push_str(&code);
                     } else if !in_foreign_link {

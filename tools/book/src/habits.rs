@@ -3,9 +3,10 @@
 
 use std::sync::LazyLock;
 
+use mdbook_markdown::pulldown_cmark::{Event, Tag, TagEnd};
+use mdbook_markdown::{MarkdownOptions, new_cmark_parser};
 use regex::Regex;
 
-use crate::contents::Contents;
 use crate::finding::Findings;
 use crate::page::Page;
 
@@ -37,10 +38,10 @@ static QUOTED: LazyLock<Regex> = LazyLock::new(|| Regex::new("[\"“][^\"”]*[\
 static COLON: LazyLock<Regex> = LazyLock::new(|| Regex::new(r":(?:\s|$)").expect("valid pattern"));
 static ASIDE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\([A-Z][^()]*[.!?]\)").expect("valid pattern"));
 
-pub fn check(page: &Page, contents: &Contents, findings: &mut Findings) {
-    for (line, paragraph) in &contents.paragraphs {
-        let mut add = |problem: String, next_step: &str| findings.add(page.place_of_line(*line), problem, next_step);
-        let paragraph = FINE.iter().fold(paragraph.clone(), |words, fine| words.replace(fine, ""));
+pub fn check(page: &Page, findings: &mut Findings) {
+    for (at, paragraph) in paragraphs(&page.text) {
+        let mut add = |problem: String, next_step: &str| findings.add(page.place(at), problem, next_step);
+        let paragraph = FINE.iter().fold(paragraph, |words, fine| words.replace(fine, ""));
         let paragraph = QUOTED.replace_all(&paragraph, "quotation");
         for (slip, next_step) in &*SLIPS {
             if let Some(found) = slip.find(&paragraph) {
@@ -65,6 +66,29 @@ pub fn check(page: &Page, contents: &Contents, findings: &mut Findings) {
             add(format!("{DRUMBEAT} short sentences in a row"), "join some of them");
         }
     }
+}
+
+/// Running text outside of block quotes and tables, each paragraph with the byte at which it begins. Inline code reads `code`.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let (mut found, mut in_quote, mut paragraph) = (Vec::new(), false, None::<(usize, String)>);
+    for (event, range) in new_cmark_parser(text, &MarkdownOptions::default()).into_offset_iter() {
+        let words = paragraph.as_mut().map(|(_, words)| words);
+        match (event, words) {
+            (Event::Start(Tag::BlockQuote(_)), _) => in_quote = true,
+            (Event::End(TagEnd::BlockQuote(_)), _) => in_quote = false,
+            (Event::Start(Tag::Paragraph | Tag::Item), _) if !in_quote => {
+                paragraph = Some((range.start, String::new()))
+            }
+            (Event::End(TagEnd::Paragraph | TagEnd::Item) | Event::Start(Tag::List(_) | Tag::CodeBlock(_)), _) => {
+                found.extend(paragraph.take());
+            }
+            (Event::SoftBreak | Event::HardBreak, Some(words)) => words.push(' '),
+            (Event::Text(text), Some(words)) => words.push_str(&text),
+            (Event::Code(_), Some(words)) => words.push_str("`code`"),
+            _ => {}
+        }
+    }
+    found
 }
 
 fn sentences(paragraph: &str) -> impl Iterator<Item = &str> {
