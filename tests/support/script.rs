@@ -84,6 +84,14 @@ pub fn one_hot(token: u32, vocab_size: usize) -> Vec<f32> {
     (0..vocab_size as u32).map(|id| if id == token { 9.0 } else { 0.0 }).collect()
 }
 
+/// Tokens for a message; of very many, the last.
+fn ending(tokens: &[u32]) -> String {
+    match tokens {
+        [.., a, b, c] if tokens.len() > 1_000 => format!("{} tokens that end in [{a}, {b}, {c}]", tokens.len()),
+        _ => format!("{tokens:?}"),
+    }
+}
+
 impl LanguageModel for Script<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         Ok(self.last_logits(tokens, 1)?.remove(0))
@@ -117,15 +125,16 @@ impl RewindableModel for Script<'_> {
         };
         assert!(
             same == self.read.len(),
-            "the {name} remembers {:?} and is asked to go on with {tokens:?}: {why}",
-            self.read
+            "the {name} remembers {} and is asked to go on with {}: {why}",
+            ending(&self.read),
+            ending(tokens)
         );
         let new_tokens = &tokens[self.read.len()..];
         assert!(
             n <= new_tokens.len() && !new_tokens.is_empty(),
-            "the {name} remembers {:?} and is asked what follows each of the last {n} tokens of {tokens:?}: \
-             only {} are new to it",
-            self.read,
+            "the {name} remembers {} and is asked what follows each of the last {n} tokens of {}: only {} are new to it",
+            ending(&self.read),
+            ending(tokens),
             new_tokens.len()
         );
         if tokens.len() > self.room {

@@ -8,7 +8,7 @@ use page_by_page::workload::arrivals::{Arrival, Cost, InTime, LAYOUT, Served, Ti
 
 use super::{MOST_PAGES, MOST_SLOTS};
 use crate::options::prefixes;
-use crate::output::{Lines, Progress, Table, count, named_lines, percent, prompts_cached, print, thousands};
+use crate::output::{Lines, Progress, Table, count, named_lines, percent, print, prompts_cached, thousands};
 use crate::require::{self, SCHEDULER};
 
 /// More requests than this repeat what a hundred thousand show.
