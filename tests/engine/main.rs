@@ -14,6 +14,7 @@ mod another_way;
 mod batch_checks;
 mod batch_invariance;
 mod beams;
+mod broken_stories;
 mod damaged_models;
 mod damaged_snapshots;
 mod disk_tier;
