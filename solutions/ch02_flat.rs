@@ -17,6 +17,7 @@ use std::borrow::Cow;
 
 use crate::cache::{CacheError, KvCache, KvLayout, Usage};
 
+// ANCHOR: cache
 /// A cache whose tensors are exactly as long as the sequence.
 pub struct FlatCache {
     layout: KvLayout,
@@ -34,6 +35,7 @@ pub(super) struct FlatLayer {
     /// `[len, kv_width]`, row-major.
     pub(super) v: Vec<f32>,
 }
+// ANCHOR_END: cache
 
 impl FlatCache {
     /// An empty cache.

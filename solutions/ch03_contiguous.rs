@@ -32,6 +32,7 @@ pub fn cache_bytes(layout: KvLayout, tokens: usize, bytes_per_number: usize) -> 
 }
 // ANCHOR_END: cache_bytes
 
+// ANCHOR: cache
 /// A cache that reserves room for `capacity` tokens when it is created.
 pub struct ContiguousCache {
     layout: KvLayout,
@@ -44,6 +45,7 @@ pub struct ContiguousCache {
     /// `[n_layers, capacity, kv_width]`, row-major.
     v: Vec<f32>,
 }
+// ANCHOR_END: cache
 
 impl ContiguousCache {
     /// An empty cache with room for `capacity` tokens.

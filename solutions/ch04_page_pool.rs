@@ -15,6 +15,7 @@
 
 use crate::cache::{CacheError, PageId};
 
+// ANCHOR: pool
 /// Hands out pages, lets several owners share a page, and takes it back from the last one.
 ///
 /// However large the pool is, every call takes the same few steps for each page that it hands
@@ -25,6 +26,7 @@ pub struct PagePool {
     /// The pages without an owner. The last one is handed out next.
     free: Vec<PageId>,
 }
+// ANCHOR_END: pool
 
 impl PagePool {
     // ANCHOR: new

@@ -26,6 +26,7 @@ pub struct Slot {
     pub slot: usize,
 }
 
+// ANCHOR: table
 /// The pages of one sequence, in the order of its tokens.
 pub struct PageTable {
     page_size: usize,
@@ -33,6 +34,7 @@ pub struct PageTable {
     /// Tokens held.
     pub(crate) len: usize,
 }
+// ANCHOR_END: table
 
 impl PageTable {
     /// An empty table for pages of `page_size` slots.

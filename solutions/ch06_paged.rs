@@ -21,6 +21,7 @@ use crate::cache::{CacheError, KvCache, KvLayout, PageId, Usage};
 use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::PageTable;
 
+// ANCHOR: slab
 /// The memory of all pages, and the pool that hands them out.
 pub struct PageSlab {
     pub(super) layout: KvLayout,
@@ -31,6 +32,7 @@ pub struct PageSlab {
     /// `[n_pages, n_layers, page_size, kv_width]`, row-major.
     pub(super) v: Vec<f32>,
 }
+// ANCHOR_END: slab
 
 impl PageSlab {
     /// Allocates `n_pages` pages of `page_size` slots each, which many caches can share.

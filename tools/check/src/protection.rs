@@ -38,8 +38,10 @@ pub fn check(root: &Path, report: &mut Report) -> Result<()> {
         }
     }
     let mut tests = String::new();
-    for test in names(root, "tests", ".rs") {
-        tests.push_str(&read(root, &format!("tests/{test}.rs"))?);
+    for folder in ["tests", "tests/engine"] {
+        for test in names(root, folder, ".rs") {
+            tests.push_str(&read(root, &format!("{folder}/{test}.rs"))?);
+        }
     }
     for name in names(root, SNAPSHOTS, ".snap") {
         if !tests.contains(&format!("\"{name}\"")) {
