@@ -1,9 +1,9 @@
-//! Chapter 10: fork and copy-on-write. One beginning, many sequences.
+//! Chapter 10: fork and copy-on-write, for many sequences with one beginning.
 //!
 //! A *fork* is a second sequence with the same tokens so far. It shares every page of the
-//! first: each page gains an owner, and no row moves. But only one sequence can fill the rest
+//! first, so each page gains an owner and no row moves. But only one sequence can fill the rest
 //! of a page. A sequence that grows into a page with several owners therefore takes a page of
-//! its own first and copies the filled rows into it: *copy-on-write*.
+//! its own first and copies the filled rows into it. This is called *copy-on-write*.
 //!
 //! ```text
 //!   page size 4, six tokens         table of a   table of b   owners of pages 0 1 2
@@ -22,7 +22,7 @@ use crate::chapters::ch04_page_pool::PagePool;
 use crate::chapters::ch05_page_table::{PageTable, all_owned};
 use crate::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
-/// Rows to copy from one page to another, in every layer: those of the slots `0..rows`.
+/// Which rows to copy from one page to another in every layer, those of the slots `0..rows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCopy {
     /// The page that several sequences own.
@@ -35,15 +35,15 @@ pub struct PageCopy {
 
 impl PageTable {
     // ANCHOR: fork
-    /// A second table of the same tokens: the same pages in the same order, each with one
-    /// more owner. It takes no page from the pool.
+    /// Returns a second table of the same tokens. It has the same pages in the same order, each
+    /// with one more owner, and takes no page from the pool.
     ///
-    /// Six tokens in pages 12 and 5: the fork also has six tokens in pages 12 and 5.
+    /// If a table has six tokens in pages 12 and 5, its fork also has six tokens in pages 12 and 5.
     ///
     /// # Errors
-    /// If the table's pages came from a different pool: [`CacheError::ForeignPage`] if this
-    /// pool has no such page, [`CacheError::DoubleFree`] if a page has no owner here (the
-    /// error of `all_owned`, checked before any page is shared). The pool is then unchanged.
+    /// The error of [`all_owned`], which is asked before any page is shared:
+    /// [`CacheError::ForeignPage`] if the pool has no such page, [`CacheError::DoubleFree`] if a
+    /// page has no owner in it. The pool is then unchanged.
     pub fn fork(&self, pool: &mut PagePool) -> Result<PageTable, CacheError> {
         // stub: // The page size is private to chapter 5: begin with `PageTable::new(self.page_size())?`.
         // ch10 task 1: share every page of the table
@@ -59,11 +59,11 @@ impl PageTable {
     // ANCHOR_END: fork
 
     // ANCHOR: shares_tail
-    /// Whether the next token would go into a page that other tables have too: the last page
-    /// is partly filled and has more than one owner. False before the first token.
+    /// Whether the next token would go into a page that other tables also own. That's so if the
+    /// last page is partly filled and has more than one owner. False before the first token.
     ///
     /// # Errors
-    /// [`CacheError::ForeignPage`] if the pool has no such page.
+    /// [`CacheError::ForeignPage`] if the last page is partly filled and the pool has no such page.
     pub fn shares_tail(&self, pool: &PagePool) -> Result<bool, CacheError> {
         // ch10 task 2: is the last page partly filled, and not this table's alone?
         let partly_filled = !self.len.is_multiple_of(self.page_size());
@@ -75,13 +75,13 @@ impl PageTable {
     // ANCHOR_END: shares_tail
 
     // ANCHOR: own_tail
-    /// Replaces a shared tail, a last page that is partly filled and has other owners, by a
-    /// page of this table's own. Returns which rows to copy into it; `None`, and nothing
-    /// changes, if the last page is full or has no other owner, or if there is no page yet.
+    /// Replaces a shared tail, which is a last page that is partly filled and has other owners, by
+    /// a page of this table's own. Returns which rows to copy into it. If the last page is full or
+    /// has no other owner, or if there is no page yet, nothing changes and it returns `None`.
     ///
-    /// Six tokens in pages 12 and 5 of 4 slots, page 5 has a second owner, page 3 is the next
-    /// free one → `PageCopy { from: 5, to: 3, rows: 2 }`, and the table has pages 12 and 3.
-    /// The table knows only ids, so it copies nothing itself.
+    /// Suppose six tokens are in pages 12 and 5 of 4 slots, page 5 has a second owner, and page 3
+    /// is the next free one. Then `own_tail` returns `PageCopy { from: 5, to: 3, rows: 2 }`, and
+    /// the table has pages 12 and 3. The table knows only ids, so it copies nothing itself.
     ///
     /// # Errors
     /// [`CacheError::OutOfPages`] if it needs a page and the pool has none left,
@@ -103,7 +103,7 @@ impl PageTable {
 
 impl PageSlab {
     // ANCHOR: copy_rows
-    /// Copies keys and values of the filled slots in every layer: with 3 layers and 2 rows,
+    /// Copies keys and values of the filled slots in every layer. With 3 layers and 2 rows, that's
     /// 6 rows of keys and 6 of values. All other slots stay as they are.
     fn copy_rows(&mut self, copy: PageCopy) {
         // ch10 task 3: copy the filled rows, keys and values, in every layer
@@ -117,7 +117,7 @@ impl PageSlab {
     // ANCHOR_END: copy_rows
 }
 
-/// The cache of a sequence that can share pages with others: a paged cache that can be forked.
+/// A paged cache that can be forked, so that its sequence can share pages with others.
 pub struct ForkCache {
     pub(super) inner: PagedCache,
     rows_copied: u64,
@@ -127,22 +127,23 @@ impl ForkCache {
     /// An empty cache, without pages.
     ///
     /// # Errors
-    /// Never for a slab made by [`PageSlab::new`]; the error is the page table's.
+    /// None for a slab from [`PageSlab::new`]. The error type is that of [`PageTable::new`].
     pub fn new(slab: &SharedSlab) -> Result<Self, CacheError> {
         Ok(ForkCache { inner: PagedCache::new(slab)?, rows_copied: 0 })
     }
 
     // ANCHOR: cache_fork
-    /// A second cache with the same rows, in pages that both now share. No row is copied; the
-    /// fork counts its own copies, from 0.
+    /// Returns a second cache with the same rows, in pages that both now share. No row is copied.
+    /// The fork counts its own copies, from 0.
     ///
-    /// All tokens held must have been written.
+    /// The caller has written all tokens held. The cache cannot check that.
     ///
     /// # Errors
-    /// Never for a cache whose pages are its slab's; the error is the page table's.
+    /// None for a cache whose pages are its slab's. The error type is that of
+    /// [`PageTable::fork`].
     ///
     /// # Panics
-    /// If the slab is borrowed at the moment.
+    /// If the slab is already borrowed.
     pub fn fork(&self) -> Result<ForkCache, CacheError> {
         // ch10 task 3: a second cache over the forked table
         let slab = self.inner.slab.clone();
@@ -167,20 +168,20 @@ impl KvCache for ForkCache {
     }
 
     // ANCHOR: extend
-    /// Makes room for `n` more tokens in pages that no other sequence has: first copies the
-    /// rows of a shared tail into a page of its own.
+    /// Makes room for `n` more tokens in pages that no other sequence owns. If the tail is shared,
+    /// its rows are first copied into a page of this sequence's own.
     ///
-    /// `extend(0)` does nothing: no token will be written, so the tail can stay shared.
+    /// `extend(0)` does nothing, because no token will be written, so the tail can stay shared.
     ///
     /// [`Usage::rows_copied`] counts a copied token once, however many layers it has.
     ///
     /// # Errors
-    /// [`CacheError::OutOfPages`] if the pool has too few for the copy and the new tokens
-    /// together: six tokens in pages of 4, the second one shared, `extend(3)` → 2 needed.
+    /// [`CacheError::OutOfPages`] if the pool has too few pages for the copy and the new tokens
+    /// together. Six tokens in pages of 4, the second one shared, need 2 for `extend(3)`.
     /// Nothing has changed then, and nothing was copied.
     ///
     /// # Panics
-    /// If the slab is borrowed at the moment.
+    /// If the slab is already borrowed.
     fn extend(&mut self, n: usize) -> Result<(), CacheError> {
         // ch10 task 3: own the tail, then extend the paged cache
         if n > 0 {
@@ -205,8 +206,8 @@ impl KvCache for ForkCache {
 
 impl ForkCache {
     // ANCHOR: own_tail_before
-    /// Replaces a shared tail, if the pool has enough pages for the copy and for `n` more
-    /// tokens.
+    /// Replaces a shared tail, if the pool has enough pages for the copy and for `n` more tokens.
+    /// Without a shared tail, it changes nothing.
     fn own_tail_before(&mut self, n: usize) -> Result<(), CacheError> {
         // ch10 task 3: are there enough pages for the copy and the new tokens?
         let slab = &mut *self.inner.slab.borrow_mut();
@@ -227,8 +228,8 @@ impl ForkCache {
 }
 
 impl Rewind for ForkCache {
-    /// Rewinds the paged cache. If this ends inside a shared page, the other sequence keeps
-    /// its rows: the next [`extend`](KvCache::extend) copies those that are left.
+    /// Rewinds the paged cache. If that ends inside a shared page, the other sequence keeps its
+    /// rows, because the next [`extend`](KvCache::extend) copies those that are left.
     fn rewind(&mut self, n: usize) -> Result<(), CacheError> {
         self.inner.rewind(n)
     }

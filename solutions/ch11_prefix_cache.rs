@@ -1,8 +1,9 @@
-//! Chapter 11: the prefix cache. What one sequence has computed, the next one finds.
+//! Chapter 11: the prefix cache, which keeps what one sequence has computed for the next one.
 //!
-//! A *trie* of full pages. A *node* is a page; the way to it from the beginning spells the
-//! tokens whose rows lie in it and in the pages before it. The trie *owns* its pages, as a
-//! sequence does: they stay when the sequence that filled them is gone, until they are evicted.
+//! It is a *trie* of full pages. Each *node* is a page, and the path to it from the start spells
+//! the tokens whose rows are in it and in the pages before it. The trie *owns* its pages, as a
+//! sequence does, so they stay after the sequence that filled them has ended, until they are
+//! evicted.
 //!
 //! ```text
 //!   page size 2                                     the trie
@@ -11,10 +12,11 @@
 //!   "once upon a king"         pages 0 2                           └─ (a king) 2
 //! ```
 //!
-//! The first sequence's page 2 never gets into the trie: it is filled in part, and the next token
-//! would still go into it. So it is free when that sequence ends, and the next sequence fills it.
+//! The first sequence's page 2 never gets into the trie, because it is only partly filled and the
+//! next token would still go into it. It is free when that sequence ends, and the next sequence
+//! fills it.
 //!
-//! What each call promises is said with the trait, in `src/prefixes/mod.rs`.
+//! The trait in `src/prefixes/mod.rs` documents what each call promises.
 
 use std::collections::HashMap;
 
@@ -28,12 +30,12 @@ use crate::prefixes::{HeldPage, Prefixes};
 /// From the tokens of a page to the page that holds their rows.
 type Children = HashMap<Box<[u32]>, PageId>;
 
-/// A trie of full pages, each known by its tokens and by the page before it.
+/// A trie of full pages, each found by its tokens and by the page before it.
 ///
-/// It has no pool of its own. Dropping it frees nothing: evict its pages first.
+/// It has no pool of its own, so dropping it frees nothing. Evict its pages first.
 pub struct PrefixCache {
     page_size: usize,
-    /// The pages that sequences begin with.
+    /// The pages that sequences can begin with.
     first: Children,
     /// All pages of the trie.
     nodes: HashMap<PageId, Node>,
@@ -43,13 +45,13 @@ pub struct PrefixCache {
 
 /// A page of the trie.
 struct Node {
-    /// The page before it; `None` if sequences begin with it.
+    /// The page before it. `None` if sequences begin with it.
     parent: Option<PageId>,
     /// The tokens whose rows it holds: `[page_size]`.
     tokens: Box<[u32]>,
     /// The pages that come after it. A node without any is a *leaf*.
     children: Children,
-    /// What the clock said when it was last used.
+    /// The clock's value when it was last used.
     last_used: u64,
 }
 
@@ -104,11 +106,11 @@ impl PrefixCache {
     }
 
     // ANCHOR: find
-    /// The pages that hold the beginning of `tokens`, in order, as far as the trie has them.
-    /// Tokens after the last full page are not looked at.
+    /// Returns the pages that hold the beginning of `tokens`, in order, as far as the trie has
+    /// them. Tokens after the last full page are ignored.
     ///
-    /// In the trie above: `once upon a time` → `0 1`, `once upon a queen` → `0`,
-    /// `a time` → nothing.
+    /// In the trie above, `once upon a time` → `0 1`, `once upon a queen` → `0`, and `a time` →
+    /// nothing.
     fn find(&self, tokens: &[u32]) -> Vec<PageId> {
         // ch11 task 1: follow the tokens through the trie, page by page
         let mut pages = Vec::new();
@@ -123,7 +125,8 @@ impl PrefixCache {
     // ANCHOR_END: find
 
     // ANCHOR: victim
-    /// The least recently used of the leaves that only the trie owns.
+    /// Returns the least recently used of the leaves that only the trie owns. No two of them were
+    /// used at the same time, because a call uses pages of one path only.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if the pool has no such page.
@@ -144,9 +147,9 @@ impl PrefixCache {
 impl Prefixes for PrefixCache {
     // ANCHOR: insert
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError> {
-        // stub: // Before anything changes, `all_owned` asks the pool about all pages of the table, the last one too,
-        // stub: // and about those found. For task 3: an insert is a tick of the `clock`, and uses (`touch`) the pages
-        // stub: // that the table then has in the trie, and no others.
+        // stub: // First the panics, then `all_owned` for all pages of the table, the last one included, and for those
+        // stub: // found. Only then does anything change. For task 3: an insert is a tick of the `clock`, and uses
+        // stub: // (`touch`) the pages that the table then has in the trie, and no others.
         // ch11 task 1: add the full pages that are new, swap those that are not
         let (held, given) = (table.len(), tokens.len());
         assert!(held <= given, "the table holds {held} tokens, and {given} are given");
@@ -181,7 +184,7 @@ impl Prefixes for PrefixCache {
     // ANCHOR: lookup
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError> {
         // stub: // The fields `pages` and `len` of a `PageTable` can be written here: they are open to this crate.
-        // stub: // For task 3: a lookup is a tick of the `clock`, too, and uses (`touch`) the pages that it returns.
+        // stub: // For task 3: a lookup is also a tick of the `clock`, and uses (`touch`) the pages that it returns.
         // ch11 task 2: the pages found, with one more owner each
         let all_but_one = tokens.len().saturating_sub(1);
         let pages = self.find(&tokens[..all_but_one]);
@@ -231,14 +234,14 @@ impl Prefixes for PrefixCache {
 
 impl ForkCache {
     // ANCHOR: with_prefix
-    /// The cache of a sequence that begins with what `prefixes` holds of `tokens`: the rows of
-    /// those are there and need not be computed.
+    /// Returns the cache of a sequence that begins with what `prefixes` holds of `tokens`. The
+    /// rows of those tokens need not be computed.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
     ///
     /// # Panics
-    /// If the pages of `prefixes` have another size than the slab's.
+    /// If the page size of `prefixes` differs from the slab's.
     pub fn with_prefix(
         slab: &SharedSlab,
         prefixes: &mut dyn Prefixes,
@@ -266,7 +269,7 @@ impl ForkCache {
 }
 
 impl PageSlab {
-    /// Evicts up to `n` pages of this slab from `prefixes`; returns how many.
+    /// Evicts up to `n` pages of this slab from `prefixes`, and returns how many.
     ///
     /// # Errors
     /// The error of [`Prefixes::evict`].

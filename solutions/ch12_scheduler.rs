@@ -1,6 +1,6 @@
 //! Chapter 12: the scheduler. It decides which sequences the next step computes.
 //!
-//! The scheduler knows no model: it plans a step, and is handed the tokens that came out.
+//! The scheduler knows no model. It plans a step, and receives the tokens that the step produced.
 //!
 //! ```text
 //!   budget 8       step 1       step 2       step 3       step 4
@@ -9,8 +9,8 @@
 //!   sequence 2                  ██ 2         ██████ 6 +   preempted
 //! ```
 //!
-//! The oldest sequence comes first and never waits, so it finishes; then a different one is
-//! the oldest.
+//! The oldest sequence comes first and never waits, so it finishes. Then a different one is the
+//! oldest.
 
 use std::collections::VecDeque;
 
@@ -22,11 +22,11 @@ use crate::prefixes::{Prefixes, available_pages};
 use crate::serving::schedule::*;
 
 // ANCHOR: pages_needed
-/// Pages that a sequence needs beyond those of its `table`, for all of its tokens and the
-/// next one, but for no more rows than [it can ever have](Sequence::max_rows).
+/// Returns how many pages a sequence needs beyond those of its `table`, so that all of its tokens
+/// and the next one have slots, but never for more rows than [it can have](Sequence::max_rows).
 ///
-/// Page size 4, 8 tokens, and a table that holds 4 of them: 2 more pages, for 9 rows. With
-/// only one new token to come it's 1 page, because that token is never computed.
+/// With `page_size` 4, 8 tokens and a table that holds 4 of them, it needs 2 more pages for 9
+/// rows. With only one new token to come it needs 1, because that token is never computed.
 fn pages_needed(sequence: &Sequence, table: &PageTable) -> usize {
     // ch12 task 2: how many more pages, for its tokens and the next?
     let rows = sequence.max_rows().min(sequence.tokens.len() + 1);
@@ -41,7 +41,7 @@ pub struct Scheduler {
     limits: StepLimits,
     end_of_text: Vec<u32>,
     next_id: u64,
-    /// In order of arrival, and all of them arrived after those that run.
+    /// In order of arrival. All of them arrived after those that run.
     waiting: VecDeque<Sequence>,
     /// In order of arrival.
     running: Vec<Running>,
@@ -87,15 +87,15 @@ impl Scheduler {
     }
 
     // ANCHOR: submit
-    /// Adds a request to the end of the queue. One that asks for no new token finishes at once
-    /// with [`FinishReason::Limit`], whatever its length, because it takes no page.
+    /// Adds a request to the end of the queue. A request for no new token finishes at once with
+    /// [`FinishReason::Limit`], however long its prompt is, because it takes no page.
     ///
-    /// 3 pages of 4: a prompt of 6 tokens with 7 new ones fits in 12 slots. With 8 new ones it
-    /// would need 4 pages and is rejected.
+    /// In a pool of 3 pages of 4 slots, a prompt of 6 tokens with 7 new ones needs 12 slots and
+    /// fits. With 8 new ones it would need a fourth page and is rejected.
     ///
     /// # Errors
     /// [`ScheduleError::NoPrompt`], even if no new token is asked for, and
-    /// [`ScheduleError::NeverFits`] if the whole pool is too small. Neither uses up a number.
+    /// [`ScheduleError::NeverFits`] if the whole pool is too small. Neither uses up an id.
     pub fn submit(&mut self, prompt: Vec<u32>, max_new_tokens: usize) -> Result<SequenceId, ScheduleError> {
         // ch12 task 1: queue the request, or reject what can never fit
         let id = SequenceId(self.next_id);
@@ -116,14 +116,16 @@ impl Scheduler {
     // ANCHOR_END: submit
 
     // ANCHOR: plan
-    /// The chunks of the next step, oldest sequence first, with room made for their tokens.
+    /// Plans the next step. Returns its chunks, oldest sequence first, with room made for their
+    /// tokens.
     ///
-    /// Each running sequence computes all that it has left, as far as the budget goes and
-    /// `make_room` finds room. While budget is left, `admit` starts waiting sequences, which
-    /// compute too. With no sequences, the plan is empty.
+    /// Each running sequence computes all the tokens that it has left, as far as the budget goes
+    /// and `make_room` finds room. While budget is left, `admit` starts waiting sequences, which
+    /// join the same plan. Without sequences, the plan is empty.
     ///
-    /// Budget 8. Two sequences have 1 token left to compute, and one with 13 waits: the plan
-    /// is 1, 1 and 6. The next step is the same again, and then 1, 1 and 1, which catches up.
+    /// Suppose the budget is 8, two sequences have 1 token left to compute, and one with 13
+    /// waits. This plan and the next are 1, 1 and 6. The third is 1, 1 and 1, and the last
+    /// sequence has caught up.
     ///
     /// # Errors
     /// [`ScheduleError::NotSettled`] if the last plan isn't settled yet.
@@ -149,11 +151,11 @@ impl Scheduler {
     // ANCHOR_END: plan
 
     // ANCHOR: make_room
-    /// Makes room for `n` more tokens of the sequence at `place`: evicts the pages that are
-    /// missing and no more and, if that isn't enough, preempts the newest sequence, again and
-    /// again. False if that was this sequence itself in the end.
+    /// Makes room for `n` more tokens of the sequence at `place`. If pages are missing, it evicts
+    /// that many and no more. If the prefix cache has too few, it preempts the newest sequence
+    /// and tries again. Returns false if the sequence preempted in the end was this one.
     fn make_room(&mut self, place: usize, n: usize) -> Result<bool, CacheError> {
-        // stub: // Enough while there are pages.
+        // stub: // Enough until task 4, which replaces these lines.
         // stub: if self.running[place].cache.extend(n).is_ok() {
         // stub:     return Ok(true);
         // stub: }
@@ -174,8 +176,8 @@ impl Scheduler {
     // ANCHOR_END: make_room
 
     // ANCHOR: preempt
-    /// Sends the newest running sequence back to the head of the queue. It keeps its tokens
-    /// and returns its pages.
+    /// Sends the newest running sequence back to the head of the queue. It keeps its tokens, gives
+    /// its pages back, and counts one more of its `preemptions`.
     fn preempt(&mut self) {
         // ch12 task 4: send the newest back to the queue
         if let Some(mut victim) = self.running.pop() {
@@ -186,13 +188,13 @@ impl Scheduler {
     // ANCHOR_END: preempt
 
     // ANCHOR: admit
-    /// [Starts](Running::start) the first waiting sequence if one more is allowed to run, and
-    /// if the [pages that it needs](pages_needed) and those that all running sequences need
-    /// are available together. Returns whether it did.
+    /// [Starts](Running::start) the first waiting sequence, if one more is allowed to run and if
+    /// enough pages are available for it and for all running sequences
+    /// ([`pages_needed`] of each). Returns whether it did.
     ///
-    /// The sequence begins with the pages that the prefix cache holds for it, and while it has
-    /// them they aren't available. If it doesn't fit, it keeps none of them, and no later
-    /// arrival overtakes it.
+    /// The sequence begins with the pages that the prefix cache holds for it. While it owns them
+    /// they aren't available. If it doesn't fit, it keeps none of them, and no later arrival
+    /// overtakes it.
     fn admit(&mut self) -> Result<bool, CacheError> {
         // ch12 task 2: can the first of the queue start?
         if self.running.len() == self.limits.sequences {
@@ -211,21 +213,22 @@ impl Scheduler {
     }
     // ANCHOR_END: admit
 
-    /// What the model has to compute: the chunks of the plan, in its order.
+    /// What the model has to compute, which is the chunks of the plan in its order.
     pub fn inputs(&mut self) -> Vec<ChunkInput<'_>> {
         self.planned.inputs(&mut self.running)
     }
 
     // ANCHOR: settle
-    /// The step is computed. `next` holds the next token of each sequence that has
+    /// Called when the step is computed. `next` holds the next token of each sequence that has
     /// [caught up](ScheduledChunk::caught_up), in the order of the plan.
     ///
-    /// After every chunk, full pages go to the prefix cache. A sequence that finishes gives
-    /// its pages back before this returns, and finishing happens in the plan's order.
+    /// Takes the chunks out of the plan, which is empty afterwards, and gives the full pages of
+    /// each to the prefix cache. Sequences that finish do so in the plan's order, and their pages
+    /// are back in the pool when this returns.
     ///
     /// # Errors
-    /// [`ScheduleError::WrongTokens`] if a token is missing, is one too many, or is out of
-    /// order; then nothing has changed, and the plan is still waiting for its tokens.
+    /// [`ScheduleError::WrongTokens`] if a token is missing, is one too many, or is out of order.
+    /// Nothing has changed then, and the plan still waits for its tokens.
     /// [`ScheduleError::Cache`] if the prefix cache refuses a page.
     pub fn settle(&mut self, next: &[NextToken]) -> Result<(), ScheduleError> {
         // ch12 task 3: cache the full pages, hand out the next tokens
@@ -246,8 +249,9 @@ impl Scheduler {
     }
     // ANCHOR_END: settle
 
-    /// Adds a token to the sequence at `place`. Returns why the sequence finishes with it, if
-    /// it does; an end of text isn't added, and counts before the limit.
+    /// Adds a token to the sequence at `place`. If the sequence finishes with it, returns the
+    /// reason. An end of text isn't added, and if it comes with the last token allowed, it is
+    /// the reason.
     fn append(&mut self, place: usize, token: u32) -> Option<FinishReason> {
         // ch12 task 3: add the token; does the sequence finish with it?
         let sequence = &mut self.running[place].sequence;
@@ -265,7 +269,7 @@ impl Scheduler {
     }
 
     // ANCHOR: cancel
-    /// Finishes a sequence that waits or runs. Its pages are free before this returns.
+    /// Finishes a sequence that waits or runs. Its pages are back in the pool when this returns.
     ///
     /// # Errors
     /// [`ScheduleError::NotSettled`] between plan and settle, whichever sequence it is.

@@ -1,8 +1,8 @@
-//! Chapter 14: half the bytes. Rows in 16 bits, or in 8.
+//! Chapter 14: rows in 16 bits, or in 8.
 //!
-//! A cache moves rows; it never computes with them. So the numbers of a head can be rounded
-//! and packed into 32-bit words, and to the cache a head of 9 words is a head of 9 numbers.
-//! Not a line of chapters 2 to 13 changes:
+//! A cache moves rows and never computes with them. So the numbers of a head can be rounded and
+//! packed into 32-bit words, and to the cache a head of 9 words is a head of 9 numbers. Not a
+//! line of chapters 2 to 13 changes.
 //!
 //! ```text
 //!   a head of 5 numbers as words, each shown from its lowest bits to its highest
@@ -12,9 +12,9 @@
 //!   Int8         scale | x0 x1 x2 x3 | x4 0 0 0        a number is its byte times the scale
 //! ```
 //!
-//! A row is rounded before it is written, and never read earlier. So every reader gets the
-//! same numbers, and all caches of one format agree bit for bit. Left out are formats with
-//! fewer than 8 bits, and scales shared by several rows, which would have to wait for them.
+//! A row is rounded before it is written and never read earlier, so every reader gets the same
+//! numbers, and all caches of one format agree bit for bit. Formats with fewer than 8 bits are
+//! left out. So are scales shared by several rows, because a row would have to wait for the others.
 
 use half::{bf16, f16};
 
@@ -23,9 +23,9 @@ use crate::cache::in_place::HeadReader;
 use crate::kernels::RowFormat;
 
 // ANCHOR: words
-/// 32-bit words that a head takes. `head_dim`: its numbers.
+/// Returns how many 32-bit words a head of `head_dim` numbers takes.
 ///
-/// 5 numbers: 5 words in `F32`, 3 in `F16` and `Bf16`, 3 in `Int8` (the scale is one).
+/// 5 numbers take 5 words in `F32`, 3 in `F16` and `Bf16`, and 3 in `Int8`, where one is the scale.
 pub fn words(format: RowFormat, head_dim: usize) -> usize {
     // ch14 task 1: how many words a head takes
     match format {
@@ -35,7 +35,7 @@ pub fn words(format: RowFormat, head_dim: usize) -> usize {
     }
 }
 
-/// The layout of such rows as a cache sees it: `head_dim` counts words.
+/// Returns the layout of such rows as a cache sees it, in which `head_dim` counts words.
 ///
 /// 6 layers of 2 heads of 32 numbers in `Int8` → 6 layers of 2 heads of 9.
 pub fn packed(format: RowFormat, layout: KvLayout) -> KvLayout {
@@ -43,10 +43,10 @@ pub fn packed(format: RowFormat, layout: KvLayout) -> KvLayout {
     KvLayout { head_dim: words(format, layout.head_dim), ..layout }
 }
 
-/// Bytes that a token takes: a row of keys and a row of values in each layer.
+/// Returns how many bytes a token takes, with a row of keys and a row of values in each layer.
 ///
-/// `layout`: that of the numbers. The storyteller's, 6 layers of 2 heads of 32 → 3,072 in
-/// `F32`, 1,536 in `F16` and `Bf16`, 864 in `Int8`.
+/// `layout` is that of the numbers. The storyteller's, 6 layers of 2 heads of 32, takes 3,072
+/// bytes in `F32`, 1,536 in `F16` and `Bf16`, and 864 in `Int8`.
 pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
     // ch14 task 1: the bytes of a token, in all layers
     2 * layout.n_layers * packed(format, layout).kv_width() * size_of::<f32>()
@@ -56,8 +56,9 @@ pub fn token_bytes(format: RowFormat, layout: KvLayout) -> usize {
 // ANCHOR: encode
 /// Rounds the numbers of a head and packs them into words. The rest of the last word is 0.
 ///
-/// A number halfway between two others becomes the even one, whose last bit, or byte, is
-/// even. NaN stays NaN. A number that is too large becomes infinite: from 65,520 in `F16`.
+/// A number halfway between two others becomes the even one, whose last bit, or byte, is even.
+/// NaN stays NaN. A number too large for its format becomes infinite, in `F16` from 65,520 on. In
+/// `Int8`, numbers within a rounding error of `f32::MAX` can read back as infinite.
 ///
 /// `head`: `[head_dim]`, `out`: `[words(format, head_dim)]`.
 pub fn encode(format: RowFormat, head: &[f32], out: &mut [f32]) {
@@ -69,7 +70,7 @@ pub fn encode(format: RowFormat, head: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Two numbers a word, the first of them in its lower 16 bits. `half` rounds one.
+/// Packs two numbers into each word, the first of them in its lower 16 bits. `half` rounds one.
 ///
 /// With [`f16`], `[1.0, -2.0, 0.5]` → words with the bits `0xC000_3C00`, `0x0000_3800`.
 fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
@@ -83,15 +84,17 @@ fn encode_halves(head: &[f32], out: &mut [f32], half: impl Fn(f32) -> u16) {
 // ANCHOR_END: encode
 
 // ANCHOR: encode_bytes
-/// The scale, then four bytes a word, the first of them the lowest.
+/// Packs a head as its scale, then four bytes in each word, the first of them the lowest.
 ///
 /// The scale is the largest number, whatever its sign, divided by 127. The byte of `x` is
-/// `x / scale`, a division for each number, rounded to a whole number from -127 to 127. If the
-/// scale is 0, because all numbers are 0 or too small to be divided, all bytes are 0. A head
-/// with NaN or an infinity must read as NaN in every place: it must not pass for numbers.
+/// `x / scale`, divided anew for each number and rounded to a whole number from -127 to 127.
 ///
-/// `[0.5, -2.0, 1.0]` → the scale 2/127, then a word with the bits `0x0040_8120`: from its
-/// lowest byte 32, -127, 64 and 0.
+/// If all numbers are 0 or so tiny that the scale is 0, all bytes are 0, and nothing is divided.
+/// A head with NaN or an infinity must read as NaN in every place, so that it cannot pass for
+/// numbers. A byte can't be NaN, so the scale has to be.
+///
+/// `[0.5, -2.0, 1.0]` → the scale 2/127, then a word with the bits `0x0040_8120`, which are the
+/// bytes 32, -127, 64 and 0, the lowest first.
 fn encode_bytes(head: &[f32], out: &mut [f32]) {
     // ch14 task 3: a scale, and four numbers a word
     let largest = head.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
@@ -136,7 +139,7 @@ fn decode_halves(words: &[f32], head: &mut [f32], number: impl Fn(u16) -> f32) {
 // ANCHOR_END: decode
 
 // ANCHOR: decode_bytes
-/// The reverse of [`encode_bytes`]: a number is its byte, -127 to 127, times the scale.
+/// The reverse of [`encode_bytes`]. A number is its byte, -127 to 127, times the scale.
 fn decode_bytes(words: &[f32], head: &mut [f32]) {
     // ch14 task 3: each byte times the scale
     let scale = words[0];
@@ -151,7 +154,7 @@ fn decode_bytes(words: &[f32], head: &mut [f32]) {
 // ANCHOR: encode_rows
 /// Packs rows of keys, or of values, head by head.
 ///
-/// `rows`: `[n, kv_width]` → `[n, n_kv_heads * words]`. `layout`: that of the numbers.
+/// `rows`: `[n, kv_width]` → `[n, n_kv_heads * words]`. `layout` is that of the numbers.
 pub fn encode_rows(format: RowFormat, layout: KvLayout, rows: &[f32]) -> Vec<f32> {
     // ch14 task 3: rows, head by head
     let n_words = words(format, layout.head_dim);
@@ -165,7 +168,7 @@ pub fn encode_rows(format: RowFormat, layout: KvLayout, rows: &[f32]) -> Vec<f32
 // ANCHOR_END: encode_rows
 
 // ANCHOR: packed_heads
-/// Reads heads of rows in this format: what chapter 13's attention needs to read them.
+/// Reads heads of rows in this format, for chapter 13's attention.
 pub struct PackedHeads {
     format: RowFormat,
     /// Room for the numbers of one head.

@@ -1,9 +1,9 @@
-//! Chapter 15: break the scheduler. The rules that must hold, checked after every event.
+//! Chapter 15: break the scheduler, with rules that are checked after every event.
 //!
-//! A seed draws a world and what happens in it: requests arrive, are cancelled, finish;
-//! strangers take pages and give them back. After each event the rules are checked. When one
-//! is broken, the list of events gets shorter and shorter, as long as the same rule is broken,
-//! until what is left reads like a story.
+//! A seed draws a world and the events in it. Requests arrive, are cancelled and finish, and
+//! strangers take pages and give them back. After each event the rules are checked. When one is
+//! broken, the list of events is cut shorter and shorter, as long as the same rule is still
+//! broken, until what is left reads like a story.
 //!
 //! ```text
 //!   seed 15   115 events   ✗ pages      the rule that is broken
@@ -21,15 +21,18 @@ use crate::simulation::{
 };
 
 // ANCHOR: check_pages
-/// No page is lost, and none is used without being owned: each page has as many owners as
-/// there are tables of running sequences, entries of the prefix cache and strangers with it.
-/// The free list has the pages without owners. A waiting sequence has no pages.
+/// Checks that no page is lost and that none is used without an owner.
 ///
-/// Pages 0 to 3. One sequence has pages 0 and 1, another has 0 and 2, and the prefix cache
-/// has page 0: then the reference counts are 3, 1, 1, 0, and one page is free.
+/// - Every page in a table, in the prefix cache or with a stranger is a page of the pool.
+/// - A page's reference count is the number of running tables, cache entries and strangers that
+///   have it. A waiting sequence has no pages.
+/// - As many pages are free as have no owner.
+///
+/// Suppose there are pages 0 to 3. One sequence has pages 0 and 1, a second has 0 and 2, and the
+/// prefix cache has page 0. Then the reference counts are 3, 1, 1, 0, and one page is free.
 ///
 /// # Errors
-/// [`Rule::Pages`], with the page, also if it isn't a page of the pool.
+/// [`Rule::Pages`], with the page.
 pub fn check_pages(seen: &Seen) -> Result<(), Violation> {
     // ch15 task 1: count who has each page, and compare
     let mut known = vec![0; seen.owners.len()];
@@ -47,11 +50,11 @@ pub fn check_pages(seen: &Seen) -> Result<(), Violation> {
 // ANCHOR_END: check_pages
 
 // ANCHOR: check_order
-/// The running and then the waiting sequences, as the scheduler lists them, are all that are
-/// [alive](Seen::alive), in that order: none is overtaken, lost, or there twice.
+/// Checks that the running and then the waiting sequences, as the scheduler lists them, are
+/// exactly those [alive](Seen::alive), in that order. So none is overtaken, lost, or listed twice.
 ///
-/// Sequences 4, 7, 8 and 9 are alive. 4 and 7 run, 8 and 9 wait: fine. 4 and 8 run, 7 and 9
-/// wait: broken, because 8 arrived after 7.
+/// Suppose sequences 4, 7, 8 and 9 are alive. If 4 and 7 run while 8 and 9 wait, the rule holds.
+/// If 4 and 8 run while 7 and 9 wait, it's broken, because 8 arrived after 7.
 ///
 /// # Errors
 /// [`Rule::Order`], with the sequences.
@@ -63,13 +66,14 @@ pub fn check_order(seen: &Seen) -> Result<(), Violation> {
 // ANCHOR_END: check_order
 
 // ANCHOR: check_plan
-/// The plan can be computed. `seen` is what there is after it, before anything is computed.
+/// Checks that the plan can be computed. `seen` is the state after it was made, before anything is
+/// computed.
 ///
 /// - No more sequences run than allowed, and all chunks together fit into the budget.
-/// - The chunks are those of running sequences, oldest first, at most one for each.
-/// - A chunk has at least one token; the sequence's table holds these, and no more than the
-///   sequence has.
-/// - It has [caught up](ScheduledChunk::caught_up) exactly if the table holds all tokens.
+/// - Each chunk belongs to a running sequence, at most one to each, oldest first.
+/// - A chunk has at least one token. The sequence's table holds the chunk's tokens, and no more
+///   than the sequence has.
+/// - A chunk has [caught up](ScheduledChunk::caught_up) exactly if the table holds all tokens.
 ///
 /// # Errors
 /// [`Rule::Plan`], with the sequence or the numbers.
@@ -97,17 +101,17 @@ fn total_tokens(plan: &[ScheduledChunk]) -> usize {
 // ANCHOR_END: check_plan
 
 // ANCHOR: check_progress
-/// Every sequence that can advance does. `seen` is what there is after the plan.
+/// Checks that every sequence that can advance does. `seen` is the state after the plan was made.
 ///
-/// - Oldest first, each running sequence has a chunk and then holds all of its tokens. The
-///   first that doesn't needs an excuse: the whole budget is used. No younger one then has a
-///   chunk; the sequence itself can have one.
+/// - Go through the running sequences, oldest first. One is served if it has a chunk and its table
+///   then holds all its tokens. At the first that isn't served, two things must hold: the chunks
+///   use the whole budget, and no younger sequence has a chunk. It can have one itself.
 /// - If strangers have no page, the oldest sequence alive has a chunk.
 ///
-/// Budget 8. Three sequences run, with 1, 9 and 1 tokens left to compute: chunks of 1 and 7
-/// are fine. Chunks of 1 and 1, for the first and the third, are not.
+/// Suppose the budget is 8, and three sequences run with 1, 9 and 1 tokens left to compute. Chunks
+/// of 1 and 7 keep the rule. Chunks of 1 and 1, for the first and the third, break it.
 ///
-/// It is asked about plans that keep the rules *plan* and *order*: see [`check`].
+/// [`check`] calls it only for plans that keep the rules *plan* and *order*.
 ///
 /// # Errors
 /// [`Rule::Progress`], with the sequence.
@@ -128,9 +132,9 @@ pub fn check_progress(setup: &Setup, plan: &[ScheduledChunk], seen: &Seen) -> Re
 // ANCHOR_END: check_progress
 
 // ANCHOR: check_fits
-/// An admitted sequence finds room: if one runs that did not run `before` the plan, then the
-/// [pages needed](SeenSequence::pages_needed) by all running ones together
-/// are [available](Seen::available). If none was admitted, there is nothing to check.
+/// Checks that an admitted sequence finds room. If one runs that did not run `before` the plan,
+/// the [pages needed](SeenSequence::pages_needed) by all running sequences together are
+/// [available](Seen::available). If none was admitted, there is nothing to check.
 ///
 /// # Errors
 /// [`Rule::Fits`], with the sequence.
@@ -145,9 +149,9 @@ pub fn check_fits(setup: &Setup, before: &Seen, seen: &Seen) -> Result<(), Viola
 // ANCHOR_END: check_fits
 
 // ANCHOR: check_output
-/// The output is the one of the sequence running [alone], and it finished for the same reason;
-/// one that was cancelled has the beginning of it. And the sequence is its prompt and what its
-/// client received: each new token once, in order.
+/// Checks that a sequence ended as if it had run [alone], with the same output and for the same
+/// reason. One that was cancelled has the beginning of that output. Its tokens are its prompt and
+/// what its client received, each new token once, in order.
 ///
 /// # Errors
 /// [`Rule::Output`], with the sequence.
@@ -163,10 +167,10 @@ pub fn check_output(ended: &Ended) -> Result<(), Violation> {
 }
 // ANCHOR_END: check_output
 
-/// All rules, on what an event did. After one that is broken, no other is asked.
+/// Checks all rules on what an event did, and stops at the first that is broken.
 ///
 /// # Errors
-/// The first that is broken.
+/// The first rule that is broken.
 pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
     if let Some(Planned { chunks, seen }) = &scene.planned {
         check_plan(setup, chunks, seen)?;
@@ -181,13 +185,13 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
 }
 
 // ANCHOR: run
-/// Runs a case in a new world: each event in order, then the end, which is `finish`. Returns
-/// the [steps made](World::steps).
+/// Runs a case in a new world, each event in order and then [`finish`]. Returns the
+/// [steps made](World::steps).
 ///
 /// # Errors
-/// The first rule that is broken, the place of the event, and the steps until then. For the
-/// end, the place is the number of events. A world that cannot even be made breaks its rule
-/// before the first event: place 0, step 0.
+/// The first rule that is broken, with the event's place in the list and the steps until then. In
+/// `finish`, the place is the number of events. A world that cannot even be made breaks its rule
+/// at place 0, after 0 steps.
 pub fn run(make: &Make<'_>, case: &Case) -> Result<u64, Failure> {
     let mut world = World::new(make, case.setup).map_err(|violation| Failure { event: 0, step: 0, violation })?;
     for (event, what) in case.events.iter().enumerate() {
@@ -203,15 +207,15 @@ fn happens(world: &mut World, event: Event) -> Result<(), Violation> {
     check(&world.setup(), &scene)
 }
 
-/// No more requests arrive, the strangers give back [all pages](Event::GiveBack), and step
-/// follows step until all sequences have finished, with the rules checked as before.
+/// Lets all sequences finish. No more requests arrive, the strangers give back
+/// [all pages](Event::GiveBack), and step follows step, with the rules checked as before.
 ///
-/// The end is near, because the oldest sequence computes a token in each step. Look at
-/// [`World::seen`] when the strangers have given back: all running and waiting sequences
-/// together need no more steps than they have prompt tokens and requested new tokens.
+/// The oldest sequence computes a token in each step. So once the strangers have given back their
+/// pages, all running and waiting sequences together ([`World::seen`]) need no more steps than
+/// they have prompt tokens and requested new tokens.
 ///
 /// # Errors
-/// The first rule that is broken; [`Rule::Ends`] if a sequence is still there after that many
+/// The first rule that is broken. [`Rule::Ends`] if a sequence is still there after that many
 /// steps.
 fn finish(world: &mut World) -> Result<(), Violation> {
     // ch15 task 3: step until all have finished, but not forever
@@ -230,11 +234,11 @@ fn finish(world: &mut World) -> Result<(), Violation> {
 // ANCHOR_END: run
 
 // ANCHOR: shrink
-/// Makes a list of events shorter, then the numbers in it smaller, as long as `is_broken` says
-/// that the same rule is still broken. It says so of `events` itself.
+/// Makes a list of events shorter, then the numbers in it smaller, as long as `is_broken` returns
+/// true, which means that the same rule is still broken. It returns true for `events` itself.
 ///
-/// In the end, no event can be left out and none made [smaller] without the rule holding. The
-/// same list gives the same answer.
+/// In the end, no event can be left out and none made [smaller] without the rule holding again.
+/// The same list always gives the same result.
 pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&Kept) -> bool) -> Vec<Event> {
     let mut list = Shrinking::new(events, is_broken);
     // ch15 task 4: shorter and smaller, until neither is possible
@@ -248,8 +252,8 @@ pub fn shrink(events: &[Event], is_broken: &mut dyn FnMut(&Kept) -> bool) -> Vec
     }
 }
 
-/// Leaves out pieces that don't matter: the whole list, halves, quarters and so on, and single
-/// events last. Of 1,000 events of which 3 matter, most go in a few dozen questions.
+/// Leaves out pieces that don't matter. It tries the whole list, then halves, quarters and so on,
+/// and single events last. If 3 of 1,000 events matter, most go in a few dozen calls.
 fn leave_out(list: &mut Shrinking<'_>) {
     // ch15 task 4: leave out large pieces first
     let mut size = list.events().len();

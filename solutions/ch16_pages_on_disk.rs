@@ -1,8 +1,8 @@
-//! Chapter 16: pages on disk. What one run has computed, the next one reads.
+//! Chapter 16: pages on disk, which one run computes and the next one reads.
 //!
-//! A page file has a header and places for *records*, all of one length. A record is a page: its
-//! tokens, its rows in all layers, and the record of the page before it. Every record has a
-//! *number*; one that is written later has a higher one, and no number is given twice.
+//! A page file has a header and places for *records*, all of one length. A record holds a page's
+//! tokens, its rows in all layers, and the number of its *parent*, the record of the page before
+//! it. Later records have higher numbers, and no number is given twice.
 //!
 //! ```text
 //!   page size 2; "once upon a time" was generated, then "once upon a king"
@@ -14,8 +14,8 @@
 //!            rows          rows          rows
 //! ```
 //!
-//! Given, in `src/disk`: the file (`mod.rs`), the bytes of a record (`record.rs`), and what lies at
-//! which place (`index.rs`), which is read from the heads when the file is opened.
+//! Given in `src/disk` are the file (`mod.rs`), the bytes of a record (`record.rs`), and the index
+//! of what is at which place (`index.rs`), which is read from the heads when the file is opened.
 
 use crate::cache::{CacheError, KvCache};
 use crate::chapters::ch05_page_table::PageTable;
@@ -26,7 +26,7 @@ use crate::disk::{PageFile, PageFileError, PageShape, Read, Wanted};
 use crate::prefixes::Prefixes;
 
 // ANCHOR: decode
-/// Reads a record: the inverse of [`encode`]. `bytes`: as many as a record has.
+/// Reads a record, as the inverse of [`encode`]. `bytes` has as many bytes as a record.
 ///
 /// # Errors
 /// [`RecordError::WrongLength`] if they are fewer or more, [`RecordError::DamagedRows`], and
@@ -51,10 +51,10 @@ pub fn decode(shape: &PageShape, bytes: &[u8]) -> Result<(Head, PageRows), Recor
 
 impl PageFile {
     // ANCHOR: find
-    /// The places of the pages that `tokens` begins with, in its order, as far as the file has
+    /// Returns the places of the pages that `tokens` begins with, in order, as far as the file has
     /// them. Tokens after the last full page are ignored.
     ///
-    /// In the file above: `once upon a king` → `0 2`, `a king` → nothing.
+    /// In the file above, `once upon a king` → `0 2` and `a king` → nothing.
     pub fn find(&self, tokens: &[u32]) -> Vec<usize> {
         // ch16 task 2: follow the tokens from record to record
         let mut places = Vec::new();
@@ -69,9 +69,9 @@ impl PageFile {
     // ANCHOR_END: find
 
     // ANCHOR: use
-    /// Notes that the pages of a sequence are used now. `places`: in the order of the sequence.
-    /// Its first page counts as used last. So a page is never older than one that follows it,
-    /// and nothing follows the oldest page of all.
+    /// Notes that the pages of a sequence are used now. `places` is in the order of the sequence.
+    /// Its first page counts as used last, so a page is never older than one that follows it, and
+    /// nothing follows the oldest page of all.
     fn touch(&mut self, places: &[usize]) {
         // ch16 task 3: the first page is used last
         for place in places.iter().rev() {
@@ -81,8 +81,9 @@ impl PageFile {
     // ANCHOR_END: use
 
     // ANCHOR: make_room
-    /// A place for a record: one that is free, or that of the page that was used longest ago,
-    /// which is forgotten. `None` if every page was used after `before`.
+    /// Returns a place for a record, taken from the free places. If none is free, the page that was
+    /// used longest ago is first forgotten, which makes its place free. Returns `None` if every page
+    /// was used after `before`.
     fn make_room(&mut self, before: u64) -> Option<usize> {
         // ch16 task 3: a free place, or that of the oldest page
         if let Some(place) = self.index.take_place() {
@@ -98,9 +99,9 @@ impl PageFile {
     // ANCHOR_END: make_room
 
     // ANCHOR: put
-    /// Writes a page to a place that [`make_room`](Self::make_room) gave. `rows`: its keys and its
+    /// Writes a page to a place from [`make_room`](Self::make_room). `rows` are its keys and its
     /// values. The page can be found only after it is written. If the write fails, the place is
-    /// given back, and the number is not given again.
+    /// given back, and the number is not used again.
     fn put(&mut self, place: usize, parent: u64, tokens: &[u32], rows: [&[f32]; 2]) -> Result<(), PageFileError> {
         // ch16 task 3: write the page, and only then let it be found
         let number = self.index.take_number();
@@ -117,19 +118,19 @@ impl PageFile {
     // ANCHOR_END: put
 
     // ANCHOR: keep
-    /// Writes the full pages of a sequence that the file lacks, in the order of the sequence,
-    /// and returns how many. All its pages are used now. `table` and `slab` hold their rows,
-    /// computed; `tokens` begins with the tokens that the table holds.
+    /// Writes the full pages of a sequence that the file lacks, in the order of the sequence, and
+    /// returns how many. All its pages are used now. `table` and `slab` hold their computed rows,
+    /// and `tokens` begins with the tokens that the table holds.
     ///
-    /// If the file is full, the pages that were used longest ago make room, but never one of
-    /// this sequence: of a sequence that is longer than the file, the beginning is kept.
+    /// If the file is full, the pages that were used longest ago make room, but never one of this
+    /// sequence. So if a sequence is longer than the file, its beginning is kept.
     ///
     /// # Errors
-    /// [`PageFileError::Unwritable`]. The pages that were written before are kept. The record at
-    /// the place is forgotten, because it can be half overwritten.
+    /// [`PageFileError::Unwritable`]. The pages written before are kept, and are used now. The
+    /// record at the place is forgotten, because it can be half overwritten.
     ///
     /// # Panics
-    /// If the table holds more tokens than `tokens` has, or has pages of another size.
+    /// If the table holds more tokens than `tokens` has, or has pages of a different size.
     pub fn keep(&mut self, tokens: &[u32], table: &PageTable, slab: &PageSlab) -> Result<usize, PageFileError> {
         let size = self.shape.page_size;
         assert_eq!(table.page_size(), size, "slots in a page: table and file");
@@ -158,10 +159,10 @@ impl PageFile {
     // ANCHOR_END: keep
 
     // ANCHOR: wanted
-    /// The pages of a sequence that the file has and `prefixes` has not, in the order of the
-    /// sequence; at least one token is left to compute. The pages that the file has are used
-    /// now, those in memory included, but not a last page that would leave no token. No page
-    /// has one more owner than before.
+    /// Returns the pages of a sequence that the file has and `prefixes` lacks, in the order of the
+    /// sequence. At least one token is left to compute. All pages of the sequence that the file has
+    /// are used now, also those that are in memory, except a last page that would leave no token.
+    /// No page gains an owner.
     ///
     /// # Errors
     /// The error of [`Prefixes::lookup`].
@@ -180,8 +181,9 @@ impl PageFile {
     // ANCHOR_END: wanted
 
     // ANCHOR: accept
-    /// The rows of a page that was read, if the file still has the record that was wanted. If
-    /// that record cannot be read, is damaged or is not the one in the index, it is forgotten.
+    /// Returns the rows of a page that was read, if the file still has the record that was wanted.
+    /// If that record cannot be read, is damaged, or its head differs from the one in the index, it
+    /// is forgotten.
     fn accept(&mut self, read: &Read) -> Option<PageRows> {
         // ch16 task 4: the rows, if they are those that were wanted
         let Wanted { place, number, .. } = read.wanted;
@@ -198,17 +200,18 @@ impl PageFile {
     // ANCHOR_END: accept
 
     // ANCHOR: bring_back
-    /// Gives pages of a sequence that were read to `prefixes`, and returns how many. `read`:
-    /// what was read for [`wanted`](Self::wanted), in its order. Some pages can be missing, also
-    /// in the middle, because they are being read for another sequence: what follows a gap is
-    /// not brought back.
+    /// Gives pages that were read to `prefixes`, and returns how many. `read` holds what was read
+    /// for [`wanted`](Self::wanted), in its order. Some pages can be missing, even in the middle,
+    /// because they are being read for a different sequence.
     ///
-    /// The pages go to free pages of the slab; where there are too few, others are evicted, but
-    /// none of this sequence. If that is not enough either, the first ones are brought back. A
-    /// page that cannot be read, is damaged, or has left the file since, ends the prefix: it and
-    /// those after it are recomputed. Pages that `prefixes` has by now are skipped; if it has
-    /// lost one that was not wanted, nothing is brought back. No one but `prefixes` owns a page
-    /// more than before.
+    /// Suppose memory now holds the first `held` pages of the sequence. A page that was read for a
+    /// place before that is skipped. The next must be page `held`, then `held + 1`, and so on. The
+    /// prefix ends at the first gap, and at the first page that cannot be read, is damaged, or has
+    /// left the file since. What comes after that is recomputed.
+    ///
+    /// The rows go to free pages of the slab. If there are too few, others are evicted, but none of
+    /// this sequence. If that is not enough, only the first pages are brought back. Afterwards only
+    /// `prefixes` owns more pages than before.
     ///
     /// # Errors
     /// The errors of [`Prefixes`]: the slab is not the one that its pages came from.

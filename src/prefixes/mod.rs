@@ -1,6 +1,6 @@
 //! What a scheduler asks of a prefix cache. Chapter 11 builds one.
 //!
-//! Two more are here to compare it with: [vLLM's chain of hashes](chain), and [one that keeps nothing](none).
+//! Two more are here for comparison, [vLLM's chain of hashes](chain) and [one that keeps nothing](none).
 
 pub mod chain;
 pub mod none;
@@ -15,28 +15,29 @@ use crate::chapters::ch06_paged::SharedSlab;
 
 /// Full pages that outlive the sequences that filled them, found by the tokens they hold.
 ///
-/// The cache is one of each page's owners. It holds whole prefixes: with each page it also holds the page before. All calls
-/// take the pool that the pages come from, and none costs more for more pages held, but [`evict`](Self::evict).
+/// The cache is one of each page's owners. It holds whole prefixes, so with each page it also holds the page before. However
+/// many pages it holds, [`lookup`](Self::lookup) and [`insert`](Self::insert) cost the same. [`evict`](Self::evict) and
+/// [`n_evictable`](Self::n_evictable) can look at all of them.
 ///
 /// A page is *used* when a lookup returns it, and when an insertion finds or adds it.
 pub trait Prefixes {
-    /// The longest cached prefix of `tokens`, as a table of full pages that the caller now owns too; an empty table if there is
-    /// none.
+    /// Returns the longest cached prefix of `tokens`, as a table of full pages that the caller now also owns. The table is empty
+    /// if there is none.
     ///
-    /// At least one token of the sequence is left to compute, because the caller needs the logits after it: for 8 tokens, at
+    /// At least one token of the sequence is left to compute, because the caller needs the logits after it. So for 8 tokens, at
     /// most 1 page of 4 is returned.
     ///
     /// # Errors
-    /// If the pages came from a different pool: [`CacheError::ForeignPage`] if it has no such page,
+    /// If the pages came from a different pool, [`CacheError::ForeignPage`] if it has no such page, or
     /// [`CacheError::DoubleFree`] if a page has no owner there. Nothing has changed then.
     fn lookup(&mut self, tokens: &[u32], pool: &mut PagePool) -> Result<PageTable, CacheError>;
 
-    /// Takes the full pages of a sequence. The rows of `table` are computed, and `tokens` begins with the tokens that it holds;
-    /// more can follow.
+    /// Takes the full pages of a sequence. The rows of `table` are computed, and `tokens` begins with the tokens that the table
+    /// holds. More can follow.
     ///
-    /// Where the cache already holds a page for the same prefix, the table swaps its own page for that one: the same tokens have
-    /// the same bits. An owner of a page of this cache therefore also owns the pages before it, and a page has at least as many
-    /// owners as any page after it.
+    /// Where the cache already holds a page for the same prefix, the table swaps its own page for that one, since the same
+    /// tokens have the same bits. An owner of a page of this cache therefore also owns the pages before it, and a page has at
+    /// least as many owners as any page after it.
     ///
     /// # Errors
     /// As [`lookup`](Self::lookup).
@@ -45,8 +46,8 @@ pub trait Prefixes {
     /// If the table holds more tokens than `tokens` has, or has pages of a different size. Nothing has changed then.
     fn insert(&mut self, tokens: &[u32], table: &mut PageTable, pool: &mut PagePool) -> Result<(), CacheError>;
 
-    /// Evicts up to `n` pages that only the cache owns, and returns how many: each time the least recently used one that no
-    /// cached page follows. Fewer than `n` only if no such page is left.
+    /// Evicts up to `n` pages that only the cache owns, and returns how many. Each time it takes the least recently used one
+    /// that no cached page follows. It returns fewer than `n` only if no such page is left.
     ///
     /// # Errors
     /// [`CacheError::ForeignPage`] if it finds a page that the pool does not have. Pages evicted before that stay evicted.
@@ -55,10 +56,10 @@ pub trait Prefixes {
     /// Pages that it owns.
     fn n_pages(&self) -> usize;
 
-    /// Pages that only the cache owns: all of them can be evicted, one after the other.
+    /// Pages that only the cache owns. All of them can be evicted, one after the other.
     ///
-    /// One exception: where a table was forked before its pages were inserted, the fork can still have pages of its own before
-    /// those it shares. Its next insertion swaps them.
+    /// There is one exception. If a table was forked before its pages were inserted, the fork can still have pages of its own
+    /// before those that it shares. Its next insertion swaps them.
     fn n_evictable(&self, pool: &PagePool) -> usize;
 
     /// All pages that it owns, in no particular order. A cache that does not list its pages returns none, as here.
@@ -104,7 +105,7 @@ impl Prefixes for Rc<RefCell<Box<dyn Prefixes>>> {
 pub struct HeldPage<'a> {
     /// The page.
     pub page: PageId,
-    /// The page before it; `None` if sequences begin with it.
+    /// The page before it. `None` if sequences begin with it.
     pub parent: Option<PageId>,
     /// The tokens whose rows it holds: `[page_size]`.
     pub tokens: &'a [u32],
