@@ -124,7 +124,7 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
     scene.ended.iter().try_for_each(check_output)
 }
 
-/// Runs a case in a new world, each event in order and then [`finish`]. Returns the
+/// Runs a case in a new world, each event in order and then `finish`. Returns the
 /// [steps made](World::steps).
 ///
 /// # Errors

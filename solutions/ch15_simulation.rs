@@ -185,7 +185,7 @@ pub fn check(setup: &Setup, scene: &Scene) -> Result<(), Violation> {
 }
 
 // ANCHOR: run
-/// Runs a case in a new world, each event in order and then [`finish`]. Returns the
+/// Runs a case in a new world, each event in order and then `finish`. Returns the
 /// [steps made](World::steps).
 ///
 /// # Errors
