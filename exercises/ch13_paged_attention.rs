@@ -1,7 +1,7 @@
 //! Chapter 13: paged attention. Read the rows where they lie.
 //!
-//! Attention needs three things from a sequence's rows: the score of each key, the softmax of
-//! the scores, and the sum of the values by these weights. None of them needs the rows side by
+//! Attention needs three things from a sequence's rows. They are the score of each key, the
+//! softmax of the scores, and the sum of the values by these weights. None of them needs the rows side by
 //! side. So instead of copying the pages together in every layer of every step, attention
 //! walks through them: once for the keys, once for the values.
 //!
@@ -76,8 +76,8 @@ impl Iterator for Places<'_> {
 ///
 /// `q` and `out`: `[n_heads * head_dim]`. `seen`: at least 1, at most the rows of the
 /// sequence; how many of its tokens have queries does not matter here. A query head reads the
-/// key/value head that it shares with its group: with 4 query heads and 2 key/value heads,
-/// heads 0 and 1 read 0, heads 2 and 3 read 1.
+/// key/value head that it shares with its group. With 4 query heads and 2 key/value heads,
+/// heads 0 and 1 read 0, and heads 2 and 3 read 1.
 ///
 /// `reader` turns a head's words, `reader.words()` of them, into its `head_dim` numbers. Here
 /// the words are the numbers; in chapter 14 they are packed.

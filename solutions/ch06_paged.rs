@@ -1,6 +1,6 @@
 //! Chapter 6: the paged cache, which keeps many sequences in one slab of pages.
 //!
-//! The *slab* is the pages' memory: one tensor of all keys and one of all values, each of shape
+//! The *slab* is the pages' memory, one tensor of all keys and one of all values, each of shape
 //! `[n_pages, n_layers, page_size, kv_width]`. A page holds a few tokens of one sequence in all
 //! layers, so one page table serves every layer. Here two sequences grow by turns, page size 4:
 //!

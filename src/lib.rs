@@ -1,7 +1,7 @@
 //! Page by Page: build a paged KV cache in Rust.
 //!
-//! The crate is a small inference engine that is complete but for its memory: you write that, chapter by chapter, in
-//! `exercises/`. The way of a token through the modules:
+//! The crate is a small inference engine that is complete but for its memory. You write that, chapter by chapter, in
+//! `exercises/`. This is the way of a token through the modules:
 //!
 //! ```text
 //!   prompt ── tokenizer ── engine ── model ── kernels        logits ── sampler ── next token
@@ -10,7 +10,7 @@
 //!                            └ the loop itself is chapter 1
 //! ```
 //!
-//! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here. Beside it: the caches
+//! - [`cache`]: the contract between the model and its memory, its shapes and its errors. Start here. Beside it are the caches
 //!   [by name](cache::kind), a cache's rows [in place](cache::in_place), a cache as a [file](cache::snapshot), and contiguous
 //!   regions, [first fit](cache::first_fit), which pages replace.
 //! - [`chapters`]: the course, one module a chapter, yours or the reference's.
@@ -19,15 +19,15 @@
 //! - [`decode`]: what generates one sequence asks of a model; one sequence [generated](decode::generation) with any cache, and
 //!   with [drafts](decode::drafting); how the next token is [chosen](decode::sampler), how
 //!   [likely](decode::scoring) tokens were, drafts by [lookup](decode::prompt_lookup), and [beams](decode::beams).
-//! - [`serving`]: the loop around the scheduler: many sequences in the pages of one slab. What [scheduler and
+//! - [`serving`]: the loop around the scheduler, with many sequences in the pages of one slab. What [scheduler and
 //!   loop](serving::schedule) agree on, and what a [page](serving::view) shows of a run.
 //! - [`prefixes`]: what a prefix cache does.
 //! - [`disk`]: pages of a prefix cache in a file, read on a thread of its own.
 //! - [`simulation`]: a made-up world for schedulers, in which a seed decides everything. Chapter 15 breaks them in it.
 //! - [`workload`]: requests that come and go in a pool of pages, counted without a model.
 //! - [`experiments`]: what the chapters gain, counted on the code that is compiled.
-//! - [`files`]: files read only if they are what they should be, written whole or not at all; [`escape`]: text from a file or
-//!   a client, made safe for a terminal.
+//! - [`files`]: files read only if they are what they should be, written whole or not at all.
+//! - [`escape`]: text from a file or a client, made safe for a terminal.
 
 pub mod cache;
 pub mod chapters;

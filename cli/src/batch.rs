@@ -36,14 +36,14 @@ const MOST_WAITING: usize = 4096;
 
 /// Continue many prompts from a file, as many at a time as there is memory for
 ///
-/// Reads one JSON object a line, with a prompt and, if you like, how to go on:
+/// Reads one JSON object a line, with a prompt and, if you like, how to go on, such as
 ///
-///   {"prompt": "Once upon a time", "max_new_tokens": 100, "temperature": 0.8, "top_k": 0, "top_p": 0.95, "seed": 7}
+///     {"prompt": "Once upon a time", "max_new_tokens": 100, "temperature": 0.8, "top_k": 0, "top_p": 0.95, "seed": 7}
 ///
 /// What a line leaves out is as in `generate`, and each output is the one that `generate` writes. The scheduler shares a pool
-/// of pages among the requests: what some have in common is computed once, and a request that gets no page waits for one.
+/// of pages among the requests. What some have in common is computed once, and a request that gets no page waits for one.
 ///
-/// Writes one JSON object a line, in the order of the lines read: the output, why it ended, what it has cost. A line that
+/// Writes one JSON object a line, in the order of the lines read, with the output, why it ended and what it cost. A line that
 /// is refused has its reason there, and the others go on. Ctrl-C ends the run after the step under way; what is done is
 /// kept. A second Ctrl-C ends it at once.
 #[derive(Args)]

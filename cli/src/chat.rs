@@ -30,7 +30,7 @@ pub struct Chat {
     /// The system prompt, which comes before the first message
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Variables for the template: a JSON object, such as {"enable_thinking": false}
+    /// Variables for the template, as a JSON object such as {"enable_thinking":false}
     #[arg(long, value_name = "TEXT")]
     chat_template_kwargs: Option<String>,
     /// Tokens of an answer, at most [default: as many as fit]

@@ -1,4 +1,4 @@
-//! A text that a person and the model write in turns. `story` and `chat` differ in how the turns become one text.
+//! What a person and the model write in turns. `story` and `chat` differ in how the turns become one sequence.
 //!
 //! ```text
 //!   prompt of turn 1   [ typed 1 ]
@@ -59,7 +59,7 @@ pub struct Turn {
     rejected: u64,
 }
 
-/// Makes one text of turns, as the model reads them. The last one has no answer yet, or they all have one.
+/// Makes one sequence of turns, as the model gets them. The last one has no answer yet, or they all have one.
 type Join = dyn Fn(&[Turn]) -> Result<String>;
 
 pub struct Script {

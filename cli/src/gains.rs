@@ -14,10 +14,10 @@ use watched::watched;
 
 /// Show what a chapter gains: its number without it and with it, counted on your code
 ///
-/// Each chapter ends with a number: rows that are not computed any more, slots that are not wasted. This counts it, once
-/// without the chapter's code and once with it. Both run here and now: on your code where you have started, on the reference
-/// elsewhere, if the program was built with --features solution. What is counted is the same on every machine; no time is
-/// measured.
+/// Each chapter ends with a number, such as rows that are no longer computed or slots that are no longer wasted. This counts it,
+/// once without the chapter's code and once with it. Both run here and now, on your code where you have started and on the
+/// reference elsewhere, if the program was built with --features solution. The counts are the same on every machine, and no time
+/// is measured.
 ///
 /// Without a number all chapters are shown whose code is written.
 #[derive(Args)]

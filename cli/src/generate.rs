@@ -24,8 +24,8 @@ use page_by_page::cache::kind::CacheKind;
 
 /// Generate text, and say what its cache cost
 ///
-/// Continues a prompt, token by token. The text goes to standard output as it is generated; what it cost follows on
-/// standard error. The same seed gives the same text with every cache: only the costs differ.
+/// Continues a prompt, token by token. The output goes to standard output as it is generated, and what it cost follows on
+/// standard error. The same seed gives the same output with every cache. Only the costs differ.
 ///
 /// Several prompts are generated together, one pass of the model for all in each step, with their pages in one pool. The
 /// output of each is what it is alone. On a terminal they grow side by side; otherwise they follow each other.
@@ -75,8 +75,7 @@ pub struct Generate {
 /// The cache, and how much memory it may use.
 #[derive(Args)]
 struct CacheOptions {
-    /// Where keys and values are kept: recompute (nowhere), flat, contiguous or paged [default: contiguous; paged for several
-    /// outputs]
+    /// The cache, which is recompute (none), flat, contiguous or paged [default: contiguous, or paged for several outputs]
     #[arg(long, value_name = "CACHE")]
     kv: Option<CacheKind>,
     /// Slots that the contiguous cache reserves [default: enough for prompt and output]
@@ -231,8 +230,8 @@ fn counters(rows_projected: u64, usage: Usage) -> Object {
         .with("slots", usage.slots)
 }
 
-/// Tokens, and how long they took: those of the prompts, and all that followed. Before the time of each: how many steps there
-/// were, such as `3 steps, `, or nothing.
+/// Tokens and how long they took, those of the prompts first, then all that followed. `steps` stands before the time of each. It
+/// is a number of steps, such as `3 steps, `, or nothing.
 fn timings(prefill: (usize, Duration), decode: (usize, Duration), steps: [String; 2]) -> [(&'static str, String); 2] {
     let [prefill_steps, decode_steps] = steps;
     let speed = rate(per_second(decode.0, decode.1));

@@ -154,8 +154,8 @@ pub fn narrow(wide: f64) -> Result<f32, String> {
 /// How the rows of a cache are stored and read.
 #[derive(Args, Clone, Copy)]
 pub struct RowOptions {
-    /// How attention reads keys and values: gather (copied together first), paged (where they lie) or plain (where they
-    /// lie, with the loops of chapter 13) [default: paged; gather while chapter 13 is unfinished]
+    /// How attention reads keys and values, gather (copied together first), paged (where they lie) or plain (where they
+    /// lie, with the loops of chapter 13) [default: paged, or gather while chapter 13 is unfinished]
     #[arg(long, value_name = "HOW", value_parser = named(&ATTENTIONS), hide_possible_values = true)]
     attention: Option<Attention>,
     /// How the numbers of keys and values are stored: f32, f16, bf16 or int8

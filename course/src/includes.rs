@@ -1,7 +1,7 @@
 //! Puts mdBook's includes into a page, and still knows where each line was written.
 //!
-//! mdBook forgives an include that finds nothing: a missing file leaves the directive in the page, a missing anchor an empty
-//! code block. Here both are problems. Otherwise the rules are mdBook's own, so that everybody reads what the reader reads:
+//! mdBook forgives an include that finds nothing. A missing file leaves the directive in the page, and a missing anchor an empty
+//! code block. Here both are problems. Otherwise the rules are mdBook's own, so that all tools read what the reader reads:
 //! `{{#include file}}`, `file:3:9`, `file:3`, `file:3:`, `file::9` and `file:anchor`, and a backslash before a directive that
 //! is to stay.
 

@@ -82,7 +82,7 @@ pub enum Standing {
     NoRun,
     /// They ran, but the file has changed since.
     Changed,
-    /// They ran on this text.
+    /// They ran on this content.
     Current,
 }
 
@@ -183,7 +183,7 @@ mod tests {
         docs.take_while(|line| *line != "//! ```").map(|line| line.trim_start_matches("//!")).collect()
     }
 
-    /// A repository with this text as its record.
+    /// A repository with this as its record.
     fn root_with(text: &[u8]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join(".page-by-page")).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! **One order for every sum.** Floating-point addition depends on its order, so every sum here is taken in one fixed
 //! order, whatever the processor, the number of threads and the number of rows in the call. A dot product keeps
-//! sixteen running sums, the *lanes*: number `i` goes to lane `i % 16` by one fused multiply-add, and at the end the
+//! sixteen running sums, the *lanes*. Number `i` goes to lane `i % 16` by one fused multiply-add, and at the end the
 //! lanes are added in halves, 16 → 8 → 4 → 2 → 1:
 //!
 //! ```text
@@ -24,7 +24,7 @@
 //! - `steps`: attention in single steps, for a reader to put together;
 //! - `small`: softmax, norm, gate; `parallel`: work for several threads; `limit`: what all of them cannot surpass.
 //!
-//! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector` says what those
+//! **One loop for every processor.** The loops are written over vectors of sixteen numbers; `vector` defines what those
 //! are on AVX-512, on AVX2, on Neon and elsewhere. `vectorized` picks at run time. On x86 processors without fused
 //! multiply-add (before 2013) the results are the same and the speed is poor. `PAGE_BY_PAGE_REGISTERS=avx2`, or `plain`, picks
 //! narrower registers than the processor has, to see that the output stays the same.

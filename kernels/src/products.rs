@@ -4,8 +4,8 @@
 //! and the lanes are added in halves. All ways to compute a product keep to it, so how many rows come together, and on how
 //! many threads, changes nothing but the time.
 //!
-//! **The order of work.** With one input row, memory is the limit: the weights are read in order, once. With a few, each
-//! number that is read and converted meets all of them while it is in a register. With many, arithmetic is the limit: a block
+//! **The order of work.** With one input row, memory is the limit, so the weights are read in order, once. With a few, each
+//! number that is read and converted meets all of them while it is in a register. With many, arithmetic is the limit, so a block
 //! of weights is converted once, stays in the second cache, and meets the rows in tiles, five rows and five columns at a time.
 
 use std::borrow::Cow;

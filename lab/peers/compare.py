@@ -114,7 +114,7 @@ class Ours:
         return our_rates(
             engine=self.bench("engine", "--contexts", "1"),
             alone=self.bench("attention", *rows, "--contexts", f"{between},{deep}"),
-            together=self.bench("attention", *rows, "--contexts", str(between), "--texts", texts),
+            together=self.bench("attention", *rows, "--contexts", str(between), "--sequences", texts),
         )
 
     def bench(self, *what: str) -> dict:
@@ -145,7 +145,7 @@ def our_rates(engine: dict, alone: dict, together: dict) -> dict:
     between, deep = [step["mean ms a step"] / 1e3 for step in alone["steps"] if step["rows"] == ALONE]
     batch = next(step["mean ms a step"] / 1e3 for step in together["steps"] if step["rows"] == TOGETHER)
     prefill = next(rate["mean"] for rate in engine["rates"] if rate["what"].startswith("prefill of"))
-    return {"decode": 1 / between, "prefill": prefill, "batch": together["texts"] / batch, "deep": 1 / deep}
+    return {"decode": 1 / between, "prefill": prefill, "batch": together["sequences"] / batch, "deep": 1 / deep}
 
 
 def main():

@@ -1,7 +1,7 @@
 //! Rows where they lie: what attention needs to read a cache without copying it.
 //!
-//! The rows of a sequence lie in its cache's memory in *runs*: rows side by side. A contiguous cache has one run; a paged cache has
-//! one for each page. Two pages of 4 slots, six tokens, one layer of rows of 8 numbers:
+//! The rows of a sequence lie in its cache's memory in *runs* of rows side by side. A contiguous cache has one run, and a paged
+//! cache has one for each page. Two pages of 4 slots, six tokens, one layer of rows of 8 numbers:
 //!
 //! ```text
 //!   memory    page 0 (not its own)      page 1               page 2             …

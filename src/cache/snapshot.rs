@@ -317,7 +317,7 @@ fn words<'f>(file: &SafeTensors<'f>, name: &str, dtype: Dtype, shape: &[usize]) 
     Ok(tensor.data().as_chunks().0)
 }
 
-/// What a file says of itself.
+/// What a file records about itself.
 struct Fields(HashMap<String, String>);
 
 impl Fields {

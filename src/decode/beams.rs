@@ -226,7 +226,7 @@ fn found(search: BeamSearch) -> Vec<Found> {
     found
 }
 
-/// The logarithm of each token's probability: `[vocab_size]`, all 0 or below. No filter, no temperature: what the model says.
+/// The logarithm of each token's probability, `[vocab_size]`, all 0 or below, without filter or temperature.
 ///
 /// `logits`: `[vocab_size]`, at least one, all finite.
 pub fn log_softmax(logits: &[f32]) -> Vec<f32> {

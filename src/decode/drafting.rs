@@ -131,7 +131,7 @@ impl DraftSource {
     }
 
     /// Runs `work` with a drafter whose cache is empty. A draft token that must match is best the likeliest one; one that is
-    /// accepted by its probability must be drawn, as `sampling` says, with random numbers of its own.
+    /// accepted by its probability must be drawn, by `sampling`, with random numbers of its own.
     pub fn work<T>(&mut self, rule: AcceptRule, sampling: Sampling, work: impl FnOnce(&mut dyn Drafter) -> T) -> T {
         match self {
             DraftSource::Lookup(lookup) => work(lookup),

@@ -12,7 +12,7 @@ use crate::kernels::softmax;
 /// How to choose among the tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by this: below 1 safer, above 1 wilder. 0 is greedy: always the likeliest token.
+    /// Logits are divided by this. Below 1 is safer, above 1 is wilder, and 0 is greedy, which always picks the likeliest token.
     pub temperature: f32,
     /// Only the `top_k` likeliest tokens; 0 is no limit.
     pub top_k: usize,

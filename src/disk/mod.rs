@@ -213,7 +213,7 @@ impl PageFile {
         &self.index
     }
 
-    /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) says which are to be read, and
+    /// Reads the bytes at a place, whatever is there: [`wanted`](Self::wanted) returns which to read, and
     /// [`bring_back`](Self::bring_back) checks them.
     pub fn read(&mut self, wanted: Wanted) -> Read {
         Read::of(wanted, &mut *self.disk, self.shape.offset(wanted.place), self.shape.record_bytes())

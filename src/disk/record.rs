@@ -113,8 +113,8 @@ pub fn encode(shape: &PageShape, number: u64, parent: u64, tokens: &[u32], k: &[
     bytes
 }
 
-/// The checksum of a head. It covers the file's header, so a record of a different file is not a record of this one. The
-/// header's own checksum is left out: bytes followed by their CRC have the same CRC whatever they are.
+/// The checksum of a head. It covers the file's header, so a record from a file of a different model or layout is rejected. The
+/// header's own checksum is left out, because bytes followed by their CRC have the same CRC whatever they are.
 fn head_checksum(shape: &PageShape, bytes: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&shape.header()[..HEADER - 4]);

@@ -47,7 +47,7 @@ pub struct ModelConfig {
 /// Bytes of a config: hundreds of times what any has.
 const MOST_BYTES: usize = 1 << 20;
 
-/// What `generation_config.json` says of sampling, where it is present.
+/// The sampling settings of `generation_config.json`, where it is present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct SamplingDefaults {
     /// See [`crate::decode::sampler::Sampling`].

@@ -324,8 +324,8 @@ impl Model {
         Ok(logits)
     }
 
-    /// The same for many rows of logits: at most `at_once` of them, 1 or more, are there at the same time. `see` gets one after the
-    /// other, in order, with its place: `[vocab_size]`, finite.
+    /// The same for many rows of logits, of which at most `at_once`, 1 or more, are in memory at the same time. `see` gets one
+    /// after the other, in order, with its place. A row is `[vocab_size]`, and finite.
     ///
     /// # Errors
     /// [`StepError::NotFinite`]. Rows before that one may have been seen.

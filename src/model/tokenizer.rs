@@ -26,7 +26,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`. What it says of padding and of cutting long texts is not followed: a prompt is taken as it
+    /// Reads `tokenizer.json`. Its settings for padding and for cutting long input are not followed. A prompt is taken as it
     /// is.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let path = dir.join("tokenizer.json");

@@ -12,9 +12,9 @@
 //! preemption is what it has drawn already. A row has the same bits in any company. So a sequence gets the same tokens as when it
 //! is generated alone.
 //!
-//! Samples of one prompt compute it once: the others [fork](Serving::submit_samples) the cache of the first. A prompt that is
+//! Samples of one prompt compute it once, and the others [fork](Serving::submit_samples) the cache of the first. A prompt that is
 //! [scored](Serving::submit_scored) asks for the logits of all of its rows, each once. Logits that are not finite end the sequence
-//! that they belong to, and no other: the sequences of that step are then computed one by one.
+//! that they belong to, and no other, because the sequences of that step are then computed one by one.
 
 mod compute;
 mod error;

@@ -49,8 +49,8 @@ impl Running {
 }
 
 impl<'m> SideBySide<'m> {
-    /// No sequences yet. `limits`: sequences that run at the same time, and tokens of prompts that begin in the same step; a
-    /// longer prompt begins alone. `end_of_text`: tokens that end a sequence; they are not part of it.
+    /// No sequences yet. `limits`: sequences that run at the same time, and tokens of prompts that begin in the same step. A
+    /// longer prompt begins alone. `end_of_text`: tokens that end a sequence, and are not part of it.
     pub fn new(model: &'m Model, limits: StepLimits, end_of_text: &[u32]) -> Self {
         let (waiting, running, totals) = (VecDeque::new(), Vec::new(), Totals::default());
         SideBySide { model, limits, end_of_text: end_of_text.to_vec(), submitted: 0, waiting, running, totals }

@@ -17,7 +17,7 @@ use crate::serving::schedule::{
 use super::subject::seen;
 use super::{END_OF_TEXT, SeenSequence, Subject};
 
-/// A bug that an engine had, and where: [`about`](Bug::about) says what it does here.
+/// A bug that an engine had, and where: [`about`](Bug::about) describes what it does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// [vllm#35541](https://github.com/vllm-project/vllm/issues/35541): prompts that need 63 blocks of 49 hang, and

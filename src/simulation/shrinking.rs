@@ -22,7 +22,7 @@ pub struct Shrinking<'a> {
 }
 
 impl<'a> Shrinking<'a> {
-    /// Begins with all events. `is_broken` says whether the same rule is still broken; of all events it is.
+    /// Begins with all events. `is_broken` returns whether the same rule is still broken. With all events, it is.
     pub fn new(events: &[Event], is_broken: &'a mut dyn FnMut(&Kept) -> bool) -> Self {
         let kept = Kept { events: events.to_vec(), places: (0..events.len()).collect() };
         Shrinking { kept, is_broken, in_vain: 0 }

@@ -1,6 +1,6 @@
 //! Requests that come and go in a pool of pages, counted without a model, because where pages go does not depend on their rows.
 //!
-//! A [trace](Trace) is a list of requests. A [page memory](PageMemory) keeps the pages: [`Pages`] with the pool, the page
+//! A [trace](Trace) is a list of requests. A [page memory](PageMemory) keeps the pages. [`Pages`] does it with the pool, the page
 //! tables and a prefix cache of the chapters, [`Chain`](crate::prefixes::chain::Chain) as vLLM keeps them. [`run`] serves the
 //! requests of the one in the other, step by step, without chapter 12's scheduler:
 //!

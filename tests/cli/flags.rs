@@ -65,7 +65,7 @@ const QUICK: [(&str, &str); 40] = [
     ("bench waste", "--page-size=4 --lengths=8,3"),
     ("bench fragmentation", "--page-size=4"),
     ("bench append", "--tokens=8"),
-    ("bench attention", "--model=SMALL --contexts=3 --texts=2 --seconds=0"),
+    ("bench attention", "--model=SMALL --contexts=3 --sequences=2 --seconds=0"),
     ("bench batch", "--model=SMALL --context=3 --seconds=0"),
     ("bench rewind", "--tokens=8"),
     ("bench samples", "--page-size=4"),

@@ -29,7 +29,7 @@ use crate::require;
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  page-by-page bench attention --texts 8
+  page-by-page bench attention --sequences 8
   page-by-page synth --shape qwen3-0.6b --out /tmp/qwen3-0.6b
   page-by-page bench attention --model /tmp/qwen3-0.6b --contexts 256,1024,4096")]
 pub struct AttentionBench {
@@ -38,7 +38,7 @@ pub struct AttentionBench {
     contexts: Vec<usize>,
     /// Sequences that read a token in each step
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    texts: u16,
+    sequences: u16,
     /// Ways to read pages, separated by commas: gather, paged, plain (where they lie, with the loops of chapter 13)
     #[arg(long, value_name = "HOW,…", value_delimiter = ',', value_parser = named(&ATTENTIONS), hide_possible_values = true,
           default_values = ["gather", "paged"])]
@@ -82,7 +82,7 @@ impl AttentionBench {
         let longest = contexts.iter().copied().max().unwrap_or(0) + 1;
         let slots = longest.next_multiple_of(self.page_size as usize);
         // A cache of each kind for each sequence.
-        require::slots(model.kv_layout(), slots.saturating_mul(2 * usize::from(self.texts)))?;
+        require::slots(model.kv_layout(), slots.saturating_mul(2 * usize::from(self.sequences)))?;
         let mut steps = Vec::new();
         for tokens in &contexts {
             steps.extend(self.measure(&mut model, *tokens)?);
@@ -90,16 +90,17 @@ impl AttentionBench {
         let heads = model.config().heads();
         let softmax: Vec<Row> = contexts.iter().flat_map(|tokens| online::differences(heads, *tokens)).collect();
         let text = format!(
-            "{}, {}, pages of {}: a step of {}, after as many tokens as the table says\n\n{}\nall logits have the same bits\n\n\
+            "{}, {}, pages of {}: a step of {}, after as many tokens as shown\n\n{}\nall logits have the same bits\n\n\
              attention of one token, one layer, against two passes\n\n{}",
             self.model.name(),
             count(rayon::current_num_threads(), "thread"),
             count(self.page_size, "slot"),
-            count(self.texts, "text"),
+            count(self.sequences, "sequence"),
             table(2, 1 + self.attention.len(), &steps),
             table(1, softmax.len(), &softmax),
         );
-        let numbers = named_model(&self.model).with("texts", self.texts).with("kv_dtype", self.kv_dtype.to_string());
+        let numbers =
+            named_model(&self.model).with("sequences", self.sequences).with("kv_dtype", self.kv_dtype.to_string());
         Report::new(text, &numbers.with("steps", steps).with("online_softmax", softmax))
     }
 
@@ -118,10 +119,10 @@ impl AttentionBench {
 
     fn measure(&self, model: &mut Model, tokens: usize) -> Result<Vec<Row>> {
         let (layout, page_size) = (model.kv_layout(), self.page_size as usize);
-        let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size) * usize::from(self.texts))?;
+        let slab = PageSlab::new(layout, page_size, (tokens + 1).div_ceil(page_size) * usize::from(self.sequences))?;
         scatter(&slab, page_size)?;
         let (mut contiguous, mut paged) = (Vec::new(), Vec::new());
-        for seed in 0..self.texts.into() {
+        for seed in 0..self.sequences.into() {
             contiguous.push(filled(ContiguousCache::new(layout, tokens + 1), tokens, model, seed)?);
             paged.push(filled(PagedCache::new(&slab)?, tokens, model, seed)?);
         }

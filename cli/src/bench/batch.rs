@@ -64,14 +64,14 @@ impl Batch {
             let (ms, speed) = (1e3 * times.median(), times.rates(*sequences as f64).median);
             let against_one = speed * alone;
             Row::default()
-                .count("texts", *sequences)
+                .count("sequences", *sequences)
                 .cell("ms a step", ms, format!("{ms:.2}"))
                 .cell("tokens/s", speed, rate(speed))
                 .cell("against 1", against_one, format!("{against_one:.2} ×"))
         };
         let rows: Vec<Row> = SIZES.iter().zip(&times).map(row).collect();
         let text = format!(
-            "{}, {}: texts of {} in pages of {PAGE_SIZE} slots, each reads one token a step\n\n{}\n{} of all sizes; medians\n",
+            "{}, {}: sequences of {} in pages of {PAGE_SIZE} slots, one token each in a step\n\n{}\n{} of all sizes; medians\n",
             self.model.name(),
             count(rayon::current_num_threads(), "thread"),
             count(self.context, "token"),

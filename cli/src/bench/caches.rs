@@ -15,7 +15,7 @@ use crate::require;
 
 /// Generate the same sequences with every cache, and compare what that costs
 ///
-/// The story teller generates each sequence from nothing but the token that begins all texts. The contiguous cache reserves
+/// The story teller generates each sequence from nothing but the token that begins every document. The contiguous cache reserves
 /// room for the longest sequence that the model can generate, as one must who does not know when it ends.
 #[derive(Args)]
 #[command(after_help = "\

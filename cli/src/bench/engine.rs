@@ -1,7 +1,7 @@
 //! `bench engine`: is the model as fast as the memory lets it be?
 //!
 //! A decode step uses every weight once, so it cannot be faster than reading them. The yardstick is the plainest way to
-//! read them: adding the same bytes up, in the same memory and with the same threads, in turns with the decode steps, so that
+//! read them, which is to add the same bytes up, in the same memory and with the same threads, in turns with the decode steps, so that
 //! whatever else the machine does hits both. Prefills, which compute many rows with each weight, take turns with them too. They cannot be
 //! faster than the arithmetic: their yardstick is a plain loop of multiply-adds.
 

@@ -19,7 +19,7 @@ use crate::{model_dir, require};
 ///
 /// A passage of Alice's Adventures in Wonderland is read once for each format. Its loss is how much its tokens surprise the
 /// model: the mean of -ln(probability) of each token after the first. Then come the largest difference of a logit from that in f32, and after how many tokens of the
-/// text another token is the likeliest. The stories are greedy; the table says how many are the same to the last token, and
+/// text another token is the likeliest. The stories are greedy, and the table shows how many are the same to the last token, and
 /// the earliest new token that is not. Last, how many sequences of 200 tokens fit into pages of 16 MiB.
 #[derive(Args)]
 #[command(after_help = "\
@@ -128,7 +128,7 @@ fn compare(model: &Model, text: &[u32], answers: &Answers, of_f32: &Answers) -> 
         .cell("other likeliest", flips, format!("{} of {}", thousands(flips), thousands(text.len())))
         .cell("stories same", same, format!("{same} of {}", answers.stories.len()))
         .cell("first other", first, first.map_or("none".into(), |first| format!("token {}", thousands(*first))))
-        .count("texts in 16 MiB", pages / POOL_TOKENS.div_ceil(PAGE_SIZE))
+        .count("sequences in 16 MiB", pages / POOL_TOKENS.div_ceil(PAGE_SIZE))
 }
 
 /// The mean of -ln(probability) of each token after the first. `logits`: `[tokens, vocab]`.

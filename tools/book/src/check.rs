@@ -43,6 +43,7 @@ pub fn build(root: &Path, figures: &BTreeMap<String, String>) -> Result<Build> {
         markup::check(page, contents, &mut findings);
         habits::check(page, &mut findings);
     }
+    habits::check_code(root, &mut findings);
     if !is_whole {
         // mdBook stops at a page that is not there: say with it what else has been found.
         bail!("{findings}");

@@ -1,13 +1,16 @@
 //! Habits of writing that can be found mechanically: private words, tables that talk, a colon in place of a reason. It finds
 //! slips and does not judge; a page that passes still has to be read aloud.
 
+use std::fs;
+use std::path::Path;
 use std::sync::LazyLock;
 
 use mdbook_markdown::pulldown_cmark::{Event, Tag, TagEnd};
 use mdbook_markdown::{MarkdownOptions, new_cmark_parser};
 use regex::Regex;
+use walkdir::WalkDir;
 
-use crate::finding::Findings;
+use crate::finding::{Findings, Place};
 use crate::page::Page;
 
 /// Phrases that only look like a slip.
@@ -34,20 +37,50 @@ static SLIPS: LazyLock<[(Regex, &str); 5]> = LazyLock::new(|| {
         ),
     ]
 });
+/// Code that readers see: its docs, errors and reports.
+const FOLDERS: [&str; 6] = ["src", "solutions", "kernels/src", "cli/src", "serve/src", "course/src"];
+static DOC: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\s*//[/!] ?").expect("valid pattern"));
 static QUOTED: LazyLock<Regex> = LazyLock::new(|| Regex::new("[\"“][^\"”]*[\"”]").expect("valid pattern"));
-static COLON: LazyLock<Regex> = LazyLock::new(|| Regex::new(r":(?:\s|$)").expect("valid pattern"));
+static COLON: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"[^`]:(?:\s|$)").expect("valid pattern"));
 static ASIDE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\([A-Z][^()]*[.!?]\)").expect("valid pattern"));
 
 pub fn check(page: &Page, findings: &mut Findings) {
-    for (at, paragraph) in paragraphs(&page.text) {
-        let mut add = |problem: String, next_step: &str| findings.add(page.place(at), problem, next_step);
-        let paragraph = FINE.iter().fold(paragraph, |words, fine| words.replace(fine, ""));
-        let paragraph = QUOTED.replace_all(&paragraph, "quotation");
-        for (slip, next_step) in &*SLIPS {
-            if let Some(found) = slip.find(&paragraph) {
-                add(format!("the paragraph has `{}`", found.as_str()), next_step);
+    check_text(&page.text, |at| page.place(at), findings);
+}
+
+/// Checks what the code says to readers: its doc comments, and the words in its strings.
+pub fn check_code(root: &Path, findings: &mut Findings) {
+    let files = FOLDERS.iter().flat_map(|folder| WalkDir::new(root.join(folder)).sort_by_file_name());
+    for entry in files.flatten().filter(|entry| entry.path().extension().is_some_and(|extension| extension == "rs")) {
+        let Ok(code) = fs::read_to_string(entry.path()) else { continue };
+        let file = entry.path().strip_prefix(root).unwrap_or(entry.path());
+        // Line for line, so that a place in the docs is one in the file.
+        let docs: Vec<&str> = code.lines().map(|line| DOC.find(line).map_or("", |sign| &line[sign.end()..])).collect();
+        let docs = docs.join("\n");
+        check_text(&docs, |at| Place::new(file, 1 + docs[..at].matches('\n').count()), findings);
+        for (line, words) in (1..).zip(code.lines()).filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            for quoted in QUOTED.find_iter(words) {
+                check_words(quoted.as_str(), &Place::new(file, line), findings);
             }
         }
+    }
+}
+
+fn check_words(words: &str, place: &Place, findings: &mut Findings) {
+    for (slip, next_step) in &*SLIPS {
+        if let Some(found) = slip.find(words) {
+            findings.add(place.clone(), format!("the paragraph has `{}`", found.as_str()), *next_step);
+        }
+    }
+}
+
+fn check_text(text: &str, place: impl Fn(usize) -> Place, findings: &mut Findings) {
+    for (at, paragraph) in paragraphs(text) {
+        let place = place(at);
+        let paragraph = FINE.iter().fold(paragraph, |words, fine| words.replace(fine, ""));
+        let paragraph = QUOTED.replace_all(&paragraph, "quotation");
+        check_words(&paragraph, &place, findings);
+        let mut add = |problem: String, next_step: &str| findings.add(place.clone(), problem, next_step);
         if COLON.find_iter(&paragraph).count() > 1 {
             add(
                 "the paragraph has more than one colon".into(),

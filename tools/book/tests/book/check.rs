@@ -211,3 +211,23 @@ fn habits_of_writing() {
         is_in_order(&ending_in(fine).0);
     }
 }
+
+#[test]
+fn habits_of_writing_in_code() {
+    for (code, problem) in [
+        ("/// Once somebody frees a page, it is free.\nfn f() {}\n", "src/words.rs:1: the paragraph has `somebody`"),
+        (
+            "fn f() {}\n\n    //! It is slow: it copies.\n    //! It is simple: it appends.\n",
+            "src/words.rs:3: the paragraph has",
+        ),
+        ("const ERROR: &str = \"whoever reads this\";\n", "src/words.rs:1: the paragraph has `whoever`"),
+    ] {
+        let book = Book::good();
+        book.write("src/words.rs", code);
+        let said = the_finding(&book);
+        assert!(said.contains(problem), "expected {problem:?} in:\n{said}");
+    }
+    let book = Book::good();
+    book.write("src/words.rs", "// somebody\n/// `[a, b]`: rows. `c`: columns.\nfn somebody() {}\n");
+    is_in_order(&book);
+}
