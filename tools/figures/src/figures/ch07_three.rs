@@ -74,8 +74,10 @@ impl State {
                 count(*tokens, "token"),
                 count(flat.rows_copied, "row")
             ),
-            Operation::Rewind(_) => format!(
-                "{} stay where they are, now stale, and {} is free for others. Rows copied: {}.",
+            Operation::Rewind(n) => format!(
+                "the flat cache cuts off its last {}. In the other two, {} stay where they are, now stale, and {} is free for \
+                 others. Rows copied: {}.",
+                count(n, "row"),
                 listed(&stale),
                 pages(&free),
                 self.caches.iter().map(|cache| cache.rows_copied).sum::<usize>()
