@@ -82,7 +82,7 @@ mod tests {
         let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"2\"").unwrap();
         let last = &reference[last..reference.find("</div>\n</div>").unwrap() + "</div>\n".len()];
         for (theirs, yours, says, steps) in [
-            ("takes page 5:", "takes page 7:", "Step 2 of 3: yours has page 7, the reference page 5", vec![1]),
+            ("takes page 5 for", "takes page 7 for", "Step 2 of 3: yours has page 7, the reference page 5", vec![1]),
             (
                 "class=\"m b\">page 3<",
                 "class=\"m b\">page 7<",

@@ -13,7 +13,6 @@ mod ch04_fragmentation;
 mod ch04_free_list;
 mod ch05_locate;
 mod ch05_table;
-mod ch05_waste_chart;
 mod ch06_gather;
 mod ch06_interleaved;
 mod ch07_rewind;
@@ -32,6 +31,7 @@ mod ch14_head;
 mod ch15_shrink;
 mod ch16_file;
 mod engine_map;
+mod model_layer;
 mod server_pages;
 
 use std::collections::BTreeMap;
@@ -225,6 +225,7 @@ const FIGURES: [(&str, Record); 30] = [
     ("ch01_triangle", ch01_triangle::figure),
     ("ch01_rows_chart", ch01_rows_chart::figure),
     ("engine_map", engine_map::figure),
+    ("model_layer", model_layer::figure),
     ("ch02_copy", ch02_copy::figure),
     ("ch02_copies_chart", ch02_copies_chart::figure),
     ("ch03_reservation", ch03_reservation::figure),
@@ -233,7 +234,6 @@ const FIGURES: [(&str, Record); 30] = [
     ("ch04_free_list", ch04_free_list::figure),
     ("ch05_table", ch05_table::figure),
     ("ch05_locate", ch05_locate::figure),
-    ("ch05_waste_chart", ch05_waste_chart::figure),
     ("ch06_interleaved", ch06_interleaved::figure),
     ("ch06_gather", ch06_gather::figure),
     ("ch07_three", ch07_three::figure),

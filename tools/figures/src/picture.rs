@@ -58,13 +58,11 @@ pub struct Cell {
     pub word: String,
     /// Outlined, whatever it was before.
     pub is_lit: bool,
-    /// A word that was here and is gone, where that is no earlier frame's.
-    pub over: String,
 }
 
 fn cell(fate: Fate, owners: &[char], word: impl Display) -> Cell {
     let owners = owners.iter().map(|owner| (owner.to_ascii_lowercase() as usize - 'a' as usize) % COLOURS).collect();
-    Cell { fate, owners, word: word.to_string(), is_lit: false, over: String::new() }
+    Cell { fate, owners, word: word.to_string(), is_lit: false }
 }
 
 pub fn held(owner: char, word: impl Display) -> Cell {
@@ -106,10 +104,6 @@ pub fn blank() -> Cell {
 impl Cell {
     pub fn lit(self, is_lit: bool) -> Self {
         Cell { is_lit, ..self }
-    }
-
-    pub fn over(self, word: impl Display) -> Self {
-        Cell { over: word.to_string(), ..self }
     }
 
     pub fn says(self, word: impl Display) -> Self {
@@ -425,7 +419,7 @@ fn word_svg(area: Area, class: &str, down: f64, word: &str) -> String {
 }
 
 fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
-    let Cell { fate, owners, word, is_lit, over } = cell;
+    let Cell { fate, owners, word, is_lit } = cell;
     if *fate == Fate::Blank {
         return String::new();
     }
@@ -445,7 +439,7 @@ fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
         body += &format!("<path class=\"hatch\" d=\"{}\"/>", hatching(area));
     }
     // What was here before: above the word if both have room.
-    let gone = was.map_or(over.as_str(), |was| if was.word == *word { "" } else { was.word.as_str() });
+    let gone = was.map_or("", |was| if was.word == *word { "" } else { was.word.as_str() });
     let is_short = |text: &str| !text.contains('\n') && text_width(text) <= area.width + 4.0;
     let gone = if word.is_empty() && !gone.contains('\n') || is_short(gone) && is_short(word) { gone } else { "" };
     let has_both = !gone.is_empty() && !word.is_empty();

@@ -8,21 +8,25 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 use crate::figures::Figure;
 use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, shared, stale};
 use crate::rows::{LAYOUT, names};
-use crate::words::{count, listed, page_numbers, pages};
+use crate::words::{count, listed, page_numbers, pages, span};
 
 pub const PAGE_SIZE: usize = 4;
 
+#[derive(Default)]
 pub struct State {
     operation: String,
     refused: Option<String>,
-    /// The name of each, its tokens and its pages.
-    sequences: Vec<(char, usize, Vec<u32>)>,
+    sequences: Vec<Sequence>,
     pub slab: Vec<Page>,
     free: usize,
     pub rows_copied: u64,
 }
 
+/// Its name, its tokens and its pages.
+type Sequence = (char, usize, Vec<u32>);
+
 /// A page in one layer; the others look the same.
+#[derive(PartialEq)]
 pub struct Page {
     pub owners: Vec<char>,
     pub slots: Vec<Slot>,
@@ -80,32 +84,95 @@ impl State {
         })
     }
 
-    /// `a has 6 tokens in pages 0 and 1; 2 pages are free; a6 and a7 are stale in page 1`
+    /// `a has 6 tokens in pages 0 and 1, and b has 1 token in page 2`
     fn says(&self) -> String {
-        let mut parts = Vec::new();
-        for (name, tokens, own) in self.sequences.iter().filter(|(_, tokens, _)| *tokens > 0) {
-            parts.push(format!("{name} has {} in {}", count(*tokens, "token"), pages(own)));
-        }
-        for (page, Page { owners, .. }) in self.slab.iter().enumerate().filter(|(_, page)| page.owners.len() > 1) {
-            parts.push(format!("page {page} has {} owners", owners.len()));
-        }
-        parts.push(format!("{} free", count(self.free, "page")));
-        for (page, rows) in (0..).zip(&self.slab).map(|(number, page)| (number, page.stale())) {
-            if !rows.is_empty() {
-                parts.push(format!("stale in page {page}: {}", listed(&rows)));
-            }
-        }
-        parts.join("; ")
+        let part = |(name, tokens, own): &Sequence| format!("{name} has {} in {}", count(*tokens, "token"), pages(own));
+        self.sequences.iter().map(part).collect::<Vec<_>>().join(", and ")
     }
 
-    /// What happened and how the slab is then; HTML.
-    pub fn step(&self) -> String {
-        let happened = match (&self.refused, self.rows_copied) {
-            (Some(error), _) => format!(" is refused, <code>{error}</code>: nothing changes."),
-            (None, 0) => format!(": {}.", self.says()),
-            (None, n) => format!(" copies {}: {}.", count(n as usize, "row"), self.says()),
+    fn sequence(&self, name: char) -> Option<&Sequence> {
+        self.sequences.iter().find(|(other, ..)| *other == name)
+    }
+
+    /// What the operation did to the state before it, and what to notice; HTML.
+    pub fn step(&self, before: &State) -> String {
+        let operation = format!("<code>{}</code>", self.operation);
+        if let Some(error) = &self.refused {
+            let is_same = (&self.sequences, &self.slab, self.free) == (&before.sequences, &before.slab, before.free);
+            let rest =
+                if is_same { "Every table and every row stays as it was." } else { "Yet something has changed." };
+            return format!("{operation} is refused with <code>{error}</code>. {rest}");
+        }
+        let ended = before.sequences.iter().find(|(name, ..)| self.sequence(*name).is_none());
+        let changed = self.sequences.iter().find(|sequence| !before.sequences.contains(sequence));
+        let happened = match (ended, changed) {
+            (Some((name, _, had)), _) => self.ended(*name, had),
+            (None, Some(changed)) => self.changed(before, changed),
+            (None, None) => "nothing changes".into(),
         };
-        format!("<code>{}</code>{happened}", self.operation)
+        let notice = if self.free == 0 && before.free > 0 { " No page is free now." } else { "" };
+        format!("{operation}: {happened}.{notice}")
+    }
+
+    fn ended(&self, name: char, had: &[u32]) -> String {
+        let is_owned = |page: &&u32| !self.slab[**page as usize].owners.is_empty();
+        let (kept, freed): (Vec<u32>, Vec<u32>) = had.iter().partition(is_owned);
+        let kept = if kept.is_empty() { String::new() } else { format!(", but {} still has an owner", pages(&kept)) };
+        format!("{name} ends and gives back {}{kept}", pages(&freed))
+    }
+
+    fn changed(&self, before: &State, (name, tokens, own): &Sequence) -> String {
+        let (had_tokens, had) = before.sequence(*name).map_or((0, &[][..]), |(_, tokens, had)| (*tokens, &had[..]));
+        let (old, taken): (Vec<u32>, Vec<u32>) = own.iter().partition(|page| had.contains(page));
+        let left: Vec<u32> = had.iter().copied().filter(|page| !own.contains(page)).collect();
+        let page = |page: &u32| &self.slab[*page as usize];
+        if *tokens < had_tokens {
+            let stale: Vec<&String> = had.iter().flat_map(|own| page(own).stale()).collect();
+            let forgotten = count(had_tokens - tokens, "token");
+            return format!(
+                "{name} forgets {forgotten} and returns {}. The rows {} stay where they are, stale",
+                pages(&left),
+                listed(&stale)
+            );
+        }
+        if taken.iter().any(|own| page(own).owners.len() > 1) {
+            let shared = pages(&taken);
+            return format!(
+                "{name} gets the same {shared}, which have two owners now. Rows copied: {}",
+                self.rows_copied
+            );
+        }
+        let ((fitting, over), (others, over_others)) = (self.written(before, &old), self.written(before, &taken));
+        if self.rows_copied > 0 {
+            let copied = count(self.rows_copied as usize, "row");
+            let new = span(&others[others.len() - (tokens - had_tokens).min(others.len())..]);
+            let (shared, taken) = (pages(&left), pages(&taken));
+            return format!("{name} shares {shared}, so it copies {copied} into {taken} before it writes {new} there");
+        }
+        let mut parts = Vec::new();
+        if let (Some(last), false) = (old.last(), fitting.is_empty()) {
+            let go = if fitting.len() == 1 { "goes" } else { "go" };
+            parts.push(format!("{} {go} into page {last}", span(&fitting)));
+        }
+        if !taken.is_empty() {
+            parts.push(format!("{name} takes {} for {}", pages(&taken), span(&others)));
+        }
+        let over = [over, over_others].concat();
+        let over = if over.is_empty() { String::new() } else { format!(", over the stale {}", listed(&over)) };
+        let enough = if taken.is_empty() { format!(", so {name} takes no page") } else { String::new() };
+        parts.join(", and ") + &over + &enough
+    }
+
+    /// The rows of tokens that these pages did not hold before, and the stale rows that lay in their slots.
+    fn written(&self, before: &State, pages: &[u32]) -> (Vec<String>, Vec<String>) {
+        let slots = pages.iter().flat_map(|page| {
+            let was = before.slab.get(*page as usize).map_or(&[][..], |page| &page.slots);
+            self.slab[*page as usize].slots.iter().enumerate().map(|(slot, now)| (now, was.get(slot)))
+        });
+        let new = slots.filter(|(now, was)| now.held && was.is_none_or(|was| !was.held));
+        let (rows, over): (Vec<_>, Vec<_>) =
+            new.map(|(now, was)| (now.row.clone(), was.and_then(|was| was.row.clone()))).unzip();
+        (rows.into_iter().flatten().collect(), over.into_iter().flatten().collect())
     }
 
     /// The pages with their slots, and the table of each sequence.
@@ -120,6 +187,16 @@ impl State {
             picture.row(&format!("table of {name}"), "", 1, places);
         });
         picture.labels = 0.0;
+    }
+
+    /// The rows of a page, as they lie in the tensor of keys and in that of values.
+    pub fn draw_opened(&self, picture: &mut Picture, page: usize) {
+        picture.space(8.0);
+        picture.beside(2, |picture, tensor| {
+            picture.heading(&format!("page {page}, opened: {}", ["keys", "values"][tensor]), "");
+            let layers: Vec<String> = (0..LAYOUT.n_layers).map(|layer| format!("layer {layer}")).collect();
+            picture.pages(&layers, PAGE_SIZE, layers.iter().flat_map(|_| self.slab[page].cells()));
+        });
     }
 
     /// Returns where the slots are.
@@ -146,7 +223,7 @@ impl Page {
     }
 }
 
-/// Sequences a and b in one slab of four pages after each operation on one of them. `run` gives the operation's name and
+/// Sequences a and b in one slab of four pages, before all operations and after each. `run` gives the operation's name and
 /// outcome.
 pub fn of_two<O: Copy>(
     operations: &[(char, O)],
@@ -154,7 +231,7 @@ pub fn of_two<O: Copy>(
 ) -> Result<Vec<State>> {
     let slab = new_slab(4)?;
     let mut sequences = [('a', PagedCache::new(&slab)?), ('b', PagedCache::new(&slab)?)];
-    let mut states = Vec::new();
+    let mut states = vec![State::default()];
     for (name, operation) in operations {
         let (title, outcome) = run(&mut sequences[usize::from(*name == 'b')].1, *name, *operation);
         let tables = sequences.each_ref().map(|(name, cache)| (*name, cache.table()));
@@ -163,12 +240,13 @@ pub fn of_two<O: Copy>(
     Ok(states)
 }
 
-pub fn figure(states: &[State], message: String, setup: String) -> Figure {
+/// A frame for each state but the first, which is what the first operation found.
+pub fn figure(states: &[State], message: String, setup: String, draw: impl Fn(&State, &mut Picture)) -> Figure {
     let last = &states[states.len() - 1];
     let label = format!("A pool of {} pages of {PAGE_SIZE} slots. In the end {}.", last.slab.len(), last.says());
     let mut figure = Figure { label, message, setup, ..Figure::default() };
-    for state in states {
-        figure.frame(state.step(), |picture| state.draw(picture));
+    for pair in states.windows(2) {
+        figure.frame(pair[1].step(&pair[0]), |picture| draw(&pair[1], picture));
     }
     figure
 }

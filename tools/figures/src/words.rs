@@ -20,6 +20,14 @@ pub fn joined<T: ToString>(items: &[T], between: &str) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(between)
 }
 
+/// `a4`, `a4 and a5`, `a4 to a8`
+pub fn span<T: ToString>(items: &[T]) -> String {
+    match items {
+        [first, _, .., last] if items.len() > 2 => format!("{} to {}", first.to_string(), last.to_string()),
+        _ => listed(items),
+    }
+}
+
 /// `1 page`, `3 pages`, `2,024 pages`
 pub fn count(n: usize, noun: &str) -> String {
     format!("{} {noun}{}", grouped(n as u64), if n == 1 { "" } else { "s" })

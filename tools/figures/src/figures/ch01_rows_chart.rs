@@ -12,10 +12,10 @@ use crate::words::grouped;
 
 const LENGTHS: [usize; 9] = [1, 32, 64, 96, 128, 160, 192, 224, 256];
 
-/// Lets a model generate `n` tokens after a prompt of one, by the loop of chapter 1. Which tokens does not matter.
-pub fn generate_any(model: &mut dyn LanguageModel, n: usize) -> Result<()> {
+/// Lets a model generate `n` tokens after a prompt, by the loop of chapter 1. Which tokens does not matter.
+pub fn generate_any(model: &mut dyn LanguageModel, prompt: usize, n: usize) -> Result<()> {
     let limits = Limits { max_new_tokens: n, end_of_text: &[] };
-    generate(model, &[0], limits, &mut |_| 1, &mut |_| {})?;
+    generate(model, &vec![0; prompt], limits, &mut |_| 1, &mut |_| {})?;
     Ok(())
 }
 
@@ -23,10 +23,10 @@ fn record() -> Result<Vec<[u64; 3]>> {
     let model = model(DRAFT)?;
     let frame = |new_tokens| {
         let mut recompute = Recompute::new(&model);
-        generate_any(&mut recompute, new_tokens)?;
+        generate_any(&mut recompute, 1, new_tokens)?;
         let mut cache = FlatCache::new(model.config().kv_layout());
         let mut cached = Cached::new(&model, &mut cache);
-        generate_any(&mut cached, new_tokens)?;
+        generate_any(&mut cached, 1, new_tokens)?;
         Ok([new_tokens as u64, recompute.rows_projected(), cached.rows_projected()])
     };
     LENGTHS.into_iter().map(frame).collect()

@@ -1,56 +1,80 @@
-//! Chapters 2 and 3: rows projected and rows copied, by a cache that grows and by one that is reserved.
+//! Chapter 2: the rows that chapter 1 projects, and those that the flat cache projects and copies instead.
 
 use anyhow::Result;
-use page_by_page::cache::Rewind;
+use page_by_page::cache::KvCache;
+use page_by_page::chapters::ch01_recompute::Recompute;
 use page_by_page::chapters::ch02_flat::FlatCache;
-use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use page_by_page::decode::Cached;
 
 use super::Figure;
 use super::ch01_rows_chart::generate_any;
-use crate::chart::Chart;
 use crate::models::{DRAFT, model};
+use crate::picture::{Anchor, Area, CELL, held};
+use crate::words::{grouped, text_width};
 
-const LENGTHS: [usize; 9] = [1, 4, 8, 12, 16, 20, 24, 28, 32];
+/// As in the page's story.
+const PROMPT: usize = 5;
+const NEW_TOKENS: [usize; 4] = [50, 100, 150, 200];
+const PROJECTED: char = 'a';
+const COPIED: char = 'b';
 
-fn record() -> Result<Vec<[u64; 4]>> {
+/// Rows that chapter 1 projects, and those that the flat cache lets the model project and copies.
+fn counted(new_tokens: usize) -> Result<[u64; 3]> {
     let model = model(DRAFT)?;
-    let layout = model.config().kv_layout();
-    let counts = |cache: &mut dyn Rewind, new_tokens| -> Result<(u64, u64)> {
-        let mut cached = Cached::new(&model, cache);
-        generate_any(&mut cached, new_tokens)?;
-        let projected = cached.rows_projected();
-        Ok((projected, cache.usage().rows_copied))
-    };
-    let frame = |new_tokens| {
-        let (projected, flat) = counts(&mut FlatCache::new(layout), new_tokens)?;
-        let (too, contiguous) = counts(&mut ContiguousCache::new(layout, new_tokens), new_tokens)?;
-        anyhow::ensure!(projected == too, "the caches make the model project {projected} and {too} rows");
-        Ok([new_tokens as u64, flat, projected, contiguous])
-    };
-    LENGTHS.into_iter().map(frame).collect()
+    let mut recompute = Recompute::new(&model);
+    generate_any(&mut recompute, PROMPT, new_tokens)?;
+    let mut cache = FlatCache::new(model.config().kv_layout());
+    let mut cached = Cached::new(&model, &mut cache);
+    generate_any(&mut cached, PROMPT, new_tokens)?;
+    let projected = cached.rows_projected();
+    Ok([recompute.rows_projected(), projected, cache.usage().rows_copied])
 }
 
 pub fn figure() -> Result<Figure> {
-    let points = record()?;
-    let [n, flat, projected, contiguous] = points[points.len() - 1];
-    let line = |column: usize| points.iter().map(|point| (point[0] as f64, point[column] as f64)).collect();
-    let chart = Chart {
-        title: "rows",
-        across: "new tokens, n",
-        ticks_across: &[0, 8, 16, 24, 32],
-        ticks_up: &[0, 100, 200, 300, 400, 500],
-        unit: "",
-        lines: vec![
-            ("copied, flat: n(n−1)/2", line(1)),
-            ("projected, both: n", line(2)),
-            ("copied, contiguous: 0", line(3)),
-        ],
+    let counts = NEW_TOKENS.into_iter().map(counted).collect::<Result<Vec<_>>>()?;
+    let last = counts[counts.len() - 1];
+    let [recompute, projected, copied] = last.map(grouped);
+    let n = NEW_TOKENS[NEW_TOKENS.len() - 1];
+    let figure = Figure {
+        label: format!(
+            "Pairs of bars for {} to {n} new tokens. The bars of a pair are equally long: the rows that chapter 1 projects, and the \
+             rows that the flat cache copies, after a thin slice of rows that it projects. For {n} new tokens {recompute} rows are \
+             projected, or {projected} projected and {copied} copied.",
+            NEW_TOKENS[0]
+        ),
+        message: "The flat cache turns projected rows into copied ones, and their number still grows with the square."
+            .into(),
+        setup: format!(
+            "For {n} new tokens after a prompt of {PROMPT}, chapter 1 projects {recompute} rows. The flat cache projects {projected}, \
+             the thin slice at the left, and copies {copied}."
+        ),
+        owners: vec![(held(PROJECTED, ""), "projected"), (held(COPIED, ""), "copied")],
+        ..Figure::default()
     };
-    let message = "A cache that grows by copying only moves the square elsewhere.";
-    let setup = format!(
-        "For {n} new tokens after a prompt of one, both caches project {projected} rows; the flat cache copies {flat}, and the \
-             contiguous cache of chapter 3 copies {contiguous}."
-    );
-    Ok(chart.figure(message, setup))
+    Ok(figure.still(|picture| {
+        let labels = text_width("chapter 1") + 8.0;
+        let notes = text_width(&format!("{projected} + {copied}")) + 8.0;
+        let scale = (picture.width - labels - notes - 2.0) / last[0] as f64;
+        for (new_tokens, [recompute, projected, copied]) in NEW_TOKENS.iter().zip(&counts) {
+            picture.heading(&format!("{new_tokens} new tokens"), "");
+            let bars = [
+                ("chapter 1", vec![(PROJECTED, *recompute)]),
+                ("flat", vec![(PROJECTED, *projected), (COPIED, *copied)]),
+            ];
+            for (name, parts) in bars {
+                let x = picture.left + labels;
+                let mut area = Area { x, y: picture.y, width: 0.0, height: CELL - 6.0 };
+                picture.text(picture.left, area.baseline(), Anchor::Start, name);
+                for (owner, rows) in &parts {
+                    area.width = *rows as f64 * scale;
+                    picture.cell(area, held(*owner, ""));
+                    area.x += area.width;
+                }
+                let rows: Vec<String> = parts.iter().map(|(_, rows)| grouped(*rows)).collect();
+                picture.text(area.x + 6.0, area.baseline(), Anchor::Start, rows.join(" + "));
+                picture.space(CELL - 3.0);
+            }
+            picture.space(4.0);
+        }
+    }))
 }

@@ -7,11 +7,11 @@ use page_by_page::chapters::ch03_contiguous::ContiguousCache;
 use super::Figure;
 use crate::picture::{Anchor, Fate, Picture, empty, held};
 use crate::rows::{LAYOUT, address, append, of_layer};
-use crate::words::{count, joined, listed};
+use crate::words::{listed, span};
 
 const CAPACITY: usize = 8;
 const ROWS: usize = LAYOUT.n_layers * CAPACITY;
-const EXTENDS: [usize; 4] = [3, 1, 5, 2];
+const EXTENDS: [usize; 4] = [4, 2, 3, 2];
 
 /// What each row of the tensor holds. A row's address says where it lies.
 fn tensor(cache: &ContiguousCache) -> Result<Vec<Option<String>>> {
@@ -32,34 +32,37 @@ pub fn figure() -> Result<Figure> {
         legend: vec![(Fate::Empty, "reserved, empty")],
         ..Figure::default()
     };
-    let mut rows = tensor(&cache)?;
-    let says = format!("<code>new</code> with a capacity of {CAPACITY}: {}, all empty.", count(ROWS, "row"));
-    figure.frame(says, |picture| draw(picture, &rows, 0));
     for n in EXTENDS {
         let (held, operation) = (cache.len(), format!("extend({n})"));
         let outcome = append(&mut cache, 't', n);
-        rows = tensor(&cache)?;
-        let places = |position: usize| {
-            let at: Vec<usize> = (position..ROWS).step_by(CAPACITY).collect();
-            format!("{} in rows {}", rows[position].as_deref().unwrap_or("nothing"), listed(&at))
-        };
-        let says = match outcome {
-            Err(error) => format!(" is refused, <code>{error:?}</code>: nothing changes."),
-            Ok(()) => format!(
-                " and <code>write</code>: {}.",
-                joined(&(held..cache.len()).map(places).collect::<Vec<_>>(), ", ")
+        let rows = tensor(&cache)?;
+        let new: Vec<&String> = rows[held..cache.len()].iter().flatten().collect();
+        let happened = match outcome {
+            Err(error) => format!(
+                "is refused with <code>{error:?}</code>: {} of {CAPACITY} slots are left, and none of them is taken.",
+                CAPACITY - held
             ),
+            Ok(()) => {
+                let layers = (0..LAYOUT.n_layers).map(|layer| {
+                    let first = layer * CAPACITY;
+                    format!("rows {} for layer {layer}", span(&(first + held..first + cache.len()).collect::<Vec<_>>()))
+                });
+                let at: Vec<usize> = (0..ROWS).filter(|row| rows[*row].as_deref() == Some("t3")).collect();
+                let [layers, at] = [listed(&layers.collect::<Vec<_>>()), listed(&at)];
+                let still = if held > 0 { "still " } else { "" };
+                format!("and <code>write</code> put {} into {layers}. Token t3 is {still}in rows {at}.", span(&new))
+            }
         };
-        figure.frame(format!("<code>{operation}</code>{says}"), |picture| draw(picture, &rows, cache.len()));
+        let says = format!("<code>{operation}</code> {happened}");
+        figure.frame(says, |picture| draw(picture, &rows, cache.len()));
     }
     figure.label = format!(
         "The {ROWS} rows of one tensor, {CAPACITY} for each of {} layers. Tokens fill the rows of both layers from the left, and \
          no row ever moves.",
         LAYOUT.n_layers
     );
-    let t3 = rows.iter().skip(CAPACITY).position(|row| row.as_deref() == Some("t3")).unwrap_or(0) + CAPACITY;
     figure.setup = format!(
-        "The keys of two layers, for {CAPACITY} tokens each: token 3 lies in row 3 and in row {CAPACITY} + 3 = {t3}. Rows copied: {}.",
+        "The keys of two layers, for {CAPACITY} tokens each. Layer 1 begins at row {CAPACITY}, however few rows layer 0 has filled. Rows copied: {}.",
         cache.usage().rows_copied
     );
     Ok(figure)

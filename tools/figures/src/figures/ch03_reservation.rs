@@ -45,9 +45,10 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "In this example, nearly half of what is reserved stays empty.".into(),
         setup: format!(
-            "Four sequences of {} tokens reserve {CAPACITY} slots each. With {LARGE_CAPACITY} slots each and {} tokens, {}.",
+            "Four sequences of {} tokens reserve {CAPACITY} slots each. With {} slots each and {} tokens, {}.",
             listed(&LENGTHS),
-            listed(&LARGE_LENGTHS),
+            grouped(LARGE_CAPACITY as u64),
+            listed(&LARGE_LENGTHS.map(|length| grouped(length as u64))),
             empty_slots(&large)
         ),
         legend: vec![(Fate::Held, "holds a token"), (Fate::Empty, "reserved, empty")],

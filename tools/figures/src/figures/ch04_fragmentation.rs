@@ -67,11 +67,14 @@ impl Memories {
         figure.frame(says, |picture| {
             let titles = [
                 format!("a region for each: {} slots", grouped(SLOTS as u64)),
-                format!("{PAGES} pages of {PAGE_SIZE} slots"),
+                format!("{PAGES} pages of {PAGE_SIZE} slots, a tick each"),
             ];
             for (panel, (pieces, unit)) in [(&regions, 1), (&pages, PAGE_SIZE)].into_iter().enumerate() {
                 picture.heading(&titles[panel], &format!("{} free", free[panel]));
                 draw_memory(picture, unit, pieces);
+                if unit > 1 {
+                    draw_pages(picture);
+                }
                 if let Some(outcome) = outcome {
                     picture.text(picture.left, picture.y + 10.0, Anchor::Start, outcome[panel]);
                 }
@@ -104,6 +107,15 @@ fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
     picture.space(CELL + 4.0);
 }
 
+/// A tick at each boundary between pages, under the memory.
+fn draw_pages(picture: &mut Picture) {
+    let pitch = (picture.width - 2.0) / PAGES as f64;
+    let tick = |n: usize| format!("M{:.1} {:.1}v5", picture.left + n as f64 * pitch, picture.y - 2.0);
+    let ticks = (0..=PAGES).map(tick).collect();
+    picture.line(ticks);
+    picture.space(8.0);
+}
+
 pub fn figure() -> Result<Figure> {
     let (regions, pool) = (Regions::new(SLOTS), PagePool::new(PAGES)?);
     let mut memories = Memories { regions, pool, in_regions: Vec::new(), in_pages: Vec::new() };
@@ -119,8 +131,9 @@ pub fn figure() -> Result<Figure> {
     }
     let (slots, pages) = (memories.regions.free(), memories.pool.n_free());
     let says = format!(
-        "Sequences a, b and c of {} tokens take regions of that many slots, or {} pages. {slots} slots or {pages} pages are left.",
-        listed(&SEQUENCES),
+        "Sequences a, b and c of {} tokens arrive. Above, each reserves a region of just its size. Below, they take {} pages. That \
+         leaves {slots} slots above and {pages} pages below.",
+        listed(&SEQUENCES.map(|tokens| grouped(tokens as u64))),
         listed(&pages_of)
     );
     memories.frame(&mut figure, says, None)?;
@@ -131,19 +144,26 @@ pub fn figure() -> Result<Figure> {
     pages_back.into_iter().try_for_each(|page| memories.pool.free(page))?;
     let gaps = joined(&memories.regions.gaps().iter().map(Range::len).collect::<Vec<_>>(), " and ");
     let (slots, free) = (memories.regions.free(), memories.pool.n_free());
-    let says = format!("Sequence a ends. The free slots are in gaps of {gaps}, {slots} in all. Free pages: {free}.");
+    let says = format!(
+        "Sequence a ends. Above, {slots} slots are free now, but in gaps of {gaps}. Below, {free} pages are free, and it doesn\u{2019}t \
+         matter where they are."
+    );
     memories.frame(&mut figure, says, None)?;
 
     let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
     let NoGap { free: slots, longest_gap: longest, .. } = refused;
     let needed = memories.add('d', ASKED)?;
-    let left = memories.pool.n_free();
+    let of_d = memories.page_pieces()?.into_iter().filter(|(owner, _)| *owner == Some('d'));
+    let of_d: Vec<usize> = of_d.map(|(_, run)| run.len()).collect();
     let says = format!(
-        "Sequence d of {ASKED} tokens arrives, below. No region can be reserved for it: {slots} slots are free, but the longest gap \
-         has {longest}. <code>alloc_n({needed})</code> takes pages in two places; {left} are left."
+        "Sequence d of {ASKED} tokens arrives. Above, no gap is that long. Below, it gets its {needed} pages in {} places, {} of them. \
+         That\u{2019}s fine, because a list of page numbers can lead to each token, wherever its page lies.",
+        of_d.len(),
+        joined(&of_d, " and ")
     );
-    let outcome = format!("d does not fit: the longest gap has {longest}");
-    memories.frame(&mut figure, says, Some([&outcome, "d fits, in two places"]))?;
+    let outcomes =
+        [format!("d does not fit: the longest gap has {longest}"), format!("d fits: {} pages", joined(&of_d, " and "))];
+    memories.frame(&mut figure, says, Some(outcomes.each_ref().map(String::as_str)))?;
     figure.label = format!(
         "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are free. Below, \
          the same memory as {PAGES} pages, and the pages of one sequence in two places.",

@@ -9,7 +9,7 @@ use crate::picture::{Anchor, Picture, blank, held};
 use crate::words::{count, page_numbers, pages};
 
 const PAGES: [u32; 4] = [12, 5, 3, 9];
-const GROWS: [usize; 5] = [3, 1, 1, 5, 3];
+const GROWS: [usize; 4] = [5, 1, 5, 3];
 const POSITION: usize = 6;
 
 pub fn figure() -> Result<Figure> {
@@ -18,26 +18,26 @@ pub fn figure() -> Result<Figure> {
     let mut figure =
         Figure { message: "A page is taken when a token has no slot, and not before.".into(), ..Figure::default() };
     for n in GROWS {
-        let (before, needed) = (table.pages().len(), table.pages_needed(n));
+        let (before, left) = (table.pages().len(), table.slots() - table.len());
         table.grow(n, &mut pool)?;
-        let taken = match &table.pages()[before..] {
-            [] => "takes no page".into(),
-            new => format!("takes {}", pages(&page_numbers(new))),
+        let taken = page_numbers(&table.pages()[before..]);
+        let says = match (left, &taken[..]) {
+            (left, []) => format!("takes no page, because the last one had {} left", count(left, "slot")),
+            (0, taken) => format!("takes {} for {}", pages(taken), count(n, "token")),
+            (left, taken) => {
+                let (filling, others) = (count(left, "token"), count(n - left, "token"));
+                format!("puts {filling} into the last page and takes {} for the other {others}", pages(taken))
+            }
         };
-        let says = format!(
-            "<code>grow({n})</code> needs {} and {taken}: {} in {}. {} free.",
-            count(needed, "page"),
-            count(table.len(), "token"),
-            pages(&page_numbers(table.pages())),
-            count(pool.n_free(), "page")
-        );
+        let left = count(table.slots() - table.len(), "slot");
+        let says = format!("<code>grow({n})</code> {says}. Now the last page has {left} left.");
         figure.frame(says, |picture| draw(picture, &table, None));
     }
     let Slot { page, slot } = table.locate(POSITION)?;
     let entry = table.pages().iter().take_while(|entry| **entry != page).count();
     let says = format!(
-        "<code>locate({POSITION})</code>: entry {POSITION} / {PAGE_SIZE} = {entry} of the table is page {}, and slot {POSITION} mod \
-         {PAGE_SIZE} = {slot} is where position {POSITION} lies.",
+        "<code>locate({POSITION})</code> divides {POSITION} by {PAGE_SIZE}: the quotient, {entry}, is the entry of the table, and the \
+         remainder, {slot}, is the slot. So position {POSITION} lies in slot {slot} of page {}.",
         page.0
     );
     figure.frame(says, |picture| draw(picture, &table, Some((entry, POSITION))));

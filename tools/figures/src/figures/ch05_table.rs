@@ -6,13 +6,14 @@ use page_by_page::chapters::ch04_page_pool::PagePool;
 use page_by_page::chapters::ch05_page_table::PageTable;
 
 use super::Figure;
-use crate::picture::{Anchor, CELL, Cell, Fate, Picture, blank, empty, free, held};
-use crate::words::{listed, page_numbers};
+use crate::picture::{Anchor, CELL, Cell, Picture, blank, empty, free, held};
+use crate::words::{listed, page_numbers, span};
 
 pub const PAGE_SIZE: usize = 4;
 const POOL: usize = 16;
 const PAGES: [u32; 3] = [12, 5, 3];
 const GROWS: [usize; 3] = [4, 4, 2];
+const OTHERS: char = 'b';
 
 /// A pool that hands out these pages next; the others are taken.
 pub fn pool_that_gives(pages: &[u32]) -> Result<PagePool, CacheError> {
@@ -38,22 +39,26 @@ pub fn figure() -> Result<Figure> {
     let (mut pool, mut table) = (pool_that_gives(&PAGES)?, PageTable::new(PAGE_SIZE)?);
     let mut figure = Figure {
         message: "A page table lists the pages in the order of the tokens, wherever they lie.".into(),
-        legend: vec![(Fate::Free, "free, or of other sequences")],
+        owners: vec![(held('a', ""), "this sequence\u{2019}s"), (held(OTHERS, ""), "other sequences\u{2019}")],
         ..Figure::default()
     };
     for grown in GROWS {
         table.grow(grown, &mut pool)?;
         let last = table.locate(table.len() - 1)?;
+        let notice = match (table.slots() - table.len(), &page_numbers(table.pages())[..]) {
+            (0, [.., before, page]) if page < before => {
+                format!("It lies before page {before} in the pool, but follows it in the table.")
+            }
+            (0, _) => "All its slots are filled, so the next token needs a new page.".into(),
+            (n, _) => format!("Its last {n} slots stay empty, and no other page has a gap."),
+        };
         let says = format!(
-            "<code>grow({grown})</code> takes page {}: positions {} to {} are its slots 0 to {}. {} of {} slots are empty.",
+            "<code>grow({grown})</code> takes page {} for positions {}. {notice}",
             last.page.0,
-            table.len() - grown,
-            table.len() - 1,
-            last.slot,
-            table.slots() - table.len(),
-            table.slots(),
+            span(&(table.len() - grown..table.len()).collect::<Vec<_>>())
         );
-        figure.frame(says, |picture| draw(picture, &table));
+        let is_free = (0..POOL as u32).map(|page| Ok(pool.owners(PageId(page))? == 0)).collect::<Result<Vec<_>>>()?;
+        figure.frame(says, |picture| draw(picture, &table, &is_free));
     }
     let (tokens, pages) = (table.len(), listed(&page_numbers(table.pages())));
     figure.label = format!(
@@ -69,7 +74,8 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-fn draw(picture: &mut Picture, table: &PageTable) {
+/// `is_free`: of each page in the pool.
+fn draw(picture: &mut Picture, table: &PageTable, is_free: &[bool]) {
     let pages = page_numbers(table.pages());
     picture.heading("the sequence: position of each token", "");
     let names = (0..PAGES.len()).map(|place| pages.get(place).map_or("not yet".into(), |page| format!("page {page}")));
@@ -81,7 +87,10 @@ fn draw(picture: &mut Picture, table: &PageTable) {
     for page in 0..POOL as u32 {
         let area =
             crate::picture::Area { x: left + 1.0 + f64::from(page) * pitch, y: top, width: pitch - 2.5, height: CELL };
-        let cell = if pages.contains(&page) { held('a', page) } else { free(page) };
+        let cell = match is_free[page as usize] {
+            true => free(page),
+            false => held(if pages.contains(&page) { 'a' } else { OTHERS }, page),
+        };
         picture.cell(area, cell);
         if let Some(place) = pages.iter().position(|other| *other == page) {
             let from = slots.group(place);

@@ -5,7 +5,7 @@ use page_by_page::cache::{CacheError, Rewind};
 
 use super::Figure;
 use crate::rows;
-use crate::slab;
+use crate::slab::{self, State};
 
 /// The letter of rows written after a rewind, so that they differ from those before.
 const AGAIN: char = 'n';
@@ -47,5 +47,6 @@ pub fn figure() -> Result<Figure> {
     let setup = format!(
         "What a writes after its rewind is called {AGAIN}. A stale row stays in its slot until the next write there."
     );
-    Ok(slab::figure(&states, message, setup))
+    // The first frame has a full pool.
+    Ok(slab::figure(&states[1..], message, setup, State::draw))
 }

@@ -57,21 +57,32 @@ impl State {
         Ok(State { tokens, caches, pages })
     }
 
-    fn says(&self) -> String {
-        let State { tokens, caches: [flat, contiguous, _], pages: table } = self;
+    /// What the last operation did to the caches, and what to notice.
+    fn says(&self, operation: Operation) -> String {
+        let State { tokens, caches: [flat, contiguous, _], pages: own } = self;
         let stale: Vec<&String> = contiguous.rows[*tokens..].iter().flatten().collect();
-        let stale =
-            if stale.is_empty() { String::new() } else { format!(", followed by stale rows: {}", listed(&stale)) };
-        let free: Vec<u32> = PAGES.into_iter().filter(|page| !table.contains(page)).collect();
-        let free = if free.is_empty() { String::new() } else { format!(", free: {}", pages(&free)) };
-        format!(
-            "{}. Flat: in {}, {} copied so far. Contiguous: in {}{stale}. Paged: in {}{free}.",
-            count(*tokens, "token"),
-            count(flat.slots, "slot"),
-            count(flat.rows_copied, "row"),
-            count(contiguous.slots, "slot"),
-            pages(table)
-        )
+        let [flat_slots, slots] = [flat, contiguous].map(|cache| count(cache.slots, "slot"));
+        let free: Vec<u32> = PAGES.into_iter().filter(|page| !own.contains(page)).collect();
+        match operation {
+            Operation::Extend(..) if stale.is_empty() => format!(
+                "the flat cache has {flat_slots} for its {tokens} tokens, the contiguous one has reserved {slots}, and the paged one \
+                 has taken {}.",
+                pages(own)
+            ),
+            Operation::Extend(..) => format!(
+                "to hold {}, the flat cache copies {}. The other two write the new row over a stale one.",
+                count(*tokens, "token"),
+                count(flat.rows_copied, "row")
+            ),
+            Operation::Rewind(n) => format!(
+                "the flat cache cuts off its last {}. In the other two, {} stay where they are, now stale, and {} is free for \
+                 others. Rows copied: {}.",
+                count(n, "row"),
+                listed(&stale),
+                pages(&free),
+                self.caches.iter().map(|cache| cache.rows_copied).sum::<usize>()
+            ),
+        }
     }
 }
 
@@ -88,9 +99,10 @@ pub fn figure() -> Result<Figure> {
         Figure { message: "A rewind copies no row in any of the three caches.".into(), ..Figure::default() };
     let mut copied = String::new();
     for done in 1..=OPERATIONS.len() {
-        let (operation, state) = (OPERATIONS[done - 1].name(), State::after(&OPERATIONS[..done])?);
+        let (operation, state) = (OPERATIONS[done - 1], State::after(&OPERATIONS[..done])?);
         copied = count(state.caches[0].rows_copied, "row");
-        figure.frame(format!("<code>{operation}</code>: {}", state.says()), |picture| draw(picture, &state));
+        let says = format!("<code>{}</code>: {}", operation.name(), state.says(operation));
+        figure.frame(says, |picture| draw(picture, &state));
     }
     figure.label =
         "The same tokens in the flat, the contiguous and the paged cache. After the rewind, rows of forgotten tokens \

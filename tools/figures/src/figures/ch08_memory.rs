@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::Figure;
-use crate::picture::{Cell, Fate, Picture, blank, free, held, stale};
+use crate::picture::{Anchor, Fate, Picture, blank, free, held, stale};
 use crate::speculation::{K, Step, italic, one_step};
 
 /// The target, and the draft model: its name, its owner's letter, and how many draft tokens it computes. The draft model never
@@ -37,7 +37,7 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
-        picture.labelled(&["target"]);
+        picture.labelled(&["tokens"]);
         for moment in 0..3 {
             draw_moment(picture, moment, step);
             picture.space(8.0);
@@ -45,41 +45,34 @@ pub fn figure() -> Result<Figure> {
     }))
 }
 
-/// The newest tokens, a column each: the sequence's above, what each cache holds of them below.
+/// The sequence's newest tokens, a column each, and under them what each cache holds.
 fn draw_moment(picture: &mut Picture, moment: usize, step: &Step) {
+    const BEFORE: usize = 2;
     let Step { tokens, drafted, new_tokens, .. } = step;
     let accepted = step.accepted();
-    // The two newest tokens before the step, and what comes after them.
-    let after = if moment == 2 { &new_tokens[accepted..=accepted] } else { &drafted[accepted..] };
-    let words = [&tokens[tokens.len() - 2..], &drafted[..accepted], after].concat();
-    let n_before = 2;
+    let before = &tokens[tokens.len() - BEFORE..];
     let title = ["before the step", "drafted and verified", "after the step"][moment];
-    let newest = [&words[1], &words[1], &new_tokens[accepted]][moment];
+    let newest = [step.newest(), step.newest(), &new_tokens[accepted]][moment];
     picture.heading(title, &format!("newest token: {newest}"));
+    let grid = picture.grid(BEFORE + K, BEFORE + K);
+    picture.text(picture.left, picture.y + 11.0, Anchor::Start, "tokens");
+    for (place, word) in before.iter().chain([&[], &drafted[..], new_tokens][moment]).enumerate() {
+        picture.text(grid.middle(place), picture.y + 11.0, Anchor::Middle, word);
+    }
+    picture.space(18.0);
     for (name, owner, computed) in MODELS {
-        let cell = |place: usize, word: &String| -> Cell {
-            let drafted_place = place.checked_sub(n_before);
+        let cell = |(place, word): (usize, &String)| {
+            let was_computed = place < BEFORE + computed;
             match moment {
-                0 if place + 1 < n_before => held(owner, word),
-                0 if place + 1 == n_before => free(word),
-                0 => blank(),
-                1 if place + 1 < n_before => held(owner, word),
-                1 if drafted_place.is_none_or(|place| place < computed) => held(owner, word).lit(true),
-                1 => free(word),
-                _ if place < n_before + accepted => held(owner, word),
-                _ if place == n_before + accepted => free(word),
+                _ if place + 1 < BEFORE => held(owner, word),
+                0 if place < BEFORE => free(""),
+                1 if was_computed => held(owner, word).lit(true),
+                1 => free(""),
+                2 if place < BEFORE + accepted => held(owner, word),
+                2 if was_computed => stale(word),
                 _ => blank(),
             }
         };
-        let mut cells: Vec<Cell> = words.iter().enumerate().map(|(place, word)| cell(place, word)).collect();
-        cells.resize(n_before + K, blank());
-        // What was forgotten stood here.
-        if moment == 2 {
-            for (place, word) in drafted.iter().enumerate().take(computed).skip(accepted) {
-                let at = &mut cells[n_before + place];
-                *at = if place == accepted { at.clone().over(word) } else { stale(word) };
-            }
-        }
-        picture.row(name, "", n_before + K, cells);
+        picture.row(name, "", BEFORE + K, before.iter().chain(drafted).enumerate().map(cell));
     }
 }

@@ -1,11 +1,11 @@
-//! Chapter 8: one step, as four acts: draft, verify, accept, rewind.
+//! Chapter 8: one step, as three acts: draft and verify, accept, rewind.
 
 use anyhow::Result;
 
 use super::Figure;
 use crate::picture::{CELL, Cell, Fate, Picture, blank, free, held, stale};
 use crate::speculation::{K, Step, italic, one_step, passes, text};
-use crate::words::{count, joined, listed};
+use crate::words::{joined, listed};
 
 const DRAFT: char = 'b';
 const TARGET: char = 'a';
@@ -16,7 +16,7 @@ pub fn figure() -> Result<Figure> {
     let (newest, accepted) = (step.newest(), step.accepted());
     let mut figure = Figure {
         label: format!(
-            "One step in four acts: the draft model proposes {}, the target answers {}, and the new tokens are {}.",
+            "One step in three acts: the draft model proposes {}, the target answers {}, and the new tokens are {}.",
             listed(drafted),
             listed(choices),
             listed(new_tokens)
@@ -32,27 +32,26 @@ pub fn figure() -> Result<Figure> {
     };
     let says = [
         format!(
-            "Draft: after <em>{newest}</em>, the draft model proposes {}, in {}.",
+            "Draft and verify. After <em>{newest}</em>, the draft model proposes {} in {}. The target computes <em>{newest} {}</em> in \
+             one pass and chooses the token that follows each: {}.",
             italic(drafted),
-            passes(draft.passes.len())
-        ),
-        format!(
-            "Verify: the target computes <em>{newest} {}</em> in one pass, and chooses a token after each: {}.",
+            passes(draft.passes.len()),
             joined(drafted, " "),
             italic(choices)
         ),
         format!(
-            "Accept: {} accepted. The first choice that differs, <em>{}</em>, is the target\u{2019}s own token and ends the \
-             step. The choices after it continue a sequence that does not exist.",
-            count(accepted, "draft token"),
+            "Accept. The draft and the target agree on {}. Where they first differ, the target\u{2019}s own <em>{}</em> ends the step, \
+             and the rows after it were computed in vain.",
+            italic(&drafted[..accepted]),
             new_tokens[accepted]
         ),
         format!(
-            "Rewind: the target forgets {}, the draft model {}. Both caches hold the sequence up to <em>{}</em>: all but the \
-             newest token.",
+            "Rewind. The target forgets {}, and the draft model forgets {}. Both caches now end with <em>{}</em>, and the newest \
+             token, <em>{}</em>, waits for the next step.",
             italic(&target.forgotten),
             italic(&draft.forgotten),
-            new_tokens[accepted - 1]
+            new_tokens[accepted - 1],
+            new_tokens[accepted]
         ),
     ];
     for (act, says) in says.into_iter().enumerate() {
@@ -61,42 +60,36 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-/// The first acts, up to `act`.
+/// The state after an act.
 fn draw(picture: &mut Picture, act: usize, step: &Step) {
     let Step { drafted, choices, new_tokens, target, draft, .. } = step;
     let (newest, accepted) = (step.newest(), step.accepted());
-    // A row of words from `first` on, or places for it if its act has not come.
-    let row = |picture: &mut Picture, label: &str, has_come: bool, first: usize, words: Vec<Cell>| {
-        let rest = K + 2 - first - words.len().min(K + 2 - first);
-        let words = words.into_iter().map(|cell| if has_come { cell } else { free("") });
-        let cells = (0..first).map(|_| blank()).chain(words).chain((0..rest).map(|_| blank()));
-        picture.row(label, "", K + 2, cells)
+    // A row of words from column `first` on.
+    let row = |picture: &mut Picture, label: &str, first: usize, words: Vec<Cell>| {
+        let cells = (0..first).map(|_| blank()).chain(words).chain((0..).map(|_| blank()));
+        picture.row(label, "", K + 2, cells.take(K + 2))
     };
-    let judged = |owner, words: &[String], kept: usize| -> Vec<Cell> {
-        let is_over = act >= 2;
-        words
-            .iter()
-            .enumerate()
-            .map(|(i, word)| if is_over && i >= kept { stale(word) } else { held(owner, word) })
-            .collect()
+    // The first ones count; the others do so only until `act`.
+    let judged = |owner, words: &[String], kept: usize, judged_in: usize| -> Vec<Cell> {
+        let cell = |(i, word)| if act >= judged_in && i >= kept { stale(word) } else { held(owner, word) };
+        words.iter().enumerate().map(cell).collect()
     };
     picture.labelled(&["the target", "the draft"]);
-    let input = [vec![held(TARGET, newest)], judged(DRAFT, drafted, accepted)].concat();
-    let grid = row(picture, "the draft\nproposes", true, 0, input);
-    if act >= 1 {
-        for i in 0..=K {
-            picture.arrow((grid.middle(i), grid.y + CELL + 3.0), (grid.middle(i + 1), grid.y + CELL + 21.0));
-        }
+    let input = [vec![held(TARGET, newest)], judged(DRAFT, drafted, accepted, 1)].concat();
+    let grid = row(picture, "the draft\nproposes", 0, input);
+    for i in 0..=K {
+        picture.arrow((grid.middle(i), grid.y + CELL + 3.0), (grid.middle(i + 1), grid.y + CELL + 21.0));
     }
     picture.space(18.0);
-    row(picture, "the target\nchooses", act >= 1, 1, judged(TARGET, choices, new_tokens.len()));
+    row(picture, "the target\nchooses", 1, judged(TARGET, choices, new_tokens.len(), 1));
     picture.space(6.0);
-    let new = |i: usize, word| held(if i < accepted { DRAFT } else { TARGET }, word);
-    row(picture, "new\ntokens", act >= 2, 1, new_tokens.iter().enumerate().map(|(i, word)| new(i, word)).collect());
+    let new = |(i, word)| if act == 0 { free("") } else { held(if i < accepted { DRAFT } else { TARGET }, word) };
+    row(picture, "new\ntokens", 1, new_tokens.iter().enumerate().map(new).collect());
     picture.space(10.0);
-    picture.heading("in the caches after the step", "");
+    picture.heading(["in the caches before the rewind", "in the caches after the step"][act / 2], "");
     for (label, owner, memory) in [("target", TARGET, target), ("draft", DRAFT, draft)] {
-        let kept = [newest].into_iter().chain(&new_tokens[..accepted]).map(|word| held(owner, word));
-        row(picture, label, act >= 3, 0, kept.chain(memory.forgotten.iter().map(stale)).collect());
+        let computed: Vec<String> =
+            [newest].into_iter().chain(&new_tokens[..accepted]).chain(&memory.forgotten).cloned().collect();
+        row(picture, label, 0, judged(owner, &computed, computed.len() - memory.forgotten.len(), 2));
     }
 }

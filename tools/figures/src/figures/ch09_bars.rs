@@ -41,16 +41,16 @@ pub fn figure() -> Result<Figure> {
     let (left, expected) = (residual(&P, &Q), share_to_expect(&P, &Q));
     ensure!(accepted.iter().sum::<f64>() == expected, "the accepted share is the expected one");
     let rejected = 1.0 - expected;
-    let [p, q, rest] = [&P[..], &Q, &left].map(|row| joined(row, ", "));
-    let [kept, new] = [accepted, replaced].map(|row| joined(&row, ", "));
-    let mut figure = Figure {
+    let [p, q] = [P, Q].map(|row| joined(&row, ", "));
+    let figure = Figure {
         label: format!(
             "Bars for three tokens: their probabilities in the draft, {q}, and in the target, {p}, and the result, in which accepted \
              and replaced tokens together have the target\u{2019}s probabilities."
         ),
         message: "Accepting and replacing together give each token the target\u{2019}s probability.".into(),
         setup: format!(
-            "{expected} of the draft tokens are accepted; the rest, {rejected}, is sampled again from <code>residual</code>."
+            "The draft proposes token 2 too often, so {rejected} is rejected there. What takes its place goes to the tokens that \
+             the draft proposes too rarely. <em>Result</em> counts every draft token with {PARTS} times {PARTS} pairs of random numbers."
         ),
         owners: vec![
             (held(DRAFTED, ""), "accepted: the smaller of both"),
@@ -66,31 +66,14 @@ pub fn figure() -> Result<Figure> {
         1 => [kept_of(smaller(token)), new_of(f64::from(left[token]))],
         _ => [kept_of(accepted[token]), new_of(replaced[token])],
     };
-    let says = [
-        format!(
-            "The draft model samples from <em>q</em>: {q}. Token 0 or 1 is always accepted. Token 2 has four times the probability \
-             that the target gives it, so it is accepted once in four times; {rejected} is rejected."
-        ),
-        format!(
-            "The target needs <em>p</em>: {p}. The draft gives it {kept}. What is left is {rest}, in all {rejected}: just what was \
-             rejected."
-        ),
-        format!(
-            "Counted over every draft token and {PARTS} times {PARTS} pairs of random numbers: accepted {kept}, sampled in place of \
-             a rejected token {new}. Together they are <em>p</em>."
-        ),
-    ];
-    for (step, says) in says.into_iter().enumerate() {
-        figure.frame(says, |picture| draw(picture, step, bars));
-    }
-    Ok(figure)
+    Ok(figure.still(|picture| draw(picture, bars)))
 }
 
 const DRAFTED: char = 'b';
 const REPLACED: char = 'a';
 
-/// The bars of each token, up to line `last`. `bars`: what a bar consists of.
-fn draw(picture: &mut Picture, last: usize, bars: impl Fn(usize, usize) -> [(Cell, f64); 2]) {
+/// The bars of each token. `bars`: what a bar consists of.
+fn draw(picture: &mut Picture, bars: impl Fn(usize, usize) -> [(Cell, f64); 2]) {
     const NAMES: [&str; 3] = ["draft q", "target p", "result"];
     let labels = text_width(NAMES[1]) + 8.0;
     let scale = (picture.width - labels - 48.0) / 0.5;
@@ -100,9 +83,6 @@ fn draw(picture: &mut Picture, last: usize, bars: impl Fn(usize, usize) -> [(Cel
             let mut area = Area { x: picture.left + labels, y: picture.y, width: 0.0, height: CELL - 4.0 };
             picture.text(picture.left, area.baseline(), Anchor::Start, name);
             picture.space(CELL - 2.0);
-            if line > last {
-                continue;
-            }
             for (cell, share) in bars(line, token).into_iter().filter(|(_, share)| *share > 0.0) {
                 area.width = share * scale;
                 let word = if area.width > 50.0 { share.to_string() } else { String::new() };

@@ -63,7 +63,7 @@ pub fn figure() -> Result<Figure> {
     let message = "At a temperature above 0, the sample rule accepts more drafts than the match rule.";
     let setup = format!(
         "Over {} sequences of {NEW_TOKENS} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em> is what \
-             <code>share_to_expect</code> says of the sample rule.",
+             <code>share_to_expect</code> returns for the sample rule.",
         PROMPTS.len() * SEQUENCES_EACH
     );
     Ok(chart.figure(message, setup))

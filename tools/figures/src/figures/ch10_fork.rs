@@ -36,7 +36,7 @@ fn record() -> Result<Vec<State>> {
     let slab = new_slab(4)?;
     let mut sequences = Sequences::from([('a', ForkCache::new(&slab)?)]);
     let copied = |sequences: &Sequences| sequences.values().map(|cache| cache.usage().rows_copied).sum::<u64>();
-    let mut frames = Vec::new();
+    let mut frames = vec![State::default()];
     for (name, run) in OPERATIONS {
         let before = copied(&sequences);
         run(&mut sequences)?;
@@ -53,5 +53,5 @@ pub fn figure() -> Result<Figure> {
     let setup = "Sequence b is forked from a, and copies the two rows of the shared tail before it grows. What b has written itself \
                  is called b."
         .into();
-    Ok(slab::figure(&record()?, message, setup))
+    Ok(slab::figure(&record()?, message, setup, State::draw))
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use page_by_page::cache::in_place::{F32Heads, InPlace};
 use page_by_page::cache::{KvCache, KvLayout};
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
@@ -25,7 +25,7 @@ const QUERY: [f32; 2] = [1.5, 0.5];
 
 /// Names the rows of one slab, and walks through another that went the same way and holds small numbers.
 pub fn figure() -> Result<Figure> {
-    let (mut states, _slab, _caches) = reused_pages()?;
+    let (state, _caches) = reused_pages()?;
     let slab = PageSlab::new(LAYOUT, PAGE_SIZE, PAGES)?;
     let mut others = Vec::new();
     for (name, n) in EARLIER {
@@ -56,7 +56,7 @@ pub fn figure() -> Result<Figure> {
         outline: "read or computed in this step",
         ..Figure::default()
     };
-    walk(&mut figure, &cache, &states.pop().context("no state")?.slab)?;
+    walk(&mut figure, &cache, &state.slab)?;
     Ok(figure)
 }
 

@@ -1,0 +1,120 @@
+//! The page on the model: what a token's row passes through in one layer, and what is kept of it.
+
+use anyhow::Result;
+
+use super::Figure;
+use crate::models::{STORYTELLER, model};
+use crate::picture::{Area, Cell, Picture, held, part};
+
+const BUILT: char = 'b';
+/// Room for the line that leads x past the boxes.
+const PAST: f64 = 18.0;
+const BETWEEN: f64 = 15.0;
+
+/// The widths of rows.
+struct Widths {
+    x: usize,
+    q: usize,
+    kv: usize,
+    inner: usize,
+}
+
+pub fn figure() -> Result<Figure> {
+    let model = model(STORYTELLER)?;
+    let config = model.config();
+    let kv = config.kv_layout().kv_width();
+    let widths =
+        Widths { x: config.hidden_size, q: config.n_heads * config.head_dim, kv, inner: config.intermediate_size };
+    let figure = Figure {
+        label: format!(
+            "One layer as boxes. Attention: x is normed and becomes q, k and v; q and k are normed and turned; k and v go into the KV \
+             cache; attention reads q and the cache; o leads back to a row of {}, which is added to x. Feed-forward: the sum is \
+             normed and becomes gate and up, down leads back to a row of {}, and that is added.",
+            widths.x, widths.x
+        ),
+        message: "Of all rows that a layer computes for a token, only k and v are kept.".into(),
+        setup: format!(
+            "One token in one of the storyteller\u{2019}s {} layers. The boxes are numbered as the steps are, and the other \
+             numbers are the widths of rows.",
+            config.n_layers
+        ),
+        owners: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
+        legend: vec![(crate::picture::Fate::Held, "")],
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.beside(2, |picture, half| {
+            picture.heading(["attention", "feed-forward"][half], ["rows meet here", "each row alone"][half]);
+            (picture.left, picture.width) = (picture.left + PAST, picture.width - PAST);
+            if half == 0 {
+                attention(picture, &widths)
+            } else {
+                feed_forward(picture, &widths)
+            }
+            (picture.left, picture.width) = (picture.left - PAST, picture.width + PAST);
+        });
+    }))
+}
+
+fn attention(picture: &mut Picture, Widths { x, q, kv, .. }: &Widths) {
+    let [input] = boxes(picture, [(0.0, 1.0, part(format!("x: {x}")))]);
+    let [norm] = boxes(picture, [(0.0, 1.0, part("1. norm"))]);
+    let columns = [(0.0, 0.4, format!("2. q: {q}")), (0.4, 0.3, format!("k: {kv}")), (0.7, 0.3, format!("v: {kv}"))];
+    let [q, k, v] = boxes(picture, columns.map(|(from, share, word)| (from, share, part(word))));
+    let [turned_q, turned_k] = boxes(picture, [(0.0, 0.4, part("3. norm, turn")), (0.4, 0.3, part("norm, turn"))]);
+    let [cache] = boxes(picture, [(0.4, 0.6, held(BUILT, "KV cache\nk and v of every token"))]);
+    let [attention] = boxes(picture, [(0.0, 1.0, part("4. attention"))]);
+    let [o] = boxes(picture, [(0.0, 1.0, part("5. o"))]);
+    let [sum] = boxes(picture, [(0.0, 1.0, part(format!("x + o: {x}")))]);
+    for (from, to) in [(input, norm), (norm, q), (norm, k), (norm, v), (q, turned_q), (k, turned_k), (turned_k, cache)]
+    {
+        down(picture, from, to);
+    }
+    for (from, to) in [(v, cache), (turned_q, attention), (cache, attention), (attention, o), (o, sum)] {
+        down(picture, from, to);
+    }
+    past(picture, input, sum);
+}
+
+fn feed_forward(picture: &mut Picture, Widths { x, inner, .. }: &Widths) {
+    let [input] = boxes(picture, [(0.0, 1.0, part(format!("x + o: {x}")))]);
+    let [norm] = boxes(picture, [(0.0, 1.0, part("6. norm"))]);
+    let columns = [(0.0, 0.5, part(format!("gate: {inner}"))), (0.5, 0.5, part(format!("up: {inner}")))];
+    let [gate, up] = boxes(picture, columns);
+    let [product] = boxes(picture, [(0.0, 1.0, part(format!("silu(gate) \u{b7} up: {inner}")))]);
+    let [back] = boxes(picture, [(0.0, 1.0, part(format!("down: {x}")))]);
+    let [sum] = boxes(picture, [(0.0, 1.0, part(format!("x + o + down: {x}, the next layer\u{2019}s x")))]);
+    for (from, to) in
+        [(input, norm), (norm, gate), (norm, up), (gate, product), (up, product), (product, back), (back, sum)]
+    {
+        down(picture, from, to);
+    }
+    past(picture, input, sum);
+}
+
+/// Boxes in a line: where each begins and how wide it is, in shares of the width, and its cell.
+fn boxes<const N: usize>(picture: &mut Picture, boxes: [(f64, f64, Cell); N]) -> [Area; N] {
+    const APART: f64 = 8.0;
+    let lines = boxes.iter().map(|(_, _, cell)| cell.word.lines().count()).max().unwrap_or(1);
+    let (left, y, width, height) = (picture.left, picture.y, picture.width - 1.0 + APART, 16.0 * lines as f64 + 10.0);
+    picture.space(height + BETWEEN);
+    boxes.map(|(from, share, cell)| {
+        let area = Area { x: left + from * width, y, width: share * width - APART, height };
+        picture.cell(area, cell);
+        area
+    })
+}
+
+/// An arrow in the middle of what two boxes have in common.
+fn down(picture: &mut Picture, from: Area, to: Area) {
+    let x = (from.x.max(to.x) + (from.x + from.width).min(to.x + to.width)) / 2.0;
+    picture.arrow((x, from.bottom() + 1.0), (x, to.y - 2.0));
+}
+
+/// A line from one box to another, left of those between them.
+fn past(picture: &mut Picture, from: Area, to: Area) {
+    let [from_y, to_y] = [from, to].map(|area| area.y + area.height / 2.0);
+    let x = from.x - PAST + 4.0;
+    picture.line(format!("M{:.1} {from_y:.1}H{x:.1}V{to_y:.1}", from.x - 1.0));
+    picture.arrow((x, to_y), (to.x - 2.0, to_y));
+}
