@@ -79,15 +79,15 @@ mod tests {
     fn a_planted_difference_is_found_and_worded() {
         let reference = one("ch05_table").unwrap().html();
         assert_eq!(departure(&reference, &reference), None);
-        let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"2\"").unwrap();
+        let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"1\"").unwrap();
         let last = &reference[last..reference.find("</div>\n</div>").unwrap() + "</div>\n".len()];
         for (theirs, yours, says, steps) in [
-            ("takes page 5 for", "takes page 7 for", "Step 2 of 3: yours has page 7, the reference page 5", vec![1]),
+            ("takes page 5 for", "takes page 7 for", "Step 1 of 2: yours has page 7, the reference page 5", vec![0]),
             (
                 "class=\"m b\">page 3<",
                 "class=\"m b\">page 7<",
-                "Step 3 of 3: yours has page 7, the reference page 3",
-                vec![2],
+                "Step 2 of 2: yours has page 7, the reference page 3",
+                vec![1],
             ),
             (
                 "lists the pages",
@@ -95,12 +95,12 @@ mod tests {
                 "In the words for the whole figure, yours has the blocks, the reference the pages",
                 vec![],
             ),
-            (last, "", "Yours ends after step 2, the reference after step 3", vec![]),
+            (last, "", "Yours ends after step 1, the reference after step 2", vec![]),
         ] {
             let found = departure(&reference.replacen(theirs, yours, 1), &reference);
             assert_eq!(found, Some(Departure { says: says.into(), steps }));
         }
         let found = departure(&reference, &reference.replacen(last, "", 1)).unwrap();
-        assert_eq!((found.says.as_str(), found.steps), ("Yours has 3 steps, the reference only the first 2", vec![2]));
+        assert_eq!((found.says.as_str(), found.steps), ("Yours has 2 steps, the reference only the first 1", vec![1]));
     }
 }

@@ -12,7 +12,9 @@ use crate::words::{listed, page_numbers, span};
 pub const PAGE_SIZE: usize = 4;
 const POOL: usize = 16;
 const PAGES: [u32; 3] = [12, 5, 3];
-const GROWS: [usize; 3] = [4, 4, 2];
+/// Before the first frame.
+const HELD: usize = 4;
+const GROWS: [usize; 2] = [4, 2];
 const OTHERS: char = 'b';
 
 /// A pool that hands out these pages next; the others are taken.
@@ -42,6 +44,7 @@ pub fn figure() -> Result<Figure> {
         owners: vec![(held('a', ""), "this sequence\u{2019}s"), (held(OTHERS, ""), "other sequences\u{2019}")],
         ..Figure::default()
     };
+    table.grow(HELD, &mut pool)?;
     for grown in GROWS {
         table.grow(grown, &mut pool)?;
         let last = table.locate(table.len() - 1)?;
