@@ -384,7 +384,7 @@ mod checks {
                 let note = |line: String| told.borrow_mut().push(line);
                 for (token, q) in draft.tokens.iter().zip(&draft.probabilities) {
                     let ratio = (P[*token as usize] / q[*token as usize]).min(1.0);
-                    note(format!("draft token {token} is accepted below {}", (ratio * 1000.0).round() / 1000.0));
+                    note(format!("draft token {token}: threshold {}", (ratio * 1000.0).round() / 1000.0));
                 }
                 let rows = vec![P.to_vec(); rows.len()];
                 accept_sampled(draft, &rows, &mut || {
