@@ -630,7 +630,7 @@ mod checks {
         let slab = slab_of(KvLayout { n_layers: 2, ..LAYOUT }, 4, 5);
         let mut caches = HashMap::from([("a", cache(&slab))]);
         let mut next = 0;
-        transcript.line("page size 4, 5 pages");
+        transcript.line("page size 4; in brackets: owners of pages 0 to 4");
         for line in [
             "a extend 6",
             "b fork a",
@@ -659,10 +659,10 @@ mod checks {
             drop(question);
             let usage = caches.get(&line[..1]).map_or(String::new(), |cache| {
                 let (usage, pages) = (cache.usage(), told_pages(cache.table().pages()));
-                format!("{:>2} tokens in {pages:<12} {} copied", usage.tokens, usage.rows_copied)
+                format!("{:>2} tokens, {pages:<11} {} copied", usage.tokens, usage.rows_copied)
             });
             let owners: Vec<String> = owners(slab.borrow().pool()).iter().map(u32::to_string).collect();
-            transcript.line(format!("{line:<11} {:<28} {usage:<36} owners {}", outcome(&result), owners.join(" ")));
+            transcript.line(format!("{line:<10} {:<28} {usage:<31} [{}]", outcome(&result), owners.join(" ")));
         }
         for name in ["b", "c"] {
             transcript.line(format!("gather of {name}, {}", told_pages(caches[name].table().pages())));
