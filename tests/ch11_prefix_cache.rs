@@ -763,7 +763,7 @@ mod checks {
                     let table = tables.entry(name).or_insert_with(|| table(2));
                     let missing = words.split(' ').count() - table.len();
                     let grown = table.grow(missing, &mut pool);
-                    grown.map(|()| format!("{missing} new, then {}", told_pages(table.pages())))
+                    grown.map(|()| format!("{missing} new, {}", told_pages(table.pages())))
                 }
                 "insert" => {
                     let table = tables.get_mut(name).expect("a sequence of the script");
@@ -786,7 +786,7 @@ mod checks {
             let owners = owners(&pool).iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
             let (held, free) = (trie.n_pages(), pool.n_free());
             transcript
-                .line(format!("{name:<2}{operation:<8}{words:<22} {told:<23} trie {held} free {free} [{owners}]"));
+                .line(format!("{name:<2}{operation:<8}{words:<22} {told:<18} trie {held} free {free} [{owners}]"));
         }
         assert_transcript("ch11_prefix_cache", &transcript);
     }

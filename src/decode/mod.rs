@@ -88,8 +88,8 @@ impl<'a> Cached<'a> {
 impl LanguageModel for Cached<'_> {
     fn next_logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         let new_tokens = &tokens[self.cache.len()..];
-        let newest = LogitRows::Newest(1);
-        let chunk = self.model.chunk_of(new_tokens, self.cache.for_step(), newest)?;
+        let cache = self.cache.for_step();
+        let chunk = self.model.chunk_of(new_tokens, cache, LogitRows::Newest(1))?;
         let logits = self.model.forward(vec![chunk])?;
         self.rows_projected += new_tokens.len() as u64;
         Ok(logits)

@@ -14,7 +14,8 @@ fn online(query: &[f32], keys: &[f32], values: &[f32], block: usize, out: &mut [
     let (mut highest, mut total) = (f32::NEG_INFINITY, 0.0);
     out.fill(0.0);
     for (keys, values) in keys.chunks(block * dim).zip(values.chunks(block * dim)) {
-        let scores: Vec<f32> = keys.chunks(dim).map(|key| dot(query, key) * scale).collect();
+        let score = |key| dot(query, key) * scale;
+        let scores: Vec<f32> = keys.chunks(dim).map(score).collect();
         let highest_now = scores.iter().fold(highest, |highest, score| score.max(highest));
         let shrink = (highest - highest_now).exp();
         total *= shrink;
