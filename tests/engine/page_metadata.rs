@@ -67,7 +67,7 @@ fn two_sequences_and_the_tokens_of_a_step() -> Result<(), CacheError> {
     a.grow(6, &mut pool)?;
     b.grow(4, &mut pool)?;
     // ANCHOR: example
-    // Page size 4. Sequence a has 6 tokens in pages 2 and 0, and b has 4 in page 3.
+    // Page size 4. Sequence a has 6 tokens in pages 2 and 0, b has 4 in page 3.
     let flashinfer = PagedKv::new(&[&a, &b]);
     assert_eq!(flashinfer.indptr, [0, 2, 3]);
     assert_eq!(flashinfer.indices, [2, 0, 3]);

@@ -16,7 +16,7 @@ fn online(query: &[f32], keys: &[f32], values: &[f32], block: usize, out: &mut [
     for (keys, values) in keys.chunks(block * dim).zip(values.chunks(block * dim)) {
         let score = |key| dot(query, key) * scale;
         let scores: Vec<f32> = keys.chunks(dim).map(score).collect();
-        let highest_now = scores.iter().fold(highest, |highest, score| score.max(highest));
+        let highest_now = scores.iter().copied().fold(highest, f32::max);
         let shrink = (highest - highest_now).exp();
         total *= shrink;
         out.iter_mut().for_each(|x| *x *= shrink);
