@@ -6,8 +6,9 @@ use crate::bench::Row;
 
 // ANCHOR: online
 /// Attention of one query head in one walk, which sees `keys` and `values` once,
-/// `block` rows at a time. Beside the sum of the values, it carries the highest score
-/// so far and the sum of the weights. When a block brings a higher score, both shrink.
+/// `block` rows at a time. Beside the sum of the values, it carries the highest
+/// score so far and the sum of the weights. When a block brings a higher score,
+/// both sums shrink.
 fn online(query: &[f32], keys: &[f32], values: &[f32], block: usize, out: &mut [f32]) {
     let dim = query.len();
     let scale = 1.0 / (dim as f32).sqrt();
