@@ -62,6 +62,7 @@ function rearrange({ site, style }) {
   let list = contents.appendChild(make("ol"));
   let rules = "";
   let at = 0;
+  let sheets = 0;
   for (const entry of entries) {
     if (entry.classList.contains("part-title")) {
       contents.append(make("p", { text: entry.textContent }));
@@ -72,7 +73,11 @@ function rearrange({ site, style }) {
     const id = leaves[at]?.querySelector("h1")?.id;
     if (!id) faults.push(`${title}: no heading`);
     list.append(make("li", {}, make("a", { href: `#${id}` }, make("span", { text: title }), page(id))));
-    leaves[at]?.style.setProperty("page", `leaf${at}`);
+    // Pages below another one, such as the solutions, follow it without a break.
+    const isBelow = entry.closest("ol.section") !== null;
+    if (!isBelow) sheets = at;
+    leaves[at]?.style.setProperty("page", `leaf${sheets}`);
+    leaves[at]?.classList.toggle("paper-below", isBelow);
     rules += `@page leaf${at} { @top-right { content: ${JSON.stringify(title)}; color: #505050; font: 9pt "Open Sans", sans-serif; } }\n`;
     at += 1;
   }
