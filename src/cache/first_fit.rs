@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_slots_in_pieces_do_not_fit_a_long_text() {
+    fn free_slots_in_pieces_do_not_fit_a_long_sequence() {
         let mut memory = Regions::new(2000);
         let first = memory.reserve(200).unwrap();
         assert_eq!(memory.reserve(1000), Ok(200..1200));

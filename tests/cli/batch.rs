@@ -70,7 +70,7 @@ fn results_for_a_named_pipe_are_refused() {
 }
 
 #[test]
-fn nobody_left_to_read_is_no_failure() {
+fn a_closed_output_is_no_failure() {
     const LONG: [&str; 4] = ["--kv", "recompute", "--max-new-tokens", "110"];
     for (arguments, input, start) in [
         ([&["generate"], &LONG[..]].concat(), "", "Once upon a time the"),

@@ -137,7 +137,7 @@ fn a_file_of_other_pages_is_refused_and_left_alone() {
 /// A limit on the length of files stands in for a disk that is full.
 #[cfg(unix)]
 #[test]
-fn a_disk_that_is_full_changes_no_text() {
+fn a_full_disk_changes_no_output() {
     let (file, expected) = (PageFile::new(), expected());
     let first = Run::of(limited("-f 100").args(file.arguments(&prompts(), &[])).output().unwrap());
     assert_eq!(first.code, Some(0), "{}", first.stderr);

@@ -207,7 +207,7 @@ fn a_saved_cache_is_loaded_by_every_cache() {
 /// A limit on the length of files stands in for a disk that is full.
 #[cfg(unix)]
 #[test]
-fn a_story_is_told_even_if_its_cache_cannot_be_saved() {
+fn a_story_is_generated_even_if_its_cache_cannot_be_saved() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("story.cache");
     std::fs::write(&file, "precious").unwrap();

@@ -92,7 +92,7 @@ fn a_file_that_is_much_too_large() {
 /// A program goes on with the checkpoint that it has opened when a different file is renamed over it.
 #[cfg(unix)]
 #[test]
-fn a_checkpoint_that_is_replaced_stays_as_it_was_for_who_has_it_open() {
+fn a_replaced_checkpoint_stays_as_it_was_where_it_is_open() {
     let (folder, other) = (folder(), folder());
     let open = || Model::open(folder.path().as_ref()).unwrap();
     let logits = |model: &Model| model.step(&[1, 2], None).unwrap();

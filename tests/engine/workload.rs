@@ -13,7 +13,7 @@ fn pages(n_pages: usize, page_size: usize, with_prefixes: bool) -> Pages {
 }
 
 #[test]
-fn a_text_that_no_pool_of_this_size_holds_is_refused_by_number() {
+fn a_sequence_that_no_pool_of_this_size_holds_is_refused_by_number() {
     let text = |tokens| Request { tokens: vec![7; tokens], n_prompt: 2 };
     let refused = run([text(8), text(9)], 2, &mut pages(2, 4, true), || ());
     assert_eq!(refused, Err(WorkloadError::NeverFits { number: 2, tokens: 9, needed: 3, n_pages: 2 }));

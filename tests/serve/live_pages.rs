@@ -106,7 +106,7 @@ fn belongs_together(view: &Value, n_pages: usize) {
 }
 
 #[test]
-fn whoever_watches_sees_the_pages_as_they_are() {
+fn watchers_see_the_pages_as_they_are() {
     let server = Server::start(Options { n_pages: 40, ..Options::default() });
     let output = storyteller().complete(PROMPTS[0], 200, GREEDY);
     let mut views = Views::of(&server, 40);
@@ -147,7 +147,7 @@ fn whoever_watches_sees_the_pages_as_they_are() {
 }
 
 #[test]
-fn texts_that_begin_alike_are_seen_to_share_pages() {
+fn sequences_with_one_beginning_are_shown_to_share_pages() {
     let server = Server::start(Options { n_pages: 100, ..Options::default() });
     let mut views = Views::of(&server, 100);
     let prompt: Vec<u32> = (1..=20).collect();
@@ -162,7 +162,7 @@ fn texts_that_begin_alike_are_seen_to_share_pages() {
 }
 
 #[test]
-fn texts_that_wait_and_those_that_lost_their_pages_are_seen() {
+fn waiting_and_preempted_sequences_are_shown() {
     let limits = StepLimits { tokens: 32, sequences: 3 };
     let server = Server::start(Options { n_pages: 24, limits, ..Options::default() });
     let mut views = Views::of(&server, 24);
@@ -180,7 +180,7 @@ fn texts_that_wait_and_those_that_lost_their_pages_are_seen() {
 }
 
 #[test]
-fn so_many_may_watch_and_whoever_goes_leaves_a_place() {
+fn watchers_have_a_limit_and_leave_their_place() {
     let server = Server::start(Options::default());
     let (mut one, two) = (Views::of(&server, 600), Views::of(&server, 600));
     one.next();
@@ -206,7 +206,7 @@ fn so_many_may_watch_and_whoever_goes_leaves_a_place() {
 }
 
 #[test]
-fn a_watcher_sees_the_newest_and_holds_nobody_up() {
+fn a_slow_watcher_sees_the_newest_state_and_delays_no_step() {
     let server = Server::start(Options::default());
     // One that never reads, and one that does.
     let _deaf = watch(server.address, &[]);
@@ -227,7 +227,7 @@ fn a_watcher_sees_the_newest_and_holds_nobody_up() {
 }
 
 #[test]
-fn who_may_watch_may_end_a_text() {
+fn a_watcher_can_cancel_a_sequence() {
     let server = Server::start(Options::default());
     let mut views = Views::of(&server, 600);
     let mut connection = send(server.address, &long_request(json!(PROMPTS[0]), 3, 900));

@@ -87,7 +87,7 @@ fn samples_have_the_seeds_of_generate_alone_and_in_company() {
 }
 
 #[test]
-fn a_stream_says_what_the_whole_answer_says() {
+fn a_stream_equals_the_whole_answer() {
     let server = Server::start(Options::default());
     let cut = server.complete(&json!({ "prompt": PROMPTS[0], "temperature": 0, "max_tokens": 30 }));
     let stop: String = cut["choices"][0]["text"].as_str().unwrap().chars().skip(40).take(7).collect();
@@ -163,7 +163,7 @@ fn characters_of_several_tokens_come_whole() {
 }
 
 #[test]
-fn a_chat_is_told_in_the_words_of_the_models_template() {
+fn a_chat_uses_the_models_template() {
     const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}\
                             {% if messages | length > 2 %}{{ raise_exception('too many messages') }}{% endif %}\
                             {% if add_generation_prompt %}{{ name | default('teller') }}:{% endif %}";

@@ -122,7 +122,7 @@ fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
 
 /// Evaluation programs ask for one new token, and drop the last score: there has to be one, also where that token is an end.
 #[test]
-fn what_ends_a_scored_text_has_its_score() {
+fn the_end_of_a_scored_prompt_has_its_score() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let sampling = |seed| Sampling { temperature: 1.0, top_k: 0, top_p: 0.9, seed };
     let mut outputs = (0..100).map(|seed| alone.complete(PROMPTS[0], 400, sampling(seed)));

@@ -280,7 +280,7 @@ fn a_server_that_starts_again_finds_the_prompts_of_the_one_before() {
 }
 
 #[test]
-fn the_command_lets_nobody_in_by_accident() {
+fn an_address_that_others_can_reach_needs_a_key() {
     let refused = run(&["serve", "--host", "0.0.0.0", "--port", "0"]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("others could reach 0.0.0.0: give --api-key"), "{}", refused.stderr);

@@ -140,7 +140,7 @@ fn a_preempted_sequence_keeps_its_rules() {
 }
 
 #[test]
-fn a_stop_ends_a_text_before_it_is_shown() {
+fn a_stop_ends_the_output_before_it_is_shown() {
     let (server, alone) = (Server::start(Options::default()), storyteller());
     let plain = tokens_alone(&alone, Sampling::GREEDY, 60, &[EOS], (0, &[]));
     let whole = alone.tokenizer.decode(&plain).unwrap();
