@@ -23,7 +23,7 @@ const WORDS: [&str; 6] = ["once", "upon", "a", "time", "there", "king"];
 const OPERATIONS: [fn(&mut Run) -> Result<String>; 9] = [
     |run| run.insert('a'),
     |run| run.end("a"),
-    |run| Ok(run.lookup('b')? + "These two words need not be computed."),
+    |run| Ok(run.lookup('b')? + "So b does not compute these two words."),
     |run| Ok(run.insert('b')? + ", which has two children now."),
     |run| Ok(run.lookup('c')? + "Page 1 is left out, because at least the newest token must be computed."),
     |run| Ok(run.compute('c')? + " Page 1 already holds the same two words."),
@@ -96,7 +96,7 @@ impl Run {
             table.release(&mut self.pool)?;
         }
         let names: Vec<char> = names.chars().collect();
-        Ok(format!("{} end, and their pages lose an owner each.", listed(&names)))
+        Ok(format!("{} end, and each gives up its pages.", listed(&names)))
     }
 
     /// Says which pages are gone.
@@ -143,7 +143,7 @@ pub fn figure() -> Result<Figure> {
              before it.",
             OPERATIONS.len() - EARLIER,
         ),
-        message: "The trie keeps what sequences have computed, and gives it to others.".into(),
+        message: "Later sequences reuse what earlier ones have computed.".into(),
         setup: format!(
             "{PAGES} pages of {PAGE_SIZE} slots. Sequence a, \u{201c}{}\u{201d}, has ended; its last word was in a page of its own, \
              which was not full and is free again.",

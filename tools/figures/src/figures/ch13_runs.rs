@@ -50,8 +50,7 @@ pub fn figure() -> Result<Figure> {
             "Attention walks through the pages twice and copies {copied} rows, where a gather would copy {copied_by_gather}."
         ),
         setup: format!(
-            "The newest of the {TOKENS} tokens of sequence a has the query ({:.1}, {:.1}). The slots of a page lie side by side, \
-             and the keys and the values of a token are two numbers each.",
+            "The newest of the {TOKENS} tokens of sequence a has the query ({:.1}, {:.1}). Each key and each value is two numbers.",
             QUERY[0], QUERY[1],
         ),
         outline: "read or computed in this step",
@@ -89,14 +88,14 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
                 "page {page} comes first, because it is first in a\u{2019}s table, and its {rows} keys are scored where they lie."
             )
         } else {
-            format!("it ends after {rows} keys of page {page}, so the stale {} get no scores.", listed(&stale))
+            format!("the run ends after {rows} keys of page {page}, so the stale {} get no scores.", listed(&stale))
         };
         let says = format!("First pass, <code>Run {{ start: {start}, rows: {rows} }}</code>: {notice}");
         figure.frame(says, |picture| draw(picture, slab, &seen));
     }
     let mut weights = seen.scores.clone();
     softmax_scaled(&mut weights, 1.0 / 2.0_f32.sqrt());
-    let says = format!("Between the passes, one softmax turns all {TOKENS} scores into weights. Together they are 1.");
+    let says = format!("Between the passes, one softmax turns all {TOKENS} scores into weights that add up to 1.");
     (seen.keys, seen.weights) = (None, weights);
     figure.frame(says, |picture| draw(picture, slab, &seen));
     let (mut sum, mut first) = ([0.0; 2], 0);
@@ -105,8 +104,7 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
             add_scaled(&mut sum, *weight, &sequence.values[place..place + 2]);
         }
         let last = first + run.rows - 1;
-        let notice =
-            if last + 1 == TOKENS { "It is the output, and no row was moved." } else { "No value is copied for it." };
+        let notice = if last + 1 == TOKENS { "That is the output." } else { "Only the sum is written." };
         let says = format!(
             "Second pass, page {page}: each value of positions {first} to {last} is multiplied by its weight and added to the \
              sum. {notice}"
@@ -138,14 +136,14 @@ fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
     let keys = draw_pages(picture, "keys", slab, seen.keys);
     picture.space(24.0);
     picture.labelled(&["weights"]);
-    let scores = picture.row("scores", "", TOKENS, numbers(&seen.scores, TOKENS));
+    let old = seen.scores.len() - seen.keys.map_or(0, |(_, rows)| rows);
+    let is_new = |i: usize| (old..seen.scores.len()).contains(&i);
+    let cells = numbers(&seen.scores, TOKENS).into_iter().enumerate().map(|(i, cell)| cell.lit(is_new(i)));
+    let scores = picture.row("scores", "", TOKENS, cells);
     if let Some((page, rows)) = seen.keys {
         for i in 0..rows {
             let from = keys.cell(page * PAGE_SIZE + i);
-            picture.arrow(
-                (from.middle(), from.bottom() + 3.0),
-                (scores.middle(seen.scores.len() - rows + i), scores.y - 3.0),
-            );
+            picture.arrow((from.middle(), from.bottom() + 3.0), (scores.middle(old + i), scores.y - 3.0));
         }
     }
     picture.row("weights", "", TOKENS, numbers(&seen.weights, TOKENS));

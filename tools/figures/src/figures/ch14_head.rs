@@ -9,7 +9,7 @@ use page_by_page::kernels::RowFormat;
 use super::Figure;
 use crate::models::{STORYTELLER, model, tokenizer};
 use crate::picture::{Anchor, Mark, Picture};
-use crate::words::listed;
+use crate::words::{listed, text_width};
 
 const PROMPT: &str = "Once upon a time";
 const SUPERSCRIPTS: [char; 8] =
@@ -69,11 +69,10 @@ pub fn figure() -> Result<Figure> {
             key.len(),
             listed(&told)
         ),
-        message: "f16 and bf16 round a small number more finely, but int8 rounds all of a head\u{2019}s numbers alike."
-            .into(),
+        message: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
         setup: format!(
-            "A key after \u{201c}{PROMPT}\u{201d}, {} numbers in {} bytes as f32, {}. A point is a number and its error, a line \
-             is the bound. Smaller errors than the axis has stand on it.",
+            "A key after \u{201c}{PROMPT}\u{201d}, {} numbers in {} bytes as f32, {}. A point is a number and its error, a \
+             line is the bound. Errors below 10\u{207b}\u{2077} are drawn at the bottom.",
             key.len(),
             bytes(&f32.1.0),
             listed(&sizes)
@@ -85,17 +84,15 @@ pub fn figure() -> Result<Figure> {
 
 fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) {
     /// Exponents of ten at the ends of the axes.
-    const ACROSS: [i32; 2] = [-2, 1];
-    const UP: [i32; 2] = [-7, -1];
+    const ACROSS: [f64; 2] = [-2.4, 1.0];
+    const UP: [f64; 2] = [-7.0, -1.0];
     const LOOKS: [&str; 3] = ["plot dot", "plot dash", "plot"];
     picture.heading("error", "");
     let (left, right, top, bottom) = (44.0, picture.right() - 6.0, picture.y + 4.0, picture.y + 264.0);
-    let scale = |x: f32, [from, to]: [i32; 2]| {
-        ((f64::from(x).log10() - f64::from(from)) / f64::from(to - from)).clamp(0.0, 1.0)
-    };
+    let scale = |x: f32, [from, to]: [f64; 2]| ((f64::from(x).log10() - from) / (to - from)).clamp(0.0, 1.0);
     let at =
         |x: f32, error: f32| (left + scale(x, ACROSS) * (right - left), bottom - scale(error, UP) * (bottom - top));
-    for exponent in UP[0]..=UP[1] {
+    for exponent in -7..=-1 {
         let (_, y) = at(1.0, 10f32.powi(exponent));
         picture.marks.push(Mark::Line(format!("M{left:.1} {y:.1}H{right:.1}"), None, "tick"));
         picture.text(
@@ -105,19 +102,22 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
             format!("10\u{207b}{}", SUPERSCRIPTS[exponent.unsigned_abs() as usize]),
         );
     }
-    for exponent in ACROSS[0]..=ACROSS[1] {
+    for exponent in -2..=1 {
         let number = 10f32.powi(exponent);
-        let anchor = if exponent == ACROSS[1] { Anchor::End } else { Anchor::Middle };
+        let anchor = if exponent == 1 { Anchor::End } else { Anchor::Middle };
         picture.text(at(number, 1.0).0, bottom + 18.0, anchor, number);
     }
     picture.text((left + right) / 2.0, bottom + 38.0, Anchor::Middle, "number");
     for (place, (format, (_, errors))) in formats.iter().enumerate() {
         let bound = |x: f32| bits(*format).map_or(half_step, |bits| x * 2f32.powi(-bits));
-        let [first, last] = ACROSS.map(|exponent| 10f32.powi(exponent));
+        let [first, last] = ACROSS.map(|exponent| 10f32.powf(exponent as f32));
         let last = if bits(*format).is_some() { last } else { largest(key) };
         let [(x1, y1), (x2, y2)] = [first, last].map(|x| at(x, bound(x)));
         picture.marks.push(Mark::Line(format!("M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}"), Some(place), LOOKS[place]));
-        picture.words((x1 + 6.0, y1 - 12.0), Anchor::Start, "b", format.name());
+        // Clear of the line, which rises.
+        let under = 6.0 + text_width(format.name());
+        let y = y1 + (y2 - y1) * under / (x2 - x1) - 6.0;
+        picture.words((x1 + 6.0, y), Anchor::Start, "b", format.name());
         let points: String = key
             .iter()
             .zip(errors)
@@ -128,7 +128,7 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
             .collect();
         picture.marks.push(Mark::Line(points, Some(place), "fill"));
     }
-    picture.space(290.0);
+    picture.space(312.0);
 }
 
 /// A circle, a square or a triangle.

@@ -15,7 +15,7 @@ const STEPS: u64 = 100;
 const KINDS: [(&str, char, f64); 4] = [
     ("a request arrives", 'a', 0.0),
     ("is cancelled", 'd', 0.0),
-    ("strangers take pages or give them back", 'c', 0.0),
+    ("strangers take or return pages", 'c', 0.0),
     ("a step", 'b', 6.0),
 ];
 

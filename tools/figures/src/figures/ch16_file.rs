@@ -95,7 +95,7 @@ impl Run {
         let says = match PLACES - found {
             0 => format!("The next run opens the file, reads the heads, and finds all {}.", count(found, "page")),
             free => format!(
-                "The next run opens the file. A head has the wrong checksum, so {} counts as free, and the other {} are found.",
+                "The next run opens the file. A head fails its checksum, so {} is free, and the other {} are found.",
                 count(free, "place"),
                 count(found, "page")
             ),
@@ -111,13 +111,16 @@ impl Run {
         let [start, end] = [place, place + 1].map(|place| SHAPE.offset(place) as usize);
         let mut bytes = self.disk.bytes();
         let number = decode_head(&SHAPE, &bytes[start..end])?.number;
-        let old = decode_head(&SHAPE, &before[start..end]).map_or(self.torn.1, |head| head.number);
+        let over = decode_head(&SHAPE, &before[start..end]).ok().map(|head| head.number);
+        let old = over.unwrap_or(self.torn.1);
+        let to = over
+            .map_or("again, to the free place".into(), |old| format!("over record {old}, which was used longest ago"));
         bytes[start + written..end].copy_from_slice(&before[start + written..end]);
         self.torn = (number, old);
         let part = if written < SHAPE.head_bytes() { "head mixes" } else { "rows mix" };
         let says = format!(
-            "\u{201c}{words}\u{201d} is written to place {place} as record {number}, and the program is killed after {written} of {} \
-             bytes. Its {part} bytes of records {number} and {old}.",
+            "Record {number}, \u{201c}{words}\u{201d}, is written {to}. The program is killed after {written} of {} bytes, so the \
+             {part} bytes of records {number} and {old}.",
             SHAPE.record_bytes()
         );
         Ok((says, vec![]))
@@ -129,8 +132,10 @@ impl Run {
         let places = wanted.iter().map(|wanted| wanted.place).collect();
         let read: Vec<_> = wanted.into_iter().map(|wanted| self.file.read(wanted)).collect();
         let says = match self.file.bring_back(&tokens, &read, &mut self.trie, &self.slab)? {
-            0 => "But when the half-written page is read, its rows have the wrong checksum, so it is forgotten and recomputed."
-                .into(),
+            0 => format!(
+                "But when \u{201c}{words}\u{201d} is requested, the rows fail their checksum, so the page is recomputed and its \
+                 place is free."
+            ),
             n => format!(
                 "\u{201c}{words}\u{201d} is requested. Its first {} are read, checked and copied into the pool, so only the last \
                  word has to be computed.",
@@ -180,8 +185,9 @@ pub fn figure() -> Result<Figure> {
              once in the rows.",
             SHAPE.page_size
         ),
-        owners: vec![(held('a', ""), "can be found"), (held('b', ""), "read in this step")],
-        legend: vec![(Fate::Again, "half written")],
+        owners: vec![(held('a', ""), "can be found")],
+        legend: vec![(Fate::Held, ""), (Fate::Again, "half written")],
+        outline: "read or changed in this step",
         // The first kill.
         telling: Some(3),
         ..Figure::default()
@@ -221,8 +227,8 @@ impl Place {
             Part::Torn(new, old) if self.is_known => again('a', format!("parts of\n{new} and {old}")),
             Part::Torn(new, old) => free(format!("parts of\n{new} and {old}")),
             Part::Whole(word) if !self.is_known => free(word),
-            Part::Whole(word) if self.is_read => held('b', word),
-            Part::Whole(word) => held('a', word),
+            Part::Whole(word) if matches!(self.parts[0], Part::Torn(..)) => again('a', word),
+            Part::Whole(word) => held('a', word).lit(self.is_read),
         }
     }
 }

@@ -28,7 +28,7 @@ const REQUESTS: [(u64, &str, u64, usize); 4] =
     [(0, SHARED, 7, 90), (0, SHARED, 8, 80), (0, ALONE, 9, 26), (22, SHARED, 10, 60)];
 /// The sequence that is cancelled, and after which step.
 const CANCELLED: (u64, u64) = (22, 1);
-const SHOWN: [u64; 6] = [3, 22, 23, 29, 60, 90];
+const SHOWN: [u64; 5] = [22, 23, 29, 60, 90];
 
 /// The views, each with what has ended since the one before.
 fn record() -> Result<Vec<(View, Vec<String>)>> {
@@ -139,7 +139,7 @@ fn step_text(view: &View, ended: &[String]) -> String {
     for SequenceView { id, prompt_tokens, cached_tokens, new_tokens, .. } in &view.sequences {
         if *new_tokens == 1 {
             let (name, rest) = (letter(*id), prompt_tokens - cached_tokens);
-            parts.push(format!("{name} has begun and computed only {rest} of its {prompt_tokens} prompt tokens."));
+            parts.push(format!("{name} begins and computes only {rest} of its {prompt_tokens} prompt tokens."));
         }
     }
     let mut groups: BTreeMap<Vec<u64>, Vec<usize>> = BTreeMap::new();
@@ -148,7 +148,7 @@ fn step_text(view: &View, ended: &[String]) -> String {
     }
     for (sequences, shared) in groups.into_iter().filter(|(sequences, _)| sequences.len() > 1) {
         let names: Vec<char> = sequences.into_iter().map(letter).collect();
-        parts.push(format!("{} share {}.", listed(&names), pages(&shared)));
+        parts.push(format!("{} share {}, the full pages of their prompt.", listed(&names), pages(&shared)));
     }
     let n_cached = (0..PAGES).filter(|page| content(view, *page).fate == Fate::Cached).count();
     if n_cached > 0 {
