@@ -146,7 +146,7 @@ fn step_text(view: &View, ended: &[String]) -> String {
     for page in 0..PAGES {
         groups.entry(sequences_of(view, page)).or_default().push(page);
     }
-    for (sequences, shared) in groups.into_iter().filter(|(sequences, _)| sequences.len() > 1) {
+    for (sequences, shared) in groups.into_iter().filter(|(sequences, _)| sequences.len() > 1 && ended.is_empty()) {
         let names: Vec<char> = sequences.into_iter().map(letter).collect();
         parts.push(format!("{} share {}, the full pages of their prompt.", listed(&names), pages(&shared)));
     }
