@@ -4,7 +4,7 @@
 //! `tools/figures/tests/standing.rs` compares the list with what the figures' code names.
 
 /// The figures, in the order of the pages, each with the numbers of its chapters.
-pub const STANDS_ON: [(&str, &[usize]); 30] = [
+pub const STANDS_ON: [(&str, &[usize]); 31] = [
     ("ch01_triangle", &[1]),
     ("ch01_rows_chart", &[1, 2]),
     ("engine_map", &[]),
@@ -27,6 +27,7 @@ pub const STANDS_ON: [(&str, &[usize]); 30] = [
     ("ch09_bars", &[1, 8, 9]),
     ("ch09_share_chart", &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
     ("ch10_fork", &[4, 5, 6, 10]),
+    ("ch10_beams", &[4, 5, 6, 10]),
     ("ch11_trie", &[4, 5, 6, 10, 11]),
     ("ch11_hit_rate", &[4, 5, 6, 10, 11]),
     ("ch12_timeline", &[4, 5, 6, 10, 11, 12]),

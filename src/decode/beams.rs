@@ -29,12 +29,14 @@ use crate::model::{LogitRows, Model, StepError};
 /// their means ([Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7).
 pub const LENGTH_PENALTY: f64 = 1.0;
 
-/// A continuation that still grows: its tokens without the prompt, and the sum of their log-probabilities.
-struct Beam {
-    tokens: Vec<u32>,
-    log_probability: f64,
-    /// Prompt and tokens, all but the newest token.
-    cache: ForkCache,
+/// A continuation that still grows.
+pub struct Beam {
+    /// Its tokens, without the prompt.
+    pub tokens: Vec<u32>,
+    /// The sum of the logarithms of their probabilities.
+    pub log_probability: f64,
+    /// The rows of the prompt and of all tokens but the newest.
+    pub cache: ForkCache,
 }
 
 /// A continuation that a search has found.
@@ -155,7 +157,8 @@ pub struct Work {
 /// Searches for the likeliest continuations of a prompt with `width` beams. Returns them, best score first, and what it did.
 ///
 /// The search stops when at least `width` continuations have finished, and returns these. If the beams reach
-/// `max_new_tokens` first, it returns the beams as well. `on_step` is called for each new token of the beams.
+/// `max_new_tokens` first, it returns the beams as well. `on_step` gets the beams, best first, whenever they
+/// have a new token.
 ///
 /// # Errors
 /// [`StepError`] if the model refuses the prompt, or the slab has too few pages. All pages are returned then, as at the end.
@@ -165,7 +168,7 @@ pub fn search(
     prompt: &[u32],
     width: usize,
     limits: Limits<'_>,
-    on_step: &mut dyn FnMut(),
+    on_step: &mut dyn FnMut(&[Beam]),
 ) -> Result<(Vec<Found>, Work), StepError> {
     model.check(prompt, 0)?;
     let mut work = Work::default();
@@ -182,7 +185,7 @@ pub fn search(
     for n_new in 1..=limits.max_new_tokens {
         let rows: Vec<Vec<f32>> = logits.chunks_exact(model.config().vocab_size).map(log_softmax).collect();
         search.step(&rows)?;
-        on_step();
+        on_step(&search.beams);
         let is_over = search.finished.len() >= width || search.beams.is_empty();
         if is_over || n_new == limits.max_new_tokens {
             break;

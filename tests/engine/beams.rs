@@ -82,7 +82,7 @@ fn a_search_finds_what_a_search_without_a_cache_finds() {
                     let n_pages = full + (each - full) * width;
                     let slab = PageSlab::new(model.config().kv_layout(), page_size, n_pages).unwrap();
                     let mut steps = 0;
-                    let (found, work) = search(&model, &slab, prompt, width, limits, &mut || steps += 1).unwrap();
+                    let (found, work) = search(&model, &slab, prompt, width, limits, &mut |_| steps += 1).unwrap();
                     assert_eq!(found, expected, "{run}");
                     assert_eq!(work.steps, steps, "{run}: a pass for each token of the beams");
                     let rows = prompt.len() as u64 + (steps - 1) * width as u64;
@@ -100,10 +100,10 @@ fn a_search_without_enough_pages_returns_all_and_one_without_new_tokens_takes_no
     let model = bundled("storyteller-draft");
     let slab = PageSlab::new(model.config().kv_layout(), 4, 4).unwrap();
     let limits = Limits { max_new_tokens: 30, end_of_text: &[] };
-    let refused = search(&model, &slab, &[0, 435, 591, 12, 77], 3, limits, &mut || ());
+    let refused = search(&model, &slab, &[0, 435, 591, 12, 77], 3, limits, &mut |_| ());
     assert!(matches!(refused, Err(StepError::Cache(CacheError::OutOfPages { free: 0, .. }))), "{:?}", refused.err());
     assert_eq!(slab.borrow().pool().n_free(), 4);
-    let (empty, work) = search(&model, &slab, &[0], 3, Limits { max_new_tokens: 0, ..limits }, &mut || ()).unwrap();
+    let (empty, work) = search(&model, &slab, &[0], 3, Limits { max_new_tokens: 0, ..limits }, &mut |_| ()).unwrap();
     assert_eq!(empty, [Found { tokens: vec![], log_probability: 0.0, score: 0.0, has_ended: false }]);
     assert_eq!(work.rows_projected, 0);
 }

@@ -36,7 +36,7 @@ impl Generate {
 
         let progress = Progress::new("searching", max_new_tokens as u64);
         let limits = Limits { max_new_tokens, end_of_text: &model.config().eos_token_ids };
-        let searched = search(&model, &slab, &prompt, width, limits, &mut || progress.advance(1));
+        let searched = search(&model, &slab, &prompt, width, limits, &mut |_| progress.advance(1));
         drop(progress);
         let (found, work) = searched.map_err(|error| match error {
             StepError::Cache(CacheError::OutOfPages { needed, free }) => anyhow!(

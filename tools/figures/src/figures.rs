@@ -22,6 +22,7 @@ mod ch08_memory;
 mod ch08_step;
 mod ch09_bars;
 mod ch09_share_chart;
+mod ch10_beams;
 mod ch10_fork;
 mod ch11_hit_rate;
 mod ch11_trie;
@@ -221,7 +222,7 @@ fn is_same_place(one: &Mark, other: &Mark) -> bool {
 type Record = fn() -> Result<Figure>;
 
 /// The figures, in the order of the pages.
-const FIGURES: [(&str, Record); 30] = [
+const FIGURES: [(&str, Record); 31] = [
     ("ch01_triangle", ch01_triangle::figure),
     ("ch01_rows_chart", ch01_rows_chart::figure),
     ("engine_map", engine_map::figure),
@@ -244,6 +245,7 @@ const FIGURES: [(&str, Record); 30] = [
     ("ch09_bars", ch09_bars::figure),
     ("ch09_share_chart", ch09_share_chart::figure),
     ("ch10_fork", ch10_fork::figure),
+    ("ch10_beams", ch10_beams::figure),
     ("ch11_trie", ch11_trie::figure),
     ("ch11_hit_rate", ch11_hit_rate::figure),
     ("ch12_timeline", ch12_timeline::figure),

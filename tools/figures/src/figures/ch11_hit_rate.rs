@@ -31,7 +31,8 @@ pub fn figure() -> Result<Figure> {
         unit: "%",
         lines: vec![("chats", line(1)), ("documents", line(2)), ("documents, heads first", line(3))],
     };
-    let message = "A cache that is only a little too small can be of no use at all.";
-    let setup = "Page size 16; the workloads <code>chats</code> and <code>documents</code>, the last line with <code>--evict heads</code>.".into();
+    let message = "A cache that is a little too small can be useless.";
+    let setup = "Two workloads, <code>chats</code> and <code>documents</code>, in pages of 16 slots. For the dotted line, <code>--evict \
+                 heads</code> evicts a sequence\u{2019}s first page first.".into();
     Ok(chart.figure(message, setup))
 }

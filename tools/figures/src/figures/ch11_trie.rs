@@ -11,7 +11,7 @@ use page_by_page::prefixes::Prefixes;
 
 use super::Figure;
 use crate::picture::{Area, Cell, Fate, Picture, blank, cached, held, shared};
-use crate::words::{count, listed, page_numbers, pages, tokens};
+use crate::words::{listed, page_numbers, pages, tokens};
 
 const PAGE_SIZE: usize = 2;
 const PAGES: usize = 6;
@@ -19,19 +19,19 @@ const PAGES: usize = 6;
 const SEQUENCES: [(char, &str); 3] =
     [('a', "once upon a time there"), ('b', "once upon a king"), ('c', "once upon a time")];
 const WORDS: [&str; 6] = ["once", "upon", "a", "time", "there", "king"];
-/// They return what happened in words; HTML.
-const OPERATIONS: [fn(&mut Run) -> Result<String>; 10] = [
+/// They return what happened in words; HTML. The first two have run when the figure starts.
+const OPERATIONS: [fn(&mut Run) -> Result<String>; 9] = [
     |run| run.insert('a'),
     |run| run.end("a"),
-    |run| run.lookup('b'),
-    |run| run.insert('b'),
-    |run| run.lookup('c'),
-    |run| run.compute('c'),
-    |run| run.insert('c'),
-    |run| run.end("bc"),
-    |run| run.evict(1),
-    |run| run.evict(2),
+    |run| Ok(run.lookup('b')? + "So b does not compute these two words."),
+    |run| Ok(run.insert('b')? + ", which has two children now."),
+    |run| Ok(run.lookup('c')? + "Page 1 is left out, because at least the newest token must be computed."),
+    |run| Ok(run.compute('c')? + " Page 1 already holds the same two words."),
+    |run| Ok(run.insert('c')? + " The copy is freed."),
+    |run| Ok(run.end("bc")? + " The trie keeps all of them."),
+    |run| Ok(run.evict(1)? + ", the leaf that was used longest ago. Page 0 is no leaf, and c has used page 1 since."),
 ];
+const EARLIER: usize = 2;
 
 fn words(name: char) -> &'static str {
     SEQUENCES.iter().find(|(other, _)| *other == name).map_or("", |(_, words)| words)
@@ -59,16 +59,17 @@ impl Run {
         let table = self.trie.lookup(&tokens(words, &WORDS), &mut self.pool)?;
         let found = pages(&page_numbers(table.pages()));
         self.tables.insert(name, table);
-        Ok(format!("{name} begins, \u{201c}{words}\u{201d}: <code>lookup</code> returns {found}, which gains an owner"))
+        Ok(format!("{name}, \u{201c}{words}\u{201d}, begins, and <code>lookup</code> returns {found}. "))
     }
 
     /// Takes pages for the tokens that are missing.
     fn compute(&mut self, name: char) -> Result<String> {
         let mut table = self.tables.remove(&name).map_or_else(|| PageTable::new(PAGE_SIZE), Ok)?;
+        let found = table.pages().len();
         table.grow(tokens(words(name), &WORDS).len() - table.len(), &mut self.pool)?;
-        let own = pages(&page_numbers(table.pages()));
+        let own = page_numbers(table.pages());
         self.tables.insert(name, table);
-        Ok(format!("{name}, \u{201c}{}\u{201d}, is computed, in {own}", words(name)))
+        Ok(format!("{name} computes its other words, in {}.", pages(&own[found..])))
     }
 
     /// Computes what is missing, and inserts.
@@ -79,12 +80,14 @@ impl Run {
         self.trie.insert(&tokens(words(name), &WORDS), &mut table, &mut self.pool)?;
         let own = page_numbers(table.pages());
         self.tables.insert(name, table);
-        let swap = before.iter().zip(&own).find(|(old, new)| old != new);
-        Ok(swap.map_or(format!("{says}: <code>insert</code> adds its full pages"), |(old, new)| {
-            format!(
-                "<code>insert</code>: the trie has these tokens in page {new}, so {name} gets it for its own page {old}"
-            )
-        }))
+        let (last, parent) = (own[own.len() - 1], own[..own.len() - 1].last().map_or(String::new(), u32::to_string));
+        Ok(match before.iter().zip(&own).find(|(old, new)| old != new) {
+            Some((old, new)) => format!(
+                "<code>insert</code> finds these tokens in page {new}, so it puts page {new} into {name}\u{2019}s table, in place of \
+                 page {old}."
+            ),
+            None => format!("{says} <code>insert</code> adds page {last} after page {parent}"),
+        })
     }
 
     /// Sequences let their pages go.
@@ -93,7 +96,7 @@ impl Run {
             table.release(&mut self.pool)?;
         }
         let names: Vec<char> = names.chars().collect();
-        Ok(format!("{} {}: the pages lose an owner", listed(&names), if names.len() > 1 { "end" } else { "ends" }))
+        Ok(format!("{} end, and each gives up its pages.", listed(&names)))
     }
 
     /// Says which pages are gone.
@@ -107,7 +110,7 @@ impl Run {
                 gone.push(page);
             }
         }
-        Ok(format!("<code>evict({n})</code>: {} evicted", pages(&gone)))
+        Ok(format!("<code>evict({n})</code> frees {}", pages(&gone)))
     }
 
     /// The pages of the trie, found by looking up every sequence and one more token. That counts as use of them, so the run
@@ -138,19 +141,20 @@ pub fn figure() -> Result<Figure> {
         label: format!(
             "The trie after each of {} operations: its pages with their words and reference counts, each page joined to the one \
              before it.",
-            OPERATIONS.len(),
+            OPERATIONS.len() - EARLIER,
         ),
-        message: "Sequences come and go, and the trie keeps what they have computed.".into(),
+        message: "Later sequences reuse what earlier ones have computed.".into(),
         setup: format!(
-            "{PAGES} pages of {PAGE_SIZE} tokens; sequences {}.",
-            listed(&SEQUENCES.map(|(name, words)| format!("{name} \u{201c}{words}\u{201d}")))
+            "{PAGES} pages of {PAGE_SIZE} slots. Sequence a, \u{201c}{}\u{201d}, has ended; its last word was in a page of its own, \
+             which was not full and is free again.",
+            words('a')
         ),
         legend: vec![(Fate::Held, "a sequence also owns it"), (Fate::Shared, "several sequences also own it")],
         // The swap.
-        telling: Some(6),
+        telling: Some(4),
         ..Figure::default()
     };
-    for done in 1..=OPERATIONS.len() {
+    for done in EARLIER + 1..=OPERATIONS.len() {
         // A pool and a trie for each frame, because reading the trie changes it.
         let mut run = Run { pool: PagePool::new(PAGES)?, trie: PrefixCache::new(PAGE_SIZE)?, tables: BTreeMap::new() };
         let mut says = String::new();
@@ -160,10 +164,10 @@ pub fn figure() -> Result<Figure> {
         let tables: BTreeMap<char, Vec<u32>> =
             run.tables.iter().map(|(name, table)| (*name, page_numbers(table.pages()))).collect();
         let (free, nodes) = (run.pool.n_free(), run.nodes()?);
-        figure.frame(format!("{says}. {} free.", count(free, "page")), |picture| {
-            picture.labelled(&["table of a"]);
-            picture.beside(SEQUENCES.len(), |picture, place| {
-                let (name, _) = SEQUENCES[place];
+        figure.frame(says, |picture| {
+            picture.labelled(&["table of b"]);
+            picture.beside(SEQUENCES.len() - 1, |picture, place| {
+                let (name, _) = SEQUENCES[place + 1];
                 let own = tables.get(&name).map_or(&[][..], Vec::as_slice);
                 let cell = |place| own.get(place).map_or(blank(), |page| held(name, page));
                 picture.row(&format!("table of {name}"), "", 1, (0..3).map(cell));

@@ -135,8 +135,8 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "Sequences join and leave between any two steps.".into(),
         setup: format!(
-            "{} requests of {} tokens, prompt + output, in {PAGES} pages of {PAGE_SIZE}, budget {BUDGET}, at most {RUNNING} running. \
-             {} tokens are recomputed, and {} were still cached.",
+            "{} requests of {} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step computes at most {BUDGET} \
+             tokens, for at most {RUNNING} sequences. After its preemption, c recomputes {} tokens and has {} cache hits.",
             REQUESTS.len(),
             listed(&asked),
             computed - once as u64,
@@ -151,7 +151,7 @@ pub fn figure() -> Result<Figure> {
 
 fn draw(picture: &mut Picture, frames: &[Frame]) {
     const LINE: f64 = 36.0;
-    picture.labelled(&["computed"]);
+    picture.labelled(&["cached pages"]);
     let n = frames.len();
     let column = |picture: &Picture, step: usize| picture.grid(n, n).cell(step);
     let numbers = |picture: &mut Picture, name: &str, of: &dyn Fn(usize) -> usize| {
@@ -175,7 +175,7 @@ fn draw(picture: &mut Picture, frames: &[Frame]) {
     }
     picture.line(format!("M0 {:.1}H{:.1}", picture.y, picture.right()));
     picture.space(4.0);
-    for (line, name) in ["computed", "free", "cached"].into_iter().enumerate() {
+    for (line, name) in ["tokens", "free pages", "cached pages"].into_iter().enumerate() {
         numbers(picture, name, &|step| frames[step].numbers[line]);
     }
 }

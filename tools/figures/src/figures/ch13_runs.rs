@@ -13,7 +13,7 @@ use super::Figure;
 use super::ch06_gather::{EARLIER, ENDED, TOKENS, reused_pages};
 use crate::picture::{CELL, Cell, Grid, Picture, free, held};
 use crate::slab::{PAGE_SIZE, Page};
-use crate::words::{joined, listed};
+use crate::words::listed;
 
 const LAYOUT: KvLayout = KvLayout { n_layers: 1, n_kv_heads: 1, head_dim: 2 };
 const HEADS: Heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 2 };
@@ -47,10 +47,10 @@ pub fn figure() -> Result<Figure> {
              which become weights, and from its values to one sum; none comes from b\u{2019}s page or from a stale slot."
         ),
         message: format!(
-            "Attention walks through the pages twice, and copies {copied} rows; a gather copies {copied_by_gather}."
+            "Attention walks through the pages twice and copies {copied} rows, where a gather would copy {copied_by_gather}."
         ),
         setup: format!(
-            "The newest token of sequence a, with the query ({:.1}, {:.1}), computes its scores first and then the sum of the values.",
+            "The newest of the {TOKENS} tokens of sequence a has the query ({:.1}, {:.1}). Each key and each value is two numbers.",
             QUERY[0], QUERY[1],
         ),
         outline: "read or computed in this step",
@@ -76,22 +76,26 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
     let sequence = rows.of_sequence(1);
     let runs = || sequence.runs.iter().zip(cache.table().pages().iter().map(|page| page.index()));
     let mut seen = Seen::default();
-    figure.frame(runs_text(sequence.runs, slab), |picture| draw(picture, slab, &seen));
+    let stale: Vec<&String> = slab.iter().flat_map(Page::stale).collect();
     for (run, page) in runs() {
         let score = |place: usize| dot(&QUERY, &sequence.keys[place..place + 2]);
         let (first, scores): (usize, Vec<f32>) = (seen.scores.len(), places(&[*run], 2).map(score).collect());
         seen.scores.extend(&scores);
         seen.keys = Some((page, run.rows));
-        let says = format!(
-            "First pass, page {page}: the keys of positions {first} to {} give the scores <code>{}</code>.",
-            seen.scores.len() - 1,
-            decimals(&scores)
-        );
+        let Run { start, rows } = *run;
+        let notice = if first == 0 {
+            format!(
+                "page {page} comes first, because it is first in a\u{2019}s table, and its {rows} keys are scored where they lie."
+            )
+        } else {
+            format!("the run ends after {rows} keys of page {page}, so the stale {} get no scores.", listed(&stale))
+        };
+        let says = format!("First pass, <code>Run {{ start: {start}, rows: {rows} }}</code>: {notice}");
         figure.frame(says, |picture| draw(picture, slab, &seen));
     }
     let mut weights = seen.scores.clone();
     softmax_scaled(&mut weights, 1.0 / 2.0_f32.sqrt());
-    let says = format!("One softmax over all scores: the weights <code>{}</code>, 1 in sum.", decimals(&weights));
+    let says = format!("Between the passes, one softmax turns all {TOKENS} scores into weights that add up to 1.");
     (seen.keys, seen.weights) = (None, weights);
     figure.frame(says, |picture| draw(picture, slab, &seen));
     let (mut sum, mut first) = ([0.0; 2], 0);
@@ -100,10 +104,10 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
             add_scaled(&mut sum, *weight, &sequence.values[place..place + 2]);
         }
         let last = first + run.rows - 1;
+        let notice = if last + 1 == TOKENS { "That is the output." } else { "Only the sum is written." };
         let says = format!(
-            "Second pass, page {page}: the values of positions {first} to {last} are added by their weights. The sum is now \
-             <code>{}</code>.",
-            decimals(&sum)
+            "Second pass, page {page}: each value of positions {first} to {last} is multiplied by its weight and added to the \
+             sum. {notice}"
         );
         (seen.values, seen.sum) = (Some((page, run.rows)), sum.to_vec());
         figure.frame(says, |picture| draw(picture, slab, &seen));
@@ -116,8 +120,8 @@ fn walk(figure: &mut Figure, cache: &PagedCache, slab: &[Page]) -> Result<()> {
 }
 
 /// The pages; the rows that are read are outlined.
-fn draw_pages(picture: &mut Picture, slab: &[Page], read: Option<(usize, usize)>) -> Grid {
-    let names: Vec<String> = (0..PAGES).map(|page| format!("page {page}")).collect();
+fn draw_pages(picture: &mut Picture, kind: &str, slab: &[Page], read: Option<(usize, usize)>) -> Grid {
+    let names: Vec<String> = (0..PAGES).map(|page| format!("{kind}, page {page}")).collect();
     let cells = slab.iter().enumerate().flat_map(|(page, content)| {
         let is_read = move |slot| read.is_some_and(|(place, rows)| place == page && slot < rows);
         content.cells().enumerate().map(move |(slot, cell)| cell.lit(is_read(slot)))
@@ -129,25 +133,23 @@ fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
     let numbers = |numbers: &[f32], n: usize| -> Vec<Cell> {
         (0..n).map(|i| numbers.get(i).map_or(free(""), |number| held('c', format!("{number:.2}")))).collect()
     };
-    picture.heading("keys", "");
-    let keys = draw_pages(picture, slab, seen.keys);
+    let keys = draw_pages(picture, "keys", slab, seen.keys);
     picture.space(24.0);
     picture.labelled(&["weights"]);
-    let scores = picture.row("scores", "", TOKENS, numbers(&seen.scores, TOKENS));
+    let old = seen.scores.len() - seen.keys.map_or(0, |(_, rows)| rows);
+    let is_new = |i: usize| (old..seen.scores.len()).contains(&i);
+    let cells = numbers(&seen.scores, TOKENS).into_iter().enumerate().map(|(i, cell)| cell.lit(is_new(i)));
+    let scores = picture.row("scores", "", TOKENS, cells);
     if let Some((page, rows)) = seen.keys {
         for i in 0..rows {
             let from = keys.cell(page * PAGE_SIZE + i);
-            picture.arrow(
-                (from.middle(), from.bottom() + 3.0),
-                (scores.middle(seen.scores.len() - rows + i), scores.y - 3.0),
-            );
+            picture.arrow((from.middle(), from.bottom() + 3.0), (scores.middle(old + i), scores.y - 3.0));
         }
     }
     picture.row("weights", "", TOKENS, numbers(&seen.weights, TOKENS));
     picture.labels = 0.0;
-    picture.space(6.0);
-    picture.heading("values", "");
-    let values = draw_pages(picture, slab, seen.values);
+    picture.space(10.0);
+    let values = draw_pages(picture, "values", slab, seen.values);
     picture.space(24.0);
     picture.labelled(&["weights"]);
     let sum = picture.row(
@@ -161,18 +163,4 @@ fn draw(picture: &mut Picture, slab: &[Page], seen: &Seen) {
         let from = ((first + last) / 2.0, values.y + CELL + 3.0);
         picture.arrow(from, ((sum.middle(0) + sum.middle(1)) / 2.0, sum.y - 3.0));
     }
-}
-
-fn decimals(numbers: &[f32]) -> String {
-    joined(&numbers.iter().map(|number| format!("{number:.2}")).collect::<Vec<_>>(), " ")
-}
-
-fn runs_text(runs: &[Run], slab: &[Page]) -> String {
-    let runs = runs.iter().map(|Run { start, rows }| format!("<code>Run {{ start: {start}, rows: {rows} }}</code>"));
-    let stale: Vec<&String> = slab.iter().flat_map(Page::stale).collect();
-    format!(
-        "The runs of a, rows of 2 numbers, one layer: {}. After its last token lie the stale rows {}.",
-        listed(&runs.collect::<Vec<_>>()),
-        listed(&stale)
-    )
 }

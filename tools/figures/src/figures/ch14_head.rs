@@ -1,4 +1,4 @@
-//! Chapter 14: a key of the storyteller in each format, and how far each number is off.
+//! Chapter 14: the numbers of a key of the storyteller, and how far each is off in each format.
 
 use anyhow::{Result, ensure};
 use page_by_page::cache::KvCache;
@@ -8,9 +8,12 @@ use page_by_page::kernels::RowFormat;
 
 use super::Figure;
 use crate::models::{STORYTELLER, model, tokenizer};
-use crate::picture::{Area, Fate, Mark, Picture, held};
+use crate::picture::{Anchor, Mark, Picture};
+use crate::words::{listed, text_width};
 
 const PROMPT: &str = "Once upon a time";
+const SUPERSCRIPTS: [char; 8] =
+    ['\u{2070}', '\u{b9}', '\u{b2}', '\u{b3}', '\u{2074}', '\u{2075}', '\u{2076}', '\u{2077}'];
 
 /// A key of the prompt's newest token, in layer 0 and head 0, as it is computed.
 fn key() -> Result<Vec<f32>> {
@@ -21,6 +24,9 @@ fn key() -> Result<Vec<f32>> {
     let newest = (prompt.len() - 1) * layout.kv_width();
     Ok(cache.gather(0).0[newest..newest + head_dim].to_vec())
 }
+
+/// A format, with the words of the key in it and the error of each number.
+type Packed = (RowFormat, (Vec<f32>, Vec<f32>));
 
 /// The words of the key in a format, and the numbers that are read, less those that were written.
 fn packed(format: RowFormat, key: &[f32]) -> (Vec<f32>, Vec<f32>) {
@@ -34,76 +40,102 @@ fn largest(numbers: &[f32]) -> f32 {
     numbers.iter().fold(0.0, |largest, x| largest.max(x.abs()))
 }
 
+/// The bits of precision of a format that rounds each number by itself.
+fn bits(format: RowFormat) -> Option<i32> {
+    match format {
+        RowFormat::F16 => Some(11),
+        RowFormat::Bf16 => Some(8),
+        RowFormat::F32 | RowFormat::Int8 => None,
+    }
+}
+
 pub fn figure() -> Result<Figure> {
     let key = key()?;
     let formats = RowFormat::ALL.map(|format| (format, packed(format, &key)));
     ensure!(largest(&formats[0].1.1) == 0.0, "f32 reads the numbers that were written");
-    let scale = packed(RowFormat::Int8, &key).0[0];
-    let told: Vec<String> = formats
+    let [f32, rounded @ ..] = formats;
+    let half_step = rounded[2].1.0[0] / 2.0;
+    let bytes = |words: &[f32]| size_of_val(words);
+    let sizes: Vec<String> =
+        rounded.iter().map(|(format, (words, _))| format!("{} as {}", bytes(words), format.name())).collect();
+    let told: Vec<String> = rounded
         .iter()
-        .map(|(format, (words, errors))| {
-            format!("{}: {} bytes, {}", format.name(), size_of_val(&words[..]), off_by(errors))
-        })
+        .map(|(format, (_, errors))| format!("{} is off by {:.5} at most", format.name(), largest(errors)))
         .collect();
     let figure = Figure {
         label: format!(
-            "Bars for the {} numbers of a key, and for the error of each number in four formats. {}.",
+            "A chart of {} numbers and the error of each in three formats, both axes logarithmic. {}. The errors of f16 and bf16 \
+             fall with the numbers, those of int8 do not.",
             key.len(),
-            told.join("; ")
+            listed(&told)
         ),
-        message: "Half or a quarter of the bytes cost little accuracy.".into(),
+        message: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
         setup: format!(
-            "A key after \u{201c}{PROMPT}\u{201d} in each format: its words of 4 bytes, and the error of each number when it is \
-             read, drawn larger. One step of int8 is {scale:.4}."
+            "A key after \u{201c}{PROMPT}\u{201d}, {} numbers in {} bytes as f32, {}. A point is a number and its error, a \
+             line is the bound. Errors below 10\u{207b}\u{2077} are drawn at the bottom.",
+            key.len(),
+            bytes(&f32.1.0),
+            listed(&sizes)
         ),
-        owners: vec![
-            (held('b', ""), "a word of numbers"),
-            (held('d', ""), "the scale"),
-            (held('c', ""), "error of a number"),
-        ],
-        legend: vec![(Fate::Held, "")],
         ..Figure::default()
     };
-    Ok(figure.still(|picture| {
-        picture.heading(&format!("a key: {} numbers, the largest {:.2}", key.len(), largest(&key)), "");
-        draw_bars(picture, 60.0, &key, 'b');
-        picture.space(12.0);
-        for pair in formats.chunks(2) {
-            picture.beside(pair.len(), |picture, n| draw_format(picture, &pair[n], key.len()));
-            picture.space(12.0);
-        }
-    }))
+    Ok(figure.still(|picture| draw(picture, &key, &rounded, half_step)))
 }
 
-fn off_by(errors: &[f32]) -> String {
-    match largest(errors) {
-        0.0 => "exact".into(),
-        error => format!("off by {error:.5} at most"),
+fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) {
+    /// Exponents of ten at the ends of the axes.
+    const ACROSS: [f64; 2] = [-2.4, 1.0];
+    const UP: [f64; 2] = [-7.0, -1.0];
+    const LOOKS: [&str; 3] = ["plot dot", "plot dash", "plot"];
+    picture.heading("error", "");
+    let (left, right, top, bottom) = (44.0, picture.right() - 6.0, picture.y + 4.0, picture.y + 264.0);
+    let scale = |x: f32, [from, to]: [f64; 2]| ((f64::from(x).log10() - from) / (to - from)).clamp(0.0, 1.0);
+    let at =
+        |x: f32, error: f32| (left + scale(x, ACROSS) * (right - left), bottom - scale(error, UP) * (bottom - top));
+    for exponent in -7..=-1 {
+        let (_, y) = at(1.0, 10f32.powi(exponent));
+        picture.marks.push(Mark::Line(format!("M{left:.1} {y:.1}H{right:.1}"), None, "tick"));
+        picture.text(
+            left - 8.0,
+            y + 4.5,
+            Anchor::End,
+            format!("10\u{207b}{}", SUPERSCRIPTS[exponent.unsigned_abs() as usize]),
+        );
     }
-}
-
-fn draw_format(picture: &mut Picture, (format, (words, errors)): &(RowFormat, (Vec<f32>, Vec<f32>)), most: usize) {
-    let bytes = size_of_val(&words[..]);
-    picture.heading(&format!("{}: {bytes} bytes", format.name()), &off_by(errors));
-    let grid = picture.grid(most, most);
-    for word in 0..words.len() {
-        let is_scale = word == 0 && *format == RowFormat::Int8;
-        picture.cell(Area { height: 16.0, ..grid.cell(word) }, held(if is_scale { 'd' } else { 'b' }, ""));
+    for exponent in -2..=1 {
+        let number = 10f32.powi(exponent);
+        let anchor = if exponent == 1 { Anchor::End } else { Anchor::Middle };
+        picture.text(at(number, 1.0).0, bottom + 18.0, anchor, number);
     }
-    picture.space(22.0);
-    draw_bars(picture, 40.0, errors, 'c');
+    picture.text((left + right) / 2.0, bottom + 38.0, Anchor::Middle, "number");
+    for (place, (format, (_, errors))) in formats.iter().enumerate() {
+        let bound = |x: f32| bits(*format).map_or(half_step, |bits| x * 2f32.powi(-bits));
+        let [first, last] = ACROSS.map(|exponent| 10f32.powf(exponent as f32));
+        let last = if bits(*format).is_some() { last } else { largest(key) };
+        let [(x1, y1), (x2, y2)] = [first, last].map(|x| at(x, bound(x)));
+        picture.marks.push(Mark::Line(format!("M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}"), Some(place), LOOKS[place]));
+        // Clear of the line, which rises.
+        let under = 6.0 + text_width(format.name());
+        let y = y1 + (y2 - y1) * under / (x2 - x1) - 6.0;
+        picture.words((x1 + 6.0, y), Anchor::Start, "b", format.name());
+        let points: String = key
+            .iter()
+            .zip(errors)
+            .map(|(number, error)| {
+                let (x, y) = at(number.abs(), error.abs());
+                point(place, x, y)
+            })
+            .collect();
+        picture.marks.push(Mark::Line(points, Some(place), "fill"));
+    }
+    picture.space(312.0);
 }
 
-/// A bar for each number, up or down from the middle. The largest takes all the height.
-fn draw_bars(picture: &mut Picture, height: f64, numbers: &[f32], owner: char) {
-    let (middle, grid, most) = (picture.y + height / 2.0, picture.grid(numbers.len(), numbers.len()), largest(numbers));
-    picture.line(format!("M{:.1} {middle:.1}H{:.1}", picture.left, picture.right()));
-    let bar = |(i, number): (usize, &f32)| {
-        let (area, length) = (grid.cell(i), f64::from(number / most) * height / 2.0);
-        format!("M{:.1} {middle:.1}h{:.1}v{:.1}h{:.1}z", area.x, area.width, -length, -area.width)
-    };
-    let bars: String = numbers.iter().enumerate().filter(|(_, number)| **number != 0.0).map(bar).collect();
-    let colour = owner as usize - 'a' as usize;
-    picture.marks.push(Mark::Line(bars, Some(colour), "fill"));
-    picture.space(height);
+/// A circle, a square or a triangle.
+fn point(look: usize, x: f64, y: f64) -> String {
+    match look {
+        0 => format!("M{:.1} {y:.1}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z", x - 3.5),
+        1 => format!("M{:.1} {:.1}h6v6h-6z", x - 3.0, y - 3.0),
+        _ => format!("M{x:.1} {:.1}l4 7h-8z", y - 4.5),
+    }
 }

@@ -15,7 +15,7 @@ const STEPS: u64 = 100;
 const KINDS: [(&str, char, f64); 4] = [
     ("a request arrives", 'a', 0.0),
     ("is cancelled", 'd', 0.0),
-    ("others take pages", 'c', 0.0),
+    ("strangers take or return pages", 'c', 0.0),
     ("a step", 'b', 6.0),
 ];
 
@@ -89,7 +89,8 @@ pub fn figure() -> Result<Figure> {
         ),
         message: format!("A failing run of {n} events shrinks to {left}."),
         setup: format!(
-            "Seed {seed} with the planted mistake <code>{}</code> breaks the rule <em>{rule}</em>. What is left: {}.",
+            "With the planted bug <code>{}</code>, seed {seed} breaks the rule <em>{rule}</em>. Each line is a shorter list that still \
+             breaks it, and the last one runs as follows: {}.",
             BUG.name(),
             joined(&story, "; ")
         ),
@@ -98,7 +99,7 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
-        picture.heading("lists in which the rule is broken", "events, runs so far");
+        picture.heading("lists that break the rule", "events, runs so far");
         let (strip, height) = (picture.width - 76.0, 16.0);
         let pitch = strip / n as f64;
         for List { runs, kept } in &lists {

@@ -7,12 +7,12 @@ use page_by_page::chapters::ch10_fork::ForkCache;
 use page_by_page::chapters::ch11_prefix_cache::PrefixCache;
 use page_by_page::chapters::ch16_pages_on_disk::decode;
 use page_by_page::disk::memory_disk::MemoryDisk;
-use page_by_page::disk::record::decode_head;
+use page_by_page::disk::record::{Head, decode_head};
 use page_by_page::disk::{PageFile, PageShape};
 use page_by_page::kernels::RowFormat;
 
 use super::Figure;
-use crate::picture::{Area, Cell, Fate, Picture, again, free, held, stale};
+use crate::picture::{Anchor, Area, Cell, Fate, Picture, again, free, held};
 use crate::words::{count, tokens};
 
 const SHAPE: PageShape = PageShape {
@@ -25,30 +25,41 @@ const PLACES: usize = 4;
 const PAGES: usize = 8;
 const WORDS: [&str; 12] = ["once", "upon", "a", "time", "king", "the", "fox", "said", "there", "old", "owl", "so"];
 
-/// A name, the words of a sequence, and what runs. That returns what happened in words (HTML), and the places that were read.
-const OPERATIONS: [(&str, &str, Operation); 8] = [
-    ("keep", "once upon a time", Run::keep),
-    ("keep", "once upon a king", Run::keep),
-    ("keep", "the fox", Run::keep),
-    ("another run", "", Run::restart),
-    ("read", "once upon a time there", Run::bring_back),
-    ("keep", "the owl", Run::keep),
-    ("a byte changes at place 0", "", Run::flip),
-    ("read", "once upon a time there", |run, words| {
-        run.restart("")?;
-        run.bring_back(words)
+/// The sequences that the file holds when the figure starts.
+const EARLIER: [&str; 3] = ["once upon a time", "once upon a king", "the fox"];
+/// The words of a sequence, and what runs with them. That returns what happened in words (HTML), and the places that were read.
+const OPERATIONS: [(&str, Operation); 7] = [
+    ("", |_, _| {
+        let says = "Three sequences have finished, and each of their full pages is a record. Records 2 and 3 both follow record 1, \
+                    so its page is in the file only once.";
+        Ok((says.into(), vec![]))
+    }),
+    ("", Run::restart),
+    ("once upon a time there", Run::bring_back),
+    ("the owl", |run, words| run.kill(words, SHAPE.head_bytes() / 2)),
+    ("", Run::restart),
+    ("the owl", |run, words| run.kill(words, SHAPE.head_bytes() + SHAPE.record_bytes() / 4)),
+    ("the owl said", |run, words| {
+        let (opened, _) = run.restart("")?;
+        let (says, places) = run.bring_back(words)?;
+        Ok((opened + " " + &says, places))
     }),
 ];
 type Operation = fn(&mut Run, &str) -> Result<(String, Vec<usize>)>;
 
-#[derive(Clone, PartialEq)]
-struct Record {
-    number: u64,
-    parent: u64,
-    words: String,
-    is_whole: bool,
+/// What a place holds.
+struct Place {
+    /// Its head and its rows.
+    parts: [Part; 2],
     is_known: bool,
     is_read: bool,
+}
+
+enum Part {
+    Empty,
+    Whole(String),
+    /// The beginning is that of one record, the rest that of a different one: their numbers.
+    Torn(u64, u64),
 }
 
 struct Run {
@@ -56,28 +67,63 @@ struct Run {
     file: PageFile,
     slab: SharedSlab,
     trie: PrefixCache,
+    /// The numbers of the record that is half written and of the one below it.
+    torn: (u64, u64),
 }
 
 impl Run {
     fn open(disk: MemoryDisk) -> Result<Self> {
         let file = PageFile::open(Box::new(disk.clone()), SHAPE, SHAPE.offset(PLACES))?;
         let slab = PageSlab::new(SHAPE.layout, SHAPE.page_size, PAGES)?;
-        Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)? })
+        Ok(Run { disk, file, slab, trie: PrefixCache::new(SHAPE.page_size)?, torn: (0, 0) })
     }
 
-    fn keep(&mut self, words: &str) -> Result<(String, Vec<usize>)> {
+    fn keep(&mut self, words: &str) -> Result<()> {
         let tokens = tokens(words, &WORDS);
         let mut cache = ForkCache::new(&self.slab)?;
         cache.extend(tokens.len())?;
-        let pages = count(self.file.keep(&tokens, cache.table(), &self.slab.borrow())?, "page");
-        Ok((format!("“{words}” has finished: <code>keep</code> writes {pages}."), vec![]))
+        let rows: Vec<f32> = tokens.iter().flat_map(|token| [*token as f32, 1.0]).collect();
+        cache.write(0, &rows, &rows);
+        self.file.keep(&tokens, cache.table(), &self.slab.borrow())?;
+        Ok(())
     }
 
-    /// The process ends, and another opens the file.
+    /// The process ends, and the next one opens the file.
     fn restart(&mut self, _: &str) -> Result<(String, Vec<usize>)> {
-        *self = Run::open(self.disk.clone())?;
-        let pages = count(self.file.index().n_records(), "page");
-        Ok((format!("The program ends, and another opens the file: {pages} can be found."), vec![]))
+        *self = Run { torn: self.torn, ..Run::open(self.disk.clone())? };
+        let found = self.file.index().n_records();
+        let says = match PLACES - found {
+            0 => format!("The next run opens the file, reads the heads, and finds all {}.", count(found, "page")),
+            free => format!(
+                "The next run opens the file. A head fails its checksum, so {} is free, and the other {} are found.",
+                count(free, "place"),
+                count(found, "page")
+            ),
+        };
+        Ok((says, vec![]))
+    }
+
+    /// Writes a page, of which only the first `written` bytes reach the file.
+    fn kill(&mut self, words: &str, written: usize) -> Result<(String, Vec<usize>)> {
+        let before = self.disk.bytes().clone();
+        self.keep(words)?;
+        let place = self.file.find(&tokens(words, &WORDS))[0];
+        let [start, end] = [place, place + 1].map(|place| SHAPE.offset(place) as usize);
+        let mut bytes = self.disk.bytes();
+        let number = decode_head(&SHAPE, &bytes[start..end])?.number;
+        let over = decode_head(&SHAPE, &before[start..end]).ok().map(|head| head.number);
+        let old = over.unwrap_or(self.torn.1);
+        let to = over
+            .map_or("again, to the free place".into(), |old| format!("over record {old}, which was used longest ago"));
+        bytes[start + written..end].copy_from_slice(&before[start + written..end]);
+        self.torn = (number, old);
+        let part = if written < SHAPE.head_bytes() { "head mixes" } else { "rows mix" };
+        let says = format!(
+            "Record {number}, \u{201c}{words}\u{201d}, is written {to}. The program is killed after {written} of {} bytes, so the \
+             {part} bytes of records {number} and {old}.",
+            SHAPE.record_bytes()
+        );
+        Ok((says, vec![]))
     }
 
     fn bring_back(&mut self, words: &str) -> Result<(String, Vec<usize>)> {
@@ -87,91 +133,102 @@ impl Run {
         let read: Vec<_> = wanted.into_iter().map(|wanted| self.file.read(wanted)).collect();
         let says = match self.file.bring_back(&tokens, &read, &mut self.trie, &self.slab)? {
             0 => format!(
-                "In another run “{words}” is requested. The first page is read, and its checksum differs: no page is brought back, \
-                 and the file forgets that record and the one that follows it."
+                "But when \u{201c}{words}\u{201d} is requested, the rows fail their checksum, so the page is recomputed and its \
+                 place is free."
             ),
-            n => format!("“{words}” is requested: {} are read, checked and brought back.", count(n, "page")),
+            n => format!(
+                "\u{201c}{words}\u{201d} is requested. Its first {} are read, checked and copied into the pool, so only the last \
+                 word has to be computed.",
+                count(n, "page")
+            ),
         };
         Ok((says, places))
     }
 
-    fn flip(&mut self, _: &str) -> Result<(String, Vec<usize>)> {
-        self.disk.bytes()[SHAPE.offset(0) as usize + SHAPE.record_bytes() - 1] ^= 1;
-        Ok(("On the disk, a byte changes at place 0. Nothing has noticed yet.".into(), vec![]))
-    }
-
-    fn places(&self, read: &[usize]) -> Vec<Option<Record>> {
+    fn places(&self, read: &[usize]) -> Vec<Place> {
         let bytes = self.disk.bytes();
-        let find = |(_, words, _): (&str, &str, Operation)| self.file.find(&tokens(words, &WORDS));
-        let known: Vec<usize> = OPERATIONS.into_iter().flat_map(find).collect();
-        let record = |place: usize| {
-            let record = bytes.get(SHAPE.offset(place) as usize..)?.get(..SHAPE.record_bytes())?;
-            let head = decode_head(&SHAPE, record).ok()?;
-            let words: Vec<&str> = head.tokens.iter().map(|token| WORDS[*token as usize]).collect();
-            Some(Record {
-                number: head.number,
-                parent: head.parent,
-                words: words.join(" "),
-                is_whole: decode(&SHAPE, record).is_ok(),
-                is_known: known.contains(&place),
-                is_read: read.contains(&place),
-            })
+        let sequences = EARLIER.into_iter().chain(OPERATIONS.map(|(words, _)| words));
+        let known: Vec<usize> = sequences.flat_map(|words| self.file.find(&tokens(words, &WORDS))).collect();
+        let torn = || Part::Torn(self.torn.0, self.torn.1);
+        let parts = |place: usize| {
+            let Some(record) = bytes.get(SHAPE.offset(place) as usize..SHAPE.offset(place + 1) as usize) else {
+                return [Part::Empty, Part::Empty];
+            };
+            let Ok(Head { number, parent, tokens, .. }) = decode_head(&SHAPE, record) else {
+                return [torn(), Part::Whole(format!("rows of {}", self.torn.1))];
+            };
+            let words: Vec<&str> = tokens.iter().map(|token| WORDS[*token as usize]).collect();
+            let parent = if parent == 0 { String::new() } else { format!("\nafter {parent}") };
+            let rows = decode(&SHAPE, record).map_or_else(|_| torn(), |_| Part::Whole(format!("rows of {number}")));
+            [Part::Whole(format!("{}\nrecord {number}{parent}", words.join(" "))), rows]
         };
-        (0..PLACES).map(record).collect()
+        let place =
+            |place| Place { parts: parts(place), is_known: known.contains(&place), is_read: read.contains(&place) };
+        (0..PLACES).map(place).collect()
     }
 }
 
 pub fn figure() -> Result<Figure> {
     let mut run = Run::open(MemoryDisk::default())?;
+    for words in EARLIER {
+        run.keep(words)?;
+    }
     let mut figure = Figure {
         label: format!(
-            "A file with {PLACES} places after each of {} operations. A place holds a record: its words, its number and the record \
-             that it follows.",
+            "A file with {PLACES} places after each of {} operations. A place holds a record: a head, with its words, its number and \
+             the record that it follows, and rows.",
             OPERATIONS.len()
         ),
-        message: "Pages outlive the process, and a damaged one is never used.".into(),
-        setup: format!("A file of {PLACES} places, {} tokens in a page; each record has a number.", SHAPE.page_size),
-        owners: vec![(held('a', ""), "can be found"), (held('b', ""), "read in this step")],
-        legend: vec![(Fate::Again, "damaged"), (Fate::Stale, "cannot be found")],
+        message: "Pages outlive the process, and a half-written one is never used.".into(),
+        setup: format!(
+            "A file of {PLACES} places for pages of {} tokens. The program is killed twice while it writes, once in the head and \
+             once in the rows.",
+            SHAPE.page_size
+        ),
+        owners: vec![(held('a', ""), "can be found")],
+        legend: vec![(Fate::Held, ""), (Fate::Again, "half written")],
+        outline: "read or changed in this step",
+        // The first kill.
+        telling: Some(3),
         ..Figure::default()
     };
-    let mut before: Vec<Option<Record>> = vec![None; PLACES];
-    for (_, words, run_it) in OPERATIONS {
-        let (mut says, read) = run_it(&mut run, words)?;
+    for (words, run_it) in OPERATIONS {
+        let (says, read) = run_it(&mut run, words)?;
         let places = run.places(&read);
-        let stays = |old: &&Record| places.iter().flatten().any(|record| record.number == old.number);
-        for gone in before.iter().flatten().filter(|old| !stays(old)) {
-            says += &format!(" Record {}, which was used longest ago, makes room.", gone.number);
-        }
         figure.frame(says, |picture| draw(picture, &places));
-        before = places;
     }
     Ok(figure)
 }
 
-fn draw(picture: &mut Picture, places: &[Option<Record>]) {
-    const HEIGHT: f64 = 58.0;
-    picture.heading("the file", "");
+fn draw(picture: &mut Picture, places: &[Place]) {
+    const HEIGHTS: [f64; 2] = [58.0, 42.0];
+    picture.labelled(&["head"]);
     let grid = picture.grid(PLACES, PLACES);
-    for (place, record) in places.iter().enumerate() {
+    for (place, held) in places.iter().enumerate() {
         let area = grid.cell(place);
-        picture.text(area.middle(), area.y + 12.0, crate::picture::Anchor::Middle, format!("place {place}"));
-        let cell = record.as_ref().map_or(free(""), Record::cell);
-        picture.cell(Area { y: area.y + 20.0, height: HEIGHT, ..area }, cell);
+        picture.text(area.middle(), area.y + 12.0, Anchor::Middle, format!("place {place}"));
+        let mut y = area.y + 20.0;
+        for (part, height) in held.parts.iter().zip(HEIGHTS) {
+            picture.cell(Area { y, height, ..area }, held.cell(part));
+            y += height + 2.0;
+        }
     }
-    picture.space(20.0 + HEIGHT);
+    picture.space(20.0);
+    for (name, height) in ["head", "rows"].into_iter().zip(HEIGHTS) {
+        picture.text(picture.left, picture.y + height / 2.0 + 4.5, Anchor::Start, name);
+        picture.space(height + 2.0);
+    }
 }
 
-impl Record {
-    fn cell(&self) -> Cell {
-        let look = match self {
-            Record { is_whole: false, .. } => again('a', ""),
-            Record { is_known: false, .. } => stale(""),
-            Record { is_read: true, .. } => held('b', ""),
-            _ => held('a', ""),
-        };
-        let Record { number, parent, words, .. } = self;
-        let parent = if *parent == 0 { String::new() } else { format!("\nafter {parent}") };
-        look.says(format!("{words}\nrecord {number}{parent}"))
+impl Place {
+    fn cell(&self, part: &Part) -> Cell {
+        match part {
+            Part::Empty => free(""),
+            Part::Torn(new, old) if self.is_known => again('a', format!("parts of\n{new} and {old}")),
+            Part::Torn(new, old) => free(format!("parts of\n{new} and {old}")),
+            Part::Whole(word) if !self.is_known => free(word),
+            Part::Whole(word) if matches!(self.parts[0], Part::Torn(..)) => again('a', word),
+            Part::Whole(word) => held('a', word).lit(self.is_read),
+        }
     }
 }

@@ -15,7 +15,7 @@ use page_by_page::serving::{Generated, Serving};
 use super::Figure;
 use crate::models::{STORYTELLER, model, sampler, tokenizer};
 use crate::picture::{Anchor, Area, Cell, Fate, Picture, cached, free, held, shared};
-use crate::words::{joined, listed, pages};
+use crate::words::{count, joined, listed, pages};
 
 const PAGE_SIZE: usize = 8;
 const PAGES: usize = 24;
@@ -28,7 +28,7 @@ const REQUESTS: [(u64, &str, u64, usize); 4] =
     [(0, SHARED, 7, 90), (0, SHARED, 8, 80), (0, ALONE, 9, 26), (22, SHARED, 10, 60)];
 /// The sequence that is cancelled, and after which step.
 const CANCELLED: (u64, u64) = (22, 1);
-const SHOWN: [u64; 10] = [0, 1, 2, 3, 12, 22, 23, 29, 60, 90];
+const SHOWN: [u64; 5] = [22, 23, 29, 60, 90];
 
 /// The views, each with what has ended since the one before.
 fn record() -> Result<Vec<(View, Vec<String>)>> {
@@ -45,9 +45,9 @@ fn record() -> Result<Vec<(View, Vec<String>)>> {
             let done = serving.step()?;
             chunks = done.chunks;
             for Generated { sequence, end, .. } in done.generated {
-                let how = if end == Ok(FinishReason::Cancelled) { "was cancelled" } else { "has finished" };
+                let how = if end == Ok(FinishReason::Cancelled) { "is cancelled" } else { "has finished" };
                 let (name, n) = (letter(sequence.id.0), sequence.new_tokens().len());
-                ended.push(format!("{name} {how} after {n} new tokens"));
+                ended.push(format!("{name} {how} after {n} new tokens."));
             }
         }
         if SHOWN.contains(&step) {
@@ -94,10 +94,10 @@ pub fn figure() -> Result<Figure> {
             "A pool of {PAGES} pages of {PAGE_SIZE} slots. A cell is a page, with the letter of its sequence or the number of \
              sequences that share it."
         ),
-        message: format!("What <code>/pages</code> shows of {} sequences in one pool.", REQUESTS.len()),
+        message: "Sequences share the full pages of a common prompt, and what they leave stays cached.".into(),
         setup: format!(
-            "{PAGES} pages of {PAGE_SIZE} slots. After step {} B is cancelled and D arrives. In the end {} of {} prompt tokens were \
-             cached.",
+            "{PAGES} pages of {PAGE_SIZE} slots, as <code>/pages</code> shows them. After step {}, B is cancelled and D arrives. In \
+             the end, {} of {} prompt tokens were cached.",
             CANCELLED.0, counts.cached_tokens, counts.prompt_tokens
         ),
         legend: vec![(Fate::Shared, "shared by several sequences")],
@@ -134,22 +134,25 @@ fn draw(picture: &mut Picture, view: &View) {
 }
 
 fn step_text(view: &View, ended: &[String]) -> String {
-    let mut parts = ended.to_vec();
+    let mut parts = vec![format!("Step {}.", view.steps)];
+    parts.extend_from_slice(ended);
+    for SequenceView { id, prompt_tokens, cached_tokens, new_tokens, .. } in &view.sequences {
+        if *new_tokens == 1 {
+            let (name, rest) = (letter(*id), prompt_tokens - cached_tokens);
+            parts.push(format!("{name} begins and computes only {rest} of its {prompt_tokens} prompt tokens."));
+        }
+    }
     let mut groups: BTreeMap<Vec<u64>, Vec<usize>> = BTreeMap::new();
     for page in 0..PAGES {
         groups.entry(sequences_of(view, page)).or_default().push(page);
     }
-    for (sequences, shared) in groups.into_iter().filter(|(sequences, _)| sequences.len() > 1) {
+    for (sequences, shared) in groups.into_iter().filter(|(sequences, _)| sequences.len() > 1 && ended.is_empty()) {
         let names: Vec<char> = sequences.into_iter().map(letter).collect();
-        parts.push(format!("{} share {}", listed(&names), pages(&shared)));
+        parts.push(format!("{} share {}, the full pages of their prompt.", listed(&names), pages(&shared)));
     }
-    if parts.is_empty() {
-        parts.push(if view.steps == 0 { "no request has arrived" } else { "the sequences generate" }.into());
+    let n_cached = (0..PAGES).filter(|page| content(view, *page).fate == Fate::Cached).count();
+    if n_cached > 0 {
+        parts.push(format!("{} stay cached.", count(n_cached, "page")));
     }
-    let computed = if view.scheduled_tokens > 0 {
-        format!(", {} of {BUDGET} tokens computed", view.scheduled_tokens)
-    } else {
-        String::new()
-    };
-    format!("Step {}{computed}: {}.", view.steps, joined(&parts, "; "))
+    joined(&parts, " ")
 }

@@ -1,0 +1,155 @@
+//! Chapter 10: a beam search as a tree, and the pages that its beams share.
+
+use anyhow::{Context, Result, ensure};
+use page_by_page::cache::KvCache;
+use page_by_page::chapters::ch06_paged::PageSlab;
+use page_by_page::decode::Limits;
+use page_by_page::decode::beams::search;
+
+use super::Figure;
+use crate::models::{STORYTELLER, model, tokenizer};
+use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, held, shared, stale};
+use crate::words::page_numbers;
+
+const PROMPT: &str = "There was once a";
+const WIDTH: usize = 3;
+const STEPS: usize = 5;
+const PAGE_SIZE: usize = 4;
+const PAGES: usize = 12;
+/// From a row of beams to the next.
+const LINE: f64 = 40.0;
+
+/// The beams of each step, best first, and the pages of those of the last.
+#[derive(Default)]
+struct Run {
+    prompt: Vec<u32>,
+    /// Their tokens, without the prompt.
+    steps: Vec<Vec<Vec<u32>>>,
+    tables: Vec<Vec<u32>>,
+    /// Tokens that have rows.
+    computed: usize,
+    rows_copied: u64,
+}
+
+/// A beam in the tree.
+struct Node {
+    step: usize,
+    /// Among the beams of its step.
+    place: usize,
+    /// The place of the beam that it was forked from.
+    parent: Option<usize>,
+    cell: Cell,
+}
+
+fn record() -> Result<Run> {
+    let (model, prompt) = (model(STORYTELLER)?, tokenizer()?.encode(PROMPT)?);
+    let slab = PageSlab::new(model.kv_layout(), PAGE_SIZE, PAGES)?;
+    let limits = Limits { max_new_tokens: STEPS, end_of_text: &model.config().eos_token_ids };
+    let mut run = Run { prompt, ..Run::default() };
+    let (_, work) = search(&model, &slab, &run.prompt, WIDTH, limits, &mut |beams| {
+        run.steps.push(beams.iter().map(|beam| beam.tokens.clone()).collect());
+        run.tables = beams.iter().map(|beam| page_numbers(beam.cache.table().pages())).collect();
+        run.computed = beams[0].cache.len();
+    })?;
+    ensure!(run.steps.len() == STEPS, "the search ends after {} steps", run.steps.len());
+    run.rows_copied = work.rows_copied;
+    Ok(run)
+}
+
+impl Run {
+    /// The beams of the last step of which `is_part` is true, as letters.
+    fn beams(&self, is_part: impl Fn(usize) -> bool) -> Vec<char> {
+        ('a'..).zip(0..WIDTH).filter(|(_, beam)| is_part(*beam)).map(|(letter, _)| letter).collect()
+    }
+
+    /// The beams of the last step that go on from these tokens.
+    fn from(&self, tokens: &[u32]) -> Vec<char> {
+        self.beams(|beam| self.steps[STEPS - 1][beam].starts_with(tokens))
+    }
+}
+
+fn look(beams: &[char], word: &str) -> Cell {
+    match beams {
+        [] => stale(word),
+        [one] => held(*one, word),
+        several => shared(several, word),
+    }
+}
+
+pub fn figure() -> Result<Figure> {
+    let (run, tokenizer) = (record()?, tokenizer()?);
+    let words = |tokens: &[u32]| tokenizer.decode(tokens).map(|words| words.trim().to_string());
+    let mut nodes = Vec::new();
+    for (step, beams) in run.steps.iter().enumerate() {
+        for (place, tokens) in beams.iter().enumerate() {
+            let (newest, before) = tokens.split_last().context("a beam has a token")?;
+            let parent = step.checked_sub(1).and_then(|step| run.steps[step].iter().position(|beam| beam == before));
+            nodes.push(Node { step, place, parent, cell: look(&run.from(tokens), &words(&[*newest])?) });
+        }
+    }
+    let n_pages = run.tables[0].len();
+    let mut pages = Vec::new();
+    for place in 0..n_pages {
+        for beam in 0..WIDTH {
+            let page = run.tables[beam][place];
+            let owners = run.beams(|other| run.tables[other][place] == page);
+            if owners[0] != char::from(b'a' + beam as u8) {
+                continue;
+            }
+            let sequence = [&run.prompt[..], &run.steps[STEPS - 1][beam]].concat();
+            let content = words(&sequence[place * PAGE_SIZE..run.computed.min((place + 1) * PAGE_SIZE)])?;
+            pages.push((place, beam, look(&owners, &format!("page {page}\n{content}")), owners.len()));
+        }
+    }
+    let figure = Figure {
+        label: format!(
+            "A tree of {STEPS} steps with {WIDTH} beams in each, joined to the beams they were forked from. Below, the {} pages of \
+             the last beams, each as high as the beams that share it.",
+            pages.len()
+        ),
+        message: format!(
+            "The last {WIDTH} beams hold {} pages, where separate caches would hold {}.",
+            pages.len(),
+            WIDTH * n_pages
+        ),
+        setup: format!(
+            "After \u{201c}{PROMPT}\u{201d}, each step keeps the {WIDTH} likeliest continuations, the best at the top. By step {STEPS}, \
+             {} rows have been copied. Pages have {PAGE_SIZE} slots, page 0 \
+             begins with the start token, and a beam\u{2019}s newest token has no row yet.",
+            run.rows_copied
+        ),
+        legend: vec![(Fate::Shared, "shared by several beams"), (Fate::Stale, "dropped")],
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        draw_tree(picture, &nodes);
+        picture.space(8.0);
+        picture.heading("pages of the last beams", "");
+        let width = (picture.width - 2.0) / n_pages as f64;
+        for (place, beam, cell, rows) in &pages {
+            let (x, y) = (picture.left + 1.0 + *place as f64 * width, picture.y + *beam as f64 * LINE);
+            picture.cell(Area { x, y, width: width - 4.0, height: *rows as f64 * LINE - 4.0 }, cell.clone());
+        }
+        picture.space(WIDTH as f64 * LINE);
+    }))
+}
+
+/// A column for each step; each beam is joined to the one that it was forked from.
+fn draw_tree(picture: &mut Picture, nodes: &[Node]) {
+    let between = if picture.is_wide() { 40.0 } else { 14.0 };
+    let width = (picture.width - 2.0 - (STEPS - 1) as f64 * between) / STEPS as f64;
+    let x = |step: usize| 1.0 + step as f64 * (width + between);
+    for step in 0..STEPS {
+        picture.text(x(step) + width / 2.0, picture.y + 15.0, Anchor::Middle, format!("step {}", step + 1));
+    }
+    picture.space(24.0);
+    for Node { step, place, parent, cell } in nodes {
+        let (x, top) = (x(*step), picture.y);
+        let middle = |place: usize| top + place as f64 * LINE + CELL / 2.0;
+        picture.cell(Area { x, y: middle(*place) - CELL / 2.0, width, height: CELL }, cell.clone());
+        if let Some(parent) = parent {
+            picture.arrow((x - between + 1.0, middle(*parent)), (x - 2.0, middle(*place)));
+        }
+    }
+    picture.space(WIDTH as f64 * LINE);
+}
