@@ -22,7 +22,7 @@ pub struct Chart<'a> {
 }
 
 /// Where the axes of a chart lie in a picture.
-struct Axes {
+pub struct Axes {
     left: f64,
     right: f64,
     top: f64,
@@ -31,7 +31,8 @@ struct Axes {
 }
 
 impl Axes {
-    fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+    /// Where a point lies in the picture.
+    pub fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
         let across = self.left + x / self.most.0 * (self.right - self.left);
         (across, self.bottom - y / self.most.1 * (self.bottom - self.top))
     }
@@ -41,7 +42,9 @@ impl Chart<'_> {
     /// A figure of this chart alone.
     pub fn figure(&self, message: &str, setup: String) -> Figure {
         let figure = Figure { label: self.label(), message: message.into(), setup, ..Figure::default() };
-        figure.still(|picture| self.draw(picture))
+        figure.still(|picture| {
+            self.draw(picture);
+        })
     }
 
     /// What is seen, in words.
@@ -56,7 +59,7 @@ impl Chart<'_> {
     }
 
     /// Lines have their names at their right end, or above the chart where that is narrow.
-    pub fn draw(&self, picture: &mut Picture) {
+    pub fn draw(&self, picture: &mut Picture) -> Axes {
         picture.words((picture.left, picture.y + 13.0), Anchor::Start, "b", self.title);
         picture.space(LINE + 4.0);
         let is_wide = picture.width > 500.0;
@@ -101,6 +104,7 @@ impl Chart<'_> {
             self.name_ends(picture, &axes);
         }
         picture.y = axes.bottom + 42.0;
+        axes
     }
 
     fn key(&self, picture: &mut Picture) {

@@ -11,10 +11,11 @@ mod ch03_layers;
 mod ch03_reservation;
 mod ch04_fragmentation;
 mod ch04_free_list;
-mod ch05_locate;
+mod ch05_grow;
 mod ch05_table;
 mod ch06_gather;
 mod ch06_interleaved;
+mod ch06_page;
 mod ch07_rewind;
 mod ch07_three;
 mod ch08_k_chart;
@@ -49,7 +50,7 @@ use crate::words::{escaped, listed};
 pub struct Figure {
     /// As in [`FIGURES`], which gives it.
     pub name: &'static str,
-    pub number: Option<String>,
+    pub number: String,
     /// What is seen, for those who do not see it.
     pub label: String,
     /// Under the picture: what it shows, in bold, and the set-up in a line; HTML.
@@ -65,6 +66,8 @@ pub struct Figure {
     pub is_anew: bool,
     /// The frame that tells most, counted from 0, if it is not the one that changes most.
     pub telling: Option<usize>,
+    /// The state that the first frame changes. It is not shown.
+    pub before: Option<[Picture; 2]>,
     pub frames: Vec<Frame>,
 }
 
@@ -77,12 +80,12 @@ pub struct Frame {
 
 impl Figure {
     pub fn frame(&mut self, says: impl Into<String>, draw: impl Fn(&mut Picture)) {
-        let pictures = [NARROW, WIDE].map(|width| {
-            let mut picture = Picture::new(width);
-            draw(&mut picture);
-            picture
-        });
-        self.frames.push(Frame { says: says.into(), pictures });
+        self.frames.push(Frame { says: says.into(), pictures: drawn(draw) });
+    }
+
+    /// The state before the first frame.
+    pub fn starts_from(&mut self, draw: impl Fn(&mut Picture)) {
+        self.before = Some(drawn(draw));
     }
 
     /// A figure of one frame.
@@ -97,11 +100,10 @@ impl Figure {
         let Figure { name, number, message, setup, frames, .. } = self;
         let kept = self.kept();
         let frames: String = (0..frames.len()).map(|step| self.frame_html(step, kept.contains(&step))).collect();
-        let number = number.as_ref().map_or(String::new(), |number| format!("<span>Figure {number}.</span> "));
         let legend = self.legend_html();
         format!(
             "<figure class=\"pbp-figure\" data-figure=\"{name}\">\n<div class=\"pbp-frames\">\n{frames}</div>\n{legend}\
-             <figcaption>{number}<strong>{message}</strong> {setup}</figcaption>\n</figure>\n"
+             <figcaption><span>Figure {number}.</span> <strong>{message}</strong> {setup}</figcaption>\n</figure>\n"
         )
     }
 
@@ -114,7 +116,8 @@ impl Figure {
         };
         let label = escaped(&self.label);
         let svgs: String = ["narrow", "wide"].iter().zip(pictures).enumerate().map(|(size, (class, now))| {
-            let before = step.checked_sub(1).filter(|_| !self.is_anew).map(|before| &self.frames[before].pictures[size]);
+            let before = step.checked_sub(1).map_or(self.before.as_ref(), |before| Some(&self.frames[before].pictures));
+            let before = before.filter(|_| !self.is_anew).map(|pictures| &pictures[size]);
             let (width, height) = (now.full_width(), now.y.ceil() + 2.0);
             format!(
                 "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\" \
@@ -173,6 +176,15 @@ impl Figure {
     }
 }
 
+/// A state in both widths.
+fn drawn(draw: impl Fn(&mut Picture)) -> [Picture; 2] {
+    [NARROW, WIDE].map(|width| {
+        let mut picture = Picture::new(width);
+        draw(&mut picture);
+        picture
+    })
+}
+
 fn usual(fate: Fate) -> Option<&'static str> {
     match fate {
         Fate::Held | Fate::Part | Fate::Blank => None,
@@ -222,7 +234,7 @@ fn is_same_place(one: &Mark, other: &Mark) -> bool {
 type Record = fn() -> Result<Figure>;
 
 /// The figures, in the order of the pages.
-const FIGURES: [(&str, Record); 31] = [
+const FIGURES: [(&str, Record); 32] = [
     ("ch01_triangle", ch01_triangle::figure),
     ("ch01_rows_chart", ch01_rows_chart::figure),
     ("engine_map", engine_map::figure),
@@ -234,7 +246,8 @@ const FIGURES: [(&str, Record); 31] = [
     ("ch04_fragmentation", ch04_fragmentation::figure),
     ("ch04_free_list", ch04_free_list::figure),
     ("ch05_table", ch05_table::figure),
-    ("ch05_locate", ch05_locate::figure),
+    ("ch05_grow", ch05_grow::figure),
+    ("ch06_page", ch06_page::figure),
     ("ch06_interleaved", ch06_interleaved::figure),
     ("ch06_gather", ch06_gather::figure),
     ("ch07_three", ch07_three::figure),
@@ -285,13 +298,13 @@ fn run((name, record): &(&'static str, Record)) -> Result<Figure> {
     Ok(Figure { name, number: number(name), ..record()? })
 }
 
-/// `6.1`: the chapter, and the place among its figures. Others than those of chapters have none.
-fn number(name: &str) -> Option<String> {
+/// `6.1`: the chapter, and the place among its figures. Those of no chapter are A, B and so on.
+fn number(name: &str) -> String {
     let of_chapter = |name: &str| name.strip_prefix("ch").and_then(|rest| rest.get(..2)?.parse::<usize>().ok());
-    let chapter = of_chapter(name)?;
-    let place =
-        FIGURES.iter().filter(|(name, _)| of_chapter(name) == Some(chapter)).position(|(other, _)| *other == name)?;
-    Some(format!("{chapter}.{}", place + 1))
+    let chapter = of_chapter(name);
+    let before = FIGURES.iter().take_while(|(other, _)| *other != name);
+    let place = before.filter(|(other, _)| of_chapter(other) == chapter).count();
+    chapter.map_or_else(|| ('A'..).nth(place).unwrap_or('?').into(), |chapter| format!("{chapter}.{}", place + 1))
 }
 
 #[cfg(test)]
@@ -389,23 +402,29 @@ mod tests {
     #[test]
     fn figures_are_numbered_in_the_order_of_the_list() {
         assert!(FIGURES.iter().map(|(name, _)| name).eq(STANDS_ON.iter().map(|(name, _)| name)));
-        assert_eq!(number("ch05_locate").as_deref(), Some("5.2"));
-        assert_eq!(number("engine_map"), None);
+        assert_eq!(number("ch05_grow"), "5.2");
+        assert_eq!(number("model_layer"), "B");
         assert!(ALL[0].html().contains("<figcaption><span>Figure 1.1.</span> <strong>"));
     }
 
     #[test]
     fn a_change_is_outlined_and_what_was_there_is_seen() {
         let mut figure = Figure { name: "x", label: "Two cells.".into(), ..Figure::default() };
+        let draw = |picture: &mut Picture, word| {
+            picture.row("", "", 2, [crate::picture::held('a', word), crate::picture::held('a', "same")]);
+        };
         for word in ["a0", "b1"] {
-            figure.frame(word, |picture| {
-                picture.row("", "", 2, [crate::picture::held('a', word), crate::picture::held('a', "same")]);
-            });
+            figure.frame(word, |picture| draw(picture, word));
         }
         let html = figure.html();
         let (first, second) = html.split_once("data-step=\"1\"").unwrap();
         assert!(!first.contains("new"), "{first}");
         assert_eq!(second.matches("c held o0 new").count(), 2, "once in each width: {second}");
-        assert_eq!(second.matches("class=\"was small m\">a0<").count(), 2, "{second}");
+        assert_eq!(second.matches("class=\"was m\">a0<").count(), 2, "{second}");
+
+        figure.starts_from(|picture| draw(picture, "c2"));
+        let html = figure.html();
+        let (first, _) = html.split_once("data-step=\"1\"").unwrap();
+        assert_eq!(first.matches("class=\"was m\">c2<").count(), 2, "{first}");
     }
 }

@@ -58,11 +58,13 @@ pub struct Cell {
     pub word: String,
     /// Outlined, whatever it was before.
     pub is_lit: bool,
+    /// For a stylesheet, besides its fate and owner.
+    pub class: String,
 }
 
 fn cell(fate: Fate, owners: &[char], word: impl Display) -> Cell {
     let owners = owners.iter().map(|owner| (owner.to_ascii_lowercase() as usize - 'a' as usize) % COLOURS).collect();
-    Cell { fate, owners, word: word.to_string(), is_lit: false }
+    Cell { fate, owners, word: word.to_string(), is_lit: false, class: String::new() }
 }
 
 pub fn held(owner: char, word: impl Display) -> Cell {
@@ -104,6 +106,10 @@ pub fn blank() -> Cell {
 impl Cell {
     pub fn lit(self, is_lit: bool) -> Self {
         Cell { is_lit, ..self }
+    }
+
+    pub fn class(self, class: String) -> Self {
+        Cell { class, ..self }
     }
 
     pub fn says(self, word: impl Display) -> Self {
@@ -419,7 +425,7 @@ fn word_svg(area: Area, class: &str, down: f64, word: &str) -> String {
 }
 
 fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
-    let Cell { fate, owners, word, is_lit } = cell;
+    let Cell { fate, owners, word, is_lit, class } = cell;
     if *fate == Fate::Blank {
         return String::new();
     }
@@ -440,11 +446,12 @@ fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
     }
     // What was here before: above the word if both have room.
     let gone = was.map_or("", |was| if was.word == *word { "" } else { was.word.as_str() });
-    let is_short = |text: &str| !text.contains('\n') && text_width(text) <= area.width + 4.0;
+    let is_short = |text: &str| !text.contains('\n') && text_width(text) <= area.width;
     let gone = if word.is_empty() && !gone.contains('\n') || is_short(gone) && is_short(word) { gone } else { "" };
     let has_both = !gone.is_empty() && !word.is_empty();
-    let (class, up, down) = if has_both { ("was small", -8.5, 5.5) } else { ("was", 0.0, 0.0) };
-    body += &word_svg(area, class, up, gone);
+    let (up, down) = if has_both { (-8.0, 6.0) } else { (0.0, 0.0) };
+    body += &word_svg(area, "was", up, gone);
     body += &word_svg(area, "w", down, word);
-    format!("<g class=\"c {name}{owner}{lit}\">{body}</g>\n")
+    let class = if class.is_empty() { String::new() } else { format!(" {class}") };
+    format!("<g class=\"c {name}{owner}{lit}{class}\">{body}</g>\n")
 }

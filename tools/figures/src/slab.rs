@@ -189,16 +189,6 @@ impl State {
         picture.labels = 0.0;
     }
 
-    /// The rows of a page, as they lie in the tensor of keys and in that of values.
-    pub fn draw_opened(&self, picture: &mut Picture, page: usize) {
-        picture.space(8.0);
-        picture.beside(2, |picture, tensor| {
-            picture.heading(&format!("page {page}, opened: {}", ["keys", "values"][tensor]), "");
-            let layers: Vec<String> = (0..LAYOUT.n_layers).map(|layer| format!("layer {layer}")).collect();
-            picture.pages(&layers, PAGE_SIZE, layers.iter().flat_map(|_| self.slab[page].cells()));
-        });
-    }
-
     /// Returns where the slots are.
     pub fn draw_pages(&self, picture: &mut Picture) -> Grid {
         let names: Vec<String> = (0..self.slab.len()).map(|page| format!("page {page}")).collect();
@@ -240,11 +230,12 @@ pub fn of_two<O: Copy>(
     Ok(states)
 }
 
-/// A frame for each state but the first, which is what the first operation found.
+/// A frame for each state but the first, which the first operation changes.
 pub fn figure(states: &[State], message: String, setup: String, draw: impl Fn(&State, &mut Picture)) -> Figure {
     let last = &states[states.len() - 1];
     let label = format!("A pool of {} pages of {PAGE_SIZE} slots. In the end {}.", last.slab.len(), last.says());
     let mut figure = Figure { label, message, setup, ..Figure::default() };
+    figure.starts_from(|picture| draw(&states[0], picture));
     for pair in states.windows(2) {
         figure.frame(pair[1].step(&pair[0]), |picture| draw(&pair[1], picture));
     }

@@ -32,6 +32,7 @@ pub fn figure() -> Result<Figure> {
         legend: vec![(Fate::Empty, "reserved, empty")],
         ..Figure::default()
     };
+    figure.starts_from(|picture| draw(picture, &vec![None; ROWS], 0));
     for n in EXTENDS {
         let (held, operation) = (cache.len(), format!("extend({n})"));
         let outcome = append(&mut cache, 't', n);

@@ -8,7 +8,7 @@ use page_by_page::cache::first_fit::{NoGap, Regions};
 use page_by_page::chapters::ch04_page_pool::PagePool;
 
 use super::Figure;
-use crate::picture::{Anchor, Area, CELL, Cell, Fate, Picture, free, held};
+use crate::picture::{Anchor, Area, CELL, Cell, Fate, Mark, Picture, free, held};
 use crate::words::{grouped, joined, listed, text_width};
 
 const SLOTS: usize = 2000;
@@ -60,21 +60,18 @@ impl Memories {
         Ok(pieces.collect())
     }
 
-    /// `outcome`: what became of the request for more, in both memories.
-    fn frame(&self, figure: &mut Figure, says: String, outcome: Option<[&str; 2]>) -> Result<()> {
+    /// How they are drawn. `outcome`: what became of the request for more, in both memories.
+    fn drawing<'a>(&self, outcome: Option<[&'a str; 2]>) -> Result<impl Fn(&mut Picture) + 'a> {
         let (regions, pages) = (self.region_pieces(), self.page_pieces()?);
         let free = [self.regions.free(), self.pool.n_free()];
-        figure.frame(says, |picture| {
+        Ok(move |picture: &mut Picture| {
             let titles = [
                 format!("a region for each: {} slots", grouped(SLOTS as u64)),
-                format!("{PAGES} pages of {PAGE_SIZE} slots, a tick each"),
+                format!("{PAGES} pages of {PAGE_SIZE} slots"),
             ];
             for (panel, (pieces, unit)) in [(&regions, 1), (&pages, PAGE_SIZE)].into_iter().enumerate() {
                 picture.heading(&titles[panel], &format!("{} free", free[panel]));
                 draw_memory(picture, unit, pieces);
-                if unit > 1 {
-                    draw_pages(picture);
-                }
                 if let Some(outcome) = outcome {
                     picture.text(picture.left, picture.y + 10.0, Anchor::Start, outcome[panel]);
                 }
@@ -87,12 +84,11 @@ impl Memories {
             } else {
                 picture.space(CELL + 4.0);
             }
-        });
-        Ok(())
+        })
     }
 }
 
-/// Pieces, to scale. `unit`: slots in what is counted.
+/// Pieces, to scale. `unit`: slots in what is counted; pages are cut from each other.
 fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
     let scale = (picture.width - 2.0) / SLOTS as f64 * unit as f64;
     for (owner, Range { start, end }) in pieces {
@@ -102,18 +98,18 @@ fn draw_memory(picture: &mut Picture, unit: usize, pieces: &[Piece]) {
         // No number fits into a narrow piece.
         let word = words.into_iter().find(|word| text_width(word) < width - 2.0).unwrap_or_default();
         let cell: Cell = owner.map_or_else(|| free(&word), |owner| held(owner, &word));
-        picture.cell(Area { x, y: picture.y, width, height: CELL }, cell);
+        let area = Area { x, y: picture.y, width, height: CELL };
+        picture.cell(area, cell);
+        if unit > 1 {
+            // Not through the word, nor through one that was there before.
+            let half = text_width(&word) / 2.0 + 9.0;
+            let cuts =
+                (1..end - start).map(|n| x - 1.0 + n as f64 * scale).filter(|at| (at - area.middle()).abs() > half);
+            let cuts = cuts.map(|at| format!("M{at:.1} {:.1}v{:.1}", area.y + 1.0, CELL - 2.0)).collect();
+            picture.marks.push(Mark::Line(cuts, None, if owner.is_some() { "cut" } else { "tick" }));
+        }
     }
     picture.space(CELL + 4.0);
-}
-
-/// A tick at each boundary between pages, under the memory.
-fn draw_pages(picture: &mut Picture) {
-    let pitch = (picture.width - 2.0) / PAGES as f64;
-    let tick = |n: usize| format!("M{:.1} {:.1}v5", picture.left + n as f64 * pitch, picture.y - 2.0);
-    let ticks = (0..=PAGES).map(tick).collect();
-    picture.line(ticks);
-    picture.space(8.0);
 }
 
 pub fn figure() -> Result<Figure> {
@@ -124,6 +120,7 @@ pub fn figure() -> Result<Figure> {
         legend: vec![(Fate::Free, "free")],
         ..Figure::default()
     };
+    figure.starts_from(memories.drawing(None)?);
     let mut pages_of = Vec::new();
     for (name, tokens) in ('a'..).zip(SEQUENCES) {
         memories.in_regions.push((name, memories.regions.reserve(tokens)?));
@@ -136,7 +133,7 @@ pub fn figure() -> Result<Figure> {
         listed(&SEQUENCES.map(|tokens| grouped(tokens as u64))),
         listed(&pages_of)
     );
-    memories.frame(&mut figure, says, None)?;
+    figure.frame(says, memories.drawing(None)?);
 
     let (_, region) = memories.in_regions.remove(0);
     ensure!(memories.regions.release(&region), "the region was not taken");
@@ -148,7 +145,7 @@ pub fn figure() -> Result<Figure> {
         "Sequence a ends. Above, {slots} slots are free now, but in gaps of {gaps}. Below, {free} pages are free, and it doesn\u{2019}t \
          matter where they are."
     );
-    memories.frame(&mut figure, says, None)?;
+    figure.frame(says, memories.drawing(None)?);
 
     let refused = memories.regions.reserve(ASKED).err().context("the region was not refused")?;
     let NoGap { free: slots, longest_gap: longest, .. } = refused;
@@ -163,7 +160,7 @@ pub fn figure() -> Result<Figure> {
     );
     let outcomes =
         [format!("d does not fit: the longest gap has {longest}"), format!("d fits: {} pages", joined(&of_d, " and "))];
-    memories.frame(&mut figure, says, Some(outcomes.each_ref().map(String::as_str)))?;
+    figure.frame(says, memories.drawing(Some(outcomes.each_ref().map(String::as_str)))?);
     figure.label = format!(
         "Two bars, to scale. Above, {} slots with one region for each sequence: in the end gaps of {gaps} slots are free. Below, \
          the same memory as {PAGES} pages, and the pages of one sequence in two places.",

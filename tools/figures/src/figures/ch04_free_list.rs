@@ -85,8 +85,9 @@ pub fn figure() -> Result<Figure> {
         legend: vec![(crate::picture::Fate::Shared, "")],
         ..Figure::default()
     };
-    // The first operation only fills the pool, so that the first frame has something to show.
+    // The first operation only fills the pool, so that the second has something to change.
     let mut before = State::after(1)?;
+    figure.starts_from(|picture| draw(picture, &before.owners, &before.free_list));
     for done in 2..=OPERATIONS.len() {
         let state = State::after(done)?;
         let says = format!("<code>{}</code> {}", OPERATIONS[done - 1].0, state.step(&before));

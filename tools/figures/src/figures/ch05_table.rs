@@ -45,6 +45,7 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     table.grow(HELD, &mut pool)?;
+    figure.starts_from(|picture| draw(picture, &table, &pool));
     for grown in GROWS {
         table.grow(grown, &mut pool)?;
         let last = table.locate(table.len() - 1)?;
@@ -60,8 +61,7 @@ pub fn figure() -> Result<Figure> {
             last.page.0,
             span(&(table.len() - grown..table.len()).collect::<Vec<_>>())
         );
-        let is_free = (0..POOL as u32).map(|page| Ok(pool.owners(PageId(page))? == 0)).collect::<Result<Vec<_>>>()?;
-        figure.frame(says, |picture| draw(picture, &table, &is_free));
+        figure.frame(says, |picture| draw(picture, &table, &pool));
     }
     let (tokens, pages) = (table.len(), listed(&page_numbers(table.pages())));
     figure.label = format!(
@@ -77,8 +77,7 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-/// `is_free`: of each page in the pool.
-fn draw(picture: &mut Picture, table: &PageTable, is_free: &[bool]) {
+fn draw(picture: &mut Picture, table: &PageTable, pool: &PagePool) {
     let pages = page_numbers(table.pages());
     picture.heading("the sequence: position of each token", "");
     let names = (0..PAGES.len()).map(|place| pages.get(place).map_or("not yet".into(), |page| format!("page {page}")));
@@ -90,9 +89,9 @@ fn draw(picture: &mut Picture, table: &PageTable, is_free: &[bool]) {
     for page in 0..POOL as u32 {
         let area =
             crate::picture::Area { x: left + 1.0 + f64::from(page) * pitch, y: top, width: pitch - 2.5, height: CELL };
-        let cell = match is_free[page as usize] {
-            true => free(page),
-            false => held(if pages.contains(&page) { 'a' } else { OTHERS }, page),
+        let cell = match pool.owners(PageId(page)) {
+            Ok(0) => free(page),
+            _ => held(if pages.contains(&page) { 'a' } else { OTHERS }, page),
         };
         picture.cell(area, cell);
         if let Some(place) = pages.iter().position(|other| *other == page) {

@@ -98,6 +98,8 @@ pub fn figure() -> Result<Figure> {
     let mut figure =
         Figure { message: "A rewind copies no row in any of the three caches.".into(), ..Figure::default() };
     let mut copied = String::new();
+    let empty = State::after(&[])?;
+    figure.starts_from(|picture| draw(picture, &empty));
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1], State::after(&OPERATIONS[..done])?);
         copied = count(state.caches[0].rows_copied, "row");

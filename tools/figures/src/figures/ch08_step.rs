@@ -1,17 +1,20 @@
 //! Chapter 8: one step, as three acts: draft and verify, accept, rewind.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::Figure;
-use crate::picture::{CELL, Cell, Fate, Picture, blank, free, held, stale};
-use crate::speculation::{K, Step, italic, one_step, passes, text};
-use crate::words::{joined, listed};
+use crate::picture::{CELL, Cell, Fate, Grid, Picture, blank, free, held, part, stale};
+use crate::speculation::{self, K, Step, italic, passes, text};
+use crate::words::listed;
 
+/// Some draft tokens are accepted in it, and some are not.
+const PLACE: usize = 1;
 const DRAFT: char = 'b';
 const TARGET: char = 'a';
 
 pub fn figure() -> Result<Figure> {
-    let step = &one_step()?;
+    let step = &speculation::step(PLACE)?;
+    ensure!((1..K).contains(&step.accepted()) && step.draft.passes == [1; K], "a part of the draft is accepted");
     let Step { tokens, drafted, choices, new_tokens, target, draft } = step;
     let (newest, accepted) = (step.newest(), step.accepted());
     let mut figure = Figure {
@@ -22,70 +25,72 @@ pub fn figure() -> Result<Figure> {
             listed(new_tokens)
         ),
         message: format!(
-            "One pass of the target gives {} new tokens, the very ones that it would have generated alone.",
+            "One pass of the target gives {} tokens, the very ones that it would have generated alone.",
             new_tokens.len()
         ),
-        setup: format!("The prompt and output so far: \u{201c}{}\u{201d}, with <em>k</em> = {K}.", text(tokens)),
+        setup: format!("A step after \u{201c}{}\u{201d}, with <em>k</em> = {K}.", text(tokens)),
         owners: vec![(held(DRAFT, ""), "the draft model\u{2019}s"), (held(TARGET, ""), "the target\u{2019}s")],
         legend: vec![(Fate::Stale, "rejected, or forgotten"), (Fate::Free, "")],
         ..Figure::default()
     };
     let says = [
         format!(
-            "Draft and verify. After <em>{newest}</em>, the draft model proposes {} in {}. The target computes <em>{newest} {}</em> in \
-             one pass and chooses the token that follows each: {}.",
-            italic(drafted),
-            passes(draft.passes.len()),
-            joined(drafted, " "),
-            italic(choices)
+            "Draft and verify. The draft takes {}. In one pass, the target chooses what follows each token.",
+            passes(draft.passes.len())
         ),
         format!(
-            "Accept. The draft and the target agree on {}. Where they first differ, the target\u{2019}s own <em>{}</em> ends the step, \
-             and the rows after it were computed in vain.",
+            "Accept. Both agree on {}. Then the target\u{2019}s own <em>{}</em> ends the step, and the rows after it are wasted.",
             italic(&drafted[..accepted]),
             new_tokens[accepted]
         ),
         format!(
-            "Rewind. The target forgets {}, and the draft model forgets {}. Both caches now end with <em>{}</em>, and the newest \
-             token, <em>{}</em>, waits for the next step.",
+            "Rewind. The target forgets {}, the draft model {}. Both caches now end with <em>{}</em>, and <em>{}</em> is the newest \
+             token.",
             italic(&target.forgotten),
             italic(&draft.forgotten),
             new_tokens[accepted - 1],
             new_tokens[accepted]
         ),
     ];
+    figure.starts_from(|picture| {
+        draw_sequence(picture, vec![part(newest)]);
+    });
     for (act, says) in says.into_iter().enumerate() {
         figure.frame(says, |picture| draw(picture, act, step));
     }
     Ok(figure)
 }
 
+/// A row of words from column `first` on.
+fn row(picture: &mut Picture, label: &str, first: usize, words: Vec<Cell>) -> Grid {
+    let cells = (0..first).map(|_| blank()).chain(words).chain((0..).map(|_| blank()));
+    picture.row(label, "", K + 2, cells.take(K + 2))
+}
+
+/// The newest token, which both models have yet to compute, and the draft.
+fn draw_sequence(picture: &mut Picture, words: Vec<Cell>) -> Grid {
+    picture.labelled(&["the target", "then draft"]);
+    row(picture, "newest,\nthen draft", 0, words)
+}
+
 /// The state after an act.
 fn draw(picture: &mut Picture, act: usize, step: &Step) {
     let Step { drafted, choices, new_tokens, target, draft, .. } = step;
     let (newest, accepted) = (step.newest(), step.accepted());
-    // A row of words from column `first` on.
-    let row = |picture: &mut Picture, label: &str, first: usize, words: Vec<Cell>| {
-        let cells = (0..first).map(|_| blank()).chain(words).chain((0..).map(|_| blank()));
-        picture.row(label, "", K + 2, cells.take(K + 2))
-    };
     // The first ones count; the others do so only until `act`.
     let judged = |owner, words: &[String], kept: usize, judged_in: usize| -> Vec<Cell> {
         let cell = |(i, word)| if act >= judged_in && i >= kept { stale(word) } else { held(owner, word) };
         words.iter().enumerate().map(cell).collect()
     };
-    picture.labelled(&["the target", "the draft"]);
-    let input = [vec![held(TARGET, newest)], judged(DRAFT, drafted, accepted, 1)].concat();
-    let grid = row(picture, "the draft\nproposes", 0, input);
+    let grid = draw_sequence(picture, [vec![part(newest)], judged(DRAFT, drafted, accepted, 1)].concat());
     for i in 0..=K {
         picture.arrow((grid.middle(i), grid.y + CELL + 3.0), (grid.middle(i + 1), grid.y + CELL + 21.0));
     }
     picture.space(18.0);
     row(picture, "the target\nchooses", 1, judged(TARGET, choices, new_tokens.len(), 1));
-    picture.space(6.0);
     let new = |(i, word)| if act == 0 { free("") } else { held(if i < accepted { DRAFT } else { TARGET }, word) };
     row(picture, "new\ntokens", 1, new_tokens.iter().enumerate().map(new).collect());
-    picture.space(10.0);
+    picture.space(4.0);
     picture.heading(["in the caches before the rewind", "in the caches after the step"][act / 2], "");
     for (label, owner, memory) in [("target", TARGET, target), ("draft", DRAFT, draft)] {
         let computed: Vec<String> =

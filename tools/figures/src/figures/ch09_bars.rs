@@ -39,31 +39,28 @@ fn counted() -> Result<[[f64; 3]; 2]> {
 pub fn figure() -> Result<Figure> {
     let [accepted, replaced] = counted()?;
     let (left, expected) = (residual(&P, &Q), share_to_expect(&P, &Q));
+    ensure!((0..3).all(|token| replaced[token] == f64::from(left[token])), "replacements fill the residual");
     ensure!(accepted.iter().sum::<f64>() == expected, "the accepted share is the expected one");
     let rejected = 1.0 - expected;
     let [p, q] = [P, Q].map(|row| joined(&row, ", "));
     let figure = Figure {
         label: format!(
-            "Bars for three tokens: their probabilities in the draft, {q}, and in the target, {p}, and the result, in which accepted \
-             and replaced tokens together have the target\u{2019}s probabilities."
+            "Bars for three tokens: their probabilities in the draft, {q}, and the result, in which accepted and replaced tokens \
+             together have the target\u{2019}s probabilities, {p}. Arrows lead from what is rejected to what replaces it."
         ),
         message: "Accepting and replacing together give each token the target\u{2019}s probability.".into(),
         setup: format!(
-            "The draft proposes token 2 too often, so {rejected} is rejected there. What takes its place goes to the tokens that \
-             the draft proposes too rarely. <em>Result</em> counts every draft token with {PARTS} times {PARTS} pairs of random numbers."
+            "The draft proposes token 2 too often, so {rejected} is rejected there and goes to the tokens that it proposes too \
+             rarely. Counted over every draft token with {PARTS} times {PARTS} pairs of random numbers."
         ),
-        owners: vec![
-            (held(DRAFTED, ""), "accepted: the smaller of both"),
-            (held(REPLACED, ""), "left: sampled in place of a rejected token"),
-        ],
-        legend: vec![(Fate::Stale, "drafted and rejected")],
+        owners: vec![(held(DRAFTED, ""), "accepted"), (held(REPLACED, ""), "sampled after a rejection")],
+        legend: vec![(Fate::Stale, "rejected")],
         ..Figure::default()
     };
     let smaller = |token: usize| f64::from(P[token].min(Q[token]));
     let (kept_of, new_of) = (|share| (held(DRAFTED, ""), share), |share| (held(REPLACED, ""), share));
     let bars = |line: usize, token: usize| match line {
         0 => [kept_of(smaller(token)), (stale(""), f64::from(Q[token]) - smaller(token))],
-        1 => [kept_of(smaller(token)), new_of(f64::from(left[token]))],
         _ => [kept_of(accepted[token]), new_of(replaced[token])],
     };
     Ok(figure.still(|picture| draw(picture, bars)))
@@ -72,26 +69,36 @@ pub fn figure() -> Result<Figure> {
 const DRAFTED: char = 'b';
 const REPLACED: char = 'a';
 
-/// The bars of each token. `bars`: what a bar consists of.
+/// The bars of each token, and arrows from what is rejected to what replaces it. `bars`: what a bar consists of.
 fn draw(picture: &mut Picture, bars: impl Fn(usize, usize) -> [(Cell, f64); 2]) {
-    const NAMES: [&str; 3] = ["draft q", "target p", "result"];
+    const NAMES: [&str; 2] = ["draft q", "result = p"];
     let labels = text_width(NAMES[1]) + 8.0;
     let scale = (picture.width - labels - 48.0) / 0.5;
+    let mut seconds = [Vec::new(), Vec::new()];
     for token in 0..3 {
         picture.heading(&format!("token {token}"), "");
         for (line, name) in NAMES.iter().enumerate() {
             let mut area = Area { x: picture.left + labels, y: picture.y, width: 0.0, height: CELL - 4.0 };
             picture.text(picture.left, area.baseline(), Anchor::Start, name);
             picture.space(CELL - 2.0);
-            for (cell, share) in bars(line, token).into_iter().filter(|(_, share)| *share > 0.0) {
+            let bar = bars(line, token);
+            let all: f64 = bar.iter().map(|(_, share)| share).sum();
+            for (second, (cell, share)) in bar.into_iter().enumerate().filter(|(_, (_, share))| *share > 0.0) {
                 area.width = share * scale;
                 let word = if area.width > 50.0 { share.to_string() } else { String::new() };
                 picture.cell(area, cell.says(word));
+                if second == 1 {
+                    seconds[line].push(area);
+                }
                 area.x += area.width;
             }
-            let all: f64 = bars(line, token).iter().map(|(_, share)| share).sum();
             picture.text(area.x + 6.0, area.baseline(), Anchor::Start, all);
         }
         picture.space(8.0);
+    }
+    let [rejected, replacements] = seconds;
+    for (from, to) in rejected.iter().flat_map(|from| replacements.iter().map(move |to| (from, to))) {
+        let x = to.x + to.width - 8.0;
+        picture.arrow((x, from.y - 2.0), (x, to.bottom() + 3.0));
     }
 }

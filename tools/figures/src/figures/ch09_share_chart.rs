@@ -60,7 +60,7 @@ pub fn figure() -> Result<Figure> {
         unit: "%",
         lines: vec![("sample rule", sampled), ("match rule", matched), ("expected", expected)],
     };
-    let message = "At a temperature above 0, the sample rule accepts more drafts than the match rule.";
+    let message = "At a temperature above 0, the sample rule accepts more draft tokens than the match rule.";
     let setup = format!(
         "Over {} sequences of {NEW_TOKENS} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em> is what \
              <code>share_to_expect</code> returns for the sample rule.",

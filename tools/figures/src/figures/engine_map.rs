@@ -1,10 +1,12 @@
 //! The page on the model: the engine as boxes, from a prompt to its output, with the numbers of the chapters that build them.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 use page_by_page::chapters;
 
 use super::Figure;
-use crate::picture::{Anchor, Area, Cell, Fate, Picture, held, part};
+use crate::picture::{Anchor, Area, Fate, Picture, held, part};
 use crate::words::listed;
 
 /// A part of the engine, and the chapters that build it; given if there are none.
@@ -13,8 +15,8 @@ type Part = (&'static str, &'static [usize]);
 /// From the outside to the disk. Band [`FLOW`] runs from left to right.
 const BANDS: [&[Part]; 6] = [
     &[("server", &[])],
-    &[("one request: generation loop", &[1, 8]), ("many requests: scheduler", &[12, 15])],
-    &[("tokenizer", &[]), ("embedding", &[]), ("layers with\nattention", &[13]), ("logits", &[]), ("sampler", &[9])],
+    &[("generation loop\nfor one request", &[1, 8]), ("scheduler\nfor many requests", &[12, 15])],
+    &[("tokenizer", &[]), ("embedding", &[]), ("attention\nin each layer", &[13]), ("logits", &[]), ("sampler", &[9])],
     &[
         ("flat cache", &[2]),
         ("contiguous", &[3]),
@@ -27,9 +29,17 @@ const BANDS: [&[Part]; 6] = [
     &[("pages on disk", &[16])],
 ];
 const FLOW: usize = 2;
-/// What passes between a band and the next.
-const BETWEEN: [&str; 5] =
-    ["prompts in, tokens out", "tokens of a step", "rows of keys and values", "slots in pages", "pages kept for later"];
+/// What passes between a band and the next, and how far to the right, in shares of the width, narrow and wide: there is a box
+/// on both sides.
+const BETWEEN: [(&str, [f64; 2]); 5] = [
+    ("prompts in, tokens out", [0.75, 0.75]),
+    ("tokens of a step", [0.75, 0.3]),
+    ("rows of keys and values", [0.2, 0.45]),
+    ("slots in pages", [0.2, 0.45]),
+    ("pages kept for later", [0.8, 0.8]),
+];
+/// The first chapter of each part of the book.
+const STARTS: [usize; 6] = [1, 4, 7, 10, 13, 15];
 const BUILT: char = 'b';
 
 pub fn figure() -> Result<Figure> {
@@ -57,41 +67,61 @@ pub fn figure() -> Result<Figure> {
     Ok(figure.still(|picture| {
         for (band, parts) in BANDS.iter().enumerate() {
             draw_band(picture, parts, band == FLOW);
-            if let Some(between) = BETWEEN.get(band) {
-                let (x, y) = (picture.left + picture.width / 2.0, picture.y + 2.0);
-                picture.arrow((x - 6.0, y), (x - 6.0, y + 17.0));
-                picture.arrow((x + 6.0, y + 17.0), (x + 6.0, y));
-                picture.text(x + 18.0, y + 13.0, Anchor::Start, between);
-                picture.space(22.0);
+            if let Some((between, shares)) = BETWEEN.get(band) {
+                let share = shares[usize::from(picture.is_wide())];
+                let (x, y) = (picture.left + picture.width * share, picture.y + 2.0);
+                picture.arrow((x - 6.0, y), (x - 6.0, y + 15.0));
+                picture.arrow((x + 6.0, y + 15.0), (x + 6.0, y));
+                let (side, anchor) = if share > 0.5 { (-18.0, Anchor::End) } else { (18.0, Anchor::Start) };
+                picture.text(x + side, y + 12.0, anchor, between);
+                picture.space(20.0);
             }
         }
-        picture.space(14.0);
-        draw_names(picture, &titles);
+        if picture.is_wide() {
+            picture.space(14.0);
+            draw_names(picture, &titles);
+        }
     }))
 }
 
-/// Three boxes in a line on a phone, all of them where there is room.
+/// At most three boxes in a line on a phone, all of them where there is room. The flow goes on in the next line.
 fn draw_band(picture: &mut Picture, parts: &[Part], is_flow: bool) {
     const BETWEEN: f64 = 16.0;
-    let per_line = if picture.is_wide() { parts.len() } else { parts.len().min(if parts.len() == 2 { 1 } else { 3 }) };
-    for line in parts.chunks(per_line) {
+    let per_line = if picture.is_wide() { parts.len() } else { 3 };
+    let mut last: Option<Area> = None;
+    // The last line is full.
+    let (first, others) = parts.split_at(parts.len() % per_line);
+    for line in [first].into_iter().chain(others.chunks(per_line)).filter(|line| !line.is_empty()) {
         let width = (picture.width - 2.0 - (line.len() - 1) as f64 * BETWEEN) / line.len() as f64;
-        let lines = |(name, chapters): &Part| name.lines().count() + usize::from(!chapters.is_empty());
-        let height = 16.0 * line.iter().map(lines).max().unwrap_or(1) as f64 + 12.0;
-        for (n, (name, chapters)) in line.iter().enumerate() {
+        let words = line.iter().map(|(name, chapters)| {
+            let numbers = chapters.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+            let apart = if picture.is_wide() || name.contains('\n') { "\n" } else { " " };
+            if chapters.is_empty() { name.to_string() } else { format!("{name}{apart}{numbers}") }
+        });
+        let words: Vec<String> = words.collect();
+        let height = 16.0 * words.iter().map(|word| word.lines().count()).max().unwrap_or(1) as f64 + 12.0;
+        for (n, (word, (_, chapters))) in words.iter().zip(line).enumerate() {
             let x = picture.left + 1.0 + n as f64 * (width + BETWEEN);
-            let numbers: Vec<String> = chapters.iter().map(usize::to_string).collect();
-            let cell: Cell =
-                if chapters.is_empty() { part(name) } else { held(BUILT, format!("{name}\n{}", numbers.join(", "))) };
+            let part_of_book = |chapter: &usize| STARTS.iter().filter(|first| *first <= chapter).count();
+            let classes: BTreeSet<String> = chapters.iter().map(|n| format!("p{}", part_of_book(n))).collect();
+            let cell = if chapters.is_empty() { part(word) } else { held(BUILT, word) };
             let area = Area { x, y: picture.y, width, height };
-            picture.cell(area, cell);
-            if is_flow && n > 0 {
-                picture.arrow((x - BETWEEN + 2.0, area.y + height / 2.0), (x - 2.0, area.y + height / 2.0));
+            picture.cell(area, cell.class(classes.into_iter().collect::<Vec<_>>().join(" ")));
+            if let Some(last) = last.filter(|_| is_flow) {
+                if n > 0 {
+                    picture.arrow((x - BETWEEN + 2.0, area.y + height / 2.0), (x - 2.0, area.y + height / 2.0));
+                } else {
+                    let between = last.bottom() + 5.0;
+                    let (from, to) = (last.middle(), area.middle());
+                    picture.line(format!("M{from:.1} {:.1}V{between:.1}H{to:.1}", last.bottom()));
+                    picture.arrow((to, between), (to, area.y - 2.0));
+                }
             }
+            last = Some(area);
         }
-        picture.space(height + 6.0);
+        picture.space(height + if is_flow { 16.0 } else { 6.0 });
     }
-    picture.space(-4.0);
+    picture.space(if is_flow { -14.0 } else { -4.0 });
 }
 
 /// The chapters' titles, in columns.

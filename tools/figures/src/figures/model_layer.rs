@@ -4,12 +4,12 @@ use anyhow::Result;
 
 use super::Figure;
 use crate::models::{STORYTELLER, model};
-use crate::picture::{Area, Cell, Picture, held, part};
+use crate::picture::{Anchor, Area, Cell, Picture, held, part};
 
 const BUILT: char = 'b';
 /// Room for the line that leads x past the boxes.
-const PAST: f64 = 18.0;
-const BETWEEN: f64 = 15.0;
+const PAST: f64 = 14.0;
+const BETWEEN: f64 = 13.0;
 
 /// The widths of rows.
 struct Widths {
@@ -34,8 +34,8 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "Of all rows that a layer computes for a token, only k and v are kept.".into(),
         setup: format!(
-            "One token in one of the storyteller\u{2019}s {} layers. The boxes are numbered as the steps are, and the other \
-             numbers are the widths of rows.",
+            "One token in one of the storyteller\u{2019}s {} layers. Boxes are numbered as the steps are; after a colon is the width \
+             of a row.",
             config.n_layers
         ),
         owners: vec![(held(BUILT, ""), "you build it"), (part(""), "given")],
@@ -43,16 +43,20 @@ pub fn figure() -> Result<Figure> {
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
-        picture.beside(2, |picture, half| {
-            picture.heading(["attention", "feed-forward"][half], ["rows meet here", "each row alone"][half]);
+        let (full, top) = (picture.width, picture.y);
+        let gutter = if picture.is_wide() { 28.0 } else { 8.0 };
+        let width = (full - gutter) / 2.0;
+        let mut bottom = top;
+        for half in 0..2 {
+            (picture.left, picture.width, picture.y) = (half as f64 * (width + gutter), width, top);
+            picture.heading(["attention", "feed-forward"][half], "");
+            picture.text(picture.left, picture.y + 7.0, Anchor::Start, ["rows meet here", "each row alone"][half]);
+            picture.space(16.0);
             (picture.left, picture.width) = (picture.left + PAST, picture.width - PAST);
-            if half == 0 {
-                attention(picture, &widths)
-            } else {
-                feed_forward(picture, &widths)
-            }
-            (picture.left, picture.width) = (picture.left - PAST, picture.width + PAST);
-        });
+            [attention, feed_forward][half](picture, &widths);
+            bottom = bottom.max(picture.y);
+        }
+        (picture.left, picture.width, picture.y) = (0.0, full, bottom - BETWEEN);
     }))
 }
 
@@ -61,8 +65,8 @@ fn attention(picture: &mut Picture, Widths { x, q, kv, .. }: &Widths) {
     let [norm] = boxes(picture, [(0.0, 1.0, part("1. norm"))]);
     let columns = [(0.0, 0.4, format!("2. q: {q}")), (0.4, 0.3, format!("k: {kv}")), (0.7, 0.3, format!("v: {kv}"))];
     let [q, k, v] = boxes(picture, columns.map(|(from, share, word)| (from, share, part(word))));
-    let [turned_q, turned_k] = boxes(picture, [(0.0, 0.4, part("3. norm, turn")), (0.4, 0.3, part("norm, turn"))]);
-    let [cache] = boxes(picture, [(0.4, 0.6, held(BUILT, "KV cache\nk and v of every token"))]);
+    let [turned_q, turned_k] = boxes(picture, [(0.0, 0.4, part("3. norm,\nturn")), (0.4, 0.3, part("norm,\nturn"))]);
+    let [cache] = boxes(picture, [(0.4, 0.6, held(BUILT, "KV cache\nevery k and v"))]);
     let [attention] = boxes(picture, [(0.0, 1.0, part("4. attention"))]);
     let [o] = boxes(picture, [(0.0, 1.0, part("5. o"))]);
     let [sum] = boxes(picture, [(0.0, 1.0, part(format!("x + o: {x}")))]);
@@ -83,7 +87,7 @@ fn feed_forward(picture: &mut Picture, Widths { x, inner, .. }: &Widths) {
     let [gate, up] = boxes(picture, columns);
     let [product] = boxes(picture, [(0.0, 1.0, part(format!("silu(gate) \u{b7} up: {inner}")))]);
     let [back] = boxes(picture, [(0.0, 1.0, part(format!("down: {x}")))]);
-    let [sum] = boxes(picture, [(0.0, 1.0, part(format!("x + o + down: {x}, the next layer\u{2019}s x")))]);
+    let [sum] = boxes(picture, [(0.0, 1.0, part(format!("x + o + down: {x},\nthe next layer\u{2019}s x")))]);
     for (from, to) in
         [(input, norm), (norm, gate), (norm, up), (gate, product), (up, product), (product, back), (back, sum)]
     {

@@ -1,0 +1,40 @@
+//! Chapter 6: a page as it lies in memory.
+
+use anyhow::Result;
+
+use super::Figure;
+use crate::rows::{self, LAYOUT};
+use crate::slab::{self, PAGE_SIZE};
+
+const PAGE: usize = 0;
+/// The slot that the figure points at.
+const SLOT: usize = 3;
+
+pub fn figure() -> Result<Figure> {
+    let states = slab::of_two(&[('a', 6)], |cache, name, n| (format!("extend({n})"), rows::append(cache, name, n)))?;
+    let page: Vec<_> = states[1].slab[PAGE].cells().collect();
+    let token = &page[SLOT].word;
+    let figure = Figure {
+        label: format!(
+            "Page {PAGE} in memory: {PAGE_SIZE} rows of keys for each of {0} layers, and as many rows of values. Each layer\u{2019}s \
+             slot {SLOT} holds {token}.",
+            LAYOUT.n_layers
+        ),
+        message: "A page holds its tokens\u{2019} rows in every layer.".into(),
+        setup: format!(
+            "Page {PAGE} as it lies in memory, in a model of {} layers: token {token} is in slot {SLOT} of each, as a row of keys and \
+             a row of values.",
+            LAYOUT.n_layers
+        ),
+        outline: "slot 3",
+        ..Figure::default()
+    };
+    Ok(figure.still(|picture| {
+        picture.beside(2, |picture, tensor| {
+            picture.heading(&format!("page {PAGE}: {}", ["keys", "values"][tensor]), "");
+            let layers: Vec<String> = (0..LAYOUT.n_layers).map(|layer| format!("layer {layer}")).collect();
+            let cells = page.iter().enumerate().map(|(slot, cell)| cell.clone().lit(slot == SLOT));
+            picture.pages(&layers, PAGE_SIZE, layers.iter().flat_map(|_| cells.clone()));
+        });
+    }))
+}
