@@ -3,12 +3,12 @@
 //! A pass of a large model costs nearly the same for a few tokens as for one, because it reads all
 //! weights once. So a small *draft model* proposes `k` tokens, one by one, and the *target*
 //! computes them all at once. It keeps those that it would have chosen itself and adds a token of
-//! its own. Afterwards, both caches end with the last accepted token.
+//! its own. Afterwards, both caches hold everything but the newest token.
 //!
 //! ```text
 //!   tokens   The king had a
 //!   draft                   golden   bird   in          3 tokens, 3 passes of the small model
-//!   verify               a →golden  →bird  →and  →the   1 pass of the target for 4 tokens
+//!   verify   a→golden  golden→bird  bird→and  in→the    1 pass of the target for 4 tokens
 //!   accept                  golden   bird   and         2 are kept, the third is the target's
 //!   rewind                                  ×in         the target forgets it
 //! ```
