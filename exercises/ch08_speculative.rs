@@ -115,7 +115,7 @@ impl Speculation<'_> {
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Vec<u32>, StepError> {
         let mut tokens = prompt.to_vec();
-        let full = prompt.len() + limits.max_new_tokens;
+        let full = prompt.len().saturating_add(limits.max_new_tokens);
         while tokens.len() < full {
             // A step can add one token more than it drafts.
             let k = k.min(full - tokens.len() - 1);

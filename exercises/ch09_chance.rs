@@ -74,8 +74,8 @@ pub fn residual(p: &[f32], q: &[f32]) -> Vec<f32> {
 /// rejected token is replaced by one drawn from [`residual`], which ends the new tokens. If all
 /// are accepted, a token drawn from the target's last row follows them. So each draft token that
 /// is examined takes one random number, even if it is sure to be accepted, and the last token
-/// takes one more. None of them is rounded before it is compared as an `f64`. `q` is never 0 for a
-/// drawn token. Whether `p / q` is divided as `f32` or as `f64` makes no practical difference.
+/// takes one more. Compare a random number as the `f64` that it is. `p / q` can be divided as
+/// `f32` or as `f64`. `q` is never 0 for a drawn token.
 ///
 /// `rows`: the target's probabilities, `[vocab_size]` each, one row more than draft tokens.
 /// `uniform` returns random numbers from 0 to 1, excluding 1.
