@@ -136,7 +136,7 @@ pub fn figure() -> Result<Figure> {
         message: "Sequences join and leave between any two steps.".into(),
         setup: format!(
             "{} requests of {} tokens, prompt + output, share {PAGES} pages of {PAGE_SIZE} slots. A step computes at most {BUDGET} \
-             tokens, for at most {RUNNING} sequences. After its preemption, c recomputes {} tokens and has {} cache hits.",
+             tokens, for at most {RUNNING} sequences. After its preemption, c recomputes {} tokens, has {} cache hits, and goes on.",
             REQUESTS.len(),
             listed(&asked),
             computed - once as u64,
