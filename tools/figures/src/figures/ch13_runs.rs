@@ -50,7 +50,8 @@ pub fn figure() -> Result<Figure> {
             "Attention walks through the pages twice and copies {copied} rows, where a gather would copy {copied_by_gather}."
         ),
         setup: format!(
-            "The newest of the {TOKENS} tokens of sequence a has the query ({:.1}, {:.1}). Each key and each value is two numbers.",
+            "The newest of the {TOKENS} tokens of sequence a has the query ({:.1}, {:.1}). Each key and each value is two numbers, \
+             and there is one layer, so page 2 begins at number 16.",
             QUERY[0], QUERY[1],
         ),
         outline: "read or computed in this step",

@@ -71,8 +71,9 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "f16 and bf16 round small numbers more finely, while int8 rounds all numbers of a head alike.".into(),
         setup: format!(
-            "A key after \u{201c}{PROMPT}\u{201d}, {} numbers in {} bytes as f32, {}. A point is a number and its error, a \
-             line is the bound. Errors below 10\u{207b}\u{2077} are drawn at the bottom.",
+            "A key after \u{201c}{PROMPT}\u{201d}, {} numbers in {} bytes as f32, {}. A point is a number and its error, \
+             a circle in f16, a square in bf16, a triangle in int8, and a line is the bound. Errors below 10\u{207b}\u{2077} are \
+             drawn at the bottom.",
             key.len(),
             bytes(&f32.1.0),
             listed(&sizes)
@@ -107,7 +108,7 @@ fn draw(picture: &mut Picture, key: &[f32], formats: &[Packed], half_step: f32) 
         let anchor = if exponent == 1 { Anchor::End } else { Anchor::Middle };
         picture.text(at(number, 1.0).0, bottom + 18.0, anchor, number);
     }
-    picture.text((left + right) / 2.0, bottom + 38.0, Anchor::Middle, "number");
+    picture.text((left + right) / 2.0, bottom + 38.0, Anchor::Middle, "size of the number");
     for (place, (format, (_, errors))) in formats.iter().enumerate() {
         let bound = |x: f32| bits(*format).map_or(half_step, |bits| x * 2f32.powi(-bits));
         let [first, last] = ACROSS.map(|exponent| 10f32.powf(exponent as f32));
