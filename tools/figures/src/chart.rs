@@ -4,10 +4,12 @@ use crate::figures::Figure;
 use crate::picture::{Anchor, Mark, Picture};
 use crate::words::{grouped, text_width};
 
-/// The first line is drawn through, the others in dashes of their own.
+/// The first line is drawn through, the others in dashes of their own. Hollow points have no line.
 const LOOKS: [&str; 3] = ["plot", "plot dash", "plot dot"];
 const HEIGHT: f64 = 220.0;
 const LINE: f64 = 18.0;
+/// How long the piece of a line beside its name is.
+const SAMPLE: f64 = 30.0;
 
 /// A chart from 0 to the last ticks, or a little beyond.
 pub struct Chart<'a> {
@@ -19,6 +21,8 @@ pub struct Chart<'a> {
     /// For the ticks of the upward axis: `%`.
     pub unit: &'a str,
     pub lines: Vec<(&'a str, Vec<(f64, f64)>)>,
+    /// Which of them is drawn as hollow points only, because it lies on another.
+    pub hollow: Option<usize>,
 }
 
 /// Where the axes of a chart lie in a picture.
@@ -76,7 +80,7 @@ impl Chart<'_> {
             .fold((last(self.ticks_across), last(self.ticks_up)), |most, at| (most.0.max(at.0), most.1.max(at.1)));
         let axes = Axes {
             left: picture.left + widest + 10.0,
-            right: picture.right() - if is_named && is_wide { names + 14.0 } else { 12.0 },
+            right: picture.right() - if is_named && is_wide { names + SAMPLE + 34.0 } else { 12.0 },
             top: picture.y + 8.0,
             bottom: picture.y + 8.0 + HEIGHT,
             most,
@@ -95,10 +99,7 @@ impl Chart<'_> {
         picture.text((axes.left + axes.right) / 2.0, axes.bottom + 37.0, Anchor::Middle, self.across);
         for (index, (_, points)) in self.lines.iter().enumerate() {
             let places: Vec<(f64, f64)> = points.iter().map(|point| axes.at(*point)).collect();
-            let line: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
-            picture.marks.push(Mark::Line(format!("M{}", line.join("L")), Some(index), LOOKS[index]));
-            let dots = places.iter().map(|(x, y)| format!("M{:.1} {y:.1}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", x - 3.0));
-            picture.marks.push(Mark::Line(dots.collect(), Some(index), "dots"));
+            self.line(picture, index, &places, &places);
         }
         if is_named && is_wide {
             self.name_ends(picture, &axes);
@@ -107,28 +108,46 @@ impl Chart<'_> {
         axes
     }
 
+    /// A line through these places, with these points, in its look.
+    fn line(&self, picture: &mut Picture, index: usize, places: &[(f64, f64)], points: &[(f64, f64)]) {
+        let is_hollow = self.hollow == Some(index);
+        if !is_hollow {
+            let line: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+            picture.marks.push(Mark::Line(format!("M{}", line.join("L")), Some(index), LOOKS[index]));
+        }
+        let (r, look) = if is_hollow { (5.5, "plot") } else { (3.0, "dots") };
+        let ring =
+            |(x, y): &(f64, f64)| format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {1} 0a{r} {r} 0 1 0 -{1} 0z", x - r, 2.0 * r);
+        picture.marks.push(Mark::Line(points.iter().map(ring).collect(), Some(index), look));
+    }
+
+    /// A piece of a line, and its name.
+    fn name(&self, picture: &mut Picture, index: usize, (x, y): (f64, f64)) {
+        let up = y - 4.5;
+        self.line(picture, index, &[(x, up), (x + SAMPLE, up)], &[(x + SAMPLE / 2.0, up)]);
+        picture.text(x + SAMPLE + 8.0, y, Anchor::Start, self.lines[index].0);
+    }
+
     fn key(&self, picture: &mut Picture) {
-        for (index, (name, _)) in self.lines.iter().enumerate() {
-            let (x, y) = (picture.left, picture.y + 13.0);
-            picture.marks.push(Mark::Line(format!("M{x:.1} {:.1}h30", y - 4.5), Some(index), LOOKS[index]));
-            picture.text(x + 38.0, y, Anchor::Start, name);
+        for index in 0..self.lines.len() {
+            self.name(picture, index, (picture.left, picture.y + 13.0));
             picture.space(LINE);
         }
     }
 
     /// From the highest to the lowest, no nearer to each other than lines of text are.
     fn name_ends(&self, picture: &mut Picture, axes: &Axes) {
-        let mut ends: Vec<(f64, f64, &str)> = Vec::new();
-        for (name, points) in &self.lines {
+        let mut ends: Vec<(f64, f64, usize)> = Vec::new();
+        for (index, (_, points)) in self.lines.iter().enumerate() {
             let (x, y) = axes.at(points[points.len() - 1]);
-            ends.push((y + 4.5, x, name));
+            ends.push((y + 4.5, x, index));
         }
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         for n in (0..ends.len().saturating_sub(1)).rev() {
             ends[n].0 = ends[n].0.min(ends[n + 1].0 - 17.0);
         }
-        for (y, x, name) in ends {
-            picture.text(x + 10.0, y, Anchor::Start, name);
+        for (y, x, index) in ends {
+            self.name(picture, index, (x + 24.0, y));
         }
     }
 }

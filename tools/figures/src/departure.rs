@@ -82,11 +82,16 @@ mod tests {
         let last = reference.find("<div class=\"pbp-frame kept\" data-step=\"1\"").unwrap();
         let last = &reference[last..reference.find("</div>\n</div>").unwrap() + "</div>\n".len()];
         for (theirs, yours, says, steps) in [
-            ("takes page 5 for", "takes page 7 for", "Step 1 of 2: yours has page 7, the reference page 5", vec![0]),
             (
-                "class=\"m b\">page 3<",
+                "pages 12, 5 and 3, in",
+                "pages 12, 7 and 3, in",
+                "Step 1 of 2: yours has 12 7, the reference 12 5",
+                vec![0],
+            ),
+            (
+                "class=\"m b\">page 9<",
                 "class=\"m b\">page 7<",
-                "Step 2 of 2: yours has page 7, the reference page 3",
+                "Step 2 of 2: yours has page 7, the reference page 9",
                 vec![1],
             ),
             (

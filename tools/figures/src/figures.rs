@@ -1,7 +1,7 @@
 //! The book's figures, one file each: what to run, and how to draw what was seen.
 //!
 //! A figure is a list of frames, and each frame is the whole picture of one state, drawn once for each width. What differs from
-//! the frame before is found here, by place: a changed cell is outlined, and what it was is still to be seen, struck through.
+//! the frame before is found here, by place: a changed cell gets a line around it, and what it was is still to be seen, struck through.
 
 mod ch01_rows_chart;
 mod ch01_triangle;
@@ -155,7 +155,9 @@ impl Figure {
         for (fate, cell) in seen {
             let own = self.legend.iter().find(|(own, _)| *own == fate).map(|(_, words)| *words);
             let word = if fate == Fate::Stale && cell.word.len() < 3 { cell.word.clone() } else { String::new() };
-            items.extend(own.or(usual(fate)).map(|words| (cell.says(word).lit(false), words)));
+            let owners = if fate == Fate::Stale { Vec::new() } else { cell.owners.clone() };
+            let sample = Cell { owners, ..cell.says(word).lit(false) };
+            items.extend(own.or(usual(fate)).map(|words| (sample, words)));
         }
         if is_lit {
             items.push((
@@ -418,8 +420,8 @@ mod tests {
         }
         let html = figure.html();
         let (first, second) = html.split_once("data-step=\"1\"").unwrap();
-        assert!(!first.contains("new"), "{first}");
-        assert_eq!(second.matches("c held o0 new").count(), 2, "once in each width: {second}");
+        assert!(!first.contains("mark"), "{first}");
+        assert_eq!(second.matches("c held o0\"><path class=\"mark\"").count(), 2, "once in each width: {second}");
         assert_eq!(second.matches("class=\"was m\">a0<").count(), 2, "{second}");
 
         figure.starts_from(|picture| draw(picture, "c2"));

@@ -97,14 +97,14 @@ mod tests {
     fn a_departure_is_marked_where_it_begins() {
         let reference = reference(&root(), "ch05_table").unwrap();
         // As if the reference had taken another page.
-        let other = reference.replace("takes page 3 for", "takes page 7 for");
+        let other = reference.replace("takes page 9 and", "takes page 7 and");
         let (html, outcome) = compared(figures::one("ch05_table").unwrap(), &other, &[4, 5], &[]);
-        assert_eq!(outcome, "departs from the reference. Step 2 of 2: yours has page 3, the reference page 7");
+        assert_eq!(outcome, "departs from the reference. Step 2 of 2: yours has page 9, the reference page 7");
         for part in [
             "<figure class=\"pbp-figure\" data-opens=\"1\" data-figure=\"ch05_table\">\n",
-            "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 2: yours has page 3, ",
-            "<b>2 of 2</b> <b class=\"pbp-departs\">Departs.</b> <code>grow(2)</code> takes page 3",
-            "<span class=\"pbp-theirs\">The reference: <code>grow(2)</code> takes page 7 for",
+            "Recorded from your code: chapters 4 and 5. <b>It departs from the reference. Step 2 of 2: yours has page 9, ",
+            "<b>2 of 2</b> <b class=\"pbp-departs\">Departs.</b> <code>grow(3)</code> fills page 3, takes page 9",
+            "<span class=\"pbp-theirs\">The reference: <code>grow(3)</code> fills page 3, takes page 7 and",
         ] {
             assert!(html.contains(part), "{part} in {html}");
         }

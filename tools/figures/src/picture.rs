@@ -24,8 +24,6 @@ const GAP: f64 = 7.0;
 const APART: f64 = 2.5;
 /// Between two parts beside each other.
 const GUTTER: f64 = 28.0;
-/// Cells that would be narrower go on in the next line, if they stand in groups.
-const LEAST: f64 = 26.0;
 const COLOURS: usize = 8;
 
 /// What became of a cell, or of what it stands for.
@@ -56,7 +54,7 @@ pub struct Cell {
     pub owners: Vec<usize>,
     /// One line, or several.
     pub word: String,
-    /// Outlined, whatever it was before.
+    /// Marked like a change, whatever it was before.
     pub is_lit: bool,
     /// For a stylesheet, besides its fate and owner.
     pub class: String,
@@ -85,6 +83,11 @@ pub fn again(owner: char, word: impl Display) -> Cell {
 
 pub fn stale(word: impl Display) -> Cell {
     cell(Fate::Stale, &[], word)
+}
+
+/// Stale in a page that has an owner.
+pub fn stale_of(owner: char, word: impl Display) -> Cell {
+    cell(Fate::Stale, &[owner], word)
 }
 
 pub fn cached(word: impl Display) -> Cell {
@@ -132,6 +135,11 @@ impl Area {
 
     pub fn bottom(self) -> f64 {
         self.y + self.height
+    }
+
+    /// The same with more on every side.
+    fn grown(self, by: f64) -> Area {
+        Area { x: self.x - by, y: self.y - by, width: self.width + 2.0 * by, height: self.height + 2.0 * by }
     }
 
     /// The baseline of a line of text in its middle.
@@ -210,12 +218,14 @@ pub struct Picture {
     /// Room for the labels of rows, and for the notes at their other end.
     pub labels: f64,
     pub notes: f64,
+    /// Cells that would be narrower go on in the next line, if they stand in groups.
+    pub least: f64,
     pub marks: Vec<Mark>,
 }
 
 impl Picture {
     pub fn new(width: f64) -> Self {
-        Picture { full: width, left: 0.0, width, y: 0.0, labels: 0.0, notes: 0.0, marks: Vec::new() }
+        Picture { full: width, left: 0.0, width, y: 0.0, labels: 0.0, notes: 0.0, least: 26.0, marks: Vec::new() }
     }
 
     pub fn is_wide(&self) -> bool {
@@ -286,7 +296,7 @@ impl Picture {
         let room = self.width - self.labels - self.notes - 2.0 + APART;
         let groups = n.div_ceil(per).max(1);
         let pitch = |per_line: usize| (room - (per_line - 1) as f64 * GAP) / (per_line * per).min(n.max(1)) as f64;
-        let lines = (1..=groups).find(|lines| pitch(groups.div_ceil(*lines)) >= LEAST && per > 1);
+        let lines = (1..=groups).find(|lines| pitch(groups.div_ceil(*lines)) >= self.least && per > 1);
         let per_line = groups.div_ceil(lines.unwrap_or(1));
         Grid {
             x: self.left + self.labels + 1.0,
@@ -430,9 +440,15 @@ fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
         return String::new();
     }
     let owner = owners.first().map_or(String::new(), |owner| format!(" o{owner}"));
-    let lit = if *is_lit || was.is_some() { " new" } else { "" };
     let name = format!("{fate:?}").to_lowercase();
     let mut body = String::new();
+    // Around the cell, which keeps its own edge within.
+    let is_marked = *is_lit || was.is_some();
+    if is_marked {
+        let Area { x, y, width, height } = area.grown(1.25);
+        body += &format!("<path class=\"mark\" d=\"M{x:.1} {y:.1}h{width:.1}v{height:.1}h-{width:.1}z\"/>");
+    }
+    let area = if is_marked { area.grown(-1.5) } else { area };
     if *fate == Fate::Shared {
         let width = area.width / owners.len() as f64;
         for (n, owner) in owners.iter().enumerate() {
@@ -444,14 +460,22 @@ fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
     if matches!(fate, Fate::Empty | Fate::Again | Fate::Cached) {
         body += &format!("<path class=\"hatch\" d=\"{}\"/>", hatching(area));
     }
-    // What was here before: above the word if both have room.
+    // What was here before: above the word if both have room. A number has at most `1 → 0`.
+    let is_number = |text: &str| text.rsplit(' ').next().is_some_and(|last| last.parse::<u64>().is_ok());
     let gone = was.map_or("", |was| if was.word == *word { "" } else { was.word.as_str() });
+    let change = format!("{gone} \u{2192} {word}");
+    let (gone, word) = match [gone, word] {
+        ["", _] | [_, ""] => (gone, word.clone()),
+        words if !words.into_iter().any(is_number) => (gone, word.clone()),
+        _ if !change.contains(char::is_alphabetic) && text_width(&change) < area.width => ("", change),
+        _ => ("", word.clone()),
+    };
     let is_short = |text: &str| !text.contains('\n') && text_width(text) <= area.width;
-    let gone = if word.is_empty() && !gone.contains('\n') || is_short(gone) && is_short(word) { gone } else { "" };
+    let gone = if word.is_empty() && !gone.contains('\n') || is_short(gone) && is_short(&word) { gone } else { "" };
     let has_both = !gone.is_empty() && !word.is_empty();
     let (up, down) = if has_both { (-8.0, 6.0) } else { (0.0, 0.0) };
     body += &word_svg(area, "was", up, gone);
-    body += &word_svg(area, "w", down, word);
+    body += &word_svg(area, "w", down, &word);
     let class = if class.is_empty() { String::new() } else { format!(" {class}") };
-    format!("<g class=\"c {name}{owner}{lit}{class}\">{body}</g>\n")
+    format!("<g class=\"c {name}{owner}{class}\">{body}</g>\n")
 }

@@ -6,7 +6,7 @@ use page_by_page::chapters::ch05_page_table::PageTable;
 use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache, SharedSlab};
 
 use crate::figures::Figure;
-use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, shared, stale};
+use crate::picture::{Cell, Grid, Picture, blank, empty, free, held, shared, stale, stale_of};
 use crate::rows::{LAYOUT, names};
 use crate::words::{count, listed, page_numbers, pages, span};
 
@@ -201,7 +201,8 @@ impl Page {
         self.slots.iter().map(|Slot { row, held: is_held }| match (row, &self.owners[..]) {
             (Some(row), [owner]) if *is_held => held(*owner, row),
             (Some(row), owners) if *is_held => shared(owners, row),
-            (Some(row), _) => stale(row),
+            (Some(row), []) => stale(row),
+            (Some(row), [owner, ..]) => stale_of(*owner, row),
             (None, []) => free(""),
             (None, [owner, ..]) => empty(*owner),
         })

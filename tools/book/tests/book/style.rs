@@ -72,6 +72,10 @@ fn figures_can_be_read_in_every_theme() {
                 colours[&format!("--pbp-{owner}")],
             );
             at_least(TEXT, &format!("text on an empty cell of {owner}"), ink(owner), page);
+            // Its opacity there.
+            let fill = colours[&format!("--pbp-{owner}")];
+            let tint = [0, 1, 2].map(|at| (0.35 * f64::from(fill[at]) + 0.65 * f64::from(page[at])) as u8);
+            at_least(TEXT, &format!("text on a stale cell of {owner}"), colours["--pbp-faint"], tint);
         }
         at_least(TEXT, "--pbp-faint", colours["--pbp-faint"], page);
         at_least(TEXT, "--pbp-ink", colours["--pbp-ink"], page);
@@ -97,6 +101,9 @@ fn cells_differ_by_more_than_colour() {
     for (at, border) in borders.iter().enumerate() {
         assert!(!borders[..at].contains(border), "{border:?} is drawn twice");
     }
-    assert!(block("svg .c.new > rect:not(.band)").contains("stroke-width: 3px"));
+    assert!(block("svg .mark").contains("stroke-width: 2"));
+    assert!(
+        block("svg .again .hatch").contains("stroke-dasharray") && !block("svg .hatch").contains("stroke-dasharray")
+    );
     assert!(block(".content svg .stale .w").contains("line-through"));
 }

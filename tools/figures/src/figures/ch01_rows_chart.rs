@@ -43,6 +43,7 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 10_000, 20_000, 30_000],
         unit: "",
         lines: vec![("without a cache: n(n+1)/2", line(1)), ("with a cache: n", line(2))],
+        hollow: None,
     };
     let message = "Without a cache, the work grows with the square of the length.";
     let setup = format!(

@@ -15,8 +15,8 @@ use crate::words::{grouped, text_width};
 /// As in the page's story.
 const PROMPT: usize = 5;
 const NEW_TOKENS: [usize; 4] = [50, 100, 150, 200];
-const PROJECTED: char = 'a';
-const COPIED: char = 'b';
+pub const PROJECTED: char = 'a';
+pub const COPIED: char = 'b';
 
 /// Rows that chapter 1 projects, and those that the flat cache lets the model project and copies.
 fn counted(new_tokens: usize) -> Result<[u64; 3]> {

@@ -5,6 +5,7 @@ use page_by_page::cache::KvCache;
 use page_by_page::chapters::ch02_flat::FlatCache;
 
 use super::Figure;
+use super::ch02_copies_chart::{COPIED, PROJECTED};
 use crate::picture::{blank, held};
 use crate::rows::{LAYOUT, address, of_layer, write};
 
@@ -45,8 +46,10 @@ pub fn figure() -> Result<Figure> {
         setup: format!(
             "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens copy {in_all} rows."
         ),
-        legend: vec![(crate::picture::Fate::Held, "copied from the tensor above")],
-        outline: "new row",
+        owners: vec![
+            (held(PROJECTED, ""), "projected: the new row"),
+            (held(COPIED, ""), "copied from the tensor above"),
+        ],
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
@@ -54,7 +57,8 @@ pub fn figure() -> Result<Figure> {
         picture.heading("the tensor", "rows copied");
         picture.notes = 86.0;
         for (n, Tensor { rows, copied, in_all }) in tensors.iter().enumerate() {
-            let cell = |row| rows.get(row).map_or(blank(), |name| held('a', name).lit(row >= *copied));
+            let cell =
+                |row| rows.get(row).map_or(blank(), |name| held(if row < *copied { COPIED } else { PROJECTED }, name));
             let label = if n == 0 { "1 token".into() } else { format!("{} tokens", n + 1) };
             let note = if n == 0 { "0".into() } else { format!("+{copied} = {in_all}") };
             let grid = picture.row(&label, &note, TOKENS, (0..TOKENS).map(cell));

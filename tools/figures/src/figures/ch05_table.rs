@@ -1,4 +1,4 @@
-//! Chapter 5: ten tokens in pages 12, 5 and 3: the page table, and where the pages lie.
+//! Chapter 5: ten tokens in pages 12, 5 and 3, and three more: the page table, and where the pages lie.
 
 use anyhow::Result;
 use page_by_page::cache::{CacheError, PageId};
@@ -7,14 +7,14 @@ use page_by_page::chapters::ch05_page_table::PageTable;
 
 use super::Figure;
 use crate::picture::{Anchor, CELL, Cell, Picture, blank, empty, free, held};
-use crate::words::{listed, page_numbers, span};
+use crate::words::{listed, page_numbers, pages};
 
 pub const PAGE_SIZE: usize = 4;
 const POOL: usize = 16;
-const PAGES: [u32; 3] = [12, 5, 3];
-/// Before the first frame.
-const HELD: usize = 4;
-const GROWS: [usize; 2] = [4, 2];
+const PAGES: [u32; 4] = [12, 5, 3, 9];
+/// In the first frame, and after it.
+const TOKENS: usize = 10;
+const GROWN: usize = 3;
 const OTHERS: char = 'b';
 
 /// A pool that hands out these pages next; the others are taken.
@@ -44,36 +44,28 @@ pub fn figure() -> Result<Figure> {
         owners: vec![(held('a', ""), "this sequence\u{2019}s"), (held(OTHERS, ""), "other sequences\u{2019}")],
         ..Figure::default()
     };
-    table.grow(HELD, &mut pool)?;
-    figure.starts_from(|picture| draw(picture, &table, &pool));
-    for grown in GROWS {
-        table.grow(grown, &mut pool)?;
-        let last = table.locate(table.len() - 1)?;
-        let notice = match (table.slots() - table.len(), &page_numbers(table.pages())[..]) {
-            (0, [.., before, page]) if page < before => {
-                format!("It lies before page {before} in the pool, but follows it in the table.")
-            }
-            (0, _) => "All its slots are filled, so the next token needs a new page.".into(),
-            (n, _) => format!("Its last {n} slots stay empty, and no other page has a gap."),
-        };
-        let says = format!(
-            "<code>grow({grown})</code> takes page {} for positions {}. {notice}",
-            last.page.0,
-            span(&(table.len() - grown..table.len()).collect::<Vec<_>>())
-        );
-        figure.frame(says, |picture| draw(picture, &table, &pool));
-    }
-    let (tokens, pages) = (table.len(), listed(&page_numbers(table.pages())));
+    table.grow(TOKENS, &mut pool)?;
+    let (before, left) = (page_numbers(table.pages()), table.slots() - table.len());
+    let says = format!(
+        "{TOKENS} tokens are in {}, in this order. Only the last page has empty slots, {left} of them.",
+        pages(&before)
+    );
+    figure.frame(says, |picture| draw(picture, &table, &pool));
+    table.grow(GROWN, &mut pool)?;
+    let (taken, left) = (page_numbers(&table.pages()[before.len()..]), table.slots() - table.len());
+    let says = format!(
+        "<code>grow({GROWN})</code> fills page {}, takes {} and leaves {left} of its slots empty. Again, only the last page has any.",
+        listed(&before[before.len() - 1..]),
+        pages(&taken)
+    );
+    figure.frame(says, |picture| draw(picture, &table, &pool));
+    let (tokens, own) = (table.len(), listed(&page_numbers(table.pages())));
     figure.label = format!(
-        "{tokens} tokens in pages {pages} of {PAGE_SIZE} slots each. Below, the pool\u{2019}s {POOL} pages in the order of their \
-         numbers: lines lead from the table\u{2019}s entries to pages {pages}, and cross.",
+        "{tokens} tokens in pages {own} of {PAGE_SIZE} slots each. Below, the pool\u{2019}s {POOL} pages in the order of their \
+         numbers: lines lead from the table\u{2019}s entries to pages {own}, and cross.",
     );
-    figure.setup = format!(
-        "A sequence of {tokens} tokens in a pool that had pages {pages} left. Each page but the last is full; {} of {} slots are \
-         empty.",
-        table.slots() - tokens,
-        table.slots()
-    );
+    figure.setup =
+        format!("A sequence of {TOKENS}, then {tokens} tokens in a pool that had pages {} left.", listed(&PAGES));
     Ok(figure)
 }
 
@@ -81,6 +73,8 @@ fn draw(picture: &mut Picture, table: &PageTable, pool: &PagePool) {
     let pages = page_numbers(table.pages());
     picture.heading("the sequence: position of each token", "");
     let names = (0..PAGES.len()).map(|place| pages.get(place).map_or("not yet".into(), |page| format!("page {page}")));
+    // All in one line, so that the arrows cross nothing.
+    picture.least = 0.0;
     let slots = picture.pages(&names.collect::<Vec<_>>(), PAGE_SIZE, slots(table, PAGES.len()));
     picture.space(44.0);
     // As wide as the picture, in one line.

@@ -51,8 +51,7 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "A gather follows the table, not the memory, and takes only filled slots.".into(),
         setup: format!(
-            "Sequences {} have ended, and a has got their pages: {} still lie in its last page, and nothing reads them.",
-            listed(&ENDED),
+            "Here a has got the pages of sequences that have ended: {} still lie in its last page, and nothing reads them.",
             listed(&stale)
         ),
         ..Figure::default()

@@ -8,7 +8,7 @@ use page_by_page::chapters::ch06_paged::{PageSlab, PagedCache};
 
 use super::Figure;
 use super::ch07_rewind::Operation;
-use crate::picture::{Picture, blank, empty, free, held, stale};
+use crate::picture::{Picture, blank, empty, free, held, stale, stale_of};
 use crate::rows::{LAYOUT, of_layer};
 use crate::words::{count, listed, page_numbers, pages};
 
@@ -75,8 +75,8 @@ impl State {
                 count(flat.rows_copied, "row")
             ),
             Operation::Rewind(n) => format!(
-                "the flat cache cuts off its last {}. In the other two, {} stay where they are, now stale, and {} is free for \
-                 others. Rows copied: {}.",
+                "the flat cache cuts {} off its tensors, but not out of memory. In all three, {} stay where they are, now stale, \
+                 and {} is free for others. Rows copied: {}.",
                 count(n, "row"),
                 listed(&stale),
                 pages(&free),
@@ -98,13 +98,14 @@ pub fn figure() -> Result<Figure> {
     let mut figure =
         Figure { message: "A rewind copies no row in any of the three caches.".into(), ..Figure::default() };
     let mut copied = String::new();
-    let empty = State::after(&[])?;
-    figure.starts_from(|picture| draw(picture, &empty));
+    let mut before = State::after(&[])?;
+    figure.starts_from(|picture| draw(picture, &before, &before));
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1], State::after(&OPERATIONS[..done])?);
         copied = count(state.caches[0].rows_copied, "row");
         let says = format!("<code>{}</code>: {}", operation.name(), state.says(operation));
-        figure.frame(says, |picture| draw(picture, &state));
+        figure.frame(says, |picture| draw(picture, &state, &before));
+        before = state;
     }
     figure.label =
         "The same tokens in the flat, the contiguous and the paged cache. After the rewind, rows of forgotten tokens \
@@ -116,11 +117,16 @@ pub fn figure() -> Result<Figure> {
     Ok(figure)
 }
 
-fn draw(picture: &mut Picture, state: &State) {
+/// `before`: the state before the last operation, which tells what the flat cache has cut off.
+fn draw(picture: &mut Picture, state: &State, before: &State) {
     let names = PAGES.map(|page| format!("page {page}{}", if state.pages.contains(&page) { "" } else { ", free" }));
-    for (name, content) in ["flat", "contiguous", "paged"].into_iter().zip(&state.caches) {
-        let cell = |slot: usize| match content.rows.get(slot).and_then(Option::as_ref) {
+    for ((name, content), was) in ["flat", "contiguous", "paged"].into_iter().zip(&state.caches).zip(&before.caches) {
+        let row = |of: &Content, slot: usize| of.rows.get(slot).cloned().flatten();
+        // Cut off, but the memory is still the flat cache's.
+        let cut = |slot| row(was, slot).filter(|_| name == "flat" && slot < content.slots);
+        let cell = |slot: usize| match row(content, slot).or_else(|| cut(slot)) {
             Some(name) if slot < state.tokens => held('a', name),
+            Some(name) if slot < content.slots => stale_of('a', name),
             Some(name) => stale(name),
             None if slot < content.slots => empty('a'),
             // The flat cache is exactly as long as its sequence.

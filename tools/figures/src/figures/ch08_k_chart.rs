@@ -32,6 +32,7 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 25, 50, 75, 100],
         unit: "",
         lines: vec![("all", passes)],
+        hollow: None,
     };
     let figure = Figure {
         label: chart.label(),

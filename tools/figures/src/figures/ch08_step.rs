@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 
 use super::Figure;
-use crate::picture::{CELL, Cell, Fate, Grid, Picture, blank, free, held, part, stale};
+use crate::picture::{CELL, Cell, Fate, Grid, Picture, blank, held, part, stale};
 use crate::speculation::{self, K, Step, italic, passes, text};
 use crate::words::listed;
 
@@ -30,7 +30,7 @@ pub fn figure() -> Result<Figure> {
         ),
         setup: format!("A step after \u{201c}{}\u{201d}, with <em>k</em> = {K}.", text(tokens)),
         owners: vec![(held(DRAFT, ""), "the draft model\u{2019}s"), (held(TARGET, ""), "the target\u{2019}s")],
-        legend: vec![(Fate::Stale, "rejected, or forgotten"), (Fate::Free, "")],
+        legend: vec![(Fate::Stale, "rejected, or forgotten")],
         ..Figure::default()
     };
     let says = [
@@ -88,8 +88,9 @@ fn draw(picture: &mut Picture, act: usize, step: &Step) {
     }
     picture.space(18.0);
     row(picture, "the target\nchooses", 1, judged(TARGET, choices, new_tokens.len(), 1));
-    let new = |(i, word)| if act == 0 { free("") } else { held(if i < accepted { DRAFT } else { TARGET }, word) };
-    row(picture, "new\ntokens", 1, new_tokens.iter().enumerate().map(new).collect());
+    let new = |(i, word)| held(if i < accepted { DRAFT } else { TARGET }, word);
+    let known = if act == 0 { &[] } else { &new_tokens[..] };
+    row(picture, ["", "new\ntokens"][act.min(1)], 1, known.iter().enumerate().map(new).collect());
     picture.space(4.0);
     picture.heading(["in the caches before the rewind", "in the caches after the step"][act / 2], "");
     for (label, owner, memory) in [("target", TARGET, target), ("draft", DRAFT, draft)] {

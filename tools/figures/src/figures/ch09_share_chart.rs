@@ -59,10 +59,11 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 20, 40, 60, 80],
         unit: "%",
         lines: vec![("sample rule", sampled), ("match rule", matched), ("expected", expected)],
+        hollow: Some(2),
     };
     let message = "At a temperature above 0, the sample rule accepts more draft tokens than the match rule.";
     let setup = format!(
-        "Over {} sequences of {NEW_TOKENS} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em> is what \
+        "Over {} sequences of {NEW_TOKENS} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em>, the circles, is what \
              <code>share_to_expect</code> returns for the sample rule.",
         PROMPTS.len() * SEQUENCES_EACH
     );

@@ -30,6 +30,7 @@ pub fn figure() -> Result<Figure> {
         ticks_up: &[0, 25, 50, 75, 100],
         unit: "%",
         lines: vec![("chats", line(1)), ("documents", line(2)), ("documents, heads first", line(3))],
+        hollow: None,
     };
     let message = "A cache that is a little too small can be useless.";
     let setup = "Two workloads, <code>chats</code> and <code>documents</code>, in pages of 16 slots. For the dotted line, <code>--evict \
