@@ -282,13 +282,14 @@ impl<'m> Engine<'m> {
         Ok(true)
     }
 
-    /// Sends the end of a sequence to its client, or why it has failed, and counts it.
+    /// Counts the end of a sequence, and sends it to its client, or why the sequence has failed.
     fn close(&mut self, id: SequenceId, open: &Open<'_>, outcome: Result<Piece, Refusal>, reason: &'static str) {
         let (new_tokens, cached) = (open.detokenizer.n_tokens(), open.cached.unwrap_or(0));
         let end = Some(Finished { reason, new_tokens, cached });
+        // Counted first, so that a client that has its answer also finds it in the counters.
+        self.metrics.end(reason, open.arrived.elapsed());
         // A client that has gone does not receive it.
         let _ = open.events.send(outcome.map(|piece| Output { index: open.index, piece, end }));
-        self.metrics.end(reason, open.arrived.elapsed());
         self.stage.note_end(|| open.ended_view(id, reason));
     }
 
