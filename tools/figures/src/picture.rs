@@ -462,7 +462,7 @@ fn cell_svg(area: Area, cell: &Cell, was: Option<&Cell>) -> String {
     }
     // What was here before: above the word if both have room. A number has at most `1 → 0`.
     let is_number = |text: &str| text.rsplit(' ').next().is_some_and(|last| last.parse::<u64>().is_ok());
-    let gone = was.map_or("", |was| if was.word == *word { "" } else { was.word.as_str() });
+    let gone = was.filter(|was| !is_lit && was.word != *word).map_or("", |was| was.word.as_str());
     let change = format!("{gone} \u{2192} {word}");
     let (gone, word) = match [gone, word] {
         ["", _] | [_, ""] => (gone, word.clone()),

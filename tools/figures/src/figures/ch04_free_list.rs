@@ -79,8 +79,8 @@ pub fn figure() -> Result<Figure> {
             "The reference counts of {PAGES} pages, and the free list, after each of {} operations.",
             OPERATIONS.len() - 1
         ),
-        message: "A page that is freed goes on top of the free list, and is handed out first.".into(),
-        setup: "Pages 0, 1 and 2 were handed out before the first step. A page with two owners is free again only when both have let go.".into(),
+        message: "A page goes on top of the free list when its last owner frees it, and is handed out first.".into(),
+        setup: "Pages 0, 1 and 2 were handed out before the first step. Page 0 has two owners for a while.".into(),
         owners: vec![(held('a', ""), "one owner"), (shared(&['a', 'b'], ""), "two owners")],
         legend: vec![(crate::picture::Fate::Shared, "")],
         ..Figure::default()
@@ -112,7 +112,11 @@ fn draw(picture: &mut Picture, owners: &[u32], list: &[u32]) {
         _ => {
             picture.heading("free list", "");
             let names = ["next", "", "", ""].map(String::from);
-            picture.pages(&names, 1, (0..PAGES).map(|place| list.get(place).map_or(blank(), free)));
+            picture.pages(
+                &names,
+                1,
+                (0..PAGES).map(|place| list.get(place).map_or(blank(), |page| free(format!("page {page}")))),
+            );
         }
     });
 }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::Figure;
+use crate::picture::Anchor;
 use crate::rows::{self, LAYOUT};
 use crate::slab::{self, PAGE_SIZE};
 
@@ -26,15 +27,18 @@ pub fn figure() -> Result<Figure> {
              a row of values.",
             LAYOUT.n_layers
         ),
-        outline: "slot 3",
         ..Figure::default()
     };
     Ok(figure.still(|picture| {
         picture.beside(2, |picture, tensor| {
             picture.heading(&format!("page {PAGE}: {}", ["keys", "values"][tensor]), "");
             let layers: Vec<String> = (0..LAYOUT.n_layers).map(|layer| format!("layer {layer}")).collect();
-            let cells = page.iter().enumerate().map(|(slot, cell)| cell.clone().lit(slot == SLOT));
-            picture.pages(&layers, PAGE_SIZE, layers.iter().flat_map(|_| cells.clone()));
+            let grid = picture.pages(&layers, PAGE_SIZE, layers.iter().flat_map(|_| page.clone()));
+            for layer in 0..LAYOUT.n_layers {
+                let under = grid.middle(layer * PAGE_SIZE + SLOT);
+                picture.text(under, picture.y + 12.0, Anchor::Middle, format!("slot {SLOT}"));
+            }
+            picture.space(20.0);
         });
     }))
 }

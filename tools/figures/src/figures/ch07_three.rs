@@ -75,8 +75,8 @@ impl State {
                 count(flat.rows_copied, "row")
             ),
             Operation::Rewind(n) => format!(
-                "the flat cache cuts {} off its tensors, but not out of memory. In all three, {} stay where they are, now stale, \
-                 and {} is free for others. Rows copied: {}.",
+                "the flat cache shortens its tensors by {}, but the memory stays allocated. In all three caches, {} stay where they \
+                 are, now stale, and {} is free for others. Rows copied: {}.",
                 count(n, "row"),
                 listed(&stale),
                 pages(&free),
@@ -125,7 +125,8 @@ fn draw(picture: &mut Picture, state: &State, before: &State) {
         // Cut off, but the memory is still the flat cache's.
         let cut = |slot| row(was, slot).filter(|_| name == "flat" && slot < content.slots);
         let cell = |slot: usize| match row(content, slot).or_else(|| cut(slot)) {
-            Some(name) if slot < state.tokens => held('a', name),
+            // Copied into a new tensor, with the new row.
+            Some(name) if slot < state.tokens => held('a', name).lit(content.rows_copied > was.rows_copied),
             Some(name) if slot < content.slots => stale_of('a', name),
             Some(name) => stale(name),
             None if slot < content.slots => empty('a'),

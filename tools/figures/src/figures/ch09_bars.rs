@@ -51,7 +51,7 @@ pub fn figure() -> Result<Figure> {
         message: "Accepting and replacing together give each token the target\u{2019}s probability.".into(),
         setup: format!(
             "The draft proposes token 2 too often, so {rejected} is rejected there and goes to the tokens that it proposes too \
-             rarely. Counted for each draft token with {PARTS} numbers to judge it, times {PARTS} to replace it."
+             rarely. Counted over {PARTS} × {PARTS} pairs of random numbers, one to judge a draft token and one to replace it."
         ),
         owners: vec![(held(DRAFTED, ""), "accepted"), (held(REPLACED, ""), "sampled after a rejection")],
         legend: vec![(Fate::Stale, "rejected")],
