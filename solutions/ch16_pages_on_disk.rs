@@ -161,7 +161,8 @@ impl PageFile {
     // ANCHOR: wanted
     /// Returns the pages of a sequence that the file has and `prefixes` lacks, in the order of the
     /// sequence. At least one token is left to compute. All pages of the sequence that the file has
-    /// are used now, also those that are in memory, except a last page that would leave no token.
+    /// are used now, also those that are in memory. A last page is left out if
+    /// nothing would remain to compute.
     /// No page gains an owner.
     ///
     /// # Errors
@@ -204,14 +205,14 @@ impl PageFile {
     /// for [`wanted`](Self::wanted), in its order. Some pages can be missing, even in the middle,
     /// because they are being read for a different sequence.
     ///
-    /// Suppose memory now holds the first `held` pages of the sequence. A page that was read for a
-    /// place before that is skipped. The next must be page `held`, then `held + 1`, and so on. The
+    /// Suppose memory now holds the first `held` pages of the sequence. A page that was read and
+    /// comes before them is skipped. The next must be page `held`, then `held + 1`, and so on. The
     /// prefix ends at the first gap, and at the first page that cannot be read, is damaged, or has
     /// left the file since. What comes after that is recomputed.
     ///
     /// The rows go to free pages of the slab. If there are too few, others are evicted, but none of
-    /// this sequence. If that is not enough, only the first pages are brought back. Afterwards only
-    /// `prefixes` owns more pages than before.
+    /// this sequence. If that is not enough, only the first pages are brought back. Afterwards
+    /// `prefixes` is the only owner of the new pages.
     ///
     /// # Errors
     /// The errors of [`Prefixes`]: the slab is not the one that its pages came from.
