@@ -42,7 +42,7 @@ pub fn figure() -> Result<Figure> {
             "{TOKENS} tensors, one below the other, of 1 to {TOKENS} rows. Arrows lead from every row of one to the same row of the \
              next, which has one new row at its end. {in_all} rows are copied in all."
         ),
-        message: "A tensor cannot grow where it is, so each new token copies every row.".into(),
+        message: "A tensor without spare room cannot grow, so each new token copies every row.".into(),
         setup: format!(
             "Each line is the tensor after one more <code>extend(1)</code> and <code>write</code>; {TOKENS} tokens copy {in_all} rows."
         ),

@@ -99,7 +99,6 @@ pub fn figure() -> Result<Figure> {
         Figure { message: "A rewind copies no row in any of the three caches.".into(), ..Figure::default() };
     let mut copied = String::new();
     let mut before = State::after(&[])?;
-    figure.starts_from(|picture| draw(picture, &before, &before));
     for done in 1..=OPERATIONS.len() {
         let (operation, state) = (OPERATIONS[done - 1], State::after(&OPERATIONS[..done])?);
         copied = count(state.caches[0].rows_copied, "row");
