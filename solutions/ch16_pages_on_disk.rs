@@ -2,7 +2,7 @@
 //!
 //! A page file has a header and places for *records*, all of one length. A record holds a page's
 //! tokens, its rows in all layers, and the number of its *parent*, the record of the page before
-//! it. Later records have higher numbers, and no number is given twice.
+//! it. Later records have higher numbers, and no two whole records share one.
 //!
 //! ```text
 //!   page size 2; "once upon a time" was generated, then "once upon a king"

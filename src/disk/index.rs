@@ -191,7 +191,7 @@ impl Index {
         self.free.push(place);
     }
 
-    /// A number that no record has had before.
+    /// A number that no whole record of the file has.
     pub fn take_number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number - 1

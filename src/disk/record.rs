@@ -21,7 +21,7 @@ const TOKENS: usize = 24;
 /// A record without its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its number, from 1. No number is given twice, and a record written later has a higher one.
+    /// Its number, from 1. No two whole records share one, and a record written later has a higher one.
     pub number: u64,
     /// The number of the record before it, which is lower; 0 if sequences begin with this page.
     pub parent: u64,
