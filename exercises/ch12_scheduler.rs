@@ -9,7 +9,7 @@
 //!   sequence 2                  ██ 2         ██████ 6 +   preempted
 //! ```
 //!
-//! The oldest sequence comes first and never waits, so it finishes. Then a different one is the
+//! The oldest sequence comes first and never waits, so it finishes. Then the next one is the
 //! oldest.
 //!
 //! Check your work with `cargo test --features solution --test ch12_scheduler`.

@@ -11,9 +11,9 @@ use crate::require;
 /// Count what eight samples of one prompt cost, apart and shared
 ///
 /// There are three ways to keep them, all in pages. Each sample has a cache of its own and computes the prompt, or the prompt is
-/// computed once and its rows restored into each cache, or the prompt is computed once and its cache forked. The prompt has 900 tokens. Then the samples grow by turns, a
-/// token each, to 100 new ones. No model computes; the rows are those that it would have computed. All but the newest token of a
-/// sample are read.
+/// computed once and its rows restored into each cache, or the prompt is computed once and its cache forked. The prompt has 900
+/// tokens. Then the samples grow by turns, a token each, to 100 new ones. No model computes; the rows are those that it would
+/// have computed. All but the newest token of a sample are read.
 #[derive(Args)]
 #[command(after_help = "\
 Example:

@@ -21,8 +21,8 @@ use crate::{model_dir, require};
 
 /// Generate the same sequences with drafts of several lengths, and compare that with generating them without
 ///
-/// First comes what a pass over several tokens costs, as the target must make it to check a draft, and what a pass of the draft
-/// model costs. Then, for each length, how many draft tokens are accepted (and, with `--accept sample`, how many are to be
+/// First comes what the target's pass over several tokens costs, which checks a draft, and what a pass of the draft model
+/// costs. Then, for each length, how many draft tokens are accepted (and, with `--accept sample`, how many are to be
 /// expected), how many passes the target makes for each new token, and the time, as a share of the time without drafts. Runs of
 /// all lengths take turns, and the median of each counts. Of passes the quickest counts, because whatever else the computer
 /// does can only slow a pass down.
