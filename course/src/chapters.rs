@@ -37,7 +37,7 @@ pub enum State {
 pub struct Exercise {
     /// What is in it.
     pub text: String,
-    /// A file with this content.
+    /// The fingerprint of that content.
     pub fingerprint: String,
     /// How far it has come.
     pub state: State,
