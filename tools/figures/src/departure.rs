@@ -36,7 +36,7 @@ pub fn departure(yours: &str, reference: &str) -> Option<Departure> {
             let words = said.or_else(|| difference(mine[step].1, theirs[step].1));
             format!("Step {} of {n}: {}", step + 1, words.unwrap_or("yours is drawn differently".into()))
         }
-        Some(_) => format!("Yours has {n} steps, the reference only the first {of}"),
+        Some(_) => format!("Yours has {n} steps, the reference has {of}"),
         None if n < of => format!("Yours ends after step {n}, the reference after step {of}"),
         None => {
             let words = difference(yours, reference).unwrap_or("yours is drawn differently".into());
@@ -106,6 +106,6 @@ mod tests {
             assert_eq!(found, Some(Departure { says: says.into(), steps }));
         }
         let found = departure(&reference, &reference.replacen(last, "", 1)).unwrap();
-        assert_eq!((found.says.as_str(), found.steps), ("Yours has 2 steps, the reference only the first 1", vec![1]));
+        assert_eq!((found.says.as_str(), found.steps), ("Yours has 2 steps, the reference has 1", vec![1]));
     }
 }

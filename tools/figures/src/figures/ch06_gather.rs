@@ -51,7 +51,7 @@ pub fn figure() -> Result<Figure> {
         ),
         message: "A gather follows the table, not the memory, and takes only filled slots.".into(),
         setup: format!(
-            "Here a has got the pages of sequences that have ended: {} still lie in its last page, and nothing reads them.",
+            "Here a reuses the pages of sequences that have ended: {} still lie in its last page, and nothing reads them.",
             listed(&stale)
         ),
         legend: vec![(Fate::Free, "not gathered yet")],

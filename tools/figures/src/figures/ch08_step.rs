@@ -35,7 +35,7 @@ pub fn figure() -> Result<Figure> {
     };
     let says = [
         format!(
-            "Draft and verify. The draft takes {}. In one pass, the target chooses what follows each token.",
+            "Draft and verify. The draft model takes {}. In one pass, the target chooses what follows each token.",
             passes(draft.passes.len())
         ),
         format!(

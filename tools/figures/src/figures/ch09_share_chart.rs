@@ -61,7 +61,8 @@ pub fn figure() -> Result<Figure> {
         lines: vec![("sample rule", sampled), ("match rule", matched), ("expected", expected)],
         hollow: Some(2),
     };
-    let message = "At a temperature above 0, the sample rule accepts more draft tokens than the match rule.";
+    let message =
+        "With these models at temperature 0.8, the sample rule accepts more draft tokens than the match rule.";
     let setup = format!(
         "Over {} sequences of {NEW_TOKENS} new tokens at temperature {TEMPERATURE}, top-p 0.95; <em>expected</em>, the circles, is what \
              <code>share_to_expect</code> returns for the sample rule.",

@@ -32,7 +32,7 @@ pub fn figure() -> Result<Figure> {
         lines: vec![("chats", line(1)), ("documents", line(2)), ("documents, heads first", line(3))],
         hollow: None,
     };
-    let message = "Which pages are evicted decides what a cache that is a little too small is worth.";
+    let message = "When a cache is slightly too small, its eviction order decides how much it helps.";
     let setup = "Two workloads, <code>chats</code> and <code>documents</code>, in pages of 16 slots. For the dotted line, <code>--evict \
                  heads</code> evicts a sequence\u{2019}s first page first.".into();
     Ok(chart.figure(message, setup))
