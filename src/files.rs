@@ -184,6 +184,7 @@ fn place_of(file: &Path) -> io::Result<(PathBuf, Option<Permissions>)> {
 }
 
 /// Never more rights than the file that is there has: what is private stays so from the first byte.
+#[cfg_attr(not(unix), expect(unused_variables))]
 fn options(permissions: Option<&Permissions>) -> fs::OpenOptions {
     let mut options = File::options();
     options.write(true).create_new(true);

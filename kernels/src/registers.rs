@@ -26,6 +26,9 @@ enum Registers {
     /// 32 of 128 bits.
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// WebAssembly's, of 128 bits, however many the browser's processor has.
+    #[cfg(target_feature = "simd128")]
+    Simd128,
     /// Whatever the compiler finds.
     Plain,
 }
@@ -46,6 +49,8 @@ impl Registers {
         }
         #[cfg(target_arch = "aarch64")]
         existing.push(("neon", Registers::Neon));
+        #[cfg(target_feature = "simd128")]
+        existing.push(("simd128", Registers::Simd128));
         existing.push(("plain", Registers::Plain));
         existing
     }
@@ -77,6 +82,8 @@ pub(crate) fn vectorized<K: Kernel>(kernel: K) -> K::Output {
         Registers::Avx2 => vector::Avx2::call(kernel),
         #[cfg(target_arch = "aarch64")]
         Registers::Neon => vector::Neon::call(kernel),
+        #[cfg(target_feature = "simd128")]
+        Registers::Simd128 => vector::Simd128::call(kernel),
         Registers::Plain => vector::Plain::call(kernel),
     }
 }

@@ -11,6 +11,7 @@
 //! [`record`] is a page as it is written, [`index`] says what lies at which place, [`reader`] is the thread that reads, and
 //! [`tier`] joins the file, the thread and a prefix cache for a loop that serves sequences.
 
+#[cfg(any(unix, windows))]
 pub mod file_disk;
 pub mod index;
 pub mod memory_disk;

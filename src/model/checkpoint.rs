@@ -5,7 +5,8 @@
 //! checkpoint of gigabytes opens in milliseconds. Large models are split into *shards*, with an index that says which
 //! file holds which tensor.
 //!
-//! A mapped file is memory that other programs can change: see [`Checkpoint::open`].
+//! A mapped file is memory that other programs can change: see [`Checkpoint::open`]. Where there are no files, as in a browser, a
+//! checkpoint is opened [from bytes](Checkpoint::from_bytes).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -46,10 +47,14 @@ fn missing_file_hint(path: &Path, error: &std::io::Error) -> &'static str {
 /// Bytes of a safetensors header, or of an index of shards: a hundred times what Qwen3's largest have.
 const MOST_HEADER: usize = 16 << 20;
 
-/// Reads and parses a JSON file, if it is not too large.
-pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, at_most: usize) -> Result<T, FileError> {
-    let bytes = files::read(path, at_most).map_err(|error| unreadable(path, &error))?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+/// Reads a JSON file, if it is not too large.
+pub(crate) fn read(path: &Path, at_most: usize) -> Result<Vec<u8>, FileError> {
+    files::read(path, at_most).map_err(|error| unreadable(path, &error))
+}
+
+/// Parses the JSON of a file.
+pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, FileError> {
+    serde_json::from_slice(bytes).map_err(|error| {
         FileError::new(path, format!("not the JSON expected here: {}", escape::field(&error.to_string())))
     })
 }
@@ -68,15 +73,31 @@ pub struct Checkpoint {
 /// A tensor as it lies in its file.
 #[derive(Clone)]
 struct Stored {
-    file: Arc<MappedFile>,
+    file: Arc<OpenFile>,
     range: Range<usize>,
     dtype: safetensors::Dtype,
     shape: Vec<usize>,
 }
 
-struct MappedFile {
+struct OpenFile {
     path: PathBuf,
-    map: Mmap,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -101,7 +122,7 @@ impl Checkpoint {
             let tensors = map_file(&single)?;
             return Ok(Checkpoint { source: single, tensors });
         }
-        let weight_map = read_json::<ShardIndex>(&index, MOST_HEADER)?.weight_map;
+        let weight_map = parse_json::<ShardIndex>(&index, &read(&index, MOST_HEADER)?)?.weight_map;
         let mut shards: HashMap<&String, HashMap<String, Stored>> = HashMap::new();
         let mut tensors = HashMap::new();
         for (name, shard) in &weight_map {
@@ -123,6 +144,16 @@ impl Checkpoint {
         Ok(Checkpoint { source: index, tensors })
     }
 
+    /// A checkpoint from the bytes of a `model.safetensors`.
+    ///
+    /// # Errors
+    /// [`FileError`] if they are not a whole safetensors file.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, FileError> {
+        let source = PathBuf::from("model.safetensors");
+        let tensors = tensors_of(&source, Bytes::Owned(bytes))?;
+        Ok(Checkpoint { source, tensors })
+    }
+
     /// A weight matrix, used where it lies. It is read once, to see that all of its numbers are finite.
     ///
     /// # Errors
@@ -135,7 +166,7 @@ impl Checkpoint {
             matrix.read_row(row, &mut numbers);
             return Err(stored.not_finite(name, &[row, col], numbers[col]));
         }
-        Ok(Weight { memory: Memory::Mapped(stored), dtype, rows, cols })
+        Ok(Weight { memory: Memory::InFile(stored), dtype, rows, cols })
     }
 
     /// A vector (a norm, a bias), converted to `f32`. It is refused as a [weight](Self::weight) is.
@@ -173,7 +204,7 @@ impl Checkpoint {
 
 impl Stored {
     fn bytes(&self) -> &[u8] {
-        &self.file.map[self.range.clone()]
+        &self.file.bytes[self.range.clone()]
     }
 
     fn not_finite(&self, name: &str, place: &[usize], number: f32) -> FileError {
@@ -183,7 +214,7 @@ impl Stored {
     }
 }
 
-/// A weight matrix, in a mapped file or copied.
+/// A weight matrix, in its file or copied.
 pub struct Weight {
     memory: Memory,
     dtype: Dtype,
@@ -193,7 +224,7 @@ pub struct Weight {
 
 /// Where the numbers of a weight lie.
 enum Memory {
-    Mapped(Stored),
+    InFile(Stored),
     Copied(Copied),
 }
 
@@ -216,7 +247,7 @@ impl Weight {
     /// The bytes as they lie in the file.
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
-            Memory::Mapped(stored) => stored.bytes(),
+            Memory::InFile(stored) => stored.bytes(),
             Memory::Copied(copied) => copied.bytes(),
         }
     }
@@ -237,14 +268,19 @@ fn map_file(path: &Path) -> Result<HashMap<String, Stored>, FileError> {
     // SAFETY: the map is read-only, and nothing here writes to the file. What other programs may do to it while it is mapped
     // no check can rule out: the documentation of `Checkpoint::open` asks that they do nothing.
     let map = unsafe { Mmap::map(&file) }.map_err(|error| unreadable(path, &error))?;
-    if let Some(header_len) = header_len(&map).filter(|len| (MOST_HEADER as u64..map.len() as u64).contains(len)) {
+    tensors_of(path, Bytes::Mapped(map))
+}
+
+/// The tensors of a safetensors file.
+fn tensors_of(path: &Path, bytes: Bytes) -> Result<HashMap<String, Stored>, FileError> {
+    if let Some(header_len) = header_len(&bytes).filter(|len| (MOST_HEADER as u64..bytes.len() as u64).contains(len)) {
         let problem = format!("its header has {header_len} bytes, at most {MOST_HEADER} are expected");
         return Err(damaged(path, &problem));
     }
     let (header_len, metadata) =
-        SafeTensors::read_metadata(&map).map_err(|error| damaged(path, &what_is_damaged(&map, error)))?;
+        SafeTensors::read_metadata(&bytes).map_err(|error| damaged(path, &what_is_damaged(&bytes, error)))?;
     let data_start = 8 + header_len;
-    let file = Arc::new(MappedFile { path: path.into(), map });
+    let file = Arc::new(OpenFile { path: path.into(), bytes });
     Ok(metadata
         .tensors()
         .into_iter()

@@ -9,7 +9,7 @@ use crate::decode::sampler::Sampling;
 use crate::escape::quoted;
 use crate::files::FileError;
 use crate::kernels::Heads;
-use crate::model::checkpoint::read_json;
+use crate::model::checkpoint::{parse_json, read};
 
 /// The shape of a Qwen3 model and what else its config fixes.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,11 +77,20 @@ impl ModelConfig {
     /// [`FileError`] for a file that cannot be read or is not JSON; a different architecture, rope scaling, sliding windows or
     /// quantized weights; and numbers that cannot be.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
-        let path = dir.join("config.json");
-        let json: ConfigJson = read_json(&path, MOST_BYTES)?;
+        let config = read(&dir.join("config.json"), MOST_BYTES)?;
         let generation_path = dir.join("generation_config.json");
-        let generation: GenerationJson =
-            if generation_path.exists() { read_json(&generation_path, MOST_BYTES)? } else { GenerationJson::default() };
+        let generation = if generation_path.exists() { read(&generation_path, MOST_BYTES)? } else { b"{}".to_vec() };
+        Self::parse(dir, &config, &generation)
+    }
+
+    /// The same from the bytes of `config.json` and `generation_config.json`. `dir`: the folder that errors speak of.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn parse(dir: &Path, config: &[u8], generation: &[u8]) -> Result<Self, FileError> {
+        let (path, generation_path) = (dir.join("config.json"), dir.join("generation_config.json"));
+        let json: ConfigJson = parse_json(&path, config)?;
+        let generation: GenerationJson = parse_json(&generation_path, generation)?;
 
         let config = ModelConfig {
             vocab_size: json.vocab_size,
@@ -193,7 +202,7 @@ struct RopeJson {
     partial_rotary_factor: Option<f32>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct GenerationJson {
     eos_token_id: Option<Ids>,
     #[serde(flatten)]

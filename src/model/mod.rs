@@ -38,7 +38,7 @@ pub use chunk::{Chunk, LogitRows, StepError};
 pub use config::{ModelConfig, SamplingDefaults};
 use rope::Rotation;
 
-/// A Qwen3 model. Its weights lie in mapped files, until they are [copied](Model::copy_weights).
+/// A Qwen3 model. Its weights lie in the checkpoint's files, until they are [copied](Model::copy_weights).
 pub struct Model {
     config: ModelConfig,
     embedding: Weight,
@@ -92,8 +92,11 @@ fn add(x: &mut [f32], y: &[f32]) {
 impl Model {
     /// Opens a model folder and checks every tensor against the config. All weights are read once, to see that they are finite.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
-        let config = ModelConfig::open(dir)?;
-        let checkpoint = Checkpoint::open(dir)?;
+        Self::of(ModelConfig::open(dir)?, &Checkpoint::open(dir)?)
+    }
+
+    /// A model of this shape, with the weights of this checkpoint. Each tensor is checked against the config.
+    pub fn of(config: ModelConfig, checkpoint: &Checkpoint) -> Result<Self, FileError> {
         let hidden = config.hidden_size;
         let q_width = config.n_heads * config.head_dim;
         let kv_width = config.kv_layout().kv_width();

@@ -30,7 +30,17 @@ impl Tokenizer {
     /// is.
     pub fn open(dir: &Path) -> Result<Self, FileError> {
         let path = dir.join("tokenizer.json");
-        let opened = files::read(&path, MOST_BYTES).map_err(|error| error.to_string()).and_then(|bytes| {
+        let bytes = files::read(&path, MOST_BYTES).map_err(|error| error.to_string());
+        Self::parse(path, bytes)
+    }
+
+    /// The same from the bytes of a `tokenizer.json`.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, FileError> {
+        Self::parse("tokenizer.json".into(), Ok(bytes))
+    }
+
+    fn parse(path: PathBuf, bytes: Result<Vec<u8>, String>) -> Result<Self, FileError> {
+        let opened = bytes.and_then(|bytes| {
             check_added_tokens(&bytes)?;
             let mut inner = caught(|| tokenizers::Tokenizer::from_bytes(&bytes))?;
             inner.with_padding(None);

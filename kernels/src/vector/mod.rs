@@ -7,12 +7,16 @@
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod plain;
+#[cfg(target_feature = "simd128")]
+mod wasm;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;
 pub(crate) use plain::Plain;
+#[cfg(target_feature = "simd128")]
+pub(crate) use wasm::Simd128;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 

@@ -183,6 +183,7 @@ fn a_long_sequence_is_attention_by_its_definition() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "there is one thread")]
 fn several_threads_fill_one_output() {
     let heads = Heads { n_heads: 4, n_kv_heads: 2, head_dim: 6 };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3);
@@ -193,6 +194,7 @@ fn several_threads_fill_one_output() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "a panic ends the program")]
 fn what_cannot_be_attended_is_refused() {
     let heads = Heads { n_heads: 2, n_kv_heads: 1, head_dim: 2 };
     let memory = [1.0; 8];
@@ -208,11 +210,13 @@ fn what_cannot_be_attended_is_refused() {
     let right = &[Run { start: 4, rows: 2 }, Run { start: 8, rows: 0 }][..];
     assert_eq!(refusal(1, right, 4, 4), None, "runs that end where the memory does");
     // Some of these come back to small numbers if they are multiplied or added without a check.
-    for (start, rows, end) in [(5, 2, 9), (9, 0, 9), (4, 1 << 63, usize::MAX), (usize::MAX - 1, 1, usize::MAX)] {
+    for (start, rows, end) in
+        [(5, 2, 9), (9, 0, 9), (4, 1 << (usize::BITS - 1), usize::MAX), (usize::MAX - 1, 1, usize::MAX)]
+    {
         let said = refusal(1, &[Run { start, rows }], 4, 4);
         assert_eq!(said, Some(format!("a run ends at {end}, beyond the memory")), "{rows} rows from {start} on");
     }
-    for queries in [3, 1 << 63, usize::MAX] {
+    for queries in [3, 1 << (usize::BITS - 1), usize::MAX] {
         let said = refusal(queries, right, 12, 12);
         assert_eq!(said, Some(format!("{queries} queries in a sequence of 2 tokens")));
     }

@@ -48,6 +48,7 @@ fn large_products_are_dot_products() {
 }
 
 #[test]
+#[cfg_attr(target_family = "wasm", ignore = "there is one thread")]
 fn several_threads_fill_one_output() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3);
     pool.build_scoped(
@@ -114,5 +115,5 @@ fn the_first_number_that_is_not_finite_is_found() {
 #[should_panic(expected = "bytes of a [9223372036854775809, 2] F32 matrix")]
 fn a_matrix_whose_size_wraps_is_refused() {
     // 2 * (2^63 + 1) numbers wrap to 2, of 4 bytes each.
-    Matrix::new(&[0; 8], Dtype::F32, (1 << 63) + 1, 2);
+    Matrix::new(&[0; 8], Dtype::F32, (1 << (usize::BITS - 1)) + 1, 2);
 }

@@ -20,6 +20,40 @@ fn lengths() -> impl Iterator<Item = usize> {
     LENGTHS.into_iter().filter(|n| !cfg!(miri) || *n < 100)
 }
 
+/// Three numbers whose `a * b + c` is hard to round: at and beside the middle between two results, around cancellation, where
+/// results become subnormal or overflow.
+fn hard_cases() -> Vec<[f32; 3]> {
+    let ulp = f32::EPSILON;
+    let near_one = [1.0, 1.0 + ulp, 1.0 + 2.0 * ulp, 1.0 - ulp / 2.0, 1.5, 2.0 - ulp];
+    let scales =
+        [1.0, ulp / 2.0, ulp / 4.0, ulp * ulp, 1e-20, f32::MIN_POSITIVE, 1e-44, 3e18, f32::MAX, f32::INFINITY, 0.0];
+    let mut cases = Vec::new();
+    for (a, b, c) in near_one.iter().flat_map(|a| near_one.iter().flat_map(move |b| near_one.map(|c| (*a, *b, c)))) {
+        for (a_scale, c_scale) in scales.iter().flat_map(|a| scales.map(|c| (*a, c))) {
+            cases.extend([1.0, -1.0].map(|sign| [a * a_scale, sign * b, c * c_scale]));
+        }
+    }
+    // And whatever bits make.
+    let some = numbers(9_000, 3).into_iter().map(|x| f32::from_bits(x.to_bits().wrapping_mul(2_654_435_761)));
+    cases.extend(some.collect::<Vec<_>>().as_chunks().0);
+    cases
+}
+
+#[test]
+fn a_multiply_add_is_rounded_once() {
+    let step = if cfg!(miri) { 97 } else { 1 };
+    for [a, b, c] in hard_cases().into_iter().step_by(step) {
+        // Numbers 0 and 16 meet in one lane: 1 * c + 0, then a * b + c.
+        let (mut left, mut right) = ([0.0; 17], [0.0; 17]);
+        (left[0], right[0], left[16], right[16]) = (c, 1.0, a, b);
+        let (sum, expected) = (dot(&left, &right), definition::dot(&left, &right));
+        assert!(
+            sum.to_bits() == expected.to_bits() || (sum.is_nan() && expected.is_nan()),
+            "{a:e} * {b:e} + {c:e}: {sum:e}, expected {expected:e}"
+        );
+    }
+}
+
 #[test]
 fn steps_are_their_definitions() {
     for n in lengths() {
