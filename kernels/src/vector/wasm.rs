@@ -24,6 +24,8 @@ impl Simd128 {
 
 impl Vector for Simd128 {
     const MANY_REGISTERS: bool = false;
+    // A multiply-add takes many instructions, and beside them a load is nothing.
+    const ONE_BY_ONE: bool = true;
 
     #[inline(always)]
     fn call<K: Kernel>(kernel: K) -> K::Output {

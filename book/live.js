@@ -1,0 +1,382 @@
+// Runs the engine in a page: where a page has a place for it, a button loads it, and the view of the pool takes the place's content.
+//
+// Nothing is fetched before the button is pressed. The engine and its view lie in the folder engine/ beside the pages, which `cargo
+// book` makes.
+(() => {
+    "use strict";
+
+    const KING =
+        "Once upon a time there was a king who had three daughters. The youngest of them was so beautiful that the sun " +
+        "itself, which has seen so much, wondered whenever it shone in her face. One day";
+    const MEGABYTE = 1e6;
+    /** Steps of the newest drafts that are listed. */
+    const MOST_DRAFTS = 6;
+
+    const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+    const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);
+    const pagesTaken = ({ owners }) => owners.filter((owner) => owner > 0).length;
+
+    /** Slots of the pages that sequences own, and how many of them hold a token. */
+    function slots({ sequences, page_size }) {
+        const taken = sum(sequences.map(({ pages }) => pages.length)) * page_size;
+        return { taken, filled: sum(sequences.map(({ rows }) => rows)) };
+    }
+
+    /**
+     * What runs in each place: the pool, the requests, what a reader can change, and a line about each view. `keepsPool`: pressing the
+     * button again asks for more in the same pool, instead of doing the same in a new one.
+     */
+    const EXPERIMENTS = {
+        home: {
+            settings: { pages: 128, page_size: 16, budget: 256, running: 8, prefix_cache: true },
+            starts: [{ prompt: KING, max_new_tokens: 200, seed: 1, samples: 8 }],
+            stepsPerSecond: 20,
+            numbers: true,
+            keepsPool: true,
+        },
+        server: {
+            settings: { pages: 128, page_size: 16, budget: 256, running: 8, prefix_cache: true },
+            starts: [{ prompt: KING, max_new_tokens: 200, seed: 1, samples: 8 }],
+            controls: [
+                { key: "pages", label: "Pages", values: [32, 48, 64, 96, 128, 256] },
+                { key: "prompt", label: "Prompt" },
+            ],
+            stepsPerSecond: 15,
+            numbers: true,
+            keepsPool: true,
+        },
+        paged: {
+            settings: { pages: 32, page_size: 8, budget: 64, running: 2, prefix_cache: false },
+            starts: [
+                { prompt: "The old fox said to the wolf", max_new_tokens: 90, seed: 2, samples: 1 },
+                { prompt: "Once upon a time there was a poor miller", max_new_tokens: 110, seed: 3, samples: 1 },
+            ],
+            controls: [{ key: "page_size", label: "Page size", values: [1, 2, 4, 8, 16, 32, 64], slots: 256 }],
+            stepsPerSecond: 12,
+            summary: (view) => {
+                const { taken, filled } = slots(view);
+                return `${plural(pagesTaken(view), "page")} taken. ${filled} of their ${plural(taken, "slot")} are filled, ${taken - filled} wasted.`;
+            },
+        },
+        drafts: {
+            settings: { pages: 16, page_size: 8, budget: 1, running: 1, prefix_cache: false, drafts: 4 },
+            starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],
+            controls: [{ key: "drafts", label: "Draft tokens a step", values: [1, 2, 3, 4, 6, 8] }],
+            stepsPerSecond: 3,
+            hasDraft: true,
+            summary: ({ counters }) => {
+                const { target_passes: steps, generated, drafted, accepted } = counters;
+                return `${plural(steps, "step")}, with one pass of the target each, for ${plural(generated, "token")}. ${accepted} of ${plural(drafted, "draft token")} accepted.`;
+            },
+        },
+        fork: {
+            settings: { pages: 128, page_size: 8, budget: 512, running: 8, prefix_cache: false },
+            starts: [{ prompt: KING, max_new_tokens: 48, seed: 1, samples: 8, fork: true }],
+            controls: [{ key: "fork", label: "Fork the first sample" }],
+            stepsPerSecond: 8,
+            summary: (view) => `${plural(pagesTaken(view), "page")} taken by ${plural(view.sequences.length, "sample")}.`,
+        },
+        prefix: {
+            settings: { pages: 48, page_size: 8, budget: 256, running: 4, prefix_cache: true },
+            starts: [{ prompt: KING, max_new_tokens: 40, seed: 1, samples: 1 }],
+            controls: [{ key: "prompt", label: "Prompt" }],
+            stepsPerSecond: 15,
+            keepsPool: true,
+            summary: ({ counts: { prompt_tokens, cached_tokens } }) =>
+                `${cached_tokens} of ${plural(prompt_tokens, "prompt token")} cached, so ${prompt_tokens - cached_tokens} computed.`,
+        },
+        scheduler: {
+            settings: { pages: 64, page_size: 8, budget: 128, running: 8, prefix_cache: true },
+            starts: [{ prompt: KING, max_new_tokens: 100, seed: 1, samples: 8 }],
+            controls: [
+                { key: "pages", label: "Pages", values: [24, 32, 48, 64, 96, 128, 160] },
+                { key: "budget", label: "Token budget", values: [8, 16, 32, 64, 128, 256, 512] },
+            ],
+            stepsPerSecond: 12,
+            numbers: true,
+        },
+    };
+
+    // mdBook writes into each page where the book's first folder is.
+    const folder = new URL(`${path_to_root}engine/`, location.href).href;
+
+    function element(name, className, ...children) {
+        const made = document.createElement(name);
+        made.className = className;
+        made.append(...children);
+        return made;
+    }
+
+    function button(name, onClick) {
+        const made = element("button", "", name);
+        made.type = "button";
+        made.addEventListener("click", onClick);
+        return made;
+    }
+
+    /** Loads the view and what is known of the engine, once for a page. */
+    let loaded;
+    function load() {
+        loaded ??= (async () => {
+            const answer = await fetch(`${folder}about.json`, { cache: "no-cache" });
+            if (!answer.ok) {
+                throw new Error("this copy of the book has no engine beside it. The copies that cargo book makes have one");
+            }
+            const part = (name, attributes) =>
+                new Promise((done, failed) => {
+                    const made = Object.assign(document.createElement(name), attributes);
+                    made.addEventListener("load", done);
+                    made.addEventListener("error", () => failed(new Error("the page view can't be loaded")));
+                    document.head.append(made);
+                });
+            await Promise.all([
+                part("link", { rel: "stylesheet", href: `${folder}pool.css` }),
+                part("script", { src: `${folder}pool.js` }),
+            ]);
+            return answer.json();
+        })();
+        loaded.catch(() => {
+            loaded = undefined;
+        });
+        return loaded;
+    }
+
+    class Live {
+        constructor(place, name) {
+            this.place = place;
+            this.experiment = EXPERIMENTS[name];
+            this.settings = { ...this.experiment.settings };
+            this.starts = this.experiment.starts.map((start) => ({ ...start }));
+            this.state = "off";
+            this.rounds = 0;
+            this.session = 0;
+            /** Who waits for the end of a sequence, by its number. */
+            this.cancelling = new Map();
+            this.go = button("Run", () => this.press());
+            this.once = button("One step", () => this.step());
+            this.controls = (this.experiment.controls ?? []).map((control) => this.control(control));
+            this.status = element("p", "pbp-live-says");
+            this.status.setAttribute("role", "status");
+            this.bar = element("progress", "");
+            this.bar.setAttribute("aria-label", "Loading");
+            this.summary = element("p", "pbp-live-summary");
+            this.drafts = element("ol", "pbp-live-drafts");
+            this.head = element("div", "pbp-live-bar", this.go, this.once, ...this.controls, this.bar);
+            place.prepend(this.head, this.status);
+            this.to("off");
+        }
+
+        to(state) {
+            const names = { off: "Run", loading: "Stop", playing: "Pause", paused: "Continue", done: "Run again" };
+            this.state = state;
+            this.go.textContent = names[state];
+            this.once.hidden = state === "off" || state === "loading";
+            this.once.disabled = state === "playing";
+            this.bar.hidden = state !== "loading";
+        }
+
+        say(message, isBad = false) {
+            this.status.classList.toggle("bad", isBad);
+            this.status.textContent = message;
+        }
+
+        send(command, rest = {}) {
+            this.worker.postMessage({ command, ...rest });
+        }
+
+        async press() {
+            const { state } = this;
+            if (state === "loading") {
+                this.end("");
+            } else if (state === "playing" || state === "paused") {
+                this.play(state === "paused");
+            } else if (state === "done") {
+                this.begin(!this.experiment.keepsPool);
+                this.play(true);
+            } else {
+                await this.load().catch((error) => this.end(`The engine can't run here: ${error.message}.`, true));
+            }
+        }
+
+        step() {
+            if (this.state === "done") {
+                this.begin(!this.experiment.keepsPool);
+                this.to("paused");
+            }
+            this.send("step");
+        }
+
+        play(isOn) {
+            this.to(isOn ? "playing" : "paused");
+            this.send("play", { isOn });
+        }
+
+        async load() {
+            this.to("loading");
+            this.bar.removeAttribute("value");
+            const about = await load();
+            if (this.state !== "loading") {
+                return;
+            }
+            const hasDraft = this.experiment.hasDraft ?? false;
+            const bytes = sum(Object.entries(about.sizes).map(([file, size]) => (hasDraft || !file.includes("-draft/") ? size : 0)));
+            this.say(`Loading the engine and a small model, ${(bytes / MEGABYTE).toFixed(1)} MB.`);
+            this.about = about;
+            this.worker = new Worker(`${folder}worker.js`);
+            this.worker.onmessage = ({ data }) => this.hear(data);
+            this.worker.onerror = () => this.end("The engine can't run here: its worker doesn't start.", true);
+            this.send("load", { sizes: about.sizes, hasDraft });
+        }
+
+        hear(data) {
+            if (data.loading !== undefined) {
+                this.bar.value = data.loading;
+            } else if (data.ready) {
+                this.makeView();
+                this.say(this.about.says);
+                this.begin(true);
+                this.play(true);
+            } else if (data.view) {
+                if (data.session === this.session) {
+                    this.take(data);
+                }
+            } else if (data.cancelled !== undefined) {
+                // What can't be cancelled has ended.
+                this.cancelling.get(data.cancelled)?.({ status: 404, refusal: data.refusal });
+            } else if (data.refused !== undefined) {
+                this.to("done");
+                this.say(`${data.refused[0].toUpperCase()}${data.refused.slice(1)}.`, true);
+            } else if (data.failed !== undefined) {
+                this.end(`The engine has stopped: ${data.failed}`, true);
+            }
+        }
+
+        /** The view takes the place of the picture. */
+        makeView() {
+            const root = element("div", "");
+            const cancel = (id) =>
+                new Promise((done) => {
+                    this.cancelling.set(id, done);
+                    this.send("cancel", { id });
+                });
+            for (const child of [...this.place.children]) {
+                if (child !== this.head && child !== this.status) {
+                    child.hidden = true;
+                }
+            }
+            this.place.append(this.summary, this.drafts, root);
+            const { numbers = false } = this.experiment;
+            const say = (message, isBad) => this.say(message, isBad);
+            this.view = new PoolView(root, { cancel, say, numbers, idle: "No sequence is running or waiting. Press Run again." });
+            this.view.model = "storyteller";
+            // Elsewhere the arrows turn mdBook's pages, and a quick swipe opens its sidebar.
+            root.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && event.stopPropagation());
+            root.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
+        }
+
+        /** Asks for the sequences, in a new pool or in the one that is there. */
+        begin(isNew) {
+            if (isNew) {
+                this.rounds = 0;
+                this.session += 1;
+                this.view.startAgain();
+                const { session, settings, experiment } = this;
+                this.send("open", { session, settings, stepsPerSecond: experiment.stepsPerSecond });
+            }
+            this.drafts.replaceChildren();
+            for (const start of this.starts) {
+                // In a pool that goes on, the same seeds would only repeat the same outputs.
+                this.send("start", { start: { ...start, seed: start.seed + this.rounds * start.samples } });
+            }
+            this.rounds += 1;
+        }
+
+        take({ view, drafts }) {
+            this.view.take(view);
+            if (this.experiment.summary) {
+                this.summary.textContent = this.experiment.summary(view);
+            }
+            this.drafts.prepend(...drafts.map(listedDraft).reverse());
+            while (this.drafts.children.length > MOST_DRAFTS) {
+                this.drafts.lastChild.remove();
+            }
+            if (view.sequences.length === 0) {
+                this.to("done");
+            }
+        }
+
+        /** Ends the worker. What was there before comes back. */
+        end(message, isBad) {
+            this.worker?.terminate();
+            this.worker = undefined;
+            this.to("off");
+            this.say(message, isBad);
+        }
+
+        /** A label with what a reader can change: a slider over some values, a tick, or a text. */
+        control({ key, label, values, slots: all }) {
+            const change = (value) => {
+                if (key in this.settings) {
+                    this.settings[key] = value;
+                } else {
+                    this.starts.forEach((start) => { start[key] = value; });
+                }
+                if (all) {
+                    this.settings.pages = Math.ceil(all / value);
+                }
+                if (this.worker && key !== "prompt" && this.state !== "loading") {
+                    this.begin(true);
+                    this.play(true);
+                }
+            };
+            const input = element(key === "prompt" ? "textarea" : "input", "");
+            if (key === "prompt") {
+                input.value = this.starts[0].prompt;
+                input.rows = 3;
+                input.addEventListener("input", () => change(input.value));
+                return element("label", "wide", label, input);
+            }
+            if (!values) {
+                Object.assign(input, { type: "checkbox", checked: this.starts[0][key] });
+                input.addEventListener("change", () => change(input.checked));
+                return element("label", "", input, label);
+            }
+            const shown = element("output", "", String(this.settings[key]));
+            Object.assign(input, { type: "range", min: 0, max: values.length - 1, step: 1 });
+            input.value = values.indexOf(this.settings[key]);
+            const now = () => values[Number(input.value)];
+            const describe = () => {
+                shown.textContent = now();
+                input.setAttribute("aria-valuetext", now());
+            };
+            describe();
+            input.addEventListener("input", describe);
+            input.addEventListener("change", () => change(now()));
+            return element("label", "", label, input, shown);
+        }
+    }
+
+    /** A step of speculative decoding: the draft tokens, accepted or not, and the target's own. */
+    function listedDraft({ drafted, new: tokens }) {
+        const item = element("li", "");
+        drafted.forEach((token, at) => {
+            const isAccepted = at < tokens.length - 1;
+            const mark = element(isAccepted ? "ins" : "del", "", token);
+            mark.title = isAccepted ? "accepted" : "rejected";
+            item.append(mark);
+        });
+        item.append(element("b", "", tokens.at(-1)));
+        return item;
+    }
+
+    // The page for printing has all chapters, and paper has no buttons.
+    const places = location.pathname.endsWith("/print.html") ? [] : document.querySelectorAll("main .pbp-live");
+    for (const place of places) {
+        if (location.protocol === "file:") {
+            const why = "The engine runs here when the book comes from a server, because browsers load no code for a page that is opened as a file. In the book\u2019s folder, python3 -m http.server is enough.";
+            place.prepend(element("p", "pbp-live-says", why));
+        } else {
+            new Live(place, place.dataset.live);
+        }
+    }
+})();

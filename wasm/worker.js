@@ -1,0 +1,172 @@
+// The engine on a thread of its own, so that the page stays responsive. It fetches the module and the models, steps while it is told to,
+// and sends the views: twenty times a second at most, and none is lost that has something new in it.
+//
+//   page ── open, start, cancel, play, pause, step ──►
+//   page ◄── loading, view, refused, failed ──────────
+"use strict";
+
+const BETWEEN_VIEWS_MS = 50;
+
+/** In the order in which the module keeps them: see `Files` in wasm/src/session.rs. */
+const MODEL = [
+  "storyteller/config.json",
+  "storyteller/generation_config.json",
+  "storyteller/tokenizer.json",
+  "storyteller/model.safetensors",
+];
+const DRAFT = ["storyteller-draft/config.json", "storyteller-draft/model.safetensors"];
+
+/** Fetches a file; `arrived(bytes)` is called with each part that comes. */
+async function fetched(file, arrived) {
+  const answer = await fetch(file, { cache: "no-cache" });
+  if (!answer.ok) {
+    throw new Error(`${file} isn't there (status ${answer.status})`);
+  }
+  const parts = [];
+  const reader = answer.body.getReader();
+  for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
+    parts.push(value);
+    arrived(value.length);
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
+/** The module as an object with one function: `ask(request)` returns the answer, or throws. */
+async function openEngine(module, files) {
+  let exports;
+  const bytes = (at, n) => new Uint8Array(exports.memory.buffer, at, n);
+  const text = (at, n) => new TextDecoder().decode(bytes(at, n));
+  let panic;
+  const page = { panicked: (at, n) => { panic = text(at, n); } };
+  ({ instance: { exports } } = await WebAssembly.instantiate(module, { page }));
+  const put = (input) => bytes(exports.room(input.length), input.length).set(input);
+  exports.begin();
+  files.forEach((file, at) => {
+    put(file);
+    exports.keep(at);
+  });
+  return (request) => {
+    put(new TextEncoder().encode(JSON.stringify(request)));
+    let n;
+    try {
+      n = exports.call();
+    } catch (trap) {
+      throw new Error(panic ?? trap.message);
+    }
+    const answer = JSON.parse(text(exports.answer(), n));
+    if (answer.error !== undefined) {
+      throw new Refusal(answer.error);
+    }
+    return answer;
+  };
+}
+
+/** What the engine doesn't do, and goes on. After any other error it can't. */
+class Refusal extends Error {}
+
+let ask;
+/** Which pool this is: a view of an earlier one can still be on its way. */
+let session = 0;
+let isPlaying = false;
+let isScheduled = false;
+/** Milliseconds from one step to the next, at least. */
+let pace = 0;
+let sentAt = 0;
+/** What has ended, and what was drafted, since the last view that was sent. */
+let ended = [];
+let drafts = [];
+
+function take(view, isNow) {
+  ended.push(...view.ended);
+  if (view.draft) {
+    drafts.push(view.draft);
+  }
+  if (isNow || view.sequences.length === 0 || performance.now() - sentAt >= BETWEEN_VIEWS_MS) {
+    sentAt = performance.now();
+    postMessage({ session, view: { ...view, ended }, drafts });
+    ended = [];
+    drafts = [];
+  }
+}
+
+function step(isNow) {
+  const view = ask("step");
+  isPlaying &&= view.sequences.length > 0;
+  take(view, isNow);
+}
+
+/** Steps until there is nothing left to do. Between two steps, messages are heard. */
+function go() {
+  isScheduled = false;
+  if (isPlaying) {
+    const began = performance.now();
+    attempt(() => step(false));
+    again(pace - (performance.now() - began));
+  }
+}
+
+function again(wait) {
+  if (isPlaying && !isScheduled) {
+    isScheduled = true;
+    setTimeout(go, Math.max(wait, 0));
+  }
+}
+
+function attempt(what) {
+  try {
+    what();
+  } catch (error) {
+    isPlaying = false;
+    postMessage(error instanceof Refusal ? { refused: error.message } : { failed: error.message });
+  }
+}
+
+const commands = {
+  async load({ sizes, hasDraft }) {
+    const files = ["engine.wasm", ...MODEL, ...(hasDraft ? DRAFT : [])];
+    const total = files.reduce((sum, file) => sum + sizes[file], 0);
+    let loaded = 0;
+    const arrived = (n) => {
+      loaded += n;
+      postMessage({ loading: Math.min(loaded / total, 1) });
+    };
+    const [module, ...rest] = await Promise.all(files.map((file) => fetched(file, arrived)));
+    ask = await openEngine(module, rest);
+    postMessage({ ready: true });
+  },
+  open({ session: number, settings, stepsPerSecond }) {
+    session = number;
+    pace = 1000 / stepsPerSecond;
+    isPlaying = false;
+    ended = [];
+    drafts = [];
+    ask({ open: settings });
+  },
+  start({ start }) {
+    take(ask({ start }), true);
+  },
+  cancel({ id }) {
+    let refusal;
+    try {
+      take(ask({ cancel: id }), true);
+    } catch (error) {
+      refusal = error.message;
+    }
+    postMessage({ cancelled: id, refusal });
+  },
+  play({ isOn }) {
+    isPlaying = isOn;
+    again(0);
+  },
+  step() {
+    step(true);
+  },
+};
+
+onmessage = ({ data: { command, ...rest } }) => {
+  if (command === "load") {
+    commands.load(rest).catch((error) => postMessage({ failed: error.message }));
+  } else {
+    attempt(() => commands[command](rest));
+  }
+};
