@@ -12,6 +12,7 @@ const TYPES = {
   ".json": "application/json",
   ".svg": "image/svg+xml",
   ".png": "image/png",
+  ".wasm": "application/wasm",
   ".woff2": "font/woff2",
   ".txt": "text/plain; charset=utf-8",
 };

@@ -9,6 +9,7 @@ mod claims;
 mod commands;
 mod contents;
 mod edition;
+mod engine;
 mod finding;
 mod habits;
 mod html;
@@ -79,6 +80,15 @@ enum Task {
         #[arg(long, conflicts_with = "out")]
         mine: bool,
     },
+    /// Compile the engine that runs in the pages, for browsers
+    ///
+    /// Takes the reference's chapters where yours are untouched. Needs `rustup target add wasm32-unknown-unknown`, or Debian's
+    /// packages rustc-web, rust-web-src and lld-19.
+    Engine {
+        /// Write this file instead of assets/engine.wasm
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
     /// Run every command that the pages show and see that it works
     ///
     /// Takes the code blocks marked `console` and runs their lines that begin with `$ `, from the top of the repository,
@@ -117,6 +127,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
                 None => publish::publish(fresh, &own)?,
             }
             println!("The book is in {}", out.as_ref().unwrap_or(&own).join("index.html").display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Task::Engine { out }) => {
+            engine::make(&root, out.as_ref().unwrap_or(&root.join(engine::REFERENCE)))?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Task::Commands) => commands::run(&root),

@@ -2,7 +2,8 @@
 //!
 //! The published book shows the reference at work, and its figures are files in `book/src/figures`. Here each figure that
 //! stands on a chapter in `exercises/` is recorded once more, by the tool for figures, in a process of its own with limits: a
-//! reader's code can panic, hang or compute nonsense. The result goes into `book/mine`, and nowhere else.
+//! reader's code can panic, hang or compute nonsense. The engine in the pages is compiled with these chapters, finished or not. The
+//! result goes into `book/mine`, and nowhere else.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,6 +18,7 @@ use page_by_page_course::stub;
 
 use crate::check::{self, Build};
 use crate::edition::escaped;
+use crate::engine::{self, Chapters, Compiler, Speed};
 use crate::publish::files_in;
 
 /// Where the reader's copy lies, from the repository root. As deep as the book itself: its pages link to the exercises.
@@ -61,17 +63,21 @@ pub struct Mine {
     graded: BTreeMap<usize, Option<Reason>>,
     /// The figures that stand on something the reader has started.
     figures: BTreeMap<&'static str, Outcome>,
+    /// `None`: to be compiled.
+    engine: Option<Chapters>,
     started: Vec<usize>,
 }
 
 impl Mine {
     pub fn new(root: &Path) -> Self {
-        Mine { root: root.to_path_buf(), graded: BTreeMap::new(), figures: BTreeMap::new(), started: Vec::new() }
+        let (graded, figures, engine, started) = Default::default();
+        Mine { root: root.to_path_buf(), graded, figures, engine, started }
     }
 
     /// Forgets what may not hold any more once these files have changed. A chapter stands on none that comes after it.
     pub fn forget_after(&mut self, changed: &[String]) {
         for file in changed.iter().map(Path::new).filter(|file| !file.starts_with("book")) {
+            self.engine = None;
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
             let exercise = chapters::Chapter::named(&name, "").filter(|_| file.starts_with("exercises"));
             let first = exercise.map_or(0, |chapter| chapter.number);
@@ -114,6 +120,35 @@ impl Mine {
         }
         eprintln!("{}", self.in_short());
         Ok(())
+    }
+
+    /// Whose chapters the engine in the pages runs. Compiles it where they are the reader's.
+    fn engine(&mut self) -> Result<&Chapters> {
+        if self.engine.is_none() {
+            let yours: Vec<usize> =
+                self.started.iter().copied().filter(|number| engine::RUNS.contains(number)).collect();
+            self.engine = Some(match Compiler::find() {
+                _ if yours.is_empty() => Chapters::Reference(String::new()),
+                None => Chapters::Reference(format!(
+                    "This engine runs the reference. To see your own {} run here, enter {}, and start cargo book --mine again.",
+                    figures::chapters(&yours),
+                    Compiler::INSTALL
+                )),
+                Some(compiler) => {
+                    eprintln!("Compiling the engine with your code …");
+                    match compiler.compile(&self.root, Speed::ToCompile)? {
+                        Ok(module) => Chapters::Yours(module, figures::chapters(&yours)),
+                        Err(output) => {
+                            eprintln!("{}", output.trim_end());
+                            Chapters::Reference(
+                                "This engine runs the reference, because your code does not compile.".into(),
+                            )
+                        }
+                    }
+                }
+            });
+        }
+        Ok(self.engine.as_ref().expect("it has just been set"))
     }
 
     /// Compiles the tool for figures with the reader's code. Returns why that fails, if so.
@@ -246,9 +281,18 @@ fn arguments(command: &str) -> Vec<String> {
 
 /// Renders and checks the book: the reader's copy, brought up to date, or without one the reference's.
 pub fn build(root: &Path, mine: Option<&mut Mine>) -> Result<Build> {
-    let Some(mine) = mine else { return check::build(root, &BTreeMap::new()) };
+    let Some(mine) = mine else {
+        let build = check::build(root, &BTreeMap::new())?;
+        if engine::has_place(&build) {
+            engine::add(root, build.folder.path(), &Chapters::Reference(String::new()))?;
+        }
+        return Ok(build);
+    };
     mine.follow()?;
     let build = check::build(root, &mine.fragments()?)?;
     mine.sign(build.folder.path())?;
+    if engine::has_place(&build) {
+        engine::add(root, build.folder.path(), mine.engine()?)?;
+    }
     Ok(build)
 }

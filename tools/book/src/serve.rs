@@ -176,6 +176,7 @@ fn content_type(file: &Path) -> &'static str {
         Some("json") => "application/json",
         Some("svg") => "image/svg+xml",
         Some("png") => "image/png",
+        Some("wasm") => "application/wasm",
         Some("woff2") => "font/woff2",
         Some("txt" | "md" | "rs" | "toml") => "text/plain; charset=utf-8",
         _ => "application/octet-stream",

@@ -1,0 +1,151 @@
+//! The engine that runs in pages of the book, in a folder beside them: compiled for browsers, with its worker, the view of the pool and
+//! the bundled models.
+//!
+//! It takes a compiler for WebAssembly. Where there is none, the pages run the engine of `assets/engine.wasm`, the reference as
+//! `cargo book engine` has compiled it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use page_by_page_course::cargo::{self, Environment};
+use serde_json::json;
+
+use crate::check::Build;
+
+/// The reference, from the repository root.
+pub const REFERENCE: &str = "assets/engine.wasm";
+
+const FOLDER: &str = "engine";
+const MODULE: &str = "engine.wasm";
+const TARGET: &str = "wasm32-unknown-unknown";
+/// Where each file is in the repository, and its name beside the pages.
+const FILES: [(&str, &str); 9] = [
+    ("wasm/worker.js", "worker.js"),
+    ("serve/src/page/pool.js", "pool.js"),
+    ("serve/src/page/pool.css", "pool.css"),
+    ("assets/storyteller/config.json", "storyteller/config.json"),
+    ("assets/storyteller/generation_config.json", "storyteller/generation_config.json"),
+    ("assets/storyteller/tokenizer.json", "storyteller/tokenizer.json"),
+    ("assets/storyteller/model.safetensors", "storyteller/model.safetensors"),
+    ("assets/storyteller-draft/config.json", "storyteller-draft/config.json"),
+    ("assets/storyteller-draft/model.safetensors", "storyteller-draft/model.safetensors"),
+];
+
+/// The longest that compiling it can take, on a slow computer and from nothing.
+const BUILD: Duration = Duration::from_secs(1800);
+
+/// The chapters that it runs.
+pub const RUNS: [usize; 10] = [1, 4, 5, 6, 7, 8, 10, 11, 12, 13];
+
+/// Whose chapters it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Chapters {
+    /// The reference's, and a reason for the reader if there is one.
+    Reference(String),
+    /// Some of the reader's, in this module: `chapters 4 and 5`.
+    Yours(PathBuf, String),
+}
+
+/// Whether a page has a place for the engine.
+pub fn has_place(build: &Build) -> bool {
+    build.pages.iter().any(|(page, _)| page.text.contains("class=\"pbp-live\""))
+}
+
+/// Puts the engine beside the pages in `folder`.
+pub fn add(root: &Path, folder: &Path, chapters: &Chapters) -> Result<()> {
+    let (module, says) = match chapters {
+        Chapters::Reference(reason) => (root.join(REFERENCE), reason.clone()),
+        Chapters::Yours(module, yours) => (module.clone(), format!("This engine runs your own {yours}.")),
+    };
+    let files = FILES.map(|(from, to)| (root.join(from), to)).into_iter().chain([(module, MODULE)]);
+    let mut sizes = BTreeMap::new();
+    for (from, to) in files {
+        let target = folder.join(FOLDER).join(to);
+        fs::create_dir_all(target.parent().unwrap_or(folder))?;
+        let size = fs::copy(&from, target).with_context(|| format!("{} cannot be copied", from.display()))?;
+        sizes.insert(to, size);
+    }
+    let about = json!({ "says": says, "sizes": sizes });
+    fs::write(folder.join(FOLDER).join("about.json"), about.to_string()).context("writing about.json")
+}
+
+/// What is to be quick.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Speed {
+    /// The compiler, after each edit of a chapter.
+    ToCompile,
+    /// The module, and the way to the browser.
+    ToRun,
+}
+
+/// A compiler that can make the module.
+pub enum Compiler {
+    /// rustup's, with the target installed.
+    Installed,
+    /// Debian's `rustc-web`, which brings the standard library as source: with the package `rust-web-src`, and the linker of `lld-19`.
+    Debian,
+}
+
+const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+const DEBIAN_LINKER: &str = "/usr/bin/wasm-ld-19";
+const DEBIAN_SOURCE: &str = "/usr/lib/rustlib/src/rust/library/std";
+
+impl Compiler {
+    /// What to do where there is none.
+    pub const INSTALL: &str = "rustup target add wasm32-unknown-unknown";
+
+    /// The one that is there, if any.
+    pub fn find() -> Option<Self> {
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let asked = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
+        let library = asked.map(|answer| PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim().to_string()));
+        if library.is_ok_and(|library| library.is_dir()) {
+            return Some(Compiler::Installed);
+        }
+        let has_debian = [DEBIAN_RUSTC, DEBIAN_LINKER, DEBIAN_SOURCE].iter().all(|file| Path::new(file).exists());
+        has_debian.then_some(Compiler::Debian)
+    }
+
+    /// Compiles the engine with the reader's chapters, those that are started, and the reference's others. Returns the module, or
+    /// what cargo said.
+    pub fn compile(&self, root: &Path, speed: Speed) -> Result<Result<PathBuf, String>> {
+        let mut command = cargo::cargo(root, Environment::Shell);
+        command.args(["build", "--package", "page-by-page-wasm", "--features", "solution", "--profile", "page"]);
+        command.args(["--target", TARGET, "--target-dir", "target/page"]).env("CARGO_TERM_COLOR", "never");
+        if speed == Speed::ToCompile {
+            command.env("CARGO_PROFILE_PAGE_LTO", "off").env("CARGO_PROFILE_PAGE_CODEGEN_UNITS", "16");
+        }
+        // Every machine makes the same module.
+        let home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(std::env::home_dir().map(|home| home.join(".cargo")));
+        for (from, to) in home.iter().map(|home| (home.display(), "cargo")) {
+            command.args(["--config", &format!("target.{TARGET}.rustflags=['--remap-path-prefix={from}={to}']")]);
+        }
+        if let Compiler::Debian = self {
+            // So that cargo and rustc accept what is not stable yet.
+            command.arg("-Zbuild-std=std,panic_abort").env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", "1");
+            command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", DEBIAN_LINKER);
+        }
+        let ended = cargo::run(command, BUILD)?;
+        if ended.status.is_some_and(|status| status.success()) {
+            return Ok(Ok(root.join("target/page").join(TARGET).join("page/page_by_page_wasm.wasm")));
+        }
+        Ok(Err(ended.output))
+    }
+}
+
+/// Compiles the engine into this file.
+pub fn make(root: &Path, to: &Path) -> Result<()> {
+    let Some(compiler) = Compiler::find() else {
+        bail!("no compiler for {TARGET} is installed: {}", Compiler::INSTALL);
+    };
+    let module = compiler
+        .compile(root, Speed::ToRun)?
+        .map_err(|output| anyhow::anyhow!("the engine does not compile:\n{output}"))?;
+    let size = fs::copy(&module, to).with_context(|| format!("writing {}", to.display()))?;
+    println!("The engine is in {}, {size} bytes", to.display());
+    Ok(())
+}
