@@ -88,5 +88,5 @@ fn with_a_key_only_those_who_have_it_are_served() {
     assert_eq!(status(&[("authorization", "bearer sesame")]).status, 200);
     assert_eq!(server.get("/health").status, 200);
     // A browser cannot send it with the first page that it opens.
-    assert_eq!(["/", "/page.css", "/page.js"].map(|path| server.get(path).status), [200; 3]);
+    assert_eq!(["/", "/pool.css", "/page.css", "/pool.js", "/page.js"].map(|path| server.get(path).status), [200; 5]);
 }

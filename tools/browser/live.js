@@ -48,10 +48,10 @@ export async function picture(browser, program, colorScheme, path) {
   await inWindow(browser, { colorScheme, ...size }, async (tab) => {
     await tab.goto(server.address);
     await eight(tab);
-    await tab.waitForFunction(() => document.querySelectorAll("#grid .page:not(.free)").length > 150);
+    await tab.waitForFunction(() => document.querySelectorAll(".grid .cell:not(.free)").length > 150);
     await tab.mouse.move(0, 0);
-    const top = (await tab.locator("#memory").boundingBox()).y - 16;
-    const last = await tab.locator("#grid .page").nth(181).boundingBox();
+    const top = (await tab.locator(".memory").boundingBox()).y - 16;
+    const last = await tab.locator(".grid .cell").nth(181).boundingBox();
     await tab.screenshot({ path, clip: { x: 0, y: top, width: 960, height: last.y + last.height + 16 - top } });
   });
   await server.stop();
@@ -96,25 +96,25 @@ async function checked(browser, program, more, options, use) {
 }
 
 const here = (tab) => tab.locator("#connection.here").waitFor();
-const cards = (tab) => tab.locator("#sequences > li:not(.over)");
+const cards = (tab) => tab.locator(".sequences > li:not(.over)");
 const running = (tab) => cards(tab).filter({ hasText: /page/ });
-const cancels = (tab) => tab.locator("#sequences button:visible");
+const cancels = (tab) => tab.locator(".sequences button:visible");
 const says = (tab, what) => tab.locator("#says").filter({ hasText: what }).waitFor();
 const count = (tab, pattern) =>
-  tab.locator("#pages-say").textContent().then((text) => Number(text.match(pattern)[1].replaceAll(",", "")));
+  tab.locator(".pages-say").textContent().then((text) => Number(text.match(pattern)[1].replaceAll(",", "")));
 const used = (tab) => count(tab, /([\d,]+) owned by sequences/);
 
 async function ask(tab, button, n, most = MOST) {
   await here(tab);
   await tab.locator("#most").fill(String(most));
   await tab.locator(button).click();
-  await tab.waitForFunction((least) => document.querySelectorAll("#sequences > li").length >= least, n);
+  await tab.waitForFunction((least) => document.querySelectorAll(".sequences > li").length >= least, n);
 }
 
 async function eight(tab) {
   await ask(tab, "#eight", 8);
-  await tab.waitForFunction(() => document.querySelectorAll(".page.shared").length > 1);
-  assert.equal(await tab.locator("#sequences .badge").count(), 8);
+  await tab.waitForFunction(() => document.querySelector(".grid .shared"));
+  assert.equal(await tab.locator(".sequences .badge").count(), 8);
 }
 
 async function cancelAll(tab) {
@@ -122,7 +122,7 @@ async function cancelAll(tab) {
     // It may have ended meanwhile.
     await cancels(tab).first().click({ timeout: 2_000 }).catch(() => {});
   }
-  await tab.locator("#pages-say").filter({ hasText: /^0 owned by sequences/ }).waitFor();
+  await tab.locator(".pages-say").filter({ hasText: /^0 owned by sequences/ }).waitFor();
 }
 
 async function theOutput(tab, { faults }) {
@@ -135,11 +135,11 @@ async function theOutput(tab, { faults }) {
     tab.locator("#generate").click(),
   ]);
   const { choices } = await answer.json();
-  await tab.locator("#sequences .over").waitFor();
+  await tab.locator(".sequences .over").waitFor();
   assert.equal(await tab.locator(".story").textContent(), prompt + choices[0].text);
   const cached = await count(tab, /, ([\d,]+) by the prefix cache/);
   assert.equal(cached + (await count(tab, /, ([\d,]+) free/)), 256);
-  assert.equal(await tab.locator("#grid .cached").count(), cached);
+  assert.equal(await tab.locator(".grid .cached").count(), cached);
   assert.deepEqual(faults, []);
 }
 
@@ -147,21 +147,21 @@ async function marks(tab) {
   await eight(tab);
   const card = running(tab).nth(1);
   await card.hover();
-  await tab.locator("#grid.marking").waitFor();
-  const lit = await tab.locator("#grid .page.marked").count();
+  await tab.locator(".grid.marking").waitFor();
+  const lit = await tab.locator(".grid .cell.marked").count();
   const name = await card.locator(".badge").textContent();
   assert.ok(lit > 1, `${lit} pages are marked`);
-  const words = await tab.locator("#grid .page.marked").first().getAttribute("aria-label");
+  const words = await tab.locator(".grid .cell.marked").first().getAttribute("aria-label");
   assert.match(words, new RegExp(`\\b${name}\\b`));
   await tab.locator("h1").hover();
-  await tab.locator("#grid:not(.marking)").waitFor();
+  await tab.locator(".grid:not(.marking)").waitFor();
   // A shared page names all of its sequences, and lights them.
-  await tab.locator(".page.shared").nth(1).hover();
-  await tab.locator("#page-says").filter({ hasText: /shared by \d sequences/ }).waitFor();
-  assert.ok((await tab.locator("#sequences > li.marked").count()) > 1);
+  await tab.locator(".grid .shared").first().hover();
+  await tab.locator(".page-says").filter({ hasText: /shared by \d sequences/ }).waitFor();
+  assert.ok((await tab.locator(".sequences > li.marked").count()) > 1);
   // And with the keyboard.
   await running(tab).first().locator(".story").focus();
-  await tab.locator("#grid.marking").waitFor();
+  await tab.locator(".grid.marking").waitFor();
 }
 
 async function cancel(tab) {
@@ -171,13 +171,13 @@ async function cancel(tab) {
   const name = await card.locator(".badge").textContent();
   await card.getByRole("button", { name: `Cancel sequence ${name}` }).click();
   await says(tab, `Sequence ${name} is cancelled. Its `);
-  await tab.locator("#sequences .over", { hasText: "was cancelled" }).waitFor();
+  await tab.locator(".sequences .over", { hasText: "was cancelled" }).waitFor();
   assert.ok((await cancels(tab).count()) < before);
-  const own = await tab.locator("#grid .own").evaluateAll((pages) => pages.map((page) => page.textContent));
+  const own = await tab.locator(".grid .own").evaluateAll((pages) => pages.map((page) => page.textContent));
   assert.ok(!own.includes(name), `pages of ${name} are left`);
   await cancelAll(tab);
   assert.equal(await used(tab), 0);
-  assert.equal(await tab.locator("#grid :is(.own, .shared)").count(), 0);
+  assert.equal(await tab.locator(".grid :is(.own, .shared)").count(), 0);
 }
 
 async function keyboard(tab) {
@@ -190,24 +190,24 @@ async function keyboard(tab) {
   const outline = await tab.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
   assert.notEqual(outline, "none", "focus is seen");
   await tab.keyboard.press("Enter");
-  await tab.locator(".page.shared").first().waitFor();
+  await tab.locator(".grid .shared").first().waitFor();
   const grid = tab.getByRole("listbox", { name: "Pages of the pool" });
   await grid.focus();
   const at = () => grid.getAttribute("aria-activedescendant");
   const seen = [];
   for (const key of ["Home", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "End"]) {
     await tab.keyboard.press(key);
-    seen.push(Number((await at()).replace("page-", "")));
+    seen.push(Number((await at()).match(/\d+$/)[0]));
   }
   const [home, right, down, left, up, end] = seen;
   assert.deepEqual([home, right, left, up, end], [0, 1, down - 1, 0, 255]);
   assert.ok(down > 5);
-  await tab.locator("#page-says").filter({ hasText: "Page 255: " }).waitFor();
+  await tab.locator(".page-says").filter({ hasText: "Page 255: " }).waitFor();
   // A sequence is cancelled, and the focus is not lost with its button.
   await cancels(tab).first().focus();
   await tab.keyboard.press("Enter");
   await says(tab, "is cancelled");
-  await tab.waitForFunction(() => document.activeElement.closest("#sequences"));
+  await tab.waitForFunction(() => document.activeElement.closest(".sequences"));
   await cancelAll(tab);
 }
 
@@ -217,10 +217,10 @@ async function hostile(tab) {
   await tab.locator("#prompt").fill(prompt);
   await tab.locator("#most").fill("60");
   await tab.locator("#eight").click();
-  await tab.locator("#sequences .prompt").first().waitFor();
-  assert.equal(await tab.locator("#sequences .prompt").first().textContent(), prompt);
-  await tab.locator("#sequences .over").nth(7).waitFor();
-  assert.equal(await tab.locator("#sequences :is(img, script) , #sequences .prompt *, #sequences .story > span *").count(), 0);
+  await tab.locator(".sequences .prompt").first().waitFor();
+  assert.equal(await tab.locator(".sequences .prompt").first().textContent(), prompt);
+  await tab.locator(".sequences .over").nth(7).waitFor();
+  assert.equal(await tab.locator(".sequences :is(img, script) , .sequences .prompt *, .sequences .story > span *").count(), 0);
   assert.equal(await tab.evaluate(() => window.hit), undefined);
 }
 
@@ -240,7 +240,7 @@ async function lost(tab, { program, more, server, restarted }) {
   restarted(await serve(program, more, server.port));
   await here(tab);
   // A new server, without sequences.
-  await tab.waitForFunction(() => document.querySelectorAll("#sequences > li").length === 0);
+  await tab.waitForFunction(() => document.querySelectorAll(".sequences > li").length === 0);
   await ask(tab, "#generate", 1, 5);
 }
 

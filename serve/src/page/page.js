@@ -5,39 +5,24 @@
 /** The server sends something at least every ten seconds. */
 const SILENCE_MS = 25_000;
 
-let isDrawing = false;
+const $ = (id) => document.getElementById(id);
 
-function take(next) {
-  const wasBusy = view !== null && view.sequences.length > 0;
-  ended = [...next.ended, ...ended].slice(0, MOST_ENDED);
-  view = next;
-  if (!isDrawing) {
-    isDrawing = true;
-    requestAnimationFrame(() => {
-      isDrawing = false;
-      drawSequences();
-      drawPages();
-      drawNumbers();
-    });
-  }
-  if (wasBusy && next.sequences.length === 0) {
-    say("All sequences have ended. The pages that the prefix cache keeps are hatched.");
+/** Changes only what differs, so that the same words are not read aloud twice. */
+function write(target, className, text) {
+  target.className = className;
+  if (target.textContent !== text) {
+    target.textContent = text;
   }
 }
 
-function connection(state, says) {
-  $("connection").className = state;
-  write($("connection"), says);
-}
+const say = (message, isBad = false) => write($("says"), isBad ? "bad" : "", message);
+const connection = (state, says) => write($("connection"), state, says);
 
-/** This may be a different server, whose sequences have the same numbers. */
-function startAgain() {
-  ended = [];
-  cards.clear();
-  $("sequences").replaceChildren();
-  build(0);
-  connection("here", "Connected");
-}
+const view = new PoolView($("pool"), {
+  cancel: (id) => send("DELETE", `sequences/${id}`),
+  say,
+  idle: "No sequence is running or waiting. Press “Eight at once”.",
+});
 
 /** Takes views until there are no more. Returns what came: "views", a "refusal", or a "key" to try. */
 async function watchOnce() {
@@ -60,8 +45,10 @@ async function watchOnce() {
       return "refusal";
     }
     const models = await fetch("v1/models", { headers: headers() });
-    model = (await models.json()).data[0].id;
-    startAgain();
+    view.model = (await models.json()).data[0].id;
+    // This may be a different server, whose sequences have the same numbers.
+    view.startAgain();
+    connection("here", "Connected");
     let rest = "";
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
@@ -69,7 +56,7 @@ async function watchOnce() {
       const events = (rest + value).split("\n\n");
       rest = events.pop();
       for (const event of events.filter((line) => line.startsWith("data: "))) {
-        take(JSON.parse(event.slice(6)));
+        view.take(JSON.parse(event.slice(6)));
       }
     }
     return "views";
@@ -135,7 +122,7 @@ async function send(method, path, body) {
 }
 
 async function ask(n) {
-  say(`Requested ${plural(n, "sequence")}.`);
+  say(n === 1 ? "Requested 1 sequence." : `Requested ${n} sequences.`);
   const { refusal } = await send("POST", "v1/completions", { prompt: $("prompt").value, max_tokens: Number($("most").value), n });
   if (refusal !== undefined) {
     say(refusal, true);
