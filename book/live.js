@@ -30,13 +30,20 @@
         home: {
             settings: { pages: 128, page_size: 16, budget: 256, running: 8, prefix_cache: true },
             starts: [{ prompt: KING, max_new_tokens: 200, seed: 1, samples: 8 }],
-            stepsPerSecond: 20,
-            numbers: true,
+            stepsPerSecond: 15,
             keepsPool: true,
+            summary: (view) => {
+                const { sequences, page_size } = view;
+                const reserved = sum(sequences.map(({ prompt_tokens: p, max_new_tokens: n }) => Math.ceil((p + n) / page_size)));
+                const held = new Set(sequences.flatMap(({ pages }) => pages)).size;
+                return sequences.length > 0
+                    ? `${plural(held, "page")} in use. Reserved for the longest output, each story would have its own from the start: ${reserved} in all.`
+                    : "";
+            },
         },
         server: {
-            settings: { pages: 128, page_size: 16, budget: 256, running: 8, prefix_cache: true },
-            starts: [{ prompt: KING, max_new_tokens: 200, seed: 1, samples: 8 }],
+            settings: { pages: 256, page_size: 16, budget: 256, running: 8, prefix_cache: true },
+            starts: [{ prompt: KING, max_new_tokens: 300, seed: 1, samples: 8 }],
             controls: [
                 { key: "pages", label: "Pages", values: [32, 48, 64, 96, 128, 256] },
                 { key: "prompt", label: "Prompt" },
@@ -52,6 +59,7 @@
                 { prompt: "Once upon a time there was a poor miller", max_new_tokens: 110, seed: 3, samples: 1 },
             ],
             controls: [{ key: "page_size", label: "Page size", values: [1, 2, 4, 8, 16, 32, 64], slots: 256 }],
+            legend: [],
             stepsPerSecond: 12,
             summary: (view) => {
                 const { taken, filled } = slots(view);
@@ -62,6 +70,7 @@
             settings: { pages: 16, page_size: 8, budget: 1, running: 1, prefix_cache: false, drafts: 4 },
             starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],
             controls: [{ key: "drafts", label: "Draft tokens a step", values: [1, 2, 3, 4, 6, 8] }],
+            legend: [],
             stepsPerSecond: 3,
             hasDraft: true,
             summary: ({ counters }) => {
@@ -73,8 +82,9 @@
             settings: { pages: 128, page_size: 8, budget: 512, running: 8, prefix_cache: false },
             starts: [{ prompt: KING, max_new_tokens: 48, seed: 1, samples: 8, fork: true }],
             controls: [{ key: "fork", label: "Fork the first sample" }],
+            legend: ["own", "shared", "free"],
             stepsPerSecond: 8,
-            summary: (view) => `${plural(pagesTaken(view), "page")} taken by ${plural(view.sequences.length, "sample")}.`,
+            summary: (view, most) => `${plural(pagesTaken(view), "page")} taken, at most ${most} so far.`,
         },
         prefix: {
             settings: { pages: 48, page_size: 8, budget: 256, running: 4, prefix_cache: true },
@@ -83,7 +93,7 @@
             stepsPerSecond: 15,
             keepsPool: true,
             summary: ({ counts: { prompt_tokens, cached_tokens } }) =>
-                `${cached_tokens} of ${plural(prompt_tokens, "prompt token")} cached, so ${prompt_tokens - cached_tokens} computed.`,
+                `${cached_tokens} of ${plural(prompt_tokens, "prompt token")} cached so far, and ${prompt_tokens - cached_tokens} computed.`,
         },
         scheduler: {
             settings: { pages: 64, page_size: 8, budget: 128, running: 8, prefix_cache: true },
@@ -150,6 +160,8 @@
             this.state = "off";
             this.rounds = 0;
             this.session = 0;
+            /** Pages that were taken in this pool at the same time, at most. */
+            this.most = 0;
             /** Who waits for the end of a sequence, by its number. */
             this.cancelling = new Map();
             this.go = button("Run", () => this.press());
@@ -162,7 +174,8 @@
             this.summary = element("p", "pbp-live-summary");
             this.drafts = element("ol", "pbp-live-drafts");
             this.head = element("div", "pbp-live-bar", this.go, this.once, ...this.controls, this.bar);
-            place.prepend(this.head, this.status);
+            const words = [...place.querySelectorAll(":scope > p")].at(-1);
+            words.after(this.head, this.status);
             this.to("off");
         }
 
@@ -170,7 +183,7 @@
             const names = { off: "Run", loading: "Stop", playing: "Pause", paused: "Continue", done: "Run again" };
             this.state = state;
             this.go.textContent = names[state];
-            this.once.hidden = state === "off" || state === "loading";
+            this.once.hidden = state === "loading";
             this.once.disabled = state === "playing";
             this.bar.hidden = state !== "loading";
         }
@@ -184,7 +197,7 @@
             this.worker.postMessage({ command, ...rest });
         }
 
-        async press() {
+        press() {
             const { state } = this;
             if (state === "loading") {
                 this.end("");
@@ -194,15 +207,19 @@
                 this.begin(!this.experiment.keepsPool);
                 this.play(true);
             } else {
-                await this.load().catch((error) => this.end(`The engine can't run here: ${error.message}.`, true));
+                this.load(() => this.play(true));
             }
         }
 
         step() {
+            if (this.state === "off") {
+                this.load(() => this.step());
+                return;
+            }
             if (this.state === "done") {
                 this.begin(!this.experiment.keepsPool);
-                this.to("paused");
             }
+            this.to("paused");
             this.send("step");
         }
 
@@ -211,13 +228,18 @@
             this.send("play", { isOn });
         }
 
-        async load() {
+        /** Loads the engine, starts the sequences, and calls `then`. */
+        load(then) {
             this.to("loading");
             this.bar.removeAttribute("value");
-            const about = await load();
-            if (this.state !== "loading") {
-                return;
-            }
+            this.then = then;
+            load().then(
+                (about) => this.state === "loading" && this.startWorker(about),
+                (error) => this.end(`The engine can't run here: ${error.message}.`, true),
+            );
+        }
+
+        startWorker(about) {
             const hasDraft = this.experiment.hasDraft ?? false;
             const bytes = sum(Object.entries(about.sizes).map(([file, size]) => (hasDraft || !file.includes("-draft/") ? size : 0)));
             this.say(`Loading the engine and a small model, ${(bytes / MEGABYTE).toFixed(1)} MB.`);
@@ -235,7 +257,7 @@
                 this.makeView();
                 this.say(this.about.says);
                 this.begin(true);
-                this.play(true);
+                this.then();
             } else if (data.view) {
                 if (data.session === this.session) {
                     this.take(data);
@@ -253,24 +275,22 @@
 
         /** The view takes the place of the picture. */
         makeView() {
+            if (this.view) {
+                return;
+            }
             const root = element("div", "");
             const cancel = (id) =>
                 new Promise((done) => {
                     this.cancelling.set(id, done);
                     this.send("cancel", { id });
                 });
-            for (const child of [...this.place.children]) {
-                if (child !== this.head && child !== this.status) {
-                    child.hidden = true;
-                }
-            }
+            this.place.classList.add("pbp-live-on");
             this.place.append(this.summary, this.drafts, root);
-            const { numbers = false } = this.experiment;
+            const { numbers = false, legend } = this.experiment;
             const say = (message, isBad) => this.say(message, isBad);
-            this.view = new PoolView(root, { cancel, say, numbers, idle: "No sequence is running or waiting. Press Run again." });
+            this.view = new PoolView(root, { cancel, say, numbers, legend, idle: "No sequence is running or waiting. Press Run again." });
             this.view.model = "storyteller";
-            // Elsewhere the arrows turn mdBook's pages, and a quick swipe opens its sidebar.
-            root.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && event.stopPropagation());
+            // Elsewhere a quick swipe opens mdBook's sidebar.
             root.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
         }
 
@@ -279,6 +299,7 @@
             if (isNew) {
                 this.rounds = 0;
                 this.session += 1;
+                this.most = 0;
                 this.view.startAgain();
                 const { session, settings, experiment } = this;
                 this.send("open", { session, settings, stepsPerSecond: experiment.stepsPerSecond });
@@ -293,12 +314,13 @@
 
         take({ view, drafts }) {
             this.view.take(view);
+            this.most = Math.max(this.most, pagesTaken(view));
             if (this.experiment.summary) {
-                this.summary.textContent = this.experiment.summary(view);
+                this.summary.textContent = this.experiment.summary(view, this.most);
             }
-            this.drafts.prepend(...drafts.map(listedDraft).reverse());
+            this.drafts.append(...drafts.map(listedDraft));
             while (this.drafts.children.length > MOST_DRAFTS) {
-                this.drafts.lastChild.remove();
+                this.drafts.firstChild.remove();
             }
             if (view.sequences.length === 0) {
                 this.to("done");

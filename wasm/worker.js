@@ -5,16 +5,9 @@
 //   page ◄── loading, view, refused, failed ──────────
 "use strict";
 
-const BETWEEN_VIEWS_MS = 50;
+importScripts("engine.js");
 
-/** In the order in which the module keeps them: see `Files` in wasm/src/session.rs. */
-const MODEL = [
-  "storyteller/config.json",
-  "storyteller/generation_config.json",
-  "storyteller/tokenizer.json",
-  "storyteller/model.safetensors",
-];
-const DRAFT = ["storyteller-draft/config.json", "storyteller-draft/model.safetensors"];
+const BETWEEN_VIEWS_MS = 50;
 
 /** Fetches a file; `arrived(bytes)` is called with each part that comes. */
 async function fetched(file, arrived) {
@@ -30,39 +23,6 @@ async function fetched(file, arrived) {
   }
   return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
-
-/** The module as an object with one function: `ask(request)` returns the answer, or throws. */
-async function openEngine(module, files) {
-  let exports;
-  const bytes = (at, n) => new Uint8Array(exports.memory.buffer, at, n);
-  const text = (at, n) => new TextDecoder().decode(bytes(at, n));
-  let panic;
-  const page = { panicked: (at, n) => { panic = text(at, n); } };
-  ({ instance: { exports } } = await WebAssembly.instantiate(module, { page }));
-  const put = (input) => bytes(exports.room(input.length), input.length).set(input);
-  exports.begin();
-  files.forEach((file, at) => {
-    put(file);
-    exports.keep(at);
-  });
-  return (request) => {
-    put(new TextEncoder().encode(JSON.stringify(request)));
-    let n;
-    try {
-      n = exports.call();
-    } catch (trap) {
-      throw new Error(panic ?? trap.message);
-    }
-    const answer = JSON.parse(text(exports.answer(), n));
-    if (answer.error !== undefined) {
-      throw new Refusal(answer.error);
-    }
-    return answer;
-  };
-}
-
-/** What the engine doesn't do, and goes on. After any other error it can't. */
-class Refusal extends Error {}
 
 let ask;
 /** Which pool this is: a view of an earlier one can still be on its way. */
@@ -123,7 +83,7 @@ function attempt(what) {
 
 const commands = {
   async load({ sizes, hasDraft }) {
-    const files = ["engine.wasm", ...MODEL, ...(hasDraft ? DRAFT : [])];
+    const files = ["engine.wasm", ...MODEL_FILES, ...(hasDraft ? DRAFT_FILES : [])];
     const total = files.reduce((sum, file) => sum + sizes[file], 0);
     let loaded = 0;
     const arrived = (n) => {

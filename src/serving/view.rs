@@ -156,16 +156,17 @@ impl View {
             (sequence, state, &[][..], 0)
         });
         let sequences = running.chain(waiting).map(|(sequence, state, pages, rows)| {
-            counts.add(sequence);
+            let n_prompt = serving.prompt_tokens(sequence);
+            counts.add(sequence, n_prompt);
             let Words { prompt, text } = words(sequence);
             SequenceView {
                 id: sequence.id.0,
                 state,
                 prompt,
                 text,
-                prompt_tokens: sequence.n_prompt,
-                new_tokens: sequence.new_tokens().len(),
-                max_new_tokens: sequence.max_new_tokens,
+                prompt_tokens: n_prompt,
+                new_tokens: sequence.tokens.len() - n_prompt,
+                max_new_tokens: sequence.max_new_tokens + sequence.n_prompt - n_prompt,
                 rows,
                 scheduled_tokens: step
                     .iter()
@@ -201,11 +202,11 @@ impl View {
 
 impl Counts {
     /// Counts a sequence that has not finished, and is in no total yet.
-    fn add(&mut self, sequence: &Sequence) {
+    fn add(&mut self, sequence: &Sequence, n_prompt: usize) {
         let SequenceCounters { cached, computed, preemptions, .. } = sequence.counters;
         self.preemptions += preemptions;
         if computed > 0 {
-            self.prompt_tokens += sequence.n_prompt as u64;
+            self.prompt_tokens += n_prompt as u64;
             self.cached_tokens += cached as u64;
         }
     }

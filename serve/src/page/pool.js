@@ -112,10 +112,11 @@
 
     /**
      * `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`. Without it the cards have no button.
-     * `say(message, isBad)`: shows a message. `idle`: the words where there is no sequence.
+     * `say(message, isBad)`: shows a message. `legend`: the kinds of pages to explain, such as `["own", "free"]`. `idle`: the words
+     * where there is no sequence.
      */
     constructor(root, options = {}) {
-      const { cancel, say = () => {}, numbers = true, legend = true, idle = "No sequence is running or waiting." } = options;
+      const { cancel, say = () => {}, numbers = true, legend = LEGEND.map(([kind]) => kind), idle = "No sequence is running or waiting." } = options;
       this.#cancel = cancel;
       this.#say = say;
       this.#idle = element("p", "idle", idle);
@@ -133,7 +134,9 @@
       this.#view = next;
       this.#drawSoon();
       if (wasBusy && next.sequences.length === 0) {
-        this.#say("All sequences have ended. The pages that the prefix cache keeps are hatched.");
+        const areAllFree = next.owners.every((count) => count === 0);
+        const pages = areAllFree ? "All pages are free again." : "The pages that the prefix cache keeps are hatched.";
+        this.#say(`All sequences have ended. ${pages}`);
       }
     }
 
@@ -206,14 +209,15 @@
       return section;
     }
 
-    #makeMemory(hasLegend) {
+    #makeMemory(kinds) {
       const help = element("p", "", "Arrow keys go from page to page.");
       help.id = `${this.#id}-help`;
       help.hidden = true;
       this.#grid.tabIndex = 0;
       attributes(this.#grid, { role: "listbox", "aria-label": "Pages of the pool", "aria-describedby": help.id });
-      const kinds = LEGEND.map(([kind, sign, words]) => element("li", "", element("span", `cell ${kind}`, sign), words));
-      const legend = hasLegend ? [element("ul", "legend", ...kinds)] : [];
+      const shown = LEGEND.filter(([kind]) => kinds.includes(kind));
+      const items = shown.map(([kind, sign, words]) => element("li", "", element("span", `cell ${kind}`, sign), words));
+      const legend = items.length > 0 ? [element("ul", "legend", ...items)] : [];
       return this.#section("memory", "Pages", ...legend, this.#grid, this.#pageSays, help);
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use page_by_page_course::cargo::{self, Environment};
 use serde_json::json;
 
@@ -22,8 +22,11 @@ pub const REFERENCE: &str = "assets/engine.wasm";
 const FOLDER: &str = "engine";
 const MODULE: &str = "engine.wasm";
 const TARGET: &str = "wasm32-unknown-unknown";
+/// Where cargo puts what it compiles.
+const BUILT: &str = "target/page/wasm32-unknown-unknown/page";
 /// Where each file is in the repository, and its name beside the pages.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
+    ("wasm/engine.js", "engine.js"),
     ("wasm/worker.js", "worker.js"),
     ("serve/src/page/pool.js", "pool.js"),
     ("serve/src/page/pool.css", "pool.css"),
@@ -113,38 +116,58 @@ impl Compiler {
     /// Compiles the engine with the reader's chapters, those that are started, and the reference's others. Returns the module, or
     /// what cargo said.
     pub fn compile(&self, root: &Path, speed: Speed) -> Result<Result<PathBuf, String>> {
-        let mut command = cargo::cargo(root, Environment::Shell);
-        command.args(["build", "--package", "page-by-page-wasm", "--features", "solution", "--profile", "page"]);
-        command.args(["--target", TARGET, "--target-dir", "target/page"]).env("CARGO_TERM_COLOR", "never");
+        let mut command = self.cargo(root, &["build", "--package", "page-by-page-wasm"]);
         if speed == Speed::ToCompile {
             command.env("CARGO_PROFILE_PAGE_LTO", "off").env("CARGO_PROFILE_PAGE_CODEGEN_UNITS", "16");
         }
+        let ended = cargo::run(command, BUILD)?;
+        if ended.status.is_some_and(|status| status.success()) {
+            return Ok(Ok(root.join(BUILT).join("page_by_page_wasm.wasm")));
+        }
+        Ok(Err(ended.output))
+    }
+
+    /// Runs the tests of the kernels and of the engine's bits under Node.
+    pub fn test(&self, root: &Path) -> Result<()> {
+        let packages = ["test", "--package", "page-by-page-kernels", "--package", "page-by-page-wasm"];
+        let mut command = self.cargo(root, &packages);
+        let runner = format!("node {}", root.join("wasm/run.mjs").display());
+        let ended = cargo::run(command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER", runner), BUILD)?;
+        println!("{}", ended.output.trim_end());
+        ensure!(ended.status.is_some_and(|status| status.success()), "the tests fail; on this computer they say why");
+        Ok(())
+    }
+
+    /// cargo, for this target.
+    fn cargo(&self, root: &Path, arguments: &[&str]) -> Command {
+        let mut command = cargo::cargo(root, Environment::Shell);
+        command.args(arguments).args(["--features", "page-by-page-wasm/solution", "--profile", "page"]);
+        command.args(["--target", TARGET, "--target-dir", "target/page"]).env("CARGO_TERM_COLOR", "never");
         // Every machine makes the same module.
-        let home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(std::env::home_dir().map(|home| home.join(".cargo")));
+        let home =
+            std::env::var_os("CARGO_HOME").map(PathBuf::from).or(std::env::home_dir().map(|home| home.join(".cargo")));
         for (from, to) in home.iter().map(|home| (home.display(), "cargo")) {
             command.args(["--config", &format!("target.{TARGET}.rustflags=['--remap-path-prefix={from}={to}']")]);
         }
         if let Compiler::Debian = self {
             // So that cargo and rustc accept what is not stable yet.
-            command.arg("-Zbuild-std=std,panic_abort").env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", "1");
+            command.arg("-Zbuild-std=std,panic_abort,test").env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", "1");
             command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", DEBIAN_LINKER);
         }
-        let ended = cargo::run(command, BUILD)?;
-        if ended.status.is_some_and(|status| status.success()) {
-            return Ok(Ok(root.join("target/page").join(TARGET).join("page/page_by_page_wasm.wasm")));
-        }
-        Ok(Err(ended.output))
+        command
     }
 }
 
-/// Compiles the engine into this file.
-pub fn make(root: &Path, to: &Path) -> Result<()> {
+/// Compiles the engine into this file, and runs its tests if asked to.
+pub fn make(root: &Path, to: &Path, is_tested: bool) -> Result<()> {
     let Some(compiler) = Compiler::find() else {
         bail!("no compiler for {TARGET} is installed: {}", Compiler::INSTALL);
     };
-    let module = compiler
-        .compile(root, Speed::ToRun)?
-        .map_err(|output| anyhow::anyhow!("the engine does not compile:\n{output}"))?;
+    if is_tested {
+        compiler.test(root)?;
+    }
+    let module =
+        compiler.compile(root, Speed::ToRun)?.map_err(|output| anyhow!("the engine does not compile:\n{output}"))?;
     let size = fs::copy(&module, to).with_context(|| format!("writing {}", to.display()))?;
     println!("The engine is in {}, {size} bytes", to.display());
     Ok(())

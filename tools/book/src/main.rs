@@ -88,6 +88,9 @@ enum Task {
         /// Write this file instead of assets/engine.wasm
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        /// First run the tests of the kernels and of the engine's bits, under Node
+        #[arg(long)]
+        test: bool,
     },
     /// Run every command that the pages show and see that it works
     ///
@@ -129,8 +132,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             println!("The book is in {}", out.as_ref().unwrap_or(&own).join("index.html").display());
             Ok(ExitCode::SUCCESS)
         }
-        Some(Task::Engine { out }) => {
-            engine::make(&root, out.as_ref().unwrap_or(&root.join(engine::REFERENCE)))?;
+        Some(Task::Engine { out, test }) => {
+            engine::make(&root, out.as_ref().unwrap_or(&root.join(engine::REFERENCE)), *test)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Task::Commands) => commands::run(&root),
