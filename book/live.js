@@ -28,7 +28,7 @@
      */
     const EXPERIMENTS = {
         home: {
-            settings: { pages: 128, page_size: 16, budget: 256, running: 8, prefix_cache: true },
+            settings: { pages: 120, page_size: 16, budget: 256, running: 8, prefix_cache: true },
             starts: [{ prompt: KING, max_new_tokens: 200, seed: 1, samples: 8 }],
             stepsPerSecond: 15,
             keepsPool: true,

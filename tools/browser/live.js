@@ -41,22 +41,6 @@ export function liveChecks({ browser, program }) {
   return list;
 }
 
-/** Takes a picture of eight sequences at work and of their pages, while some of the pool is still free. */
-export async function picture(browser, program, colorScheme, path) {
-  const server = await serve(program, SLOW);
-  const size = { viewport: { width: 960, height: 1400 }, deviceScaleFactor: 1.5 };
-  await inWindow(browser, { colorScheme, ...size }, async (tab) => {
-    await tab.goto(server.address);
-    await eight(tab);
-    await tab.waitForFunction(() => document.querySelectorAll(".grid .cell:not(.free)").length > 150);
-    await tab.mouse.move(0, 0);
-    const top = (await tab.locator(".memory").boundingBox()).y - 16;
-    const last = await tab.locator(".grid .cell").nth(181).boundingBox();
-    await tab.screenshot({ path, clip: { x: 0, y: top, width: 960, height: last.y + last.height + 16 - top } });
-  });
-  await server.stop();
-}
-
 /** A server, on a port of its own or on this one. */
 async function serve(program, more, port = 0) {
   const child = spawn(program, ["serve", "--port", String(port), ...more], { stdio: ["ignore", "pipe", "ignore"] });

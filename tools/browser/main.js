@@ -12,6 +12,7 @@ import { parseArgs } from "node:util";
 import { start } from "./browser.js";
 import { checks } from "./checks.js";
 import { liveChecks } from "./live.js";
+import { placeChecks } from "./places.js";
 import { publishedChecks } from "./published.js";
 import { serve } from "./site.js";
 
@@ -28,16 +29,22 @@ const toc = await readFile(join(folder, "toc.html"), "utf8").catch(() => {
 });
 const pages = [...new Set([...toc.matchAll(/<a href="([^"#]+\.html)"/g)].map((match) => match[1]))];
 const figures = {};
+const places = [];
 for (const page of pages) {
   const html = await readFile(join(folder, page), "utf8");
+  if (html.includes('class="pbp-live"')) {
+    places.push(page);
+  }
   figures[page] = html.split("<figure class=\"pbp-figure\"").length - 1;
 }
 
+const { PUBLISHED: published, PROGRAM: program, KERNELS: kernels } = process.env;
 const site = await serve(folder);
 const browser = await start();
 const all = checks({ browser, address: site.address, pages, figures });
-all.push(...publishedChecks({ browser, folder: process.env.PUBLISHED, pages, figures }));
-all.push(...liveChecks({ browser, program: process.env.PROGRAM }));
+all.push(...publishedChecks({ browser, folder: published, pages, figures }));
+all.push(...placeChecks({ browser, address: site.address, pages: places, published, program, kernels }));
+all.push(...liveChecks({ browser, program }));
 const waiting = all.filter(([name]) => name.includes(options.only));
 let passed = 0;
 let failed = 0;

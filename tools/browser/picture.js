@@ -1,15 +1,19 @@
-// The picture of the live page on the book's first page: `node tools/browser/picture.js target/release/page-by-page`, after
-// tools/browser/ready. Eight sequences run, so each time the picture differs a little.
+// The picture on the book's first page, of the pages and stories that take its place: `node tools/browser/picture.js`, after
+// tools/browser/ready and `cargo book build`.
 
 import { fileURLToPath } from "node:url";
 
 import { start } from "./browser.js";
-import { picture } from "./live.js";
+import { picture } from "./places.js";
+import { serve } from "./site.js";
 
+const book = (file) => fileURLToPath(new URL(`../../book/${file}`, import.meta.url));
+const site = await serve(book("html"));
 const browser = await start();
-for (const colorScheme of ["light", "dark"]) {
-  const file = fileURLToPath(new URL(`../../book/src/figures/live-${colorScheme}.png`, import.meta.url));
-  await picture(browser, process.argv[2], colorScheme, file);
+for (const [theme, name] of [["light", "light"], ["navy", "dark"]]) {
+  const file = book(`src/figures/live-${name}.png`);
+  await picture(browser, site.address, theme, file);
   console.log(`wrote ${file}`);
 }
 await browser.close();
+site.stop();

@@ -1,0 +1,317 @@
+// The places where the engine runs in a page of the book: what it generates is what the program generates, what a reader changes has
+// the effect that the page names, and where the engine can't run, the page says why.
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { promisify } from "node:util";
+
+import { NARROW, WIDE, inWindow } from "./browser.js";
+import { AXE, inaccessible, tooWide } from "./checks.js";
+
+const HOME = "index.html";
+/** In the order of the sidebar. */
+const PAGES = ["home.html", "ch06_paged.html", "ch08_speculative.html", "ch10_fork.html", "ch11_prefix_cache.html", "ch12_scheduler.html", "live.html"];
+
+/** All checks: `[name, run]`. `pages` have a place each, `published` is the folder of the book as it is published. */
+export function placeChecks({ browser, address, pages, published, program, kernels }) {
+  const list = [];
+  const check = (name, page, use, options = {}) =>
+    list.push([`the engine in a page: ${name}`, async () => {
+      const faults = [];
+      await inWindow(browser, { faults, ...options }, async (tab) => {
+        await tab.goto(address + page);
+        await use(tab, faults);
+      });
+      return faults;
+    }]);
+  for (const width of [WIDE, NARROW]) {
+    for (const theme of ["light", "navy"]) {
+      check(`${width} wide, ${theme}`, HOME, looks, { width, theme });
+    }
+  }
+  check("its stories are the program's", HOME, (tab) => stories(tab, program));
+  check("nothing is fetched before Run", HOME, unasked);
+  check("cancel frees pages", HOME, cancel);
+  check("with the keyboard alone", HOME, keyboard);
+  check("the page answers while it runs", HOME, responsive);
+  check("page sizes", "ch06_paged.html", pageSizes);
+  check("drafts", "ch08_speculative.html", drafts);
+  check("forks", "ch10_fork.html", forks);
+  check("a prompt asked twice, and a different one", "ch11_prefix_cache.html", prefixes);
+  check("pool and budget", "ch12_scheduler.html", scheduler);
+  check("the first two steps, and too few pages", "live.html", interlude);
+  check("a module that is none", HOME, broken);
+  check("no engine beside the pages", HOME, absent);
+  check("the kernels' tests", HOME, (tab) => kernelTests(tab, kernels));
+  list.push(["the engine in a page: opened as a file", () => asFile(browser, published)]);
+  list.push(["the engine in a page: each place has a check", async () => assert.deepEqual(pages, PAGES)]);
+  return list;
+}
+
+const place = (tab) => tab.locator(".pbp-live");
+const press = (tab, name) => place(tab).getByRole("button", { name, exact: true }).click();
+const ended = (tab) => place(tab).getByRole("button", { name: "Run again" }).waitFor();
+const says = (tab, what) => place(tab).locator("p[class]").filter({ hasText: what }).waitFor();
+
+/** Waits until no page looks like this and says that. The view is drawn in the next frame. */
+const gone = (tab, like, what = "") =>
+  tab.waitForFunction(
+    ([selector, text]) => ![...document.querySelectorAll(`.grid ${selector}`)].some((cell) => cell.textContent.includes(text)),
+    [like, what],
+  );
+
+/** Moves a slider to this value. */
+async function move(tab, label, value) {
+  const slider = place(tab).getByRole("slider", { name: label });
+  const values = Number(await slider.getAttribute("max"));
+  for (let at = 0; at <= values; at++) {
+    await slider.fill(String(at));
+    if ((await slider.getAttribute("aria-valuetext")) === String(value)) {
+      return;
+    }
+  }
+  assert.fail(`${label} can't be ${value}`);
+}
+
+/** Runs to the end, and returns the line about it. */
+async function summary(tab) {
+  await ended(tab);
+  return place(tab).locator(".pbp-live-summary").textContent();
+}
+
+/** Takes steps, until a sequence's card says this. */
+async function step(tab, times, what) {
+  for (let at = 0; at < times; at++) {
+    await press(tab, "One step");
+    await place(tab).getByRole("button", { name: "Continue" }).waitFor();
+  }
+  await cards(tab, what).first().waitFor();
+}
+
+const cards = (tab, what) => place(tab).locator(".what", { hasText: what });
+
+async function looks(tab, faults) {
+  await step(tab, 40, "40 of 200 new tokens");
+  await tab.addScriptTag({ path: AXE });
+  faults.push(...(await tooWide(tab)), ...(await inaccessible(tab)));
+  assert.equal(await place(tab).locator("img:visible").count(), 0, "the picture is still there");
+  await cancelAll(tab);
+  faults.push(...(await tooWide(tab)), ...(await inaccessible(tab)));
+}
+
+async function cancelAll(tab) {
+  const cancels = place(tab).getByRole("button", { name: /^Cancel sequence/ });
+  while ((await cancels.count()) > 0) {
+    // It may have gone meanwhile.
+    await cancels.first().click({ timeout: 2_000 }).catch(() => {});
+  }
+  await ended(tab);
+}
+
+async function stories(tab, program) {
+  await press(tab, "Run");
+  await ended(tab);
+  const ours = await place(tab).locator(".sequences .story").allTextContents();
+  const prompt = await tab.locator(".story .prompt").first().textContent();
+  const options = ["generate", prompt, "--samples", "8", "--seed", "1", "--max-new-tokens", "200", "--json"];
+  const { stdout } = await promisify(execFile)(program, options, { maxBuffer: 1 << 24 });
+  const theirs = JSON.parse(stdout).outputs.map(({ text }) => prompt + text);
+  assert.equal(theirs.length, 8);
+  assert.deepEqual(ours.sort(), theirs.sort());
+}
+
+async function unasked(tab) {
+  const asked = await tab.evaluate(() => performance.getEntriesByType("resource").map(({ name }) => name));
+  assert.deepEqual(asked.filter((name) => name.includes("/engine/")), []);
+  assert.equal(await place(tab).locator("img:visible").count(), 1);
+}
+
+async function cancel(tab) {
+  await step(tab, 60, "60 of 200 new tokens");
+  await place(tab).getByRole("button", { name: "Cancel sequence C" }).click();
+  await says(tab, /^Sequence C is cancelled\. Its \d+ pages: \d+ free again/);
+  await gone(tab, ".own", "C");
+  await cancelAll(tab);
+  await gone(tab, ":is(.own, .shared)");
+  // The next eight find the prompt's pages.
+  await step(tab, 2, "2 of 200 new tokens");
+  assert.equal(await cards(tab, "32 of 42 prompt tokens cached").count(), 8);
+}
+
+async function keyboard(tab) {
+  const button = place(tab).getByRole("button", { name: "Run" }).first();
+  await button.focus();
+  assert.notEqual(await button.evaluate((element) => getComputedStyle(element).outlineStyle), "none", "focus is seen");
+  await tab.keyboard.press("Enter");
+  await place(tab).locator(".grid .own").first().waitFor();
+  const grid = tab.getByRole("listbox", { name: "Pages of the pool" });
+  await grid.focus();
+  const here = tab.url();
+  for (const key of ["Home", "ArrowRight", "ArrowRight", "ArrowLeft"]) {
+    await tab.keyboard.press(key);
+  }
+  assert.match(await grid.getAttribute("aria-activedescendant"), /-page-1$/);
+  await says(tab, /^Page 1: /).catch(() => assert.fail("no words about page 1"));
+  assert.equal(tab.url(), here, "an arrow key turns the page");
+}
+
+/** A script that waits for the next frame, again and again, never waits long: the engine has a thread of its own. */
+async function responsive(tab) {
+  await press(tab, "Run");
+  await place(tab).locator(".grid .own").first().waitFor();
+  const frames = await tab.evaluate(async () => {
+    const end = performance.now() + 2_000;
+    let count = 0;
+    while (performance.now() < end) {
+      await new Promise((done) => { requestAnimationFrame(done); });
+      count += 1;
+    }
+    return count;
+  });
+  assert.ok(frames >= 10, `${frames} frames in two seconds`);
+}
+
+async function pageSizes(tab) {
+  await move(tab, "Page size", 64);
+  await press(tab, "One step");
+  await says(tab, "2 pages taken. 18 of their 128 slots are filled, 110 wasted.");
+  await move(tab, "Page size", 1);
+  await press(tab, "Pause");
+  await tab.waitForFunction(() => / of their .* 0 wasted/.test(document.querySelector(".pbp-live-summary").textContent));
+  assert.equal(await place(tab).locator(".grid .cell").count(), 256);
+}
+
+async function drafts(tab) {
+  await move(tab, "Draft tokens a step", 8);
+  await press(tab, "Run");
+  assert.equal(await summary(tab), "22 steps, with one pass of the target each, for 100 tokens. 78 of 171 draft tokens accepted.");
+  assert.ok((await place(tab).locator(".pbp-live-drafts :is(ins, del)").count()) > 8);
+  const story = await place(tab).locator(".story").textContent();
+  await move(tab, "Draft tokens a step", 4);
+  await place(tab).locator(".sequences > li:not(.over)").waitFor();
+  assert.match(await summary(tab), /^29 steps, .* 71 of 114 draft tokens accepted\.$/);
+  assert.equal(await place(tab).locator(".story").first().textContent(), story);
+}
+
+async function forks(tab) {
+  await press(tab, "Run");
+  assert.match(await summary(tab), /at most 53 so far/);
+  const outputs = await place(tab).locator(".story").allTextContents();
+  await place(tab).getByLabel("Fork the first sample").uncheck();
+  await place(tab).locator(".sequences > li:not(.over)").first().waitFor();
+  assert.match(await summary(tab), /at most 88 so far/);
+  assert.deepEqual((await place(tab).locator(".story").allTextContents()).sort(), outputs.sort());
+}
+
+async function prefixes(tab) {
+  await press(tab, "Run");
+  assert.match(await summary(tab), /^0 of 42 prompt tokens cached/);
+  await press(tab, "Run again");
+  await cards(tab, "40 of 42 prompt tokens cached").waitFor();
+  assert.match(await summary(tab), /^40 of 84 prompt tokens cached/);
+  const prompt = place(tab).getByLabel("Prompt");
+  await prompt.fill((await prompt.inputValue()).replace("Once", "Twice"));
+  await press(tab, "Run again");
+  await place(tab).locator(".sequences > li:not(.over)").waitFor();
+  assert.match(await summary(tab), /^40 of 128 prompt tokens cached/);
+  await prompt.fill("king ".repeat(1_100));
+  await press(tab, "Run again");
+  await place(tab).locator(".pbp-live-says.bad").waitFor();
+}
+
+async function scheduler(tab) {
+  const preemptions = async () => {
+    await ended(tab);
+    return place(tab).locator(".lost-says").textContent();
+  };
+  const again = () => place(tab).locator(".sequences > li:not(.over)").first().waitFor();
+  await press(tab, "Run");
+  assert.match(await preemptions(), /^4, /);
+  const outputs = await place(tab).locator(".story").allTextContents();
+  for (const [pages, expected] of [[24, /^17, /], [128, /^0, /]]) {
+    await move(tab, "Pages", pages);
+    await again();
+    assert.match(await preemptions(), expected);
+    assert.deepEqual((await place(tab).locator(".story").allTextContents()).sort(), outputs.sort());
+  }
+  await move(tab, "Pages", 64);
+  await move(tab, "Token budget", 8);
+  await again();
+  assert.match(await place(tab).locator(".budget-says").textContent(), / of 8 tokens scheduled/);
+}
+
+async function interlude(tab) {
+  await step(tab, 1, "prefill, 4 of 42 prompt tokens");
+  assert.equal(await cards(tab, "waits, number 1 in the queue").count(), 1);
+  await step(tab, 1, "32 of 42 prompt tokens cached");
+  assert.equal(await cards(tab, "32 of 42 prompt tokens cached").count(), 1);
+  assert.equal(await place(tab).locator(".grid .shared").count(), 2);
+  await step(tab, 98, "100 of 300 new tokens");
+  await place(tab).getByRole("button", { name: "Cancel sequence C" }).click();
+  await says(tab, "Its 9 pages: 1 free again, 8 kept by the prefix cache or other sequences.");
+  await move(tab, "Pages", 64);
+  await cards(tab, "was preempted and waits, number 1 in the queue").first().waitFor();
+}
+
+/** What the browser says of a file that isn't there is no fault of the page. */
+const forgive = (faults) => faults.splice(0, faults.length, ...faults.filter((fault) => !/404|Failed to load/.test(fault)));
+
+async function broken(tab, faults) {
+  await tab.route("**/engine/engine.wasm", (route) => route.fulfill({ body: "no module" }));
+  await press(tab, "Run");
+  await says(tab, "The engine has stopped");
+  assert.equal(await place(tab).locator("img:visible").count(), 1, "the picture stays");
+  await tab.unroute("**/engine/engine.wasm");
+  await press(tab, "Run");
+  await place(tab).locator(".grid .own").first().waitFor();
+  forgive(faults);
+}
+
+async function absent(tab, faults) {
+  await tab.route("**/engine/**", (route) => route.fulfill({ status: 404 }));
+  await press(tab, "Run");
+  await says(tab, "this copy of the book has no engine beside it");
+  assert.equal(await place(tab).locator("img:visible").count(), 1, "the picture stays");
+  forgive(faults);
+}
+
+async function kernelTests(tab, kernels) {
+  const bytes = (await readFile(kernels)).toString("base64");
+  const code = await tab.evaluate(async (base64) => {
+    const module = await (await fetch(`data:application/wasm;base64,${base64}`)).arrayBuffer();
+    const { instance } = await WebAssembly.instantiate(module);
+    return instance.exports.main(0, 0);
+  }, bytes);
+  assert.equal(code, 0);
+}
+
+async function asFile(browser, published) {
+  const faults = [];
+  await inWindow(browser, { faults }, async (tab) => {
+    await tab.goto(pathToFileURL(join(published, HOME)).href);
+    await says(tab, "opened as a file");
+    assert.equal(await place(tab).locator("img:visible").count(), 1, "the picture stays");
+    assert.equal(await place(tab).getByRole("button").count(), 0);
+  });
+  return faults;
+}
+
+/** The picture that a place has before it runs: the pages after some steps, and the first two stories. */
+export async function picture(browser, address, theme, path) {
+  await inWindow(browser, { theme, width: 1280, deviceScaleFactor: 2 }, async (tab) => {
+    await tab.goto(address + HOME);
+    await step(tab, 84, "84 of 200 new tokens");
+    await tab.evaluate(() => document.activeElement.blur());
+    const top = (await place(tab).locator(".memory").boundingBox()).y;
+    const { x, y, width, height } = await place(tab).locator(".sequences").boundingBox();
+    const card = await place(tab).locator(".sequences > li").first().boundingBox();
+    const bottom = y - top + card.height;
+    assert.ok(height > card.height);
+    const scroll = await tab.evaluate(() => scrollY);
+    const clip = { x: x - 12, y: scroll + top - 12, width: width + 24, height: bottom + 24 };
+    await tab.screenshot({ path, clip, fullPage: true });
+  });
+}
