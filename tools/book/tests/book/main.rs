@@ -2,6 +2,7 @@
 
 mod check;
 mod commands;
+mod engine;
 #[cfg(unix)]
 mod mine;
 mod publish;
