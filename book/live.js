@@ -1,15 +1,16 @@
-// Runs the engine in a page: where a page has a place for it, a button loads it, and the view of the pool takes the place's content.
+// Runs the engine in a page: where a page has a place for it, a button loads it, and the view of the pool replaces the picture there.
 //
 // Nothing is fetched before the button is pressed. The engine and its view lie in the folder engine/ beside the pages, which `cargo
-// book` makes.
+// book` fills.
 (() => {
     "use strict";
 
     const KING =
         "Once upon a time there was a king who had three daughters. The youngest of them was so beautiful that the sun " +
         "itself, which has seen so much, wondered whenever it shone in her face. One day";
+    const KING_TOKENS = 42;
     const MEGABYTE = 1e6;
-    /** Steps of the newest drafts that are listed. */
+    /** How many of the newest steps are listed. */
     const MOST_DRAFTS = 6;
 
     const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
@@ -28,17 +29,16 @@
      */
     const EXPERIMENTS = {
         home: {
-            settings: { pages: 120, page_size: 16, budget: 256, running: 8, prefix_cache: true },
-            starts: [{ prompt: KING, max_new_tokens: 200, seed: 1, samples: 8 }],
+            settings: { pages: 100, page_size: 16, budget: 256, running: 8, prefix_cache: false },
+            starts: [{ prompt: KING, max_new_tokens: 240, seed: 65, samples: 8, fork: true }],
             stepsPerSecond: 15,
-            keepsPool: true,
-            summary: (view) => {
-                const { sequences, page_size } = view;
-                const reserved = sum(sequences.map(({ prompt_tokens: p, max_new_tokens: n }) => Math.ceil((p + n) / page_size)));
-                const held = new Set(sequences.flatMap(({ pages }) => pages)).size;
-                return sequences.length > 0
-                    ? `${plural(held, "page")} in use. Reserved for the longest output, each story would have its own from the start: ${reserved} in all.`
-                    : "";
+            legend: ["own", "shared", "free"],
+            summary: ({ owners, page_size, sequences }, most, [{ max_new_tokens }]) => {
+                const reserved = Math.ceil((KING_TOKENS + max_new_tokens) / page_size);
+                const fit = Math.floor(owners.length / reserved);
+                const all = owners.length;
+                const taken = sequences.length > 0 ? `${pagesTaken({ owners })} of ${all} pages taken.` : `At most ${most} of ${all} pages were taken.`;
+                return `${taken} With ${reserved} pages reserved for each story, enough for the longest, only ${fit} of the eight would fit.`;
             },
         },
         server: {
@@ -69,7 +69,7 @@
         drafts: {
             settings: { pages: 16, page_size: 8, budget: 1, running: 1, prefix_cache: false, drafts: 4 },
             starts: [{ prompt: "The king lived in a great castle", max_new_tokens: 100, seed: 0, samples: 1, greedy: true }],
-            controls: [{ key: "drafts", label: "Draft tokens a step", values: [1, 2, 3, 4, 6, 8] }],
+            controls: [{ key: "drafts", label: "Draft tokens per step", values: [1, 2, 3, 4, 6, 8] }],
             legend: [],
             stepsPerSecond: 3,
             hasDraft: true,
@@ -80,7 +80,7 @@
         },
         fork: {
             settings: { pages: 128, page_size: 8, budget: 512, running: 8, prefix_cache: false },
-            starts: [{ prompt: KING, max_new_tokens: 48, seed: 1, samples: 8, fork: true }],
+            starts: [{ prompt: KING, max_new_tokens: 47, seed: 1, samples: 8, fork: true }],
             controls: [{ key: "fork", label: "Fork the first sample" }],
             legend: ["own", "shared", "free"],
             stepsPerSecond: 8,
@@ -160,9 +160,9 @@
             this.state = "off";
             this.rounds = 0;
             this.session = 0;
-            /** Pages that were taken in this pool at the same time, at most. */
+            /** The most pages taken at once in this pool. */
             this.most = 0;
-            /** Who waits for the end of a sequence, by its number. */
+            /** What to call once a sequence is cancelled, by its number. */
             this.cancelling = new Map();
             this.go = button("Run", () => this.press());
             this.once = button("One step", () => this.step());
@@ -184,7 +184,7 @@
             this.state = state;
             this.go.textContent = names[state];
             this.once.hidden = state === "loading";
-            this.once.disabled = state === "playing";
+            this.once.disabled = state === "playing" || state === "done";
             this.bar.hidden = state !== "loading";
         }
 
@@ -216,9 +216,6 @@
                 this.load(() => this.step());
                 return;
             }
-            if (this.state === "done") {
-                this.begin(!this.experiment.keepsPool);
-            }
             this.to("paused");
             this.send("step");
         }
@@ -231,6 +228,7 @@
         /** Loads the engine, starts the sequences, and calls `then`. */
         load(then) {
             this.to("loading");
+            this.head.scrollIntoView();
             this.bar.removeAttribute("value");
             this.then = then;
             load().then(
@@ -255,7 +253,6 @@
                 this.bar.value = data.loading;
             } else if (data.ready) {
                 this.makeView();
-                this.say(this.about.says);
                 this.begin(true);
                 this.then();
             } else if (data.view) {
@@ -269,7 +266,7 @@
                 this.to("done");
                 this.say(`${data.refused[0].toUpperCase()}${data.refused.slice(1)}.`, true);
             } else if (data.failed !== undefined) {
-                this.end(`The engine has stopped: ${data.failed}`, true);
+                this.end(`The engine ${this.view ? "has stopped" : "can't be loaded"}: ${data.failed}`, true);
             }
         }
 
@@ -279,6 +276,7 @@
                 return;
             }
             const root = element("div", "");
+            this.root = root;
             const cancel = (id) =>
                 new Promise((done) => {
                     this.cancelling.set(id, done);
@@ -288,9 +286,10 @@
             this.place.append(this.summary, this.drafts, root);
             const { numbers = false, legend } = this.experiment;
             const say = (message, isBad) => this.say(message, isBad);
-            this.view = new PoolView(root, { cancel, say, numbers, legend, idle: "No sequence is running or waiting. Press Run again." });
+            const idle = "No sequence is running or waiting.";
+            this.view = new PoolView(root, { cancel, keepsOrder: true, say, numbers, legend, idle });
             this.view.model = "storyteller";
-            // Elsewhere a quick swipe opens mdBook's sidebar.
+            // Without this, a quick swipe opens mdBook's sidebar.
             root.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
         }
 
@@ -305,6 +304,8 @@
                 this.send("open", { session, settings, stepsPerSecond: experiment.stepsPerSecond });
             }
             this.drafts.replaceChildren();
+            this.view.forgetEnded();
+            this.say(this.about.says);
             for (const start of this.starts) {
                 // In a pool that goes on, the same seeds would only repeat the same outputs.
                 this.send("start", { start: { ...start, seed: start.seed + this.rounds * start.samples } });
@@ -316,7 +317,7 @@
             this.view.take(view);
             this.most = Math.max(this.most, pagesTaken(view));
             if (this.experiment.summary) {
-                this.summary.textContent = this.experiment.summary(view, this.most);
+                this.summary.textContent = this.experiment.summary(view, this.most, this.starts);
             }
             this.drafts.append(...drafts.map(listedDraft));
             while (this.drafts.children.length > MOST_DRAFTS) {
@@ -327,15 +328,21 @@
             }
         }
 
-        /** Ends the worker. What was there before comes back. */
+        /** Ends the worker. What the place had before comes back. */
         end(message, isBad) {
             this.worker?.terminate();
             this.worker = undefined;
+            this.cancelling.clear();
+            this.place.classList.remove("pbp-live-on");
+            this.view = undefined;
+            this.root?.remove();
+            this.summary.textContent = "";
+            this.drafts.replaceChildren();
             this.to("off");
             this.say(message, isBad);
         }
 
-        /** A label with what a reader can change: a slider over some values, a tick, or a text. */
+        /** A label with what a reader can change: a slider over some values, a checkbox, or a text field. */
         control({ key, label, values, slots: all }) {
             const change = (value) => {
                 if (key in this.settings) {

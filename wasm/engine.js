@@ -11,8 +11,7 @@ const MODEL_FILES = [
 const DRAFT_FILES = ["storyteller-draft/config.json", "storyteller-draft/model.safetensors"];
 
 /**
- * Opens a module with the bytes of these files. Returns a function that asks the engine for something and returns the view after it, or
- * throws: see `Request` in wasm/src/session.rs.
+ * Opens a module with the bytes of these files. Returns a function that takes a request and returns the engine's answer, or throws: see `Request` in wasm/src/session.rs.
  */
 async function openEngine(module, files) {
   let exports;
@@ -43,5 +42,5 @@ async function openEngine(module, files) {
   };
 }
 
-/** What the engine doesn't do, and goes on. After any other error it can't. */
+/** A request that the engine refuses. It can go on after this error, but after no other. */
 class Refusal extends Error {}

@@ -1,8 +1,9 @@
 // The engine on a thread of its own, so that the page stays responsive. It fetches the module and the models, steps while it is told to,
-// and sends the views: twenty times a second at most, and none is lost that has something new in it.
+// and sends views. While it plays, that's twenty times a second at most. A view is whole, so nothing is lost if one is left out; what has
+// ended or was drafted meanwhile comes with the next.
 //
-//   page ── open, start, cancel, play, pause, step ──►
-//   page ◄── loading, view, refused, failed ──────────
+//   page ── load, open, start, cancel, play, step ────────────────►
+//   page ◄── loading, ready, view, cancelled, refused, failed ────
 "use strict";
 
 importScripts("engine.js");
@@ -13,7 +14,7 @@ const BETWEEN_VIEWS_MS = 50;
 async function fetched(file, arrived) {
   const answer = await fetch(file, { cache: "no-cache" });
   if (!answer.ok) {
-    throw new Error(`${file} isn't there (status ${answer.status})`);
+    throw new Error(`${file} can't be fetched (status ${answer.status}).`);
   }
   const parts = [];
   const reader = answer.body.getReader();

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   worker                                   here
+//!     begin()                     ──►  once, before all others
 //!     room(n) → address           ──►  n bytes of input are written there
 //!     keep(file)                  ──►  the input becomes a file of the model
 //!     call() → bytes of an answer ──►  the input is a request in JSON, see [`Request`](session::Request)
@@ -81,7 +82,7 @@ impl Called {
 
 #[cfg(all(target_family = "wasm", target_os = "unknown"))]
 mod browser {
-    //! What a browser has, and what it lacks.
+    //! What the module imports, and a stand-in for what a browser's module lacks.
 
     #[link(wasm_import_module = "page")]
     unsafe extern "C" {
@@ -99,13 +100,14 @@ mod browser {
         }));
     }
 
-    /// The tokenizer's hash tables ask for numbers by chance, to be safe from hostile keys. Here all keys are the reader's own.
+    /// Random numbers, which the tokenizer's hash tables ask for to be safe from hostile keys. Here all keys are the reader's own,
+    /// so any numbers do.
     ///
     /// # Safety
     /// `numbers` has room for `n` bytes.
     #[unsafe(no_mangle)]
     unsafe extern "Rust" fn __getrandom_v03_custom(numbers: *mut u8, n: usize) -> Result<(), getrandom::Error> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees the room.
         unsafe { std::ptr::write_bytes(numbers, 4, n) };
         Ok(())
     }

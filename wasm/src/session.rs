@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::shared_pool::SharedPool;
 use crate::speculation::Speculating;
 
-/// What the page asks for, in JSON: `{ "start": { "prompt": "Once", "max_new_tokens": 40, … } }`. Each answer is the view after it,
-/// or an `error`.
+/// What the page asks for, in JSON: `{ "start": { "prompt": "Once", "max_new_tokens": 40, … } }`. The answer to `Open` is empty, and to
+/// each other the view after it; or it is an `error`.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -24,7 +24,7 @@ pub enum Request {
     Start(Start),
     /// Ends a sequence.
     Cancel(u64),
-    /// One pass of the model.
+    /// One step: a pass of the model, or, with drafts, a pass of the target after those of the draft model.
     Step,
 }
 
@@ -53,7 +53,7 @@ pub struct Start {
     pub(crate) prompt: String,
     /// The most tokens that each gets.
     pub(crate) max_new_tokens: usize,
-    /// That of the first. Each of the others has the next.
+    /// The first sequence's seed. Each of the others has the next number.
     seed: u64,
     /// Always the likeliest token, instead of the model's own sampling settings.
     #[serde(default)]
@@ -122,11 +122,11 @@ fn model(config: &[u8], generation: &[u8], weights: Vec<u8>) -> Result<&'static 
     Ok(Box::leak(Box::new(model)))
 }
 
-/// A pool of pages and what runs in it. Errors are told in words.
+/// A pool of pages and what runs in it. Errors are words for the reader.
 pub enum Session {
-    /// Sequences side by side, by the loop of chapter 12.
+    /// Sequences side by side, by the loop around chapter 12's scheduler.
     Shared(Box<SharedPool>),
-    /// One sequence with drafts, by that of chapter 8.
+    /// One sequence with drafts, by chapter 8's loop.
     Alone(Box<Speculating>),
 }
 

@@ -45,7 +45,7 @@ impl Open {
 }
 
 impl SharedPool {
-    /// A free pool.
+    /// An empty pool.
     pub fn new(model: &'static Model, tokenizer: &'static Tokenizer, settings: &Settings) -> Result<Self, String> {
         let Settings { pages, page_size, budget, running, prefix_cache, .. } = *settings;
         let slab = PageSlab::new(model.kv_layout(), page_size, pages).map_err(words)?;

@@ -21,7 +21,7 @@ pub struct Speculating {
     drafts: usize,
     page_size: usize,
     slab: SharedSlab,
-    /// That of the target, then that of the draft model, which has a slab of its own.
+    /// The target's cache, then the draft model's, which has a slab of its own.
     caches: [PagedCache; 2],
     sequence: Option<Sequence>,
     started: u64,

@@ -1,8 +1,8 @@
 //! WebAssembly's vectors of 128 bits. They have no fused multiply-add, so it is put together from additions of twice the precision.
 //!
-//! The product of two `f32` is exact in `f64`, and only the sum with the third number can lose something. If it does, its last bit
-//! is made odd. An odd number lies between two that an `f32` can hold, never halfway, so the second rounding, to `f32`, gives what a
-//! single rounding of the exact result would have given: [Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums: proved
+//! The product of two `f32` is exact in `f64`, and only the sum with the third number can lose something. If it does, the sum becomes
+//! the one of its two neighbours whose last bit is set. Such an `f64` is never halfway between two `f32`, so the second rounding, to
+//! `f32`, gives what a single rounding of the exact result would have given: [Boldo & Melquiond, "Emulation of a FMA and correctly rounded sums: proved
 //! algorithms using rounding to odd", 2008](https://doi.org/10.1109/TC.2007.70819).
 
 use std::arch::wasm32::*;
@@ -24,7 +24,7 @@ impl Simd128 {
 
 impl Vector for Simd128 {
     const MANY_REGISTERS: bool = false;
-    // A multiply-add takes many instructions, and beside them a load is nothing.
+    // A multiply-add takes many instructions, and so a load is cheap beside them.
     const ONE_BY_ONE: bool = true;
 
     #[inline(always)]
@@ -145,7 +145,8 @@ fn mul_add_4(a: v128, b: v128, c: v128) -> v128 {
     i64x2_shuffle::<0, 2>(two(a, b, c), two(upper(a), upper(b), upper(c)))
 }
 
-/// `a * b + c` of two numbers each, which come from `f32`. If it isn't exact, it is the odd one of the two numbers around the exact result.
+/// `a * b + c` of two numbers each, which come from `f32`. Where that isn't exact, the result is the one of the two `f64` around it whose
+/// last bit is set.
 #[inline(always)]
 fn mul_add_odd(a: v128, b: v128, c: v128) -> v128 {
     let product = f64x2_mul(a, b);

@@ -15,21 +15,21 @@
   /** The class of each number, its name, and the parts of its bar. */
   const NUMBERS = [
     ["pages-say", "Pages", "used", "cached"],
-    ["budget-says", "Budget of a step", "budget"],
+    ["budget-says", "Token budget", "budget"],
     ["hits-say", "Prefix cache"],
     ["queue-says", "Sequences"],
     ["steps-say", "Steps"],
     ["lost-says", "Preemptions"],
   ];
   const LEGEND = [
-    ["own", "A", "of sequence A, as far as it is filled"],
+    ["own", "A", "sequence A’s; the colour shows how full"],
     ["shared", "3", "shared by three sequences"],
     ["cached", "", "only the prefix cache owns it"],
     ["own also", "A", "the prefix cache also owns it"],
     ["free", "", "free"],
   ];
-  const POINT = "Point at a page, or walk through them with the arrow keys, to see whose it is.";
-  const REASONS = { stop: "came to its end", length: "has all its tokens", abort: "was cancelled", error: "has failed" };
+  const POINT = "Point at a page, or move with the arrow keys, to see who owns it.";
+  const REASONS = { stop: "ended its text", length: "reached its limit", abort: "was cancelled", error: "failed" };
 
   const number = (n) => n.toLocaleString("en");
   const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
@@ -84,6 +84,7 @@
   globalThis.PoolView = class PoolView {
     #id = `pool-${++views}`;
     #cancel;
+    #keepsOrder;
     #say;
     #model = "";
     #view = null;
@@ -112,12 +113,14 @@
 
     /**
      * `cancel(id)`: asks for the end of a sequence; returns `{ status, refusal }`. Without it the cards have no button.
-     * `say(message, isBad)`: shows a message. `legend`: the kinds of pages to explain, such as `["own", "free"]`. `idle`: the words
+     * `keepsOrder`: cards stay in the order of their numbers, instead of moving down at their end. `say(message, isBad)`: shows a message. `legend`: the kinds of pages to explain, such as `["own", "free"]`. `idle`: the words
      * where there is no sequence.
      */
     constructor(root, options = {}) {
-      const { cancel, say = () => {}, numbers = true, legend = LEGEND.map(([kind]) => kind), idle = "No sequence is running or waiting." } = options;
+      const { cancel, keepsOrder = false, say = () => {}, numbers = true } = options;
+      const { legend = LEGEND.map(([kind]) => kind), idle = "No sequence is running or waiting." } = options;
       this.#cancel = cancel;
+      this.#keepsOrder = keepsOrder;
       this.#say = say;
       this.#idle = element("p", "idle", idle);
       const outputs = this.#section("outputs", "Sequences", this.#idle, this.#sequences, this.#more);
@@ -138,6 +141,12 @@
         const pages = areAllFree ? "All pages are free again." : "The pages that the prefix cache keeps are hatched.";
         this.#say(`All sequences have ended. ${pages}`);
       }
+    }
+
+    /** Forgets the sequences that have ended. */
+    forgetEnded() {
+      this.#ended = [];
+      this.#drawSoon();
     }
 
     /** Forgets everything: sequences of other views can have the same numbers. */
@@ -322,7 +331,9 @@
       for (const [id, { box }] of this.#cards) {
         box.classList.toggle("marked", ids?.includes(id) ?? false);
       }
-      if (ids) {
+      if (!ids) {
+        write(this.#pageSays, POINT);
+      } else {
         const size = plural(this.#view.page_size, "slot");
         const slots = ids.length > 0 ? `, ${this.#filled[page]} of ${size} filled` : "";
         write(this.#pageSays, `Page ${page}: ${this.#whose(page)}${slots}.`);
@@ -396,6 +407,10 @@
       const running = this.#view.sequences.filter(({ state }) => state === "running");
       const waiting = this.#view.sequences.filter(({ state }) => state !== "running");
       const order = [...running, ...waiting.slice(0, MOST_WAITING), ...this.#ended];
+      const places = new Map(waiting.map(({ id }, at) => [id, at + 1]));
+      if (this.#keepsOrder) {
+        order.sort((a, b) => a.id - b.id);
+      }
       const wanted = new Set(order.map(({ id }) => id));
       for (const [id, { box }] of this.#cards) {
         if (!wanted.has(id)) {
@@ -403,7 +418,7 @@
           this.#cards.delete(id);
         }
       }
-      order.forEach((sequence, at) => {
+      for (const sequence of order) {
         const { box, what, cancel, story, prompt, output } = this.#cards.get(sequence.id) ?? this.#makeCard(sequence.id);
         const isOver = sequence.reason !== undefined;
         box.classList.toggle("over", isOver);
@@ -413,10 +428,10 @@
           }
           cancel.hidden = true;
         }
-        write(what, doing(sequence, at - running.length + 1));
+        write(what, doing(sequence, places.get(sequence.id)));
         write(prompt, sequence.prompt);
         write(output, sequence.text);
-      });
+      }
       this.#arrange(order);
       this.#idle.hidden = order.length > 0;
       const more = waiting.length - MOST_WAITING;

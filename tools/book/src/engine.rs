@@ -38,7 +38,7 @@ const FILES: [(&str, &str); 10] = [
     ("assets/storyteller-draft/model.safetensors", "storyteller-draft/model.safetensors"),
 ];
 
-/// The longest that compiling it can take, on a slow computer and from nothing.
+/// The time limit for compiling it, on a slow computer and from nothing.
 const BUILD: Duration = Duration::from_secs(1800);
 
 /// The chapters that it runs.
@@ -76,12 +76,12 @@ pub fn add(root: &Path, folder: &Path, chapters: &Chapters) -> Result<()> {
     fs::write(folder.join(FOLDER).join("about.json"), about.to_string()).context("writing about.json")
 }
 
-/// What is to be quick.
+/// What to optimise for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Speed {
-    /// The compiler, after each edit of a chapter.
+    /// Compiling, after each edit of a chapter.
     ToCompile,
-    /// The module, and the way to the browser.
+    /// Running the module, and sending it to a browser.
     ToRun,
 }
 
@@ -163,7 +163,7 @@ impl Compiler {
 /// Compiles the engine into this file, and runs its tests if asked to.
 pub fn make(root: &Path, to: &Path, is_tested: bool) -> Result<()> {
     let Some(compiler) = Compiler::find() else {
-        bail!("no compiler for {TARGET} is installed: {}", Compiler::INSTALL);
+        bail!("no compiler for {TARGET} is installed; run `{}`", Compiler::INSTALL);
     };
     if is_tested {
         compiler.test(root)?;
