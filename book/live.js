@@ -24,7 +24,7 @@
     }
 
     /**
-     * What runs in each place: the pool, the requests, what a reader can change, and a line about each view. `keepsPool`: pressing the
+     * What runs in each place: the pool, the requests, what a reader can change, and a line about each view that has news. `keepsPool`: pressing the
      * button again asks for more in the same pool, instead of doing the same in a new one.
      */
     const EXPERIMENTS = {
@@ -92,8 +92,10 @@
             controls: [{ key: "prompt", label: "Prompt" }],
             stepsPerSecond: 15,
             keepsPool: true,
-            summary: ({ counts: { prompt_tokens, cached_tokens } }) =>
-                `${cached_tokens} of ${plural(prompt_tokens, "prompt token")} cached so far, and ${prompt_tokens - cached_tokens} computed.`,
+            summary: ({ sequences }) => {
+                const newest = sequences.at(-1);
+                return newest && `${newest.cached_tokens} of the prompt's ${plural(newest.prompt_tokens, "token")} cached.`;
+            },
         },
         scheduler: {
             settings: { pages: 64, page_size: 8, budget: 128, running: 8, prefix_cache: true },
@@ -176,6 +178,9 @@
             this.head = element("div", "pbp-live-bar", this.go, this.once, ...this.controls, this.bar);
             const words = [...place.querySelectorAll(":scope > p")].at(-1);
             words.after(this.head, this.status);
+            // Without these, arrow keys turn mdBook's pages, and a quick swipe opens its sidebar.
+            place.addEventListener("keydown", (event) => /^Arrow(Left|Right)$/.test(event.key) && event.stopPropagation());
+            place.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
             this.to("off");
         }
 
@@ -183,8 +188,8 @@
             const names = { off: "Run", loading: "Stop", playing: "Pause", paused: "Continue", done: "Run again" };
             this.state = state;
             this.go.textContent = names[state];
-            this.once.hidden = state === "loading";
-            this.once.disabled = state === "playing" || state === "done";
+            // Not `disabled`, which would take the focus away.
+            this.once.setAttribute("aria-disabled", state !== "off" && state !== "paused");
             this.bar.hidden = state !== "loading";
         }
 
@@ -213,11 +218,14 @@
 
         step() {
             if (this.state === "off") {
-                this.load(() => this.step());
-                return;
+                this.load(() => {
+                    this.to("paused");
+                    this.step();
+                });
             }
-            this.to("paused");
-            this.send("step");
+            if (this.state === "paused") {
+                this.send("step");
+            }
         }
 
         play(isOn) {
@@ -231,9 +239,13 @@
             this.head.scrollIntoView();
             this.bar.removeAttribute("value");
             this.then = then;
+            // After Stop, and perhaps Run again, this attempt is an old one.
+            const attempt = {};
+            this.attempt = attempt;
+            const ifNew = (use) => (result) => attempt === this.attempt && use(result);
             load().then(
-                (about) => this.state === "loading" && this.startWorker(about),
-                (error) => this.end(`The engine can't run here: ${error.message}.`, true),
+                ifNew((about) => this.startWorker(about)),
+                ifNew((error) => this.end(`The engine can't run here: ${error.message}.`, true)),
             );
         }
 
@@ -256,7 +268,7 @@
                 this.begin(true);
                 this.then();
             } else if (data.view) {
-                if (data.session === this.session) {
+                if (data.session === this.session && data.round === this.rounds) {
                     this.take(data);
                 }
             } else if (data.cancelled !== undefined) {
@@ -266,7 +278,8 @@
                 this.to("done");
                 this.say(`${data.refused[0].toUpperCase()}${data.refused.slice(1)}.`, true);
             } else if (data.failed !== undefined) {
-                this.end(`The engine ${this.view ? "has stopped" : "can't be loaded"}: ${data.failed}`, true);
+                const why = data.failed.replace(/\.$/, "");
+                this.end(`The engine ${this.view ? "has stopped" : "can't be loaded"}: ${why}. Press Run to try again.`, true);
             }
         }
 
@@ -289,8 +302,6 @@
             const idle = "No sequence is running or waiting.";
             this.view = new PoolView(root, { cancel, keepsOrder: true, say, numbers, legend, idle });
             this.view.model = "storyteller";
-            // Without this, a quick swipe opens mdBook's sidebar.
-            root.addEventListener("touchstart", (event) => event.stopPropagation(), { passive: true });
         }
 
         /** Asks for the sequences, in a new pool or in the one that is there. */
@@ -306,18 +317,20 @@
             this.drafts.replaceChildren();
             this.view.forgetEnded();
             this.say(this.about.says);
+            this.rounds += 1;
             for (const start of this.starts) {
                 // In a pool that goes on, the same seeds would only repeat the same outputs.
-                this.send("start", { start: { ...start, seed: start.seed + this.rounds * start.samples } });
+                const seed = start.seed + (this.rounds - 1) * start.samples;
+                this.send("start", { round: this.rounds, start: { ...start, seed } });
             }
-            this.rounds += 1;
         }
 
         take({ view, drafts }) {
             this.view.take(view);
             this.most = Math.max(this.most, pagesTaken(view));
-            if (this.experiment.summary) {
-                this.summary.textContent = this.experiment.summary(view, this.most, this.starts);
+            const summary = this.experiment.summary?.(view, this.most, this.starts);
+            if (summary !== undefined) {
+                this.summary.textContent = summary;
             }
             this.drafts.append(...drafts.map(listedDraft));
             while (this.drafts.children.length > MOST_DRAFTS) {
@@ -332,6 +345,7 @@
         end(message, isBad) {
             this.worker?.terminate();
             this.worker = undefined;
+            this.attempt = undefined;
             this.cancelling.clear();
             this.place.classList.remove("pbp-live-on");
             this.view = undefined;
@@ -353,25 +367,27 @@
                 if (all) {
                     this.settings.pages = Math.ceil(all / value);
                 }
-                if (this.worker && key !== "prompt" && this.state !== "loading") {
+                if (this.view && key !== "prompt") {
+                    const isPaused = this.state === "paused";
                     this.begin(true);
-                    this.play(true);
+                    this.play(!isPaused);
                 }
             };
             const input = element(key === "prompt" ? "textarea" : "input", "");
             if (key === "prompt") {
                 input.value = this.starts[0].prompt;
                 input.rows = 3;
+                input.autocomplete = "off";
                 input.addEventListener("input", () => change(input.value));
                 return element("label", "wide", label, input);
             }
             if (!values) {
-                Object.assign(input, { type: "checkbox", checked: this.starts[0][key] });
+                Object.assign(input, { type: "checkbox", autocomplete: "off", checked: this.starts[0][key] });
                 input.addEventListener("change", () => change(input.checked));
                 return element("label", "", input, label);
             }
             const shown = element("output", "", String(this.settings[key]));
-            Object.assign(input, { type: "range", min: 0, max: values.length - 1, step: 1 });
+            Object.assign(input, { type: "range", autocomplete: "off", min: 0, max: values.length - 1, step: 1 });
             input.value = values.indexOf(this.settings[key]);
             const now = () => values[Number(input.value)];
             const describe = () => {

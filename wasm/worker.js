@@ -28,6 +28,8 @@ async function fetched(file, arrived) {
 let ask;
 /** Which pool this is: a view of an earlier one can still be on its way. */
 let session = 0;
+/** How often sequences were asked for in this pool. */
+let round = 0;
 let isPlaying = false;
 let isScheduled = false;
 /** Milliseconds from one step to the next, at least. */
@@ -38,22 +40,21 @@ let ended = [];
 let drafts = [];
 
 function take(view, isNow) {
+  isPlaying &&= view.sequences.length > 0;
   ended.push(...view.ended);
   if (view.draft) {
     drafts.push(view.draft);
   }
   if (isNow || view.sequences.length === 0 || performance.now() - sentAt >= BETWEEN_VIEWS_MS) {
     sentAt = performance.now();
-    postMessage({ session, view: { ...view, ended }, drafts });
+    postMessage({ session, round, view: { ...view, ended }, drafts });
     ended = [];
     drafts = [];
   }
 }
 
 function step(isNow) {
-  const view = ask("step");
-  isPlaying &&= view.sequences.length > 0;
-  take(view, isNow);
+  take(ask("step"), isNow);
 }
 
 /** Steps until there is nothing left to do. Between two steps, messages are heard. */
@@ -101,9 +102,15 @@ const commands = {
     isPlaying = false;
     ended = [];
     drafts = [];
-    ask({ open: settings });
+    try {
+      ask({ open: settings });
+    } catch (error) {
+      // Without a pool, nothing else can be asked.
+      postMessage({ failed: error.message });
+    }
   },
-  start({ start }) {
+  start({ round: number, start }) {
+    round = number;
     take(ask({ start }), true);
   },
   cancel({ id }) {

@@ -285,10 +285,10 @@ impl<'m> Serving<'m> {
         Ok(self.forks.borrow_mut().release(&mut self.slab.borrow_mut().pool)?)
     }
 
-    /// Tokens of a sequence's prompt. The scheduler counts the first token of a forked sample as one of them, and this does not.
-    pub fn prompt_tokens(&self, sequence: &Sequence) -> usize {
-        let companion = self.companions.get(&sequence.id);
-        companion.and_then(|companion| companion.n_prompt).unwrap_or(sequence.n_prompt)
+    /// Tokens of the prompt of a forked sample, whose first token the scheduler counts as one more of them; `None` for all other
+    /// sequences.
+    pub fn forked_prompt(&self, sequence: &Sequence) -> Option<usize> {
+        self.companions.get(&sequence.id).and_then(|companion| companion.n_prompt)
     }
 
     /// The scheduler, with the sequences that wait and run.

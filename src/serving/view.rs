@@ -68,7 +68,7 @@ pub struct SequenceView {
     pub scheduled_tokens: usize,
     /// Its pages, in the order of its table.
     pub pages: Vec<u32>,
-    /// Tokens of the prompt that the prefix cache held when it first ran.
+    /// Tokens of the prompt that the prefix cache held when it first ran. A forked sample has its prompt from a different sequence.
     pub cached_tokens: usize,
     /// How often it was preempted.
     pub preemptions: u64,
@@ -156,7 +156,8 @@ impl View {
             (sequence, state, &[][..], 0)
         });
         let sequences = running.chain(waiting).map(|(sequence, state, pages, rows)| {
-            let n_prompt = serving.prompt_tokens(sequence);
+            let forked = serving.forked_prompt(sequence);
+            let n_prompt = forked.unwrap_or(sequence.n_prompt);
             counts.add(sequence, n_prompt);
             let Words { prompt, text } = words(sequence);
             SequenceView {
@@ -174,7 +175,7 @@ impl View {
                     .map(|chunk| chunk.tokens)
                     .sum(),
                 pages: pages.iter().map(|page| page.0).collect(),
-                cached_tokens: sequence.counters.cached,
+                cached_tokens: if forked.is_some() { 0 } else { sequence.counters.cached },
                 preemptions: sequence.counters.preemptions,
             }
         });
