@@ -24,8 +24,8 @@
     }
 
     /**
-     * What runs in each place: the pool, the requests, what a reader can change, and a line about each view that has news. `keepsPool`: pressing the
-     * button again asks for more in the same pool, instead of doing the same in a new one.
+     * What runs in each place: the pool, the requests, what a reader can change, and a line about each view that has news. `keepsPool`:
+     * pressing the button again asks for more in the same pool, instead of doing the same in a new one.
      */
     const EXPERIMENTS = {
         home: {

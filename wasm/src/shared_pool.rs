@@ -114,7 +114,9 @@ impl SharedPool {
 
     /// Notes the end of a sequence, once.
     fn end(&mut self, id: SequenceId, reason: &'static str) {
-        if let Some(open) = self.open.remove(&id) {
+        if let Some(mut open) = self.open.remove(&id) {
+            // Bytes that never became a character show as `�`.
+            let _ = open.output.finish();
             let Words { prompt, text } = open.words();
             self.ended.push(EndedView { id: id.0, at: 0, prompt, text, new_tokens: open.new_tokens, reason });
         }

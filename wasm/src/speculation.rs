@@ -108,6 +108,8 @@ impl Speculating {
         let new_tokens = speculation.step(&sequence.tokens, drafts, sequence.end_of_text).map_err(words)?;
         sequence.note(&drafted, &new_tokens, self.tokenizer)?;
         if sequence.reason.is_some() {
+            // Bytes that never became a character show as `�`.
+            let _ = sequence.output.finish();
             self.caches.iter_mut().for_each(PagedCache::release);
         }
         Ok(())
