@@ -37,7 +37,7 @@
                 const reserved = Math.ceil((KING_TOKENS + max_new_tokens) / page_size);
                 const fit = Math.floor(owners.length / reserved);
                 const all = owners.length;
-                const taken = sequences.length > 0 ? `${pagesTaken({ owners })} of ${all} pages taken.` : `At most ${most} of ${all} pages were taken.`;
+                const taken = sequences.length > 0 ? `${pagesTaken({ owners })} of ${all} pages taken.` : `All fitted into at most ${most} of ${all} pages.`;
                 return `${taken} With ${reserved} pages reserved for each story, enough for the longest, only ${fit} of the eight would fit.`;
             },
         },

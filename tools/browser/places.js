@@ -138,7 +138,7 @@ async function cancel(tab) {
   await gone(tab, ".own", "C");
   await cancelAll(tab);
   await gone(tab, ":is(.own, .shared)");
-  await says(tab, /^At most \d+ of 100 pages were taken\./);
+  await says(tab, /^All fitted into at most \d+ of 100 pages\./);
 }
 
 async function keyboard(tab) {
@@ -342,7 +342,7 @@ async function asFile(browser, published) {
 export async function picture(browser, address, theme, path) {
   await inWindow(browser, { theme, width: 1280, deviceScaleFactor: 2 }, async (tab) => {
     await tab.goto(address + HOME);
-    await step(tab, 84, "84 of 240 new tokens");
+    await step(tab, 60, "60 of 240 new tokens");
     await tab.evaluate(() => document.activeElement.blur());
     const legend = await place(tab).locator(".legend").boundingBox();
     const grid = await place(tab).locator(".grid").boundingBox();

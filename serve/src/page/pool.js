@@ -467,12 +467,13 @@
       const { sequences, owners } = this.#view;
       const pages = sequences.find((sequence) => sequence.id === id)?.pages ?? [];
       const kept = pages.filter((page) => owners[page] > 1).length;
+      const keepers = pages.some((page) => this.#isCached(page)) ? "the prefix cache or other sequences" : "other sequences";
       const { status, refusal } = await this.#cancel(id);
       if (refusal !== undefined) {
         this.#say(status === 404 ? `${name} has ended already.` : refusal, status !== 404);
         return;
       }
-      const left = `${pages.length - kept} free again, ${kept} kept by the prefix cache or other sequences`;
+      const left = `${pages.length - kept} free again, ${kept} kept by ${keepers}`;
       const its = pages.length > 0 ? `Its ${plural(pages.length, "page")}: ${left}` : "It had no pages";
       this.#say(`${name} is cancelled. ${its}.`, false);
     }
