@@ -96,7 +96,7 @@ async function step(tab, times, what) {
 const cards = (tab, what) => place(tab).locator(".what", { hasText: what });
 
 async function looks(tab, faults) {
-  await step(tab, 40, "40 of 240 new tokens");
+  await step(tab, 12, "12 of 240 new tokens");
   await tab.addScriptTag({ path: AXE });
   faults.push(...(await tooWide(tab)), ...(await inaccessible(tab)));
   assert.equal(await place(tab).locator("img:visible").count(), 0, "the picture is still there");
@@ -132,7 +132,7 @@ async function unasked(tab) {
 }
 
 async function cancel(tab) {
-  await step(tab, 60, "60 of 240 new tokens");
+  await step(tab, 24, "24 of 240 new tokens");
   await place(tab).getByRole("button", { name: "Cancel sequence C" }).click();
   await says(tab, /^Sequence C is cancelled\. Its \d+ pages: \d+ free again/);
   await gone(tab, ".own", "C");
@@ -289,6 +289,11 @@ async function impatient(tab) {
       constructor(...rest) {
         super(...rest);
         globalThis.workers += 1;
+      }
+
+      terminate() {
+        super.terminate();
+        globalThis.workers -= 1;
       }
     };
   });
