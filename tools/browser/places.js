@@ -191,7 +191,11 @@ async function drafts(tab) {
 }
 
 async function forks(tab) {
-  await press(tab, "Run");
+  await step(tab, 2, "2 of 47 new tokens");
+  // The samples count their tokens as the first does, and a fork is no hit of a cache.
+  assert.equal(await cards(tab, "of 47 new tokens").count(), 8);
+  assert.equal(await cards(tab, "cached").count(), 0);
+  await press(tab, "Continue");
   assert.match(await summary(tab), /at most 53 so far/);
   const outputs = await place(tab).locator(".story").allTextContents();
   await place(tab).getByLabel("Fork the first sample").uncheck();
